@@ -1,0 +1,44 @@
+"""Which device and which dtype a model is put on. Chapter 1."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The named device, or for None a CUDA GPU where there is one. ValueError where it is not to be had."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"device must be cpu, cuda or cuda:N, not {name!r}")
+    device = torch.device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device {name} is not to be had: {why_no_cuda()}; use device cpu")
+        if (device.index or 0) >= torch.cuda.device_count():
+            raise ValueError(f"device {name} is not to be had: there are {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def why_no_cuda() -> str:
+    """Why torch cannot reach a CUDA GPU here, as far as it can be told."""
+    if torch.version.cuda is None:
+        return "this torch was built without CUDA"
+    return "torch finds no CUDA GPU, or no driver for one"
+
+
+def choose_dtype(name: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    """The named dtype; for None float32 on a CPU, bfloat16 on a GPU that computes in it, else float16."""
+    if name is None:
+        if device.type == "cpu":
+            return torch.float32
+        return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
+    if isinstance(name, torch.dtype) and name in _DTYPES.values():
+        return name
+    if not isinstance(name, str) or name not in _DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {name!r}")
+    return _DTYPES[name]

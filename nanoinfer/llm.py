@@ -1,0 +1,201 @@
+"""The front door: put model, memory and engine together, and turn prompts into completions.
+
+Every engine of the book is made here by its name. Checks come first: whatever is wrong with the arguments is said
+before a model is loaded, and whatever is wrong with a prompt before anything is computed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanoinfer.requests import MAX_SEED, Completion, Piece, Request, SamplingParams, check_int
+
+if TYPE_CHECKING:
+    import torch
+
+    from nanoinfer.engine import Engine, Row, RowMemory, Stats
+    from nanoinfer.model import GPT2
+    from nanoinfer.prompts import Prompt
+
+ENGINES = ("naive",)  # slowest first; each later one is proven against the one before it
+DTYPES = ("float32", "bfloat16", "float16")
+DEFAULT_MODEL = "random:tiny"
+
+
+class LLM:
+    """A GPT-2 that continues prompts.
+
+    model: a name on the hub (`gpt2`, `owner/name`), a folder or file of safetensors, `random:PRESET`, or a `GPT2`.
+    engine: one of ENGINES, or "auto" for the fastest that this machine runs.
+    device: "cpu", "cuda" or "cuda:N"; None takes a CUDA GPU where there is one.
+    dtype: one of DTYPES; None is float32 on a CPU, bfloat16 on GPUs that compute in it, and float16 on others.
+    max_batch: rows that run at once; further prompts wait for a row.
+    max_len: context in tokens, prompt and new ones together; None is the model's own.
+    seed: of `random:` weights, and of the seeds of requests that bring none.
+    revision: of a model on the hub.
+
+    Raises ValueError, one sentence, for arguments that cannot be met.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | GPT2 | None = None,
+        *,
+        engine: str = "auto",
+        device: str | None = None,
+        dtype: str | torch.dtype | None = None,
+        max_batch: int = 64,
+        max_len: int | None = None,
+        seed: int = 0,
+        revision: str | None = None,
+    ) -> None:
+        if engine != "auto" and engine not in ENGINES:
+            raise ValueError(f"engine must be auto or one of {', '.join(ENGINES)}, not {engine!r}")
+        check_int("max_batch", max_batch, 1)
+        check_int("seed", seed, 0, MAX_SEED)
+        if max_len is not None:
+            check_int("max_len", max_len, 2)
+
+        import torch  # here and not above: `import nanoinfer` and a refused argument cost no second
+
+        from nanoinfer.devices import choose_device, choose_dtype
+        from nanoinfer.engine import Stats
+        from nanoinfer.model import GPT2
+        from nanoinfer.prompts import RequestMaker
+        from nanoinfer.tokenizer import gpt2_tokenizer
+        from nanoinfer.weights import load_model
+
+        if isinstance(model, GPT2):
+            if device is not None or dtype is not None:
+                raise ValueError("device and dtype must be left out where model is a GPT2: it has its own")
+            self.model = model
+        else:
+            place = choose_device(device)
+            self.model = load_model(
+                DEFAULT_MODEL if model is None else model, place, choose_dtype(dtype, place), seed=seed, revision=revision
+            )
+        context = self.model.config.n_positions
+        if max_len is not None and max_len > context:
+            raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {max_len}")
+        self.engine = ENGINES[-1] if engine == "auto" else engine
+        self.max_batch, self.max_len = max_batch, max_len or context
+        self.tokenizer = gpt2_tokenizer()
+        self.stats: Stats = Stats()
+        self._maker = RequestMaker(self.tokenizer, self.max_len, self.model.config.vocab_size, random.Random(seed))
+        self._running = False
+        self._closed = False
+        self._torch = torch
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Continue one prompt or several; a list in the order of the prompts, also for a single one.
+
+        prompts: text or token ids, or a list of these. params: one for all, one a prompt, or None for the defaults.
+        Raises ValueError for a bad prompt, before anything is computed; RuntimeError while another generation runs.
+        """
+        done: list[Completion] = []
+        for rows in self._run(self._requests(prompts, params)):
+            done += [self._completion(row) for row in rows if row.finish_reason is not None]
+        return sorted(done, key=lambda completion: completion.index)
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[Piece]:
+        """As `generate`, but piece by piece as tokens come; pieces of several prompts come interleaved.
+
+        The prompts are checked now, and computed as the iterator is read. Closing it ends the generation.
+        """
+        return self._stream(self._requests(prompts, params))
+
+    def _stream(self, requests: list[Request]) -> Iterator[Piece]:
+        from nanoinfer.tokenizer import TextStream
+
+        texts = [TextStream(self.tokenizer, request.params.stop) for request in requests]
+        for rows in self._run(requests):
+            for row in rows:
+                index, token = row.request.index, row.token_ids[-1]
+                text = "" if token in row.request.stop_ids else texts[index].push(token)
+                completion = None
+                if row.finish_reason is not None:
+                    text += texts[index].finish()
+                    completion = self._completion(row)
+                yield Piece(index, token, text, row.finish_reason, completion)
+
+    def forward_logits(self, token_ids: Any) -> torch.Tensor:
+        """Logits (B, T, vocab_size), float32, of token ids (B, T), by one plain pass over the full context."""
+        from nanoinfer.naive import forward_logits
+
+        tokens = self._torch.as_tensor(token_ids, dtype=self._torch.int64, device=self.model.device)
+        if tokens.dim() != 2 or not 1 <= tokens.shape[1] <= self.model.config.n_positions:
+            raise ValueError(
+                f"token_ids must be (B, T) with T from 1 to {self.model.config.n_positions}, not {tuple(tokens.shape)}"
+            )
+        vocab = self.model.config.vocab_size
+        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
+            raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
+        return forward_logits(self.model, tokens)
+
+    def close(self) -> None:
+        """Give the model's memory back. The LLM cannot be used afterwards."""
+        self._closed = True
+        self.__dict__.pop("model", None)
+        if self._torch.cuda.is_initialized():
+            self._torch.cuda.empty_cache()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _run(self, requests: list[Request]) -> Iterator[list[Row]]:
+        """The engine's loop over these requests, one generation at a time."""
+        if self._running:
+            raise RuntimeError("this LLM is generating already: finish or close the running generation first")
+        self._running = True
+        try:
+            if requests:
+                yield from self._engine(requests).generate(requests)
+        finally:
+            self._running = False
+
+    def _engine(self, requests: list[Request]) -> Engine:
+        """An engine as large as these requests ask for."""
+        from nanoinfer.engine import Engine
+
+        max_batch = min(self.max_batch, len(requests))
+        longest = max(len(request.prompt_token_ids) + request.limit for request in requests)
+        return Engine(self.model, self._memory(max_batch, longest), max_batch, self.stats)
+
+    def _memory(self, max_batch: int, max_len: int) -> RowMemory:
+        from nanoinfer.naive import Naive
+
+        return Naive(max_batch, max_len, self.model.device)
+
+    def _requests(self, prompts: Any, params: Any) -> list[Request]:
+        if self._closed:
+            raise RuntimeError("this LLM is closed")
+        return self._maker.requests(prompts, params)
+
+    def _completion(self, row: Row) -> Completion:
+        """What came of a finished row."""
+        request, ids = row.request, row.token_ids
+        text = self.tokenizer.decode(ids[:-1] if ids[-1] in request.stop_ids else ids)
+        ends = [at for stop in request.params.stop if (at := text.find(stop)) >= 0]
+        return Completion(
+            index=request.index,
+            prompt_token_ids=request.prompt_token_ids,
+            token_ids=tuple(ids),
+            text=text[: min(ends)] if ends else text,
+            finish_reason=row.finish_reason,
+            seed=request.seed,
+            metrics=row.metrics(),
+        )

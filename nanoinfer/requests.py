@@ -1,0 +1,155 @@
+"""What is asked of the engine and what comes back: plain records, checked when they are made. Chapter 1.
+
+Nothing here imports torch, so a wrong argument is refused in milliseconds, before a model is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "length"]
+
+MAX_SEED = 2**63 - 1
+TOP_K_LIMIT = 2**31 - 1  # top_k is held as int32 on the device
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is chosen, and when a row ends. Names follow vLLM.
+
+    max_tokens: new tokens at most, at least 1; the model's context may end a row earlier.
+    temperature: divides the logits; 0 is greedy (the highest logit, no randomness).
+    top_k: keep the k highest logits and all that tie with the k-th; 0 keeps all.
+    top_p: of what top_k kept, the fewest most probable tokens that reach this probability; 1.0 keeps all.
+    seed: fixes this row's random numbers; None draws one from the LLM's own seed, and the result records it.
+    stop: strings that end the row; the text ends before the first of them.
+    stop_token_ids: token ids that end the row, besides end-of-text.
+    ignore_eos: go on past end-of-text.
+
+    ValueError, naming the argument, its value and what is allowed, for anything else.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        check_int("max_tokens", self.max_tokens, 1)
+        check_int("top_k", self.top_k, 0, TOP_K_LIMIT)
+        check_float("temperature", self.temperature, "a finite number of at least 0", lambda x: 0 <= x < math.inf)
+        check_float("top_p", self.top_p, "above 0 and at most 1", lambda x: 0 < x <= 1)
+        if self.seed is not None:
+            check_int("seed", self.seed, 0, MAX_SEED)
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        elif not isinstance(self.stop, Sequence):
+            raise ValueError(f"stop must be a string or a list of strings, not {self.stop!r}")
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise ValueError(f"stop must hold strings of at least one character, not {text!r}")
+        if isinstance(self.stop_token_ids, str) or not isinstance(self.stop_token_ids, Sequence):
+            raise ValueError(f"stop_token_ids must be a list of token ids, not {self.stop_token_ids!r}")
+        for token_id in self.stop_token_ids:
+            check_int("stop_token_ids", token_id, 0)
+        if type(self.ignore_eos) is not bool:
+            raise ValueError(f"ignore_eos must be True or False, not {self.ignore_eos!r}")
+        # Lists are turned into tuples, so that a frozen record cannot change under a running row.
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def filters(self) -> bool:
+        """Whether top_k or top_p may drop a token: a greedy row takes the highest logit under any filter."""
+        return not self.greedy and (self.top_k > 0 or self.top_p < 1)
+
+
+def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
+    """ValueError unless `value` is an int (no bool) in [low, high]."""
+    if type(value) is not int or value < low or (high is not None and value > high):
+        allowed = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{name} must be a whole number {allowed}, not {value!r}")
+
+
+def check_float(name: str, value: Any, allowed: str, inside: Callable[[float], bool]) -> None:
+    """ValueError unless `value` is a number for which `inside` holds; NaN is inside nothing."""
+    if type(value) not in (int, float) or not inside(value):
+        raise ValueError(f"{name} must be {allowed}, not {value!r}")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt on its way through the engine."""
+
+    index: int  # its place among the prompts of the call
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int  # params.seed, or the one drawn for it
+    limit: int  # new tokens at most: max_tokens, or fewer where the context ends first
+    stop_ids: frozenset[int]
+    ends_text: Callable[[int], bool] | None = None  # told each token; True once a stop string has come
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Times of one row in seconds, by the host's clock at the moment its tokens reached the host.
+
+    ttft_s: from the call to the first token, waiting for a free row included.
+    itl_s: from each token to the next (inter-token latency), so one fewer than there are tokens.
+    """
+
+    ttft_s: float
+    itl_s: tuple[float, ...]
+
+    @property
+    def total_s(self) -> float:
+        """From the call to the last token."""
+        return self.ttft_s + sum(self.itl_s)
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Tokens after the first, a second; 0.0 where there is only one."""
+        return len(self.itl_s) / sum(self.itl_s) if self.itl_s else 0.0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What came of one prompt.
+
+    token_ids holds the stop token, if one ended the row; text does not.
+    finish_reason: "stop" (end-of-text, a stop token or a stop string) or "length" (max_tokens or the context).
+    """
+
+    index: int
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    seed: int
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One new token of a stream.
+
+    index: which prompt of the call. text: what this token made certain, often part of a word and sometimes empty.
+    finish_reason and completion are set on a row's last piece alone.
+    """
+
+    index: int
+    token_id: int
+    text: str
+    finish_reason: FinishReason | None = None
+    completion: Completion | None = field(default=None, repr=False)

@@ -1,0 +1,284 @@
+"""Weights from a name, a folder, a file or a seed into one model. Chapter 1.
+
+Files are safetensors in Hugging Face's layout; nothing is ever unpickled. Names and shapes are read from the files'
+headers and held against config.json before memory is taken; then each tensor goes straight to its place on the
+device, cast on the way, so the host never holds a second copy of the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nanoinfer.config import PRESETS, ModelConfig
+from nanoinfer.model import GPT2
+
+HUB_NAMES = {
+    "gpt2": "openai-community/gpt2",
+    "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large",
+    "gpt2-xl": "openai-community/gpt2-xl",
+    "distilgpt2": "distilbert/distilgpt2",
+}
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# Tensors that published files hold besides the parameters: the causal mask, which is no parameter of ours.
+_MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+_FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
+_CHUNK = 1 << 22  # random numbers made at a time: 16 MB
+
+
+class WeightsError(ValueError):
+    """A model that cannot be had or read: one sentence that says what to do."""
+
+
+def load_model(
+    name: str | Path, device: torch.device, dtype: torch.dtype, *, seed: int = 0, revision: str | None = None
+) -> GPT2:
+    """The model of that name, in evaluation mode, its parameters on `device` in `dtype`.
+
+    name: a preset of the hub (`gpt2`), `owner/name` on the hub, a folder, a .safetensors file with config.json beside
+    it, or `random:PRESET`. A preset's name is the hub's even where a folder of that name lies here: `./gpt2` is the folder.
+    seed: of `random:` weights. revision: of a model on the hub.
+    Raises WeightsError (a ValueError).
+    """
+    text = str(name)
+    if text.startswith("random:"):
+        return random_model(_preset(text.removeprefix("random:")), seed, device=device, dtype=dtype)
+    return _load_folder(*_locate(name, revision), device, dtype)
+
+
+def _preset(name: str) -> ModelConfig:
+    if name not in PRESETS:
+        raise WeightsError(f"random:{name} is unknown: random weights come in the shapes {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def _locate(name: str | Path, revision: str | None) -> tuple[Path, list[Path]]:
+    """Paths of config.json and of the weights files, fetched from the hub where `name` is one of its models."""
+    text, path = str(name), Path(name).expanduser()
+    if text in HUB_NAMES:
+        return _hub_files(HUB_NAMES[text], revision)
+    if path.is_dir():
+        return path / "config.json", _folder_files(path)
+    if path.is_file():
+        if path.suffix != ".safetensors":
+            raise WeightsError(f"{path} is no .safetensors file: weights are read from safetensors alone, never unpickled")
+        return path.parent / "config.json", [path]
+    looks_local = isinstance(name, Path) or text.startswith((".", "/", "~")) or text.endswith(".safetensors")
+    if not looks_local and re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+        return _hub_files(text, revision)
+    known = [*HUB_NAMES, *(f"random:{preset}" for preset in PRESETS)]
+    close = get_close_matches(text, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"give {', '.join(HUB_NAMES)}, owner/name, a folder, or random:gpt2"
+    raise WeightsError(f"there is no model {text!r}: " + ("no such file or folder" if looks_local else hint))
+
+
+def _folder_files(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if (folder / INDEX).is_file():
+        return [folder / shard for shard in shard_names(folder / INDEX)]
+    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
+        raise WeightsError(f"{folder} holds pickled weights, which are never loaded: convert them to {WEIGHTS}")
+    raise WeightsError(f"{folder} holds neither {WEIGHTS} nor {INDEX}")
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that an index names. Each must be a plain name: an index may not point out of its folder."""
+    data = _read_json(index)
+    shards = data.get("weight_map") if isinstance(data, dict) else None
+    if not isinstance(shards, dict) or not shards:
+        raise WeightsError(f"{index} has no weight_map")
+    for shard in shards.values():
+        if not isinstance(shard, str) or not re.fullmatch(r"[\w-][\w.-]*\.safetensors", shard):
+            raise WeightsError(f"{index} names {shard!r}, which is no plain name of a .safetensors file")
+    return sorted(set(shards.values()))
+
+
+def _hub_files(repository: str, revision: str | None) -> tuple[Path, list[Path]]:
+    """Fetch config and safetensors, and nothing else, through huggingface_hub's own cache."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    def fetch(filename: str) -> Path:
+        return Path(huggingface_hub.hf_hub_download(repository, filename, revision=revision))
+
+    where = f"{repository} on the hub" + (f" at revision {revision!r}" if revision else "")
+    try:
+        config = fetch("config.json")
+        try:
+            return config, [fetch(WEIGHTS)]
+        except errors.LocalEntryNotFoundError:
+            if huggingface_hub.constants.HF_HUB_OFFLINE and _cached(repository, INDEX, revision):
+                return config, [fetch(shard) for shard in shard_names(fetch(INDEX))]
+            raise
+        except errors.EntryNotFoundError:
+            return config, [fetch(shard) for shard in shard_names(fetch(INDEX))]
+    except errors.GatedRepoError:
+        raise WeightsError(f"{where} asks for a licence: accept it there and log in with `hf auth login`") from None
+    except errors.RevisionNotFoundError:
+        raise WeightsError(f"there is no {where}: check the revision") from None
+    except errors.RepositoryNotFoundError:
+        raise WeightsError(f"there is no {where}, or it is private: check the name") from None
+    except errors.LocalEntryNotFoundError:
+        raise WeightsError(
+            f"{where} is not in the hub cache and cannot be fetched: connect once without HF_HUB_OFFLINE, or give a folder"
+        ) from None
+    except errors.EntryNotFoundError:
+        raise WeightsError(f"{where} has no config.json with {WEIGHTS} or {INDEX}") from None
+    except (errors.HFValidationError, errors.HfHubHTTPError, OSError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise WeightsError(f"{where} cannot be fetched: {first}") from None
+
+
+def _cached(repository: str, filename: str, revision: str | None) -> bool:
+    import huggingface_hub
+
+    return isinstance(huggingface_hub.try_to_load_from_cache(repository, filename, revision=revision), str)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise WeightsError(f"{path} is missing") from None
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"{path} is no JSON: {error}") from None
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _load_folder(config_path: Path, files: list[Path], device: torch.device, dtype: torch.dtype) -> GPT2:
+    try:
+        config = ModelConfig.from_json(_read_json(config_path))
+    except WeightsError:
+        raise
+    except ValueError as error:
+        raise WeightsError(f"{config_path}: {error}") from None
+    with ExitStack() as stack:
+        found: dict[str, Callable[[], Tensor]] = {}
+        for path in files:
+            file = stack.enter_context(_open(path))
+            _check(path, file, config, found)
+        if missing := config.parameter_shapes().keys() - found.keys():
+            raise WeightsError(f"{config_path.parent} lacks {_some(missing)}, which its config.json asks for")
+        if "lm_head.weight" in found:
+            _check_tied(files, found)
+        return fill_model(config, lambda name, shape: iter([found[name]()]), device, dtype)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    try:
+        file = safe_open(path, framework="pt", device="cpu")
+    except FileNotFoundError:
+        raise WeightsError(f"{path} is missing") from None
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} is cut off or no safetensors file ({error}): fetch or copy it again") from None
+    with file:
+        yield file
+
+
+def _check(path: Path, file: Any, config: ModelConfig, found: dict[str, Callable[[], Tensor]]) -> None:
+    """Add the file's tensors to `found`, by the names without prefix; only the header is read."""
+    shapes = config.parameter_shapes()
+    shapes["lm_head.weight"] = shapes["wte.weight"]  # some files hold the tied head once more
+    for key in file.keys():  # noqa: SIM118  safe_open is no dict
+        name = key.removeprefix("transformer.")
+        if _MASKS.fullmatch(name):
+            continue
+        if name not in shapes:
+            raise WeightsError(f"{path} holds {key}, which is no part of a GPT-2 of {config.n_layer} layers")
+        if name in found:
+            raise WeightsError(f"{path} holds {key}, which came before in another form or file")
+        view = file.get_slice(key)
+        shape, kind = tuple(view.get_shape()), view.get_dtype()
+        if shape != shapes[name]:
+            raise WeightsError(f"{path} holds {key} of shape {shape}; config.json makes it {shapes[name]}")
+        if kind not in _FLOATS:
+            raise WeightsError(f"{path} holds {key} as {kind}; weights must be {', '.join(_FLOATS)}")
+        found[name] = lambda file=file, key=key: file.get_tensor(key)
+
+
+def _check_tied(files: list[Path], found: dict[str, Callable[[], Tensor]]) -> None:
+    if not torch.equal(found["lm_head.weight"](), found["wte.weight"]()):
+        raise WeightsError(f"{files[0].parent} has a head of its own (lm_head.weight); GPT-2's is the token embedding")
+
+
+def _some(names: Any) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:3]) + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")
+
+
+@torch.no_grad()
+def fill_model(
+    config: ModelConfig,
+    read: Callable[[str, tuple[int, ...]], Iterator[Tensor]],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> GPT2:
+    """A model whose parameters come from `read(name, shape)`: pieces that follow each other, flat or shaped."""
+    try:
+        model = GPT2(config, device, dtype)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if "memory" not in str(error).lower():
+            raise
+        size = sum(math.prod(shape) for shape in config.parameter_shapes().values()) * dtype.itemsize
+        raise WeightsError(f"the weights take {size / 1e9:.1f} GB, more than {device} has free") from None
+    model.requires_grad_(False).eval()
+    for name, shape in config.parameter_shapes().items():
+        target = model.get_parameter(name)
+        target[shape[0] :].zero_()  # the head's padding; no rows elsewhere
+        flat, filled = target[: shape[0]].view(-1), 0
+        for piece in read(name, shape):
+            flat[filled : filled + piece.numel()].copy_(piece.reshape(-1))  # casts, and crosses to the device
+            filled += piece.numel()
+    return model
+
+
+def random_model(
+    config: ModelConfig,
+    seed: int,
+    *,
+    std: float = 0.02,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> GPT2:
+    """Random weights: normal with standard deviation `std`, LayerNorm's weights around 1.
+
+    Drawn on the CPU whatever the device, each tensor from a generator of its own, so that a seed gives the same model
+    on every device. Proofs of equality need `std` of 0.1 or more: at GPT-2's own 0.02 attention hardly matters, and
+    a hidden key leaves most greedy tokens as they were.
+    """
+
+    def draw(name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+        digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+        mean = 1.0 if re.search(r"ln_\w+\.weight$", name) else 0.0
+        for start in range(0, math.prod(shape), _CHUNK):
+            yield torch.empty(min(_CHUNK, math.prod(shape) - start)).normal_(mean, std, generator=generator)
+
+    return fill_model(config, draw, torch.device(device), dtype)
+
+
+def save_model(model: GPT2, folder: Path, dtype: torch.dtype | None = None) -> None:
+    """Write config.json and model.safetensors, in `dtype` or as held, in the layout that transformers loads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {}
+    for name, shape in model.config.parameter_shapes().items():
+        rows = model.get_parameter(name).detach()[: shape[0]]  # without the head's padding
+        tensors[f"transformer.{name}"] = rows.to("cpu", dtype or rows.dtype).contiguous()
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(model.config.to_json(), indent=2) + "\n", encoding="utf-8")
