@@ -41,9 +41,7 @@ def prefill_step(model: GPT2, memory: Memory, state: BatchState, prompts: Step, 
 
 
 @torch.inference_mode()
-def decode_step(
-    model: GPT2, memory: Memory, state: BatchState, batch: int, longest: int, sampler: Sampler
-) -> Tensor:
+def decode_step(model: GPT2, memory: Memory, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
     """Feed the newest token of rows 0..batch-1 and advance them; return the tokens that follow (B,).
 
     Nothing comes from the host but `batch`, `longest` (no fed token stands at a position >= longest) and the choice

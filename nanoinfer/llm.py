@@ -75,7 +75,11 @@ class LLM:
         else:
             place = choose_device(device)
             self.model = load_model(
-                DEFAULT_MODEL if model is None else model, place, choose_dtype(dtype, place), seed=seed, revision=revision
+                DEFAULT_MODEL if model is None else model,
+                place,
+                choose_dtype(dtype, place),
+                seed=seed,
+                revision=revision,
             )
         context = self.model.config.n_positions
         if max_len is not None and max_len > context:
@@ -133,6 +137,7 @@ class LLM:
         """Logits (B, T, vocab_size), float32, of token ids (B, T), by one plain pass over the full context."""
         from nanoinfer.naive import forward_logits
 
+        self._check_open()
         tokens = self._torch.as_tensor(token_ids, dtype=self._torch.int64, device=self.model.device)
         if tokens.dim() != 2 or not 1 <= tokens.shape[1] <= self.model.config.n_positions:
             raise ValueError(
@@ -147,8 +152,12 @@ class LLM:
         """Give the model's memory back. The LLM cannot be used afterwards."""
         self._closed = True
         self.__dict__.pop("model", None)
-        if self._torch.cuda.is_initialized():
+        if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this LLM is closed")
 
     def __enter__(self) -> LLM:
         return self
@@ -181,13 +190,13 @@ class LLM:
         return Naive(max_batch, max_len, self.model.device)
 
     def _requests(self, prompts: Any, params: Any) -> list[Request]:
-        if self._closed:
-            raise RuntimeError("this LLM is closed")
+        self._check_open()
         return self._maker.requests(prompts, params)
 
     def _completion(self, row: Row) -> Completion:
         """What came of a finished row."""
         request, ids = row.request, row.token_ids
+        assert row.finish_reason is not None
         text = self.tokenizer.decode(ids[:-1] if ids[-1] in request.stop_ids else ids)
         ends = [at for stop in request.params.stop if (at := text.find(stop)) >= 0]
         return Completion(

@@ -8,8 +8,9 @@ Multitask Learners", section 2.3; pre-LayerNorm blocks, learned positions, one m
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -66,50 +67,56 @@ class TorchOps:
 class Matrix(nn.Module):
     """Weight (in, out) and bias (out,): the parameters of one linear map, left to be filled."""
 
-    def __init__(self, n_in: int, n_out: int) -> None:
+    def __init__(self, n_in: int, n_out: int, **kind: Any) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(n_in, n_out))
-        self.bias = nn.Parameter(torch.empty(n_out))
+        self.weight = nn.Parameter(torch.empty(n_in, n_out, **kind))
+        self.bias = nn.Parameter(torch.empty(n_out, **kind))
 
 
 class Norm(nn.Module):
     """Weight and bias (C,) of one LayerNorm, left to be filled."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, **kind: Any) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width))
+        self.weight = nn.Parameter(torch.empty(width, **kind))
+        self.bias = nn.Parameter(torch.empty(width, **kind))
 
 
 class Table(nn.Module):
     """Weight (rows, C): an embedding, left to be filled."""
 
-    def __init__(self, rows: int, width: int) -> None:
+    def __init__(self, rows: int, width: int, **kind: Any) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, width))
+        self.weight = nn.Parameter(torch.empty(rows, width, **kind))
 
 
 class Attention(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    """The two matrices around attention: into queries, keys and values, and out of the heads."""
+
+    def __init__(self, width: int, **kind: Any) -> None:
         super().__init__()
-        self.c_attn = Matrix(config.n_embd, 3 * config.n_embd)
-        self.c_proj = Matrix(config.n_embd, config.n_embd)
+        self.c_attn = Matrix(width, 3 * width, **kind)
+        self.c_proj = Matrix(width, width, **kind)
 
 
 class MLP(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    """The two matrices around GELU."""
+
+    def __init__(self, width: int, inner: int, **kind: Any) -> None:
         super().__init__()
-        self.c_fc = Matrix(config.n_embd, config.inner)
-        self.c_proj = Matrix(config.inner, config.n_embd)
+        self.c_fc = Matrix(width, inner, **kind)
+        self.c_proj = Matrix(inner, width, **kind)
 
 
 class Block(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    """The parameters of one transformer block, under the names that the published files give them."""
+
+    def __init__(self, config: ModelConfig, **kind: Any) -> None:
         super().__init__()
-        self.ln_1 = Norm(config.n_embd)
-        self.attn = Attention(config)
-        self.ln_2 = Norm(config.n_embd)
-        self.mlp = MLP(config)
+        self.ln_1 = Norm(config.n_embd, **kind)
+        self.attn = Attention(config.n_embd, **kind)
+        self.ln_2 = Norm(config.n_embd, **kind)
+        self.mlp = MLP(config.n_embd, config.inner, **kind)
 
 
 class GPT2(nn.Module):
@@ -129,12 +136,11 @@ class GPT2(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.ops = config, ops
-        with torch.device("meta"):
-            self.wte = Table(config.padded_vocab, config.n_embd)
-            self.wpe = Table(config.n_positions, config.n_embd)
-            self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-            self.ln_f = Norm(config.n_embd)
-        self.to(dtype).to_empty(device=device)
+        kind: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.wte = Table(config.padded_vocab, config.n_embd, **kind)
+        self.wpe = Table(config.n_positions, config.n_embd, **kind)
+        self.h = nn.ModuleList(Block(config, **kind) for _ in range(config.n_layer))
+        self.ln_f = Norm(config.n_embd, **kind)
 
     @property
     def device(self) -> torch.device:
@@ -152,22 +158,25 @@ class GPT2(nn.Module):
     def hidden(self, step: Step, memory: Memory) -> Tensor:
         """The residual stream after the final LayerNorm, (B, T, C), at every column."""
         x = F.embedding(step.token_ids, self.wte.weight) + F.embedding(step.positions, self.wpe.weight)  # (B, T, C)
-        for layer, block in enumerate(self.h):
+        for layer, block in enumerate(cast(Iterable[Block], self.h)):
             x = self.block(x, layer, block, memory)
         return self.norm(x, self.ln_f)
 
     def block(self, x: Tensor, layer: int, block: Block, memory: Memory) -> Tensor:
         """One transformer block, (B, T, C) -> (B, T, C): each half reads a normalised copy of x and adds to x."""
         B, T, C = x.shape
-        ops, attn, mlp = self.ops, block.attn, block.mlp
+        add, gelu = self.ops.add, self.ops.gelu
 
-        qkv = ops.linear(self.norm(x, block.ln_1), attn.c_attn.weight, attn.c_attn.bias)  # (B, T, 3C)
+        qkv = self.linear(self.norm(x, block.ln_1), block.attn.c_attn)  # (B, T, 3C)
         q, k, v = qkv.view(B, T, 3, self.config.n_head, self.config.head_size).unbind(2)  # (B, T, H, D) each
         y = memory.attend(layer, q, k, v).reshape(B, T, C)  # heads side by side
-        x = ops.add(x, ops.linear(y, attn.c_proj.weight, attn.c_proj.bias))
+        x = add(x, self.linear(y, block.attn.c_proj))
 
-        y = ops.gelu(ops.linear(self.norm(x, block.ln_2), mlp.c_fc.weight, mlp.c_fc.bias))  # (B, T, 4C)
-        return ops.add(x, ops.linear(y, mlp.c_proj.weight, mlp.c_proj.bias))
+        y = gelu(self.linear(self.norm(x, block.ln_2), block.mlp.c_fc))  # (B, T, 4C)
+        return add(x, self.linear(y, block.mlp.c_proj))
+
+    def linear(self, x: Tensor, matrix: Matrix) -> Tensor:
+        return self.ops.linear(x, matrix.weight, matrix.bias)
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
         return self.ops.layer_norm(x, norm.weight, norm.bias, self.config.layer_norm_epsilon)

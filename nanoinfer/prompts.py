@@ -28,7 +28,7 @@ class RequestMaker:
     seeds: random.Random
 
     def requests(self, prompts: Any, params: Any) -> list[Request]:
-        """The requests of one call. ValueError, one sentence, for the first thing that is wrong; then no seed is drawn."""
+        """The requests of one call. ValueError for the first thing that is wrong, before any seed is drawn."""
         items = prompt_list(prompts)
         if params is None or isinstance(params, SamplingParams):
             params = [params or SamplingParams()] * len(items)

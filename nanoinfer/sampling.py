@@ -1,9 +1,9 @@
 """Logits to next tokens, row by row, on the device. Chapter 1.
 
 The rule of the book, the same for every engine: the next token is the argmax, over the kept ids, of
-logit / temperature + Gumbel noise (Gumbel 1954; "the Gumbel-max trick", Maddison et al. 2014, section 2). The noise is a
-hash of (seed, step, id) and of nothing else: no generator keeps a state, so a row's random numbers do not depend on
-its neighbours, on the batch size or on the engine. Kept are the ids that pass top-k, then top-p.
+logit / temperature + Gumbel noise (the Gumbel-max trick: Gumbel 1954; Maddison et al. 2014, section 2). Kept are the
+ids that pass top-k, then top-p. The noise is a hash of (seed, step, id) and of nothing else. No generator keeps a
+state, so a row's random numbers do not depend on its neighbours, on the batch size or on the engine.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ class BatchState:
 
     @classmethod
     def empty(cls, max_batch: int, device: torch.device) -> BatchState:
+        """`max_batch` free rows."""
         integers = torch.zeros(4, max_batch, dtype=torch.int64, device=device)
         floats = torch.ones(2, max_batch, dtype=torch.float32, device=device)
         top_k = torch.zeros(max_batch, dtype=torch.int32, device=device)
@@ -82,7 +83,7 @@ class Fetch:
         if tokens.device.type == "cuda":
             self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
             self._host.copy_(tokens, non_blocking=True)
-            self._arrived: torch.cuda.Event | None = torch.cuda.Event()
+            self._arrived: torch.cuda.Event | None = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()
         else:
             self._host, self._arrived = tokens.clone(), None

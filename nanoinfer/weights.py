@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nanoinfer.config import PRESETS, ModelConfig
+from nanoinfer.locate import WEIGHTS, WeightsError, locate, read_json
 from nanoinfer.model import GPT2
 
-HUB_NAMES = {
-    "gpt2": "openai-community/gpt2",
-    "gpt2-medium": "openai-community/gpt2-medium",
-    "gpt2-large": "openai-community/gpt2-large",
-    "gpt2-xl": "openai-community/gpt2-xl",
-    "distilgpt2": "distilbert/distilgpt2",
-}
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Tensors that published files hold besides the parameters: the causal mask, which is no parameter of ours.
 _MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 _FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
-_CHUNK = 1 << 22  # random numbers made at a time: 16 MB
-
-
-class WeightsError(ValueError):
-    """A model that cannot be had or read: one sentence that says what to do."""
+_CHUNK = 1 << 20  # random numbers made at a time: 4 MB
 
 
 def load_model(
@@ -49,14 +38,14 @@ def load_model(
     """The model of that name, in evaluation mode, its parameters on `device` in `dtype`.
 
     name: a preset of the hub (`gpt2`), `owner/name` on the hub, a folder, a .safetensors file with config.json beside
-    it, or `random:PRESET`. A preset's name is the hub's even where a folder of that name lies here: `./gpt2` is the folder.
+    it, or `random:PRESET`. A preset's name means the hub; a folder of that name is `./gpt2`.
     seed: of `random:` weights. revision: of a model on the hub.
     Raises WeightsError (a ValueError).
     """
     text = str(name)
     if text.startswith("random:"):
         return random_model(_preset(text.removeprefix("random:")), seed, device=device, dtype=dtype)
-    return _load_folder(*_locate(name, revision), device, dtype)
+    return _load_folder(*locate(name, revision), device, dtype)
 
 
 def _preset(name: str) -> ModelConfig:
@@ -65,104 +54,9 @@ def _preset(name: str) -> ModelConfig:
     return PRESETS[name]
 
 
-def _locate(name: str | Path, revision: str | None) -> tuple[Path, list[Path]]:
-    """Paths of config.json and of the weights files, fetched from the hub where `name` is one of its models."""
-    text, path = str(name), Path(name).expanduser()
-    if text in HUB_NAMES:
-        return _hub_files(HUB_NAMES[text], revision)
-    if path.is_dir():
-        return path / "config.json", _folder_files(path)
-    if path.is_file():
-        if path.suffix != ".safetensors":
-            raise WeightsError(f"{path} is no .safetensors file: weights are read from safetensors alone, never unpickled")
-        return path.parent / "config.json", [path]
-    looks_local = isinstance(name, Path) or text.startswith((".", "/", "~")) or text.endswith(".safetensors")
-    if not looks_local and re.fullmatch(r"[\w.-]+/[\w.-]+", text):
-        return _hub_files(text, revision)
-    known = [*HUB_NAMES, *(f"random:{preset}" for preset in PRESETS)]
-    close = get_close_matches(text, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"give {', '.join(HUB_NAMES)}, owner/name, a folder, or random:gpt2"
-    raise WeightsError(f"there is no model {text!r}: " + ("no such file or folder" if looks_local else hint))
-
-
-def _folder_files(folder: Path) -> list[Path]:
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    if (folder / INDEX).is_file():
-        return [folder / shard for shard in shard_names(folder / INDEX)]
-    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
-        raise WeightsError(f"{folder} holds pickled weights, which are never loaded: convert them to {WEIGHTS}")
-    raise WeightsError(f"{folder} holds neither {WEIGHTS} nor {INDEX}")
-
-
-def shard_names(index: Path) -> list[str]:
-    """The files that an index names. Each must be a plain name: an index may not point out of its folder."""
-    data = _read_json(index)
-    shards = data.get("weight_map") if isinstance(data, dict) else None
-    if not isinstance(shards, dict) or not shards:
-        raise WeightsError(f"{index} has no weight_map")
-    for shard in shards.values():
-        if not isinstance(shard, str) or not re.fullmatch(r"[\w-][\w.-]*\.safetensors", shard):
-            raise WeightsError(f"{index} names {shard!r}, which is no plain name of a .safetensors file")
-    return sorted(set(shards.values()))
-
-
-def _hub_files(repository: str, revision: str | None) -> tuple[Path, list[Path]]:
-    """Fetch config and safetensors, and nothing else, through huggingface_hub's own cache."""
-    import huggingface_hub
-    from huggingface_hub import errors
-
-    def fetch(filename: str) -> Path:
-        return Path(huggingface_hub.hf_hub_download(repository, filename, revision=revision))
-
-    where = f"{repository} on the hub" + (f" at revision {revision!r}" if revision else "")
-    try:
-        config = fetch("config.json")
-        try:
-            return config, [fetch(WEIGHTS)]
-        except errors.LocalEntryNotFoundError:
-            if huggingface_hub.constants.HF_HUB_OFFLINE and _cached(repository, INDEX, revision):
-                return config, [fetch(shard) for shard in shard_names(fetch(INDEX))]
-            raise
-        except errors.EntryNotFoundError:
-            return config, [fetch(shard) for shard in shard_names(fetch(INDEX))]
-    except errors.GatedRepoError:
-        raise WeightsError(f"{where} asks for a licence: accept it there and log in with `hf auth login`") from None
-    except errors.RevisionNotFoundError:
-        raise WeightsError(f"there is no {where}: check the revision") from None
-    except errors.RepositoryNotFoundError:
-        raise WeightsError(f"there is no {where}, or it is private: check the name") from None
-    except errors.LocalEntryNotFoundError:
-        raise WeightsError(
-            f"{where} is not in the hub cache and cannot be fetched: connect once without HF_HUB_OFFLINE, or give a folder"
-        ) from None
-    except errors.EntryNotFoundError:
-        raise WeightsError(f"{where} has no config.json with {WEIGHTS} or {INDEX}") from None
-    except (errors.HFValidationError, errors.HfHubHTTPError, OSError) as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise WeightsError(f"{where} cannot be fetched: {first}") from None
-
-
-def _cached(repository: str, filename: str, revision: str | None) -> bool:
-    import huggingface_hub
-
-    return isinstance(huggingface_hub.try_to_load_from_cache(repository, filename, revision=revision), str)
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise WeightsError(f"{path} is missing") from None
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{path} is no JSON: {error}") from None
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
-
-
 def _load_folder(config_path: Path, files: list[Path], device: torch.device, dtype: torch.dtype) -> GPT2:
     try:
-        config = ModelConfig.from_json(_read_json(config_path))
+        config = ModelConfig.from_json(read_json(config_path))
     except WeightsError:
         raise
     except ValueError as error:
@@ -209,7 +103,7 @@ def _check(path: Path, file: Any, config: ModelConfig, found: dict[str, Callable
             raise WeightsError(f"{path} holds {key} of shape {shape}; config.json makes it {shapes[name]}")
         if kind not in _FLOATS:
             raise WeightsError(f"{path} holds {key} as {kind}; weights must be {', '.join(_FLOATS)}")
-        found[name] = lambda file=file, key=key: file.get_tensor(key)
+        found[name] = partial(file.get_tensor, key)
 
 
 def _check_tied(files: list[Path], found: dict[str, Callable[[], Tensor]]) -> None:

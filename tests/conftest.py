@@ -1,0 +1,47 @@
+"""Shared by all tests: small models on which mistakes show, and the marks."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach a network, by any library
+
+import torch
+
+from nanoinfer.config import ModelConfig
+from nanoinfer.model import GPT2
+from nanoinfer.weights import random_model
+
+# Odd sizes on purpose: a vocabulary that is padded, a head size of its own, a context that is no power of two.
+SMALL = ModelConfig(n_layer=3, n_head=4, n_embd=48, n_positions=100, vocab_size=211)
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the workers share the processors
+
+STD = 0.25  # of the weights: at GPT-2's own 0.02 attention hardly matters, and proofs prove little
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked gpu are skipped by name where there is no CUDA GPU."""
+    if not torch.cuda.is_available():
+        skip = pytest.mark.skip(reason="needs a CUDA GPU")
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def small_model() -> GPT2:
+    return random_model(SMALL, seed=1, std=STD)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], scope="session")
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.param)
+
+
+def prompts_of(lengths: list[int], vocab_size: int = SMALL.vocab_size, seed: int = 0) -> list[list[int]]:
+    """Random prompts of the given lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, vocab_size, (length,), generator=generator).tolist() for length in lengths]
