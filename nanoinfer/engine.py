@@ -31,13 +31,14 @@ class RowMemory(Memory, Protocol):
 
 
 @torch.inference_mode()
-def prefill_step(model: GPT2, memory: Memory, state: BatchState, prompts: Step, sampler: Sampler) -> Tensor:
-    """Run whole prompts through the model; return each row's first new token (B,), written into the state as well."""
-    tokens = sampler(model(memory.begin(prompts), memory), state.pick(prompts.rows))  # (B,)
+def prefill_step(model: GPT2, memory: Memory, state: BatchState, prompts: Step, sampler: Sampler) -> None:
+    """Run prompts, or a chunk of them, through the model, and write each row's first new token into the state.
+
+    Of a prompt that goes on in a further chunk that token is nonsense; its last chunk writes the right one over it.
+    """
+    tokens = sampler(model(memory.begin(prompts), memory), state.at(prompts.rows))  # (B,)
     state.token[prompts.rows] = tokens
-    state.position[prompts.rows] = prompts.last + 1  # a prompt's columns are its positions
-    state.step[prompts.rows] += 1
-    return tokens
+    state.position[prompts.rows] = prompts.positions.gather(1, prompts.last[:, None]).squeeze(1) + 1
 
 
 @torch.inference_mode()
@@ -47,13 +48,13 @@ def decode_step(model: GPT2, memory: Memory, state: BatchState, batch: int, long
     Nothing comes from the host but `batch`, `longest` (no fed token stands at a position >= longest) and the choice
     of sampler. All else is read from the state and written back: the next call needs no input.
     """
-    rows = state.first(batch)
-    fed = Step(rows.token[:, None], rows.position[:, None], torch.zeros_like(rows.row), rows.row, longest)
-    tokens = sampler(model(memory.begin(fed), memory), rows)  # (B,)
-    rows.token.copy_(tokens)
+    rows = state.at(slice(0, batch))
+    rows.step.add_(1)  # the prompt's own step was step 0
+    last = torch.zeros_like(rows.position)  # (B,) of one column
+    fed = Step(rows.token[:, None], rows.position[:, None], last, slice(0, batch), longest)
+    rows.token.copy_(sampler(model(memory.begin(fed), memory), rows))
     rows.position.add_(1)
-    rows.step.add_(1)
-    return tokens
+    return rows.token
 
 
 @dataclass(eq=False)
@@ -93,15 +94,23 @@ class Stats:
 class Engine:
     """Runs requests over one model and one memory.
 
-    max_batch: rows at most. lag: how many steps the host may be behind the device when it looks at tokens. A row
-    that ends by its count never runs over; one that ends by a stop token runs over by at most `lag` steps, and those
-    tokens are dropped.
+    max_batch: rows at most. prefill_chunk: columns of one prefill pass at most; None takes prompts whole.
+    lag: how many steps the host may be behind the device when it looks at tokens. A row that ends by its count never
+    runs over; one that ends by a stop token runs over by at most `lag` steps, and those tokens are dropped.
     """
 
     def __init__(
-        self, model: GPT2, memory: RowMemory, max_batch: int, stats: Stats | None = None, lag: int = 0
+        self,
+        model: GPT2,
+        memory: RowMemory,
+        max_batch: int,
+        stats: Stats | None = None,
+        *,
+        prefill_chunk: int | None = None,
+        lag: int = 0,
     ) -> None:
-        self.model, self.memory, self.max_batch, self.lag = model, memory, max_batch, lag
+        self.model, self.memory, self.max_batch = model, memory, max_batch
+        self.prefill_chunk, self.lag = prefill_chunk, lag
         self.stats = stats or Stats()
         with torch.inference_mode():
             self.state = BatchState.empty(max_batch, model.device)
@@ -142,17 +151,29 @@ class Engine:
 
     @torch.inference_mode()
     def _prefill(self, admitted: list[Row]) -> None:
-        """One padded pass over the prompts of newly admitted rows."""
-        requests = [row.request for row in admitted]
-        device = self.model.device
-        rows = upload([row.slot for row in admitted], torch.int64, device)
-        self.state.admit(rows, requests)
-        prompts = prompt_step([request.prompt_token_ids for request in requests], rows)
-        tokens = prefill_step(self.model, self.memory, self.state, prompts, self._sampler(admitted))
-        self.stats.prefill_steps += 1
+        """Run the prompts of newly admitted rows: all rows in one padded pass, or in one a chunk."""
+        slots = [row.slot for row in admitted]
+        self.state.admit(upload(slots, torch.int64, self.model.device), [row.request for row in admitted])
+        longest = max(len(row.request.prompt_token_ids) for row in admitted)
+        sampler, chunk = self._sampler(admitted), self.prefill_chunk or longest
+        for start in range(0, longest, chunk):
+            prompts = self._prompt_step(admitted, start, chunk)
+            prefill_step(self.model, self.memory, self.state, prompts, sampler)
+            self.stats.prefill_steps += 1
         self.stats.requests += len(admitted)
-        self.stats.prompt_tokens += sum(len(request.prompt_token_ids) for request in requests)
-        self._launched(admitted, tokens)
+        self.stats.prompt_tokens += sum(len(row.request.prompt_token_ids) for row in admitted)
+        self._launched(admitted, self.state.token[slots[0] : slots[-1] + 1])
+
+    def _prompt_step(self, admitted: list[Row], start: int, chunk: int) -> Step:
+        """Tokens `start` to `start + chunk` of the prompts that reach so far, padded on the right with id 0."""
+        rows = [row for row in admitted if len(row.request.prompt_token_ids) > start]
+        parts = [row.request.prompt_token_ids[start : start + chunk] for row in rows]
+        T, device = max(map(len, parts)), self.model.device
+        padded = upload([[*part, *[0] * (T - len(part))] for part in parts], torch.int64, device)  # (B, T)
+        positions = torch.arange(start, start + T, device=device)
+        last = upload([len(part) - 1 for part in parts], torch.int64, device)  # (B,)
+        slots = upload([row.slot for row in rows], torch.int64, device)  # (B,)
+        return Step(padded, positions.expand(len(rows), T), last, slots, longest=start + T, fresh=start == 0)
 
     def _decode(self) -> None:
         """One step for every live row."""
@@ -168,8 +189,7 @@ class Engine:
         self._in_flight.append((rows, Fetch(tokens)))
         for row in rows:
             row.launched += 1
-            if row.launched == row.request.limit:
-                self._leave(row)
+        self._leave([row for row in rows if row.launched == row.request.limit])
 
     def _collect(self, lag: int) -> list[Row]:
         """Take in tokens of all but the newest `lag` steps. The one place where the host waits for the device."""
@@ -184,39 +204,39 @@ class Engine:
                     changed.append(row)
                 else:
                     self.stats.dropped_tokens += 1
+        # Rows that ended by their count have left already, when their last step was launched.
+        self._leave([row for row in changed if row.finish_reason and row.launched < row.request.limit])
         return changed
 
     def _settle(self, row: Row, token: int, now: float) -> None:
-        """Give a row its token; a row that a token stops leaves the batch."""
+        """Give a row its token, and say whether it ends there."""
         row.token_ids.append(token)
         row.times.append(now)
         self.stats.new_tokens += 1
         ends_text = row.request.ends_text
         if token in row.request.stop_ids or (ends_text is not None and ends_text(token)):
             row.finish_reason = "stop"
-            if row.launched < row.request.limit:
-                self._leave(row)
         elif len(row.token_ids) == row.request.limit:
             row.finish_reason = "length"
 
     @torch.inference_mode()
-    def _leave(self, row: Row) -> None:
-        """Take a row out of the batch: the last row moves into its place, so that live rows stay 0..n-1."""
-        last = self._rows.pop()
-        self.memory.release(row.slot)
-        if last is not row:
-            self.state.move(last.slot, row.slot)
-            self.memory.move(last.slot, row.slot)
-            self._rows[row.slot] = last
-            last.slot = row.slot
+    def _leave(self, rows: list[Row]) -> None:
+        """Take rows out of the batch: the last row moves into each gap, so that live rows stay 0..n-1."""
+        for row in sorted(rows, key=lambda row: -row.slot):  # from the end, so that no row moves that is to go
+            self.memory.release(row.slot)
+            last = self._rows.pop()
+            if last is not row:
+                self.state.move(last.slot, row.slot)
+                self.memory.move(last.slot, row.slot)
+                self._rows[row.slot] = last
+                last.slot = row.slot
 
     def _abandon(self) -> None:
         """Wait for what was launched and free every row: after a stop of any kind the engine is as new."""
         self._in_flight, launched = deque(), self._in_flight
         for _, fetch in launched:
             fetch.wait()
-        while self._rows:
-            self._leave(self._rows[-1])
+        self._leave(list(self._rows))
 
     def _sampler(self, rows: Sequence[Row]) -> Sampler:
         """The cheapest sampler that serves all these rows. Which one it is changes no row's token."""
@@ -224,13 +244,3 @@ class Engine:
         if all(p.greedy for p in params):
             return greedy
         return sample_filtered if any(p.filters for p in params) else sample
-
-
-def prompt_step(prompts: Sequence[Sequence[int]], rows: Tensor) -> Step:
-    """Prompts of different lengths as one step (B, T), padded on the right with id 0. rows: (B,) int64."""
-    lengths = [len(prompt) for prompt in prompts]
-    T, device = max(lengths), rows.device
-    padded = [[*prompt, *[0] * (T - len(prompt))] for prompt in prompts]
-    positions = torch.arange(T, device=device).expand(len(prompts), T)  # (B, T)
-    last = upload([length - 1 for length in lengths], torch.int64, device)
-    return Step(upload(padded, torch.int64, device), positions, last, rows, longest=T)

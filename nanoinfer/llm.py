@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nanoinfer.model import GPT2
     from nanoinfer.prompts import Prompt
 
-ENGINES = ("naive",)  # slowest first; each later one is proven against the one before it
+ENGINES = ("naive", "dense")  # slowest first; each later one is proven against the one before it
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_MODEL = "random:tiny"
 
@@ -34,6 +34,7 @@ class LLM:
     dtype: one of DTYPES; None is float32 on a CPU, bfloat16 on GPUs that compute in it, and float16 on others.
     max_batch: rows that run at once; further prompts wait for a row.
     max_len: context in tokens, prompt and new ones together; None is the model's own.
+    prefill_chunk: prompt tokens a row in one pass at most; None takes prompts whole.
     seed: of `random:` weights, and of the seeds of requests that bring none.
     revision: of a model on the hub.
 
@@ -49,6 +50,7 @@ class LLM:
         dtype: str | torch.dtype | None = None,
         max_batch: int = 64,
         max_len: int | None = None,
+        prefill_chunk: int | None = None,
         seed: int = 0,
         revision: str | None = None,
     ) -> None:
@@ -58,6 +60,8 @@ class LLM:
         check_int("seed", seed, 0, MAX_SEED)
         if max_len is not None:
             check_int("max_len", max_len, 2)
+        if prefill_chunk is not None:
+            check_int("prefill_chunk", prefill_chunk, 1)
 
         import torch  # here and not above: `import nanoinfer` and a refused argument cost no second
 
@@ -85,7 +89,7 @@ class LLM:
         if max_len is not None and max_len > context:
             raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {max_len}")
         self.engine = ENGINES[-1] if engine == "auto" else engine
-        self.max_batch, self.max_len = max_batch, max_len or context
+        self.max_batch, self.max_len, self.prefill_chunk = max_batch, max_len or context, prefill_chunk
         self.tokenizer = gpt2_tokenizer()
         self.stats: Stats = Stats()
         self._maker = RequestMaker(self.tokenizer, self.max_len, self.model.config.vocab_size, random.Random(seed))
@@ -182,12 +186,19 @@ class LLM:
 
         max_batch = min(self.max_batch, len(requests))
         longest = max(len(request.prompt_token_ids) + request.limit for request in requests)
-        return Engine(self.model, self._memory(max_batch, longest), max_batch, self.stats)
+        memory = self._memory(max_batch, longest)
+        return Engine(self.model, memory, max_batch, self.stats, prefill_chunk=self.prefill_chunk)
 
     def _memory(self, max_batch: int, max_len: int) -> RowMemory:
-        from nanoinfer.naive import Naive
+        """What this engine keeps of `max_batch` rows of up to `max_len` tokens."""
+        device, dtype = self.model.device, self.model.dtype
+        if self.engine == "naive":
+            from nanoinfer.naive import Naive
 
-        return Naive(max_batch, max_len, self.model.device)
+            return Naive(max_batch, max_len, device)
+        from nanoinfer.dense import DenseCache
+
+        return DenseCache(self.model.config, max_batch, max_len, device, dtype)
 
     def _requests(self, prompts: Any, params: Any) -> list[Request]:
         self._check_open()

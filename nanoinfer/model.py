@@ -30,8 +30,9 @@ class Step:
     token_ids: Tensor  # (B, T) int64
     positions: Tensor  # (B, T) int64, of each token in its own text
     last: Tensor  # (B,) int64, column of each row's last real token
-    rows: Tensor  # (B,) int64, which rows of the memory these are
+    rows: slice | Tensor  # which rows of the batch these are: the first B in decode, (B,) int64 in prefill
     longest: int  # no real token of this step stands at a position >= longest
+    fresh: bool = False  # no row has tokens before those of this step
 
 
 class Memory(Protocol):

@@ -33,12 +33,13 @@ class Naive(FullContext):
 
     def __init__(self, max_batch: int, max_len: int, device: torch.device) -> None:
         self.max_len = max_len
+        self.row = torch.arange(max_batch, device=device)
         self.text = torch.zeros(max_batch, max_len, dtype=torch.int64, device=device)  # token ids
 
     def begin(self, step: Step) -> Step:
         """Write the new tokens down; return the step over every token so far, (B, step.longest)."""
-        B, S = len(step.rows), step.longest
-        self.text[step.rows[:, None], step.positions] = step.token_ids
+        B, S = len(step.token_ids), step.longest
+        self.text[self.row[step.rows][:, None], step.positions] = step.token_ids
         last = step.positions.gather(1, step.last[:, None]).squeeze(1)  # (B,) the newest token's position
         positions = torch.arange(S, device=last.device).expand(B, S)
         return Step(self.text[step.rows, :S], positions, last=last, rows=step.rows, longest=S)

@@ -96,7 +96,7 @@ def _scores(logits: Tensor, params: SamplingParams, seed: int) -> tuple[Tensor, 
 
     steps = torch.arange(n, device=device)  # step i of this row stands as row i of a batch
     rows = BatchState(
-        row=steps, token=steps, position=steps, step=steps, seed=column(seed, torch.int64),
+        token=steps, position=steps, step=steps, seed=column(seed, torch.int64),
         temperature=column(params.temperature, torch.float32), top_k=column(params.top_k, torch.int32),
         top_p=column(params.top_p, torch.float32),
     )  # fmt: skip

@@ -17,9 +17,8 @@ from nanoinfer.requests import Request
 
 @dataclass(frozen=True)
 class BatchState:
-    """The rows of a batch. Every tensor is (N,); `first` and `pick` give the same record over fewer rows."""
+    """The rows of a batch. Every tensor is (N,); `at` gives the same record over fewer rows."""
 
-    row: Tensor  # int64, the row's own number, constant
     token: Tensor  # int64, the newest token: not yet fed to the model
     position: Tensor  # int64, where that token stands in its text
     step: Tensor  # int64, how many tokens the row has produced
@@ -34,22 +33,17 @@ class BatchState:
         integers = torch.zeros(4, max_batch, dtype=torch.int64, device=device)
         floats = torch.ones(2, max_batch, dtype=torch.float32, device=device)
         top_k = torch.zeros(max_batch, dtype=torch.int32, device=device)
-        row = torch.arange(max_batch, device=device)
         token, position, step, seed = integers
-        return cls(row, token, position, step, seed, floats[0], top_k, floats[1])
+        return cls(token, position, step, seed, floats[0], top_k, floats[1])
 
-    def first(self, batch: int) -> BatchState:
-        """Rows 0..batch-1, as views: writing into them writes here."""
-        return BatchState(*(getattr(self, field.name)[:batch] for field in fields(self)))
-
-    def pick(self, rows: Tensor) -> BatchState:
-        """The given rows (B,) int64, as copies."""
+    def at(self, rows: slice | Tensor) -> BatchState:
+        """The given rows: views for a slice, so that writing into them writes here; copies for a tensor of rows."""
         return BatchState(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def admit(self, rows: Tensor, requests: Sequence[Request]) -> None:
         """Begin `requests` in the given rows (B,), which are free: nothing produced, parameters set."""
         params = [request.params for request in requests]
-        device = self.row.device
+        device = self.token.device
         self.step[rows] = 0
         self.seed[rows] = upload([request.seed for request in requests], torch.int64, device)
         self.temperature[rows] = upload([p.temperature for p in params], torch.float32, device)
@@ -59,9 +53,8 @@ class BatchState:
     def move(self, source: int, target: int) -> None:
         """Row `source` becomes row `target`."""
         for field in fields(self):
-            if field.name != "row":
-                tensor = getattr(self, field.name)
-                tensor[target] = tensor[source]
+            tensor = getattr(self, field.name)
+            tensor[target] = tensor[source]
 
 
 def upload(values: Sequence[object], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine import Engine, Row
+from nanoinfer.llm import ENGINES
 from nanoinfer.model import GPT2
-from nanoinfer.naive import Naive
 from nanoinfer.proof import prove_tokens
+from nanoinfer.weights import random_model
 
-from .conftest import SMALL, prompts_of
+from .conftest import SMALL, STD, prompts_of
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 MIXED = [
@@ -25,13 +26,26 @@ MIXED = [
 ]
 
 
+@pytest.fixture(params=ENGINES)
+def engine_name(request: pytest.FixtureRequest) -> str:
+    """The loop is one, so each of its tests runs with every engine."""
+    return request.param
+
+
 @pytest.fixture
-def llm(small_model: GPT2) -> LLM:
-    return LLM(small_model, engine="naive", max_batch=3)
+def make(small_model: GPT2, engine_name: str) -> Callable[..., LLM]:
+    """An LLM over the small model, by its settings."""
+    return lambda **settings: LLM(small_model, engine=engine_name, **settings)
 
 
-def engine_of(model: GPT2, max_batch: int, lag: int = 0) -> Engine:
-    return Engine(model, Naive(max_batch, SMALL.n_positions, model.device), max_batch, lag=lag)
+@pytest.fixture
+def llm(make: Callable[..., LLM]) -> LLM:
+    return make(max_batch=3)
+
+
+def engine_of(llm: LLM, max_batch: int, lag: int = 0) -> Engine:
+    """The engine itself, which `LLM` makes anew for each call."""
+    return Engine(llm.model, llm._memory(max_batch, SMALL.n_positions), max_batch, lag=lag)
 
 
 def test_more_prompts_than_rows(llm: LLM) -> None:
@@ -46,26 +60,26 @@ def test_more_prompts_than_rows(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("max_batch", [1, 2, 5])
-def test_tokens_do_not_depend_on_company(small_model: GPT2, max_batch: int) -> None:
+def test_tokens_do_not_depend_on_company(make: Callable[..., LLM], max_batch: int) -> None:
     """Promise 3: the same tokens alone, in another batch size, and in another order."""
     prompts = prompts_of([4, 1, 9, 2, 30])
-    alone = [LLM(small_model).generate(p, s)[0].token_ids for p, s in zip(prompts, MIXED, strict=True)]
-    together = LLM(small_model, max_batch=max_batch).generate(prompts, MIXED)
-    backwards = LLM(small_model, max_batch=max_batch).generate(prompts[::-1], MIXED[::-1])
+    alone = [make().generate(p, s)[0].token_ids for p, s in zip(prompts, MIXED, strict=True)]
+    together = make(max_batch=max_batch).generate(prompts, MIXED)
+    backwards = make(max_batch=max_batch).generate(prompts[::-1], MIXED[::-1])
     assert [c.token_ids for c in together] == alone
     assert [c.token_ids for c in backwards] == alone[::-1]
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3])
-def test_host_behind_the_device(small_model: GPT2, lag: int) -> None:
+def test_host_behind_the_device(make: Callable[..., LLM], lag: int) -> None:
     """A host that looks at tokens some steps late gives the same tokens, and drops what ran over a stop."""
     prompts = prompts_of([4, 1, 9, 2, 30])
-    exact = LLM(small_model, max_batch=2).generate(prompts, MIXED)
+    exact = make(max_batch=2).generate(prompts, MIXED)
     stops = [SamplingParams(**{**vars(p), "stop_token_ids": c.token_ids[len(c.token_ids) // 2 :][:1]})
              for p, c in zip(MIXED, exact, strict=True)]  # fmt: skip
-    llm = LLM(small_model, max_batch=2)
+    llm = make(max_batch=2)
     expected = llm.generate(prompts, stops)
-    engine = engine_of(small_model, 2, lag)
+    engine = engine_of(llm, 2, lag)
     rows: dict[int, Row] = {}
     for settled in engine.generate(llm._requests(prompts, stops)):
         rows |= {row.request.index: row for row in settled}
@@ -76,12 +90,10 @@ def test_host_behind_the_device(small_model: GPT2, lag: int) -> None:
     assert "stop" in [c.finish_reason for c in expected]
 
 
-def test_no_row_runs_past_its_count(small_model: GPT2) -> None:
+def test_no_row_runs_past_its_count(llm: LLM) -> None:
     """Rows that end by count are known ahead: however late the host is, no step is launched for them in vain."""
-    engine = engine_of(small_model, 2, lag=3)
-    requests = LLM(small_model)._requests(
-        prompts_of([4, 1, 9]), [SamplingParams(max_tokens=n, ignore_eos=True) for n in (1, 5, 3)]
-    )
+    engine = engine_of(llm, 2, lag=3)
+    requests = llm._requests(prompts_of([4, 1, 9]), [SamplingParams(max_tokens=n, ignore_eos=True) for n in (1, 5, 3)])
     list(engine.generate(requests))
     assert engine.stats.dropped_tokens == 0
 
@@ -126,8 +138,8 @@ def test_context_ends_a_row(llm: LLM) -> None:
     assert [c.finish_reason for c in done] == ["length", "length"]
 
 
-def test_max_len_is_a_smaller_context(small_model: GPT2) -> None:
-    llm = LLM(small_model, max_len=20)
+def test_max_len_is_a_smaller_context(make: Callable[..., LLM]) -> None:
+    llm = make(max_len=20)
     assert len(llm.generate(prompts_of([15]), SamplingParams(max_tokens=50, ignore_eos=True))[0].token_ids) == 5
     with pytest.raises(ValueError, match="20"):
         llm.generate(prompts_of([20]))
@@ -172,10 +184,9 @@ def test_closed_stream_leaves_the_llm_usable(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-def test_abandoned_engine_is_as_new(small_model: GPT2, lag: int) -> None:
+def test_abandoned_engine_is_as_new(llm: LLM, lag: int) -> None:
     """One engine, kept: stopped in the middle, then used again for another batch."""
-    engine = engine_of(small_model, 3, lag)
-    llm = LLM(small_model)
+    engine = engine_of(llm, 3, lag)
     first: Iterator[list[Row]] = engine.generate(llm._requests(prompts_of([4, 8, 2]), GREEDY))
     next(first)
     next(first)
@@ -195,13 +206,13 @@ def test_an_error_in_a_step_leaves_the_llm_usable(llm: LLM, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         calls = iter(range(100))
 
-        def failing(self: Naive, *args: object) -> torch.Tensor:
-            if next(calls) == 7:
+        def failing(self: GPT2, *args: object) -> torch.Tensor:
+            if next(calls) == 2:
                 raise Boom
             return original(self, *args)
 
-        original = Naive.attend
-        patch.setattr(Naive, "attend", failing)
+        original = GPT2.forward
+        patch.setattr(GPT2, "forward", failing)
         with pytest.raises(Boom):
             llm.generate(prompts_of([4, 6]), GREEDY)
     assert [c.token_ids for c in llm.generate(prompts_of([4, 6]), GREEDY)] == [c.token_ids for c in expected]
@@ -224,10 +235,10 @@ def test_metrics(llm: LLM) -> None:
     assert single.decode_tokens_per_s == 0.0
 
 
-def test_seeds_are_drawn_in_order_and_recorded(small_model: GPT2) -> None:
+def test_seeds_are_drawn_in_order_and_recorded(make: Callable[..., LLM]) -> None:
     """Two LLMs of one seed agree call by call; a recorded seed repeats its row; another LLM seed gives another text."""
     params = SamplingParams(max_tokens=20, ignore_eos=True)
-    first, again, other = (LLM(small_model, seed=s) for s in (3, 3, 4))
+    first, again, other = (make(seed=s) for s in (3, 3, 4))
     a = first.generate(prompts_of([4, 4]), params) + first.generate(prompts_of([4]), params)
     b = again.generate(prompts_of([4, 4]), params) + again.generate(prompts_of([4]), params)
     assert [c.seed for c in a] == [c.seed for c in b]
@@ -238,42 +249,44 @@ def test_seeds_are_drawn_in_order_and_recorded(small_model: GPT2) -> None:
     assert repeated.token_ids == a[2].token_ids
 
 
-def test_a_refused_call_draws_no_seed(small_model: GPT2) -> None:
-    first, second = LLM(small_model, seed=3), LLM(small_model, seed=3)
+def test_a_refused_call_draws_no_seed(make: Callable[..., LLM]) -> None:
+    first, second = make(seed=3), make(seed=3)
     with pytest.raises(ValueError):
         first.generate([prompts_of([4])[0], []])
     assert first.generate(prompts_of([4]))[0].seed == second.generate(prompts_of([4]))[0].seed
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("sampled", [False, True])
-def test_the_loop_waits_nowhere_but_in_collect(sampled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise 7, held by torch itself: any hidden synchronization raises."""
-    from nanoinfer.weights import random_model
-
-    model = random_model(SMALL, seed=1, std=0.25, device="cuda")
-    params = MIXED if sampled else GREEDY
-    llm = LLM(model, max_batch=2)
-    expected = llm.generate(prompts_of([4, 1, 9, 2, 30]), params)
-    torch.cuda.synchronize()
-    try:
-        torch.cuda.set_sync_debug_mode("error")
-        done = llm.generate(prompts_of([4, 1, 9, 2, 30]), params)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert [c.token_ids for c in done] == [c.token_ids for c in expected]
+@pytest.fixture(scope="module")
+def gpu_model() -> GPT2:
+    return random_model(SMALL, seed=1, std=STD, device="cuda")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("lag", [0, 2])
-def test_gpu_tokens_are_the_oracle_s(small_model: GPT2, lag: int) -> None:
-    """The GPU's tokens held against the CPU's logits, float32."""
-    from nanoinfer.weights import random_model
+@pytest.mark.parametrize("sampled", [False, True])
+def test_the_loop_waits_nowhere_but_in_collect(gpu_model: GPT2, engine_name: str, sampled: bool, lag: int) -> None:
+    """Promise 7, held by torch itself: any hidden synchronization raises. Waiting for an event is none of these."""
+    params = MIXED if sampled else GREEDY
+    llm = LLM(gpu_model, engine=engine_name)
+    requests = llm._requests(prompts_of([4, 1, 9, 2, 30]), params)
+    engine = engine_of(llm, 2, lag)
+    list(engine.generate(requests))
+    torch.cuda.synchronize()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        list(engine.generate(requests))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
-    llm = LLM(random_model(SMALL, seed=1, std=0.25, device="cuda"), max_batch=3)
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("lag", [0, 2])
+def test_gpu_tokens_are_the_oracle_s(small_model: GPT2, gpu_model: GPT2, engine_name: str, lag: int) -> None:
+    """The GPU's tokens held against the CPU's logits, float32."""
+    llm = LLM(gpu_model, engine=engine_name, max_batch=3)
     prompts = prompts_of([4, 1, 9, 2, 30])
     done = llm.generate(prompts, MIXED)
     print(prove_tokens(LLM(small_model).forward_logits, done, MIXED))
-    engine = Engine(llm.model, Naive(3, 100, llm.model.device), 3, lag=lag)
-    rows = {row.request.index: row for settled in engine.generate(llm._requests(prompts, MIXED)) for row in settled}
+    requests = llm._requests(prompts, MIXED)
+    rows = {row.request.index: row for settled in engine_of(llm, 3, lag).generate(requests) for row in settled}
     assert [tuple(rows[i].token_ids) for i in range(5)] == [c.token_ids for c in done]

@@ -28,12 +28,13 @@ def sentence(caught: pytest.ExceptionInfo[ValueError]) -> str:
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ({"engine": "fast"}, ["engine must be auto or one of naive", "'fast'"]),
+        ({"engine": "fast"}, ["engine must be auto or one of naive, dense", "'fast'"]),
         ({"engine": None}, ["engine must be"]),
         ({"max_batch": 0}, ["max_batch", "0"]),
         ({"max_batch": True}, ["max_batch"]),
         ({"max_len": 1}, ["max_len", "2"]),
         ({"seed": -1}, ["seed"]),
+        ({"prefill_chunk": 0}, ["prefill_chunk", "0"]),
         ({"device": "tpu"}, ["device must be cpu, cuda or cuda:N", "'tpu'"]),
         ({"device": "cuda:x"}, ["device"]),
         ({"dtype": "int8", "device": "cpu"}, ["dtype must be one of float32", "'int8'"]),
@@ -51,7 +52,7 @@ def test_refused_arguments(arguments: dict[str, Any], words: list[str]) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_no_gpu_is_said() -> None:
-    with pytest.raises(ValueError, match="device cuda is not to be had: .*; use device cpu"):
+    with pytest.raises(ValueError, match=r"device cuda is not to be had: .*; use device cpu"):
         LLM("random:tiny", device="cuda")
 
 

@@ -21,7 +21,7 @@ def rows_of(
     n = len(seeds)
     ints = torch.arange(n)
     return BatchState(
-        row=ints, token=ints, position=ints, step=torch.tensor(steps), seed=torch.tensor(seeds),
+        token=ints, position=ints, step=torch.tensor(steps), seed=torch.tensor(seeds),
         temperature=torch.full((n,), temperature), top_k=torch.full((n,), top_k, dtype=torch.int32),
         top_p=torch.full((n,), top_p),
     )  # fmt: skip
@@ -175,7 +175,7 @@ def many(logits: Tensor) -> BatchState:
     generator = torch.Generator().manual_seed(0)
     ints = torch.arange(n)
     return BatchState(
-        row=ints, token=ints, position=ints, step=torch.randint(0, 99, (n,), generator=generator),
+        token=ints, position=ints, step=torch.randint(0, 99, (n,), generator=generator),
         seed=torch.randint(0, 2**62, (n,), generator=generator),
         temperature=torch.tensor([0.0, 0.7, 1.0, 1.3]).repeat(n)[:n],
         top_k=torch.tensor([0, 5, 0, 40], dtype=torch.int32).repeat(n)[:n],
@@ -188,9 +188,9 @@ def test_a_row_depends_on_itself_alone() -> None:
     rows = many(logits)
     together = sample_filtered(logits, rows)
     for i in range(12):
-        assert sample_filtered(logits[i : i + 1], rows.pick(torch.tensor([i]))) == together[i]
+        assert sample_filtered(logits[i : i + 1], rows.at(torch.tensor([i]))) == together[i]
     order = torch.randperm(12, generator=torch.Generator().manual_seed(2))
-    assert torch.equal(sample_filtered(logits[order], rows.pick(order)), together[order])
+    assert torch.equal(sample_filtered(logits[order], rows.at(order)), together[order])
 
 
 def test_the_choice_of_sampler_changes_no_token() -> None:

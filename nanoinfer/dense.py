@@ -1,0 +1,84 @@
+"""Memory in one tensor, hidden by a boolean mask: the preallocated KV cache. Chapter 2.
+
+Chapter 1 computed the keys and values of old tokens again and again, and got the same numbers each time: the past of a
+causal model does not change. Here they are kept, so a decode step feeds one new token a row. The price: room for the
+longest text that any row may reach, read by every step up to a common length, under a mask. Text: chapters/02-kv-cache.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanoinfer.config import ModelConfig
+from nanoinfer.model import Step
+from nanoinfer.naive import FullContext
+
+READ_MULTIPLE = 128  # read lengths are multiples of this: few shapes, and aligned ones
+
+
+class DenseCache:
+    """Keys and values of `max_batch` rows of up to `max_len` tokens each, and of one spare row.
+
+    A step writes by a tensor of rows and positions, and reads the first `read` slots of its rows under a mask made of
+    the same positions. Nothing that changes from step to step is a Python number but `read`, which takes few values.
+    The spare row takes what padded columns write. Slots that no token has been written to are zeros or an old text:
+    finite, and hidden. (They must be finite: a masked value has weight 0, and 0 * NaN is NaN.)
+
+    Prompts are padded on the right. On the left, a row's first token would not stand at position 0, and GPT-2's
+    positions are learned, absolute ones; positions would have to be counted apart from slots, in every step.
+    """
+
+    def __init__(
+        self, config: ModelConfig, max_batch: int, max_len: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.max_len, self.spare = max_len, max_batch
+        shape = (2, config.n_layer, max_batch + 1, config.n_head, max_len, config.head_size)
+        self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, max_batch + 1, H, max_len, D) each
+        self.row = torch.arange(max_batch, device=device)
+        self.slot = torch.arange(max_len, device=device)
+
+    @staticmethod
+    def bytes(config: ModelConfig, max_batch: int, max_len: int, dtype: torch.dtype) -> int:
+        """What the cache takes: a key and a value of width C, for every layer, row and slot."""
+        return 2 * config.n_layer * (max_batch + 1) * max_len * config.n_embd * dtype.itemsize
+
+    def begin(self, step: Step) -> Step:
+        """Say once for all layers where this step writes and what it reads. The model sees the new tokens alone."""
+        self._rows, self._fresh = step.rows, step.fresh
+        T = step.positions.shape[1]
+        real = self.slot[:T] <= step.last[:, None]  # (B, T)
+        self._write_rows = torch.where(real, self.row[step.rows][:, None], self.spare)  # (B, T)
+        self._write_slots = step.positions  # (B, T)
+        if not step.fresh:
+            self._read = min(self.max_len, -(-step.longest // READ_MULTIPLE) * READ_MULTIPLE)
+            # A query sees the slots up to its own position: a triangle in prefill, a rectangle a row in decode.
+            self._mask = self.slot[: self._read] <= step.positions[:, None, :, None]  # (B, 1, T, read)
+        return step
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write this layer's new keys and values, then attend: q, k, v (B, T, H, D) -> (B, T, H, D)."""
+        self.k[layer][self._write_rows, :, self._write_slots] = k
+        self.v[layer][self._write_rows, :, self._write_slots] = v
+        if self._fresh:  # all that a query may see came with this step
+            return FullContext().attend(layer, q, k, v)
+        keys = self.k[layer][self._rows, :, : self._read]  # (B, H, read, D); a view in decode
+        values = self.v[layer][self._rows, :, : self._read]
+        out = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=self._mask)
+        return out.transpose(1, 2)
+
+    def can_admit(self, tokens: int) -> bool:
+        """Whether a row of up to `tokens` tokens fits now: every free row holds `max_len`."""
+        return tokens <= self.max_len
+
+    def admit(self, row: int, tokens: int) -> None:
+        """Make room for a row of up to `tokens` tokens. Old slots need no erasing: the mask hides them."""
+
+    def release(self, row: int) -> None:
+        """Give the row's room back."""
+
+    def move(self, source: int, target: int) -> None:
+        """Row `source` is to be known as row `target`, which is free: its keys and values are copied."""
+        self.k[:, target] = self.k[:, source]
+        self.v[:, target] = self.v[:, source]
