@@ -31,9 +31,15 @@ class DenseCache:
     """
 
     def __init__(
-        self, config: ModelConfig, max_batch: int, max_len: int, device: torch.device, dtype: torch.dtype
+        self,
+        config: ModelConfig,
+        max_batch: int,
+        max_len: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        read_multiple: int = READ_MULTIPLE,
     ) -> None:
-        self.max_len, self.spare = max_len, max_batch
+        self.max_len, self.spare, self.read_multiple = max_len, max_batch, read_multiple
         shape = (2, config.n_layer, max_batch + 1, config.n_head, max_len, config.head_size)
         self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, max_batch + 1, H, max_len, D) each
         self.row = torch.arange(max_batch, device=device)
@@ -52,7 +58,7 @@ class DenseCache:
         self._write_rows = torch.where(real, self.row[step.rows][:, None], self.spare)  # (B, T)
         self._write_slots = step.positions  # (B, T)
         if not step.fresh:
-            self._read = min(self.max_len, -(-step.longest // READ_MULTIPLE) * READ_MULTIPLE)
+            self._read = min(self.max_len, -(-step.longest // self.read_multiple) * self.read_multiple)
             # A query sees the slots up to its own position: a triangle in prefill, a rectangle a row in decode.
             self._mask = self.slot[: self._read] <= step.positions[:, None, :, None]  # (B, 1, T, read)
         return step

@@ -48,19 +48,31 @@ def load_model(
     return _load_folder(*locate(name, revision), device, dtype)
 
 
+def load_config(name: str | Path, revision: str | None = None) -> ModelConfig:
+    """The shape of the model of that name, without its weights (those of a hub model are fetched all the same)."""
+    text = str(name)
+    if text.startswith("random:"):
+        return _preset(text.removeprefix("random:"))
+    config_path, _ = locate(name, revision)
+    return _read_config(config_path)
+
+
 def _preset(name: str) -> ModelConfig:
     if name not in PRESETS:
         raise WeightsError(f"random:{name} is unknown: random weights come in the shapes {', '.join(PRESETS)}")
     return PRESETS[name]
 
 
-def _load_folder(config_path: Path, files: list[Path], device: torch.device, dtype: torch.dtype) -> GPT2:
+def _read_config(path: Path) -> ModelConfig:
+    data = read_json(path)
     try:
-        config = ModelConfig.from_json(read_json(config_path))
-    except WeightsError:
-        raise
+        return ModelConfig.from_json(data)
     except ValueError as error:
-        raise WeightsError(f"{config_path}: {error}") from None
+        raise WeightsError(f"{path}: {error}") from None
+
+
+def _load_folder(config_path: Path, files: list[Path], device: torch.device, dtype: torch.dtype) -> GPT2:
+    config = _read_config(config_path)
     with ExitStack() as stack:
         found: dict[str, Callable[[], Tensor]] = {}
         for path in files:

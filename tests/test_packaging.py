@@ -44,8 +44,17 @@ def test_wheel_carries_the_licence_text_of_the_bpe(wheel: Path) -> None:
 def test_the_command_works_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-P" if sys.version_info >= (3, 11) else "-B", "-m", "nanoinfer", "generate", "Once upon"]
+    command = [
+        sys.executable,
+        "-P" if sys.version_info >= (3, 11) else "-B",
+        "-m",
+        "nanoinfer",
+        "generate",
+        "Once upon",
+    ]
     options = ["--model", "random:tiny", "--max-tokens", "4", "--device", "cpu"]
-    result = subprocess.run(command + options, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        command + options, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()

@@ -1,0 +1,160 @@
+"""What a measurement writes down: one report a device and preset, as JSON with a schema.
+
+A number in the text of the book comes out of such a file. So a file says all that the number depends on: the device,
+its clocks, the versions, the commit, dtype and seed, and how often and in which order it was measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+
+Status = Literal["ok", "over budget", "out of memory", "failed", "missing"]
+
+
+class Record(BaseModel):
+    """A frozen record; unknown fields are refused, so that a file of another schema is not half read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Spread(Record):
+    """Repeated measurements of one quantity."""
+
+    median: float
+    p10: float
+    p90: float
+    samples: tuple[float, ...]
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Spread:
+        """Median and 10-90% range, interpolated between the samples."""
+        ordered = sorted(samples)
+        return cls(
+            median=statistics.median(ordered),
+            p10=quantile(ordered, 0.1),
+            p90=quantile(ordered, 0.9),
+            samples=tuple(samples),
+        )
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The q-quantile of sorted values, linear between neighbours."""
+    at = q * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+class Memory(Record):
+    """Bytes on the device at one moment."""
+
+    allocated: int  # in tensors
+    reserved: int  # held by torch's allocator
+    driver: int | None  # in use on the whole device, by anybody
+
+
+class Clocks(Record):
+    """Clocks over a case, sampled before and after each repeat."""
+
+    sm_mhz_min: int
+    sm_mhz_max: int
+    throttled: tuple[str, ...]  # reasons that the driver gave
+
+
+class Case(Record):
+    """One thing that is measured."""
+
+    model: str
+    engine: str
+    batch: int
+    prompt_tokens: int
+    new_tokens: int
+
+
+class Result(Record):
+    """What came of one case. Times in seconds, on the host's clock, between two synchronizations of the device."""
+
+    case: Case
+    status: Status
+    reason: str = ""  # where status is not ok
+    generate_s: Spread | None = None  # prompts in, all tokens out
+    ttft_s: Spread | None = None  # the same call for one new token
+    itl_s: Spread | None = Field(default=None, description="p10, p90 of single steps, in a pass of their own")
+    itl_p99_s: float | None = None
+    tokens: int = 0  # of one repeat, recounted from the ids
+    tokens_per_s: float | None = None  # decode: tokens after the first of each row over generate - ttft, medians
+    floor_share: float | None = None  # of the bandwidth floor; None where the weights fit into L2 twice
+    start_s: float | None = None  # load or compile or capture: until the first result
+    memory_loaded: Memory | None = None
+    memory_peak: Memory | None = None
+    clocks: Clocks | None = None
+
+
+class Machine(Record):
+    """Where it was measured."""
+
+    device: str
+    kind: Literal["cpu", "cuda"]
+    capability: str | None
+    memory_bytes: int
+    l2_bytes: int | None
+    driver: str | None
+    cpu: str
+    cores: int
+    threads: int
+    power: str  # mains, battery or unknown
+    os: str
+    python: str
+    torch: str
+    cuda: str | None
+    triton: str | None
+    transformers: str | None
+
+
+class Proof(Record):
+    """Tokens of one engine held against naive's logits in float32, before any time is believed."""
+
+    engine: str
+    model: str
+    batch: int
+    tokens: int
+    near_ties: int
+
+
+class Report(Record):
+    """One run of the benchmark."""
+
+    schema_version: int = SCHEMA_VERSION
+    preset: str
+    date: str
+    commit: str
+    dtype: str
+    seed: int
+    repeats: int
+    machine: Machine
+    copy_bytes_per_s: float  # read plus written, measured before anything else
+    proofs: tuple[Proof, ...] = ()
+    results: tuple[Result, ...] = ()
+
+    def save(self, path: Path) -> None:
+        """Write the file whole, or leave the old one as it was."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".tmp")
+        draft.write_text(self.model_dump_json(indent=1, exclude_none=True) + "\n", encoding="utf-8")
+        draft.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Report:
+        """Read a report. ValueError where it is none."""
+        return cls.model_validate_json(path.read_bytes())
+
+    def find(self, **wanted: object) -> list[Result]:
+        """Results whose case has these fields."""
+        return [r for r in self.results if all(getattr(r.case, name) == value for name, value in wanted.items())]
