@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -72,10 +73,9 @@ def measure(device_name: str | None, path: Path) -> None:
         print(f"{b.what:8} {shape}  mask {b.mask:10} {b.backend:22} {b.seconds.median * 1e6:8.1f} us")
     for r in lengths:
         gain = r.read_all_s.median / r.read_multiple_s.median
-        print(
-            f"{r.model} decode B={r.batch:<4} context {r.context:>4} of 1024: reads all {r.read_all_s.median * 1e3:7.2f} ms, "
-            f"reads to a multiple of {READ_MULTIPLE} {r.read_multiple_s.median * 1e3:7.2f} ms, x{gain:.2f}"
-        )
+        every, few = r.read_all_s.median * 1e3, r.read_multiple_s.median * 1e3
+        both = f"all read {every:7.2f} ms, a multiple of {READ_MULTIPLE} {few:7.2f} ms"
+        print(f"{r.model} decode B={r.batch:<4} context {r.context:>4} of 1024: {both}, x{gain:.2f}")
 
 
 def _backends(device: torch.device, dtype: torch.dtype) -> list[Backend]:
@@ -89,7 +89,10 @@ def _backends(device: torch.device, dtype: torch.dtype) -> list[Backend]:
         for mask in ("none", "is_causal", "boolean"):
             if mask == "is_causal" and queries != keys:
                 continue  # the triangle would be aligned to the top left: fast, and wrong
-            options = {"attn_mask": boolean if mask == "boolean" else None, "is_causal": mask == "is_causal"}
+            options: dict[str, Any] = {
+                "attn_mask": boolean if mask == "boolean" else None,
+                "is_causal": mask == "is_causal",
+            }
             choice = torch._fused_sdp_choice(q, k, v, **options)  # what the dispatcher itself asks
             times = _times(device, lambda q=q, k=k, v=v, o=options: F.scaled_dot_product_attention(q, k, v, **o))
             found.append(

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -159,7 +160,7 @@ class Benchmark:
             return Result(case=case, status="missing", reason=known)
         entrant = Entrant(case, known, 0.0)
         for new_tokens in (case.new_tokens, 1):
-            if _attempt(entrant, lambda n=new_tokens: known.generate(prompts, n)) is None:
+            if _attempt(entrant, partial(known.generate, prompts, new_tokens)) is None:
                 return entrant.failure or Result(case=case, status="failed")
         synchronize(self.device)
         entrant.start_s = time.perf_counter() - start
@@ -189,7 +190,7 @@ class Benchmark:
     def _time(self, entrant: Entrant, prompts: Tensor, new_tokens: int) -> list[float]:
         synchronize(self.device)
         start = time.perf_counter()
-        rows = _attempt(entrant, lambda: entrant.contestant.generate(prompts, new_tokens))
+        rows = _attempt(entrant, partial(entrant.contestant.generate, prompts, new_tokens))
         synchronize(self.device)
         seconds = time.perf_counter() - start
         if rows is None:

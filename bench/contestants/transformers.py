@@ -1,4 +1,4 @@
-"""Hugging Face transformers' `generate`, with the same weights: without cache, with its default cache, static and compiled.
+"""Hugging Face transformers' `generate` with the same weights: no cache, its default one, or static and compiled.
 
 The static cache is sized once for the longest run, as its users do; compile time is not part of a timed run.
 """
@@ -32,18 +32,21 @@ class Transformers:
             from transformers.utils import logging
         except ImportError:
             raise Missing("transformers is not installed: pip install 'nanoinfer[peers]'") from None
-        logging.set_verbosity_error()
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         self.name, self.options, self.device = NAMES[mode], OPTIONS[mode], model.device
         config = GPT2Config(**{k: v for k, v in model.config.to_json().items() if k != "architectures"})
         with torch.device(model.device):
-            self.model = GPT2LMHeadModel(config).to(model.dtype).eval()
+            untyped: Any = GPT2LMHeadModel
+            self.model = untyped(config).to(model.dtype).eval()
+        self.model.generation_config.eos_token_id = None  # all rows run to the last token, with nothing to check
         with torch.no_grad():
             for name, value in model.named_parameters():
                 target = self.model.transformer.get_parameter(name)
                 target.copy_(value[: len(target)])  # our head is padded, theirs is not
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
-        return self._generate(prompts, new_tokens)[:, prompts.shape[1] :].tolist()
+        rows: list[list[int]] = self._generate(prompts, new_tokens)[:, prompts.shape[1] :].tolist()
+        return rows
 
     def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
         clock = Clock()
@@ -52,10 +55,10 @@ class Transformers:
 
     def _generate(self, prompts: Tensor, new_tokens: int, **more: Any) -> Tensor:
         ids = prompts.to(self.device)
-        lengths = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens}
         fixed = {"do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
         with torch.inference_mode():
-            return self.model.generate(ids, **fixed, **lengths, **self.options, **more)
+            tokens: Tensor = self.model.generate(ids, max_new_tokens=new_tokens, **fixed, **self.options, **more)
+        return tokens
 
 
 class Clock:
