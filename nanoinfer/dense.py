@@ -21,8 +21,8 @@ READ_MULTIPLE = 128  # read lengths are multiples of this: few shapes, and align
 class DenseCache:
     """Keys and values of `max_batch` rows of up to `max_len` tokens each, and of one spare row.
 
-    A step writes by a tensor of rows and positions, and reads the first `read` slots of its rows under a mask made of
-    the same positions. Nothing that changes from step to step is a Python number but `read`, which takes few values.
+    A step writes by a tensor of slots, and reads the first `read` positions of its rows under a mask made of the
+    tokens' positions. Nothing that changes from step to step is a Python number but `read`, which takes few values.
     The spare row takes what padded columns write. Slots that no token has been written to are zeros or an old text:
     finite, and hidden. (They must be finite: a masked value has weight 0, and 0 * NaN is NaN.)
 
@@ -40,10 +40,10 @@ class DenseCache:
         read_multiple: int = READ_MULTIPLE,
     ) -> None:
         self.max_len, self.spare, self.read_multiple = max_len, max_batch, read_multiple
-        shape = (2, config.n_layer, max_batch + 1, config.n_head, max_len, config.head_size)
-        self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, max_batch + 1, H, max_len, D) each
+        shape = (2, config.n_layer, max_batch + 1, max_len, config.n_head, config.head_size)
+        self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, max_batch + 1, max_len, H, D) each
         self.row = torch.arange(max_batch, device=device)
-        self.slot = torch.arange(max_len, device=device)
+        self.position = torch.arange(max_len, device=device)
 
     @staticmethod
     def bytes(config: ModelConfig, max_batch: int, max_len: int, dtype: torch.dtype) -> int:
@@ -54,23 +54,24 @@ class DenseCache:
         """Say once for all layers where this step writes and what it reads. The model sees the new tokens alone."""
         self._rows, self._fresh = step.rows, step.fresh
         T = step.positions.shape[1]
-        real = self.slot[:T] <= step.last[:, None]  # (B, T)
-        self._write_rows = torch.where(real, self.row[step.rows][:, None], self.spare)  # (B, T)
-        self._write_slots = step.positions  # (B, T)
+        real = self.position[:T] <= step.last[:, None]  # (B, T) columns that are no padding
+        rows = torch.where(real, self.row[step.rows][:, None], self.spare)  # (B, T)
+        self._slots = (rows * self.max_len + step.positions).view(-1)  # (B * T,) in a layer's rows, end to end
         if not step.fresh:
             self._read = min(self.max_len, -(-step.longest // self.read_multiple) * self.read_multiple)
             # A query sees the slots up to its own position: a triangle in prefill, a rectangle a row in decode.
-            self._mask = self.slot[: self._read] <= step.positions[:, None, :, None]  # (B, 1, T, read)
+            self._mask = self.position[: self._read] <= step.positions[:, None, :, None]  # (B, 1, T, read)
         return step
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write this layer's new keys and values, then attend: q, k, v (B, T, H, D) -> (B, T, H, D)."""
-        self.k[layer][self._write_rows, :, self._write_slots] = k
-        self.v[layer][self._write_rows, :, self._write_slots] = v
+        keys, values = self.k[layer], self.v[layer]  # (max_batch + 1, max_len, H, D)
+        keys.view(-1, *k.shape[2:]).index_copy_(0, self._slots, k.flatten(0, 1))
+        values.view(-1, *v.shape[2:]).index_copy_(0, self._slots, v.flatten(0, 1))
         if self._fresh:  # all that a query may see came with this step
             return FullContext().attend(layer, q, k, v)
-        keys = self.k[layer][self._rows, :, : self._read]  # (B, H, read, D); a view in decode
-        values = self.v[layer][self._rows, :, : self._read]
+        keys = keys[self._rows, : self._read].transpose(1, 2)  # (B, H, read, D); a view in decode
+        values = values[self._rows, : self._read].transpose(1, 2)
         out = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=self._mask)
         return out.transpose(1, 2)
 

@@ -46,7 +46,10 @@ class Memory(Protocol):
 
 
 class TorchOps:
-    """What the model computes with besides attention, one PyTorch call each. Another set may replace it."""
+    """What the model computes with besides attention, one PyTorch call each; x is (N, width), a row a token.
+
+    Another set may replace it: with dropout for training, with fused kernels for speed.
+    """
 
     @staticmethod
     def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -54,7 +57,7 @@ class TorchOps:
 
     @staticmethod
     def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return F.linear(x, weight.t(), bias)  # GPT-2's files hold matrices as (in, out)
+        return torch.addmm(bias, x, weight)  # GPT-2's files hold matrices as (in, out)
 
     @staticmethod
     def gelu(x: Tensor) -> Tensor:
@@ -159,22 +162,17 @@ class GPT2(nn.Module):
     def hidden(self, step: Step, memory: Memory) -> Tensor:
         """The residual stream after the final LayerNorm, (B, T, C), at every column."""
         x = F.embedding(step.token_ids, self.wte.weight) + F.embedding(step.positions, self.wpe.weight)  # (B, T, C)
-        for layer, block in enumerate(cast(Iterable[Block], self.h)):
-            x = self.block(x, layer, block, memory)
-        return self.norm(x, self.ln_f)
-
-    def block(self, x: Tensor, layer: int, block: Block, memory: Memory) -> Tensor:
-        """One transformer block, (B, T, C) -> (B, T, C): each half reads a normalised copy of x and adds to x."""
         B, T, C = x.shape
-        add, gelu = self.ops.add, self.ops.gelu
+        x = x.view(B * T, C)  # but for attention, no token knows of another
+        for layer, block in enumerate(cast(Iterable[Block], self.h)):
+            qkv = self.linear(self.norm(x, block.ln_1), block.attn.c_attn)  # (B * T, 3 * C)
+            q, k, v = qkv.view(B, T, 3, self.config.n_head, self.config.head_size).unbind(2)  # (B, T, H, D) each
+            y = memory.attend(layer, q, k, v).reshape(B * T, C)  # heads side by side
+            x = self.ops.add(x, self.linear(y, block.attn.c_proj))
 
-        qkv = self.linear(self.norm(x, block.ln_1), block.attn.c_attn)  # (B, T, 3C)
-        q, k, v = qkv.view(B, T, 3, self.config.n_head, self.config.head_size).unbind(2)  # (B, T, H, D) each
-        y = memory.attend(layer, q, k, v).reshape(B, T, C)  # heads side by side
-        x = add(x, self.linear(y, block.attn.c_proj))
-
-        y = gelu(self.linear(self.norm(x, block.ln_2), block.mlp.c_fc))  # (B, T, 4C)
-        return add(x, self.linear(y, block.mlp.c_proj))
+            y = self.ops.gelu(self.linear(self.norm(x, block.ln_2), block.mlp.c_fc))  # (B * T, 4 * C)
+            x = self.ops.add(x, self.linear(y, block.mlp.c_proj))
+        return self.norm(x, self.ln_f).view(B, T, C)
 
     def linear(self, x: Tensor, matrix: Matrix) -> Tensor:
         return self.ops.linear(x, matrix.weight, matrix.bias)

@@ -44,7 +44,7 @@ class BatchState:
         """Begin `requests` in the given rows (B,), which are free: nothing produced, parameters set."""
         params = [request.params for request in requests]
         device = self.token.device
-        self.step[rows] = 0
+        self.step.index_fill_(0, rows, 0)  # `self.step[rows] = 0` would wait for the GPU
         self.seed[rows] = upload([request.seed for request in requests], torch.int64, device)
         self.temperature[rows] = upload([p.temperature for p in params], torch.float32, device)
         self.top_k[rows] = upload([p.top_k for p in params], torch.int32, device)

@@ -18,8 +18,13 @@ from nanoinfer.llm import LLM
 from nanoinfer.model import GPT2
 from nanoinfer.weights import random_model
 
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+# What a person's environment is like: output is buffered, and so fails once more when the interpreter ends.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+ENVIRONMENT |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
 TINY = ModelConfig(n_layer=2, n_head=2, n_embd=16, n_positions=128, vocab_size=50257)
+
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="signals, pipes and byte arguments are POSIX's")
 
 
 class Result(NamedTuple):
@@ -94,7 +99,7 @@ def test_help_says_the_limit_of_input(capsys: pytest.CaptureFixture[str]) -> Non
 
 REFUSED = [
     (["generate", ""], "empty"),
-    (["generate", "word " * 300], "context is 256"),
+    (["generate", "word " * 300, "-m", "random:tiny"], "context is 256"),
     (["generate", "x", "-n", "0"], "--max-tokens must be"),
     (["generate", "x", "-n", "1.5"], "--max-tokens"),
     (["generate", "x", "--temperature", "nan"], "--temperature must be", "not nan"),
@@ -112,7 +117,7 @@ REFUSED = [
     (["generate", "x", "--device", "tpu"], "--device must be cpu"),
     (["generate", "x", "--dtype", "int8"], "--dtype must be one of float32"),
     (["generate", "x", "--max-len", "1"], "--max-len must be"),
-    (["generate", "x", "--max-len", "257"], "--max-len must be at most", "256"),
+    (["generate", "x", "--max-len", "257", "-m", "random:tiny"], "--max-len must be at most", "256"),
     (["generate", "x", "--max-batch", "0"], "--max-batch must be"),
     (["generate", "x", "-m", "gtp2"], "no model 'gtp2'", "gpt2?"),
     (["generate", "x", "-m", "random:huge"], "no model 'random:huge'"),
@@ -143,14 +148,15 @@ def test_a_bad_argument_is_refused_in_one_sentence(
 def test_nothing_heavy_is_imported_to_refuse() -> None:
     program = (
         "import sys, nanoinfer.cli as cli\n"
-        "bad = (['x', '--top-p', '2'], [''], ['x ' * 999], ['x', '-m', 'y'])\n"
+        "names = (['x', option, 'y'] for option in ('--model', '--device', '--dtype', '--engine'))\n"
+        "bad = [['x', '--top-p', '2'], [''], ['x ' * 999, '-m', 'random:tiny'], *names]\n"
         "codes = [cli.run(['generate', *arguments]) for arguments in bad]\n"
         "heavy = {'torch', 'transformers', 'prompt_toolkit', 'triton'} & set(sys.modules)\n"
         "print(codes, sorted(heavy))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT, check=True)
-    assert done.stdout == "[2, 2, 2, 2] []\n"
-    assert done.stderr.count("\n") == 4
+    assert done.stdout == f"{[2] * 7} []\n"
+    assert done.stderr.count("\n") == 7
 
 
 def test_cuda_is_refused_where_there_is_none(
@@ -172,9 +178,10 @@ def test_a_folder_without_weights_is_refused(
 
 
 def test_what_the_user_typed_is_neither_markup_nor_control(capsys: pytest.CaptureFixture[str]) -> None:
-    result = invoke(capsys, "generate", "x", "-m", "./[bold]a\x1b[31m\n\u202e")
-    assert_refused(result, "[bold]a")
-    assert not set("\x1b\u202e") & set(result.err)
+    for option in ("--model", "--file"):
+        result = invoke(capsys, "generate", option, "./[bold]a\x1b[31m\n\u202e", *["x"] * (option == "--model"))
+        assert_refused(result, "[bold]a")
+        assert not set("\x1b\u202e") & set(result.err)
 
 
 class OutOfMemoryError(RuntimeError):
@@ -214,20 +221,17 @@ def test_a_broken_torch_is_one_sentence(tmp_path: Path) -> None:
     assert_refused(Result(process.returncode, out.decode(), err.decode()), "libtorch.so", "doctor", code=1)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["generate", "x", "-n", "50"], ["doctor"], ["--version"], ["--help"]], ids=" ".join
-)
+@posix
+@pytest.mark.parametrize("arguments", [["generate", "x", "-q"], ["doctor"], ["--version"], ["--help"]], ids=" ".join)
 def test_a_closed_pipe_ends_silently(arguments: list[str]) -> None:
     process = start("-m", "nanoinfer", *arguments)
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()  # before anything can have been written: the interpreter itself takes longer to start
     err = process.stderr.read().decode()
-    assert "Traceback" not in err
-    assert "Exception ignored" not in err
-    assert "BrokenPipe" not in err
-    assert process.wait() in (141, 1)
     process.stderr.close()
+    assert err == ""
+    assert process.wait() == (1 if arguments == ["--help"] else 141)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -239,6 +243,7 @@ def test_a_full_disk_is_one_sentence() -> None:
     assert err.startswith(b"nanoinfer: standard output cannot be written")
 
 
+@posix
 def test_output_is_utf8_where_the_locale_is_c() -> None:
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     prompt = "caf\u00e9 \u4e2d"
@@ -248,6 +253,7 @@ def test_output_is_utf8_where_the_locale_is_c() -> None:
     assert out.decode().startswith(prompt)
 
 
+@posix
 def test_an_argument_that_is_no_utf8_is_refused() -> None:
     process = start("-m", "nanoinfer", "generate", b"a\xff", "-q")
     out, err = process.communicate()

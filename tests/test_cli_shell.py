@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cli import lines
-from nanoinfer.llm import ENGINES
+from nanoinfer.cli import lines, options
+from nanoinfer.config import END_OF_TEXT
+from nanoinfer.llm import DEFAULT_MODEL, ENGINES
 from nanoinfer.model import GPT2
 from nanoinfer.weights import random_model
 from tests.test_cli_main import TINY, Result, invoke, use_model
@@ -62,7 +63,14 @@ def test_settings_hold_from_the_next_line_on(shell: Any, tiny: GPT2) -> None:
 
 def test_settings_are_shown(shell: Any) -> None:
     shown = shell("/temperature 0.5", "/seed none", "/settings", "/top-k").err
-    for part in ("temperature  0.5", "top-k        40", "top-p        1.0", "seed         a new one", "random:", "cpu"):
+    for part in (
+        "temperature  0.5",
+        "top-k        40",
+        "top-p        1.0",
+        "seed         a new one",
+        DEFAULT_MODEL,
+        "cpu",
+    ):
         assert part in shown
     assert shown.endswith("top-k 40\n")
 
@@ -112,12 +120,36 @@ def test_help_names_every_command(shell: Any) -> None:
     assert "Alt-Enter" in told
 
 
-def test_more_goes_on_from_the_very_tokens(shell: Any, tiny: GPT2) -> None:
-    first = LLM(tiny).generate("a", SamplingParams(max_tokens=3, temperature=0))[0]
-    second = text(tiny, [*first.prompt_token_ids, *first.token_ids], temperature=0.0)
-    result = shell("a", "/more", "/more", options=("-q", "-n", "3", "--greedy"))
-    assert result.out.startswith(f"a{first.text}\n{second}\n")
-    assert result.out.count("\n") == 3
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The prompts that LLMs are asked to continue from now on."""
+    real, prompts = LLM.stream, []
+
+    def stream(self: LLM, given: Any, params: Any) -> Iterator[Any]:
+        prompts.extend(list(prompt) for prompt in given)
+        return real(self, given, params)
+
+    monkeypatch.setattr(LLM, "stream", stream)
+    return prompts
+
+
+def test_more_goes_on_from_the_very_tokens(shell: Any, tiny: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = LLM(tiny).generate("a", SamplingParams(max_tokens=3, temperature=0.8, top_k=40, seed=1))[0]
+    tokens = [*first.prompt_token_ids, *first.token_ids]
+    prompts = asked(monkeypatch)
+    result = shell("a", "/more")
+    assert prompts == [list(first.prompt_token_ids), tokens]
+    assert result.out == f"a{first.text}\n{text(tiny, tokens)}\n"
+
+
+def test_more_goes_on_before_the_token_that_ended_the_text(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = random_model(TINY, 0)  # says end-of-text, whatever it is told
+    ends.wte.weight[END_OF_TEXT] *= 10
+    ends.ln_f.weight.zero_()
+    ends.ln_f.bias.copy_(ends.wte.weight[END_OF_TEXT])
+    use_model(monkeypatch, ends)
+    prompts = asked(monkeypatch)
+    assert shell("a", "/more", options=("-q", "--greedy")).out == "a\n\n"
+    assert prompts[0] == prompts[1]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -126,17 +158,23 @@ def test_another_engine_runs_over_the_same_weights(
 ) -> None:
     if engine.endswith("-graph"):
         pytest.skip("needs a CUDA GPU")
+    models, make = [], options.LLM
+
+    def note(model: object, **more: Any) -> LLM:
+        models.append(model)
+        return make(model, **more)
+
+    monkeypatch.setattr(options, "LLM", note)
     result = shell(f"/engine {engine}", "a", "/engine", options=("-q", "-n", "3", "--greedy", "--max-len", "50"))
+    assert models == [None, tiny]
     assert result.out == f"a{text(tiny, 'a', temperature=0.0)}\n"
     assert result.err == f"engine {engine}\n" * 2
-    assert tiny.config == TINY
 
 
 def test_another_model(shell: Any, tiny: GPT2) -> None:
-    result = shell("/model random:gpt2", "a", "/model", "/more", "/model nope", "/model")
-    assert result.out.startswith(f"a{text(tiny, 'a')}\n")
-    assert result.err.splitlines()[:2] == ["model random:gpt2"] * 2
-    assert result.err.splitlines()[-1] == "model random:gpt2"
+    result = shell("/model random:gpt2", "a", "/model nope", "/model")
+    assert result.out == f"a{text(tiny, 'a')}\n"
+    assert result.err.splitlines()[::2] == ["model random:gpt2"] * 2
 
 
 def test_ctrl_c_stops_a_continuation_and_not_the_shell(shell: Any, tiny: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,13 +68,13 @@ def test_prefill_writes_real_columns_and_no_others(device: torch.device) -> None
     q = k = v = torch.randn(2, 5, 3, 16, device=device)
     memory.begin(step(device, [[0, 1, 2, 3, 4]] * 2, last=[4, 1], rows=[2, 0]))
     memory.attend(1, q, k, v)
-    torch.testing.assert_close(memory.k[1, 2, :, :5], k[0].transpose(0, 1))
-    torch.testing.assert_close(memory.v[1, 0, :, :2], v[1, :2].transpose(0, 1))
-    assert bool((memory.k[1, 2, :, 5:] == 7).all())
-    assert bool((memory.k[1, 0, :, 2:] == 7).all())
+    torch.testing.assert_close(memory.k[1, 2, :5], k[0])
+    torch.testing.assert_close(memory.v[1, 0, :2], v[1, :2])
+    assert bool((memory.k[1, 2, 5:] == 7).all())
+    assert bool((memory.k[1, 0, 2:] == 7).all())
     assert bool((memory.k[1, 1] == 7).all())  # a live row of nobody's in this step
     assert bool((memory.k[0] == 7).all())  # another layer
-    assert bool((memory.k[1, memory.spare, :, 2:5] != 7).any())
+    assert bool((memory.k[1, memory.spare, 2:5] != 7).any())
 
 
 def test_decode_does_not_repeat_the_first_value(device: torch.device) -> None:
@@ -109,10 +109,10 @@ def test_poison(model: GPT2, poison: float) -> None:
         def begin(self, step: Step) -> Step:
             out = super().begin(step)
             if not hasattr(self, "written"):
-                self.written = torch.zeros(self.k.shape[1], self.k.shape[3], dtype=torch.bool, device=self.k.device)
-            self.written[self._write_rows, self._write_slots] = True
+                self.written = torch.zeros(self.k.shape[1:3], dtype=torch.bool, device=self.k.device)
+            self.written.view(-1)[self._slots] = True
             self.written[self.spare] = False
-            empty = ~self.written[None, :, None, :, None]
+            empty = ~self.written[None, :, :, None, None]
             self.k.masked_fill_(empty, poison)
             self.v.masked_fill_(empty, poison)
             return out

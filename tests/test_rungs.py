@@ -163,7 +163,7 @@ class HideKey:
     def begin(self, step: Step) -> Step:
         out = super().begin(step)  # type: ignore[misc]
         if not step.fresh:
-            self._mask = self._mask & ((self.slot[: self._read] != 1) | (step.positions[:, None, :, None] < 2))  # type: ignore[has-type]
+            self._mask = self._mask & ((self.position[: self._read] != 1) | (step.positions[:, None, :, None] < 2))  # type: ignore[has-type]
         return out
 
 
