@@ -6,12 +6,16 @@ import contextlib
 import os
 import platform
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+
+import nanoinfer
 
 from .records import Clocks, Machine, Memory
 
@@ -61,6 +65,34 @@ def copy_bandwidth(device: torch.device) -> float:
         synchronize(device)
         best = min(best, (time.perf_counter() - start) / 4)
     return 2 * size / best
+
+
+def import_seconds() -> float:
+    """Seconds that a fresh process takes to import torch and the engine."""
+    code = "import time; t = time.perf_counter(); import nanoinfer.engine; print(time.perf_counter() - t)"
+    root = str(Path(nanoinfer.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    return float(done.stdout)
+
+
+def launches(run: Callable[[], object]) -> int:
+    """Kernels that `run` launches on the GPU, by torch's profiler; copies and fills of memory are not counted."""
+    from torch.autograd import DeviceType  # type: ignore[attr-defined]
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        run()
+        torch.cuda.synchronize()
+    on_gpu = [event.name for event in profiler.events() or () if event.device_type == DeviceType.CUDA]
+    return sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu)
+
+
+def compiled_graphs() -> int:
+    """Graphs that torch.compile has made in this process so far."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
 
 
 def synchronize(device: torch.device) -> None:

@@ -44,12 +44,12 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset(
-            "laptop", ("random:distilgpt2",), (1, 2, 4, 8), prompt_tokens=(32,), new_tokens=32,
-            engines=(*ENGINES, "transformers"), repeats=5, case_budget_s=6,
+            "laptop", ("small",), (1, 2, 4, 8), prompt_tokens=(32,), new_tokens=32,
+            engines=(*ENGINES, "transformers"), repeats=7, case_budget_s=6,
         ),
         Preset("cpu", ("random:gpt2",), (1, 8), prompt_tokens=(32,), new_tokens=64, case_budget_s=60),
         Preset("colab", ("random:gpt2",), _POWERS[:8], prompt_tokens=(1,), new_tokens=256, case_budget_s=12),
-        Preset("gpu", ("random:gpt2",), _POWERS, prompt_tokens=(1,), new_tokens=512),
+        Preset("gpu", ("random:gpt2",), _POWERS, prompt_tokens=(128,), new_tokens=128),
         # Time a token against context length: a naive step at context n is its prefill of n tokens.
         Preset(
             "context", ("random:gpt2",), (1, 8, 64), (1, 128, 256, 384, 512, 640, 768, 896, 1000), new_tokens=17,

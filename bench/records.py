@@ -91,9 +91,12 @@ class Result(Record):
     tokens: int = 0  # of one repeat, recounted from the ids
     tokens_per_s: float | None = None  # decode: tokens after the first of each row over generate - ttft, medians
     floor_share: float | None = None  # of the bandwidth floor; None where the weights fit into L2 twice
-    start_s: float | None = None  # load or compile or capture: until the first result
-    memory_loaded: Memory | None = None
-    memory_peak: Memory | None = None
+    make_s: float | None = None  # until the contestant stands, weights not included
+    first_s: float | None = None  # its first run: allocation, autotuning, compilation, capture
+    compiles: int = 0  # graphs that torch compiled within the timed runs: 0, or the times are not to be believed
+    launches_per_step: float | None = None  # kernels of one decode step, by torch's profiler; None on a CPU
+    memory_before: Memory | None = None
+    memory_peak: Memory | None = None  # in one run: what this case needs beyond memory_before
     clocks: Clocks | None = None
 
 
@@ -140,6 +143,8 @@ class Report(Record):
     repeats: int
     machine: Machine
     copy_bytes_per_s: float  # read plus written, measured before anything else
+    import_s: float  # `import torch` and the engine, in a fresh process
+    load_s: dict[str, float] = {}  # seconds to have a model's weights on the device, by its name
     proofs: tuple[Proof, ...] = ()
     results: tuple[Result, ...] = ()
 

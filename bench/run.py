@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.config import ModelConfig
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.llm import ENGINES
 from nanoinfer.model import GPT2
@@ -26,7 +27,18 @@ from nanoinfer.proof import prove_tokens
 from nanoinfer.weights import load_config, load_model, random_model
 
 from .contestants import Contestant, Missing, make
-from .machine import ClockLog, commit, copy_bandwidth, describe, memory_now, memory_peak, synchronize
+from .machine import (
+    ClockLog,
+    commit,
+    compiled_graphs,
+    copy_bandwidth,
+    describe,
+    import_seconds,
+    launches,
+    memory_now,
+    memory_peak,
+    synchronize,
+)
 from .presets import Preset, floor_seconds
 from .records import Case, Proof, Report, Result, Spread, quantile
 
@@ -43,7 +55,9 @@ class Entrant:
 
     case: Case
     contestant: Contestant
-    start_s: float
+    make_s: float = 0.0
+    first_s: float = 0.0
+    compiles: int = 0
     generate_s: list[float] = field(default_factory=list)
     ttft_s: list[float] = field(default_factory=list)
     failure: Result | None = None
@@ -69,6 +83,7 @@ class Benchmark:
             repeats=self.preset.repeats,
             machine=describe(self.device),
             copy_bytes_per_s=copy_bandwidth(self.device),
+            import_s=import_seconds(),
         )
 
     def _resume(self) -> Report | None:
@@ -87,9 +102,12 @@ class Benchmark:
             f"{self.report.machine.device}, copy {self.report.copy_bytes_per_s / 1e9:,.0f} GB/s, {self.report.dtype}"
         )
         for name in self.preset.models:
+            self._floors(load_config(name), name)
             self._prove(name)
-            self.say(f"{name}: loading, {self.dtype}")
+            start = time.perf_counter()
             model = load_model(name, self.device, self.dtype, seed=self.preset.seed)
+            synchronize(self.device)
+            self._save(load_s={**self.report.load_s, name: time.perf_counter() - start})
             contestants: dict[str, Contestant | str] = {}
             for prompt_tokens in self.preset.prompt_tokens:
                 for batch in self.preset.batches:
@@ -158,12 +176,12 @@ class Benchmark:
         contestants[case.engine] = known
         if isinstance(known, str):
             return Result(case=case, status="missing", reason=known)
-        entrant = Entrant(case, known, 0.0)
-        for new_tokens in (case.new_tokens, 1):
-            if _attempt(entrant, partial(known.generate, prompts, new_tokens)) is None:
-                return entrant.failure or Result(case=case, status="failed")
-        synchronize(self.device)
-        entrant.start_s = time.perf_counter() - start
+        entrant = Entrant(case, known, make_s=time.perf_counter() - start)
+        for new_tokens in (case.new_tokens, 1, case.new_tokens):
+            self._time(entrant, prompts, new_tokens)
+            if entrant.failure is not None:
+                return entrant.failure
+            entrant.first_s = entrant.first_s or time.perf_counter() - start - entrant.make_s
         return entrant
 
     def _expected(self, case: Case) -> float:
@@ -183,8 +201,10 @@ class Benchmark:
             for entrant in entrants:
                 if entrant.failure is None:
                     self.clocks.sample()
+                    compiled = compiled_graphs()
                     entrant.generate_s += self._time(entrant, prompts, entrant.case.new_tokens)
                     entrant.ttft_s += self._time(entrant, prompts, 1)
+                    entrant.compiles += compiled_graphs() - compiled
                     self.clocks.sample()
 
     def _time(self, entrant: Entrant, prompts: Tensor, new_tokens: int) -> list[float]:
@@ -202,10 +222,10 @@ class Benchmark:
     def _result(self, entrant: Entrant, model: GPT2, prompts: Tensor) -> Result:
         case = entrant.case
         generate, ttft = Spread.of(entrant.generate_s), Spread.of(entrant.ttft_s)
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-        loaded = memory_now(self.device)
+        _free(self.device)
+        before = memory_now(self.device)
         steps = sorted(entrant.contestant.step_times(prompts, case.new_tokens))
+        peak = memory_peak(self.device)
         step_s = (generate.median - ttft.median) / (case.new_tokens - 1)
         itemsize = self.dtype.itemsize
         mean_context = case.prompt_tokens + case.new_tokens / 2
@@ -222,11 +242,32 @@ class Benchmark:
             tokens=case.batch * case.new_tokens,
             tokens_per_s=case.batch / step_s,
             floor_share=None if in_cache else floor / step_s,
-            start_s=entrant.start_s,
-            memory_loaded=loaded,
-            memory_peak=memory_peak(self.device),
+            make_s=entrant.make_s,
+            first_s=entrant.first_s,
+            compiles=entrant.compiles,
+            launches_per_step=self._launches(entrant, prompts),
+            memory_before=before,
+            memory_peak=peak,
             clocks=self.clocks.take(),
         )
+
+    def _launches(self, entrant: Entrant, prompts: Tensor) -> float | None:
+        """Kernels a decode step: of five tokens, less those of one."""
+        if self.device.type != "cuda":
+            return None
+        many, one = (launches(partial(entrant.contestant.generate, prompts, n)) for n in (5, 1))
+        return (many - one) / 4
+
+    def _floors(self, config: ModelConfig, name: str) -> None:
+        """The bandwidth floor of each batch, said before anything is measured."""
+        for prompt_tokens in self.preset.prompt_tokens:
+            context = prompt_tokens + self.preset.new_tokens / 2
+            steps = [
+                (batch, floor_seconds(config, self.dtype.itemsize, batch, context, self.report.copy_bytes_per_s))
+                for batch in self.preset.batches
+            ]
+            floors = ", ".join(f"{batch / step:,.0f} at B={batch}" for batch, step in steps)
+            self.say(f"{name}: bandwidth floor at a mean context of {context:.0f}, tokens/s: {floors}")
 
     def _add(self, result: Result) -> None:
         case = result.case
@@ -236,6 +277,8 @@ class Benchmark:
             share = f"{result.floor_share:6.1%} of floor" if result.floor_share is not None else "in cache"
             ttft = result.ttft_s.median * 1e3
             self.say(f"{line} {result.tokens_per_s:10,.0f} tok/s  TTFT {ttft:8.2f} ms  {share}  spread {spread:.1%}")
+            if result.compiles:
+                self.say(f"{line} compiled {result.compiles} graphs within the timed runs: not to be believed")
         else:
             self.say(f"{line} {result.status}: {result.reason}")
         self._save(results=(*self.report.results, result))
@@ -266,6 +309,8 @@ def _prompts(batch: int, length: int, vocab_size: int, seed: int) -> Tensor:
 
 
 def _free(device: torch.device) -> None:
+    """Give back what nobody holds, and begin a new peak."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)

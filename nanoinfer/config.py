@@ -108,5 +108,6 @@ PRESETS: dict[str, ModelConfig] = {
     "gpt2-large": ModelConfig(n_layer=36, n_head=20, n_embd=1280),
     "gpt2-xl": ModelConfig(n_layer=48, n_head=25, n_embd=1600),
     "distilgpt2": ModelConfig(n_layer=6, n_head=12, n_embd=768),
-    "tiny": ModelConfig(n_layer=2, n_head=4, n_embd=64, n_positions=256),  # no published weights: random:tiny
+    "small": ModelConfig(n_layer=12, n_head=5, n_embd=160),  # ships with the package
+    "tiny": ModelConfig(n_layer=2, n_head=4, n_embd=64, n_positions=256),  # has no weights but random ones
 }

@@ -60,7 +60,9 @@ class DenseCache:
         if not step.fresh:
             self._read = min(self.max_len, -(-step.longest // self.read_multiple) * self.read_multiple)
             # A query sees the slots up to its own position: a triangle in prefill, a rectangle a row in decode.
-            self._mask = self.position[: self._read] <= step.positions[:, None, :, None]  # (B, 1, T, read)
+            self.visible = self.position[: self._read] <= step.positions[:, None, :, None]  # (B, 1, T, read)
+            # PyTorch adds masks to scores. It would turn a boolean one into numbers in every layer; here it is once.
+            self._mask = self.k.new_zeros(self.visible.shape).masked_fill(~self.visible, -torch.inf)
         return step
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

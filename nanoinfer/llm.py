@@ -7,7 +7,9 @@ before a model is loaded, and whatever is wrong with a prompt before anything is
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +24,14 @@ if TYPE_CHECKING:
 
 ENGINES = ("naive", "dense")  # slowest first; each later one is proven against the one before it
 DTYPES = ("float32", "bfloat16", "float16")
-DEFAULT_MODEL = "random:tiny"
+DEFAULT_MODEL = "small"
 
 
 class LLM:
     """A GPT-2 that continues prompts.
 
-    model: a name on the hub (`gpt2`, `owner/name`), a folder or file of safetensors, `random:PRESET`, or a `GPT2`.
+    model: None for the small model that ships with the package, a name on the hub (`gpt2`, `owner/name`), a folder or
+    file of safetensors, `random:PRESET`, or a `GPT2`.
     engine: one of ENGINES, or "auto" for the fastest that this machine runs.
     device: "cpu", "cuda" or "cuda:N"; None takes a CUDA GPU where there is one.
     dtype: one of DTYPES; None is float32 on a CPU, bfloat16 on GPUs that compute in it, and float16 on others.
@@ -108,27 +111,28 @@ class LLM:
         Raises ValueError for a bad prompt, before anything is computed; RuntimeError while another generation runs.
         """
         done: list[Completion] = []
-        for rows in self._run(self._requests(prompts, params)):
-            done += [self._completion(row) for row in rows if row.finish_reason is not None]
+        with closing(self._run(self._requests(prompts, params))) as steps:
+            for rows in steps:
+                done += [self._completion(row) for row in rows if row.finish_reason is not None]
         return sorted(done, key=lambda completion: completion.index)
 
     def stream(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         """As `generate`, but piece by piece as tokens come; pieces of several prompts come interleaved.
 
         The prompts are checked now, and computed as the iterator is read. Closing it ends the generation.
         """
         return self._stream(self._requests(prompts, params))
 
-    def _stream(self, requests: list[Request]) -> Iterator[Piece]:
+    def _stream(self, requests: list[Request]) -> Generator[Piece, None, None]:
         from nanoinfer.tokenizer import TextStream
 
         texts = [TextStream(self.tokenizer, request.params.stop) for request in requests]
-        for rows in self._run(requests):
-            for row in rows:
+        with closing(self._run(requests)) as steps:  # a stream that is closed ends its generation at once
+            for row in chain.from_iterable(steps):
                 index, token = row.request.index, row.token_ids[-1]
                 text = "" if token in row.request.stop_ids else texts[index].push(token)
                 completion = None
@@ -169,7 +173,7 @@ class LLM:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _run(self, requests: list[Request]) -> Iterator[list[Row]]:
+    def _run(self, requests: list[Request]) -> Generator[list[Row], None, None]:
         """The engine's loop over these requests, one generation at a time."""
         if self._running:
             raise RuntimeError("this LLM is generating already: finish or close the running generation first")

@@ -14,6 +14,7 @@ from typing import Any
 
 from nanoinfer.config import PRESETS
 
+SHIPPED = "small"  # the model in nanoinfer/data/small
 HUB_NAMES = {
     "gpt2": "openai-community/gpt2",
     "gpt2-medium": "openai-community/gpt2-medium",
@@ -33,6 +34,9 @@ def locate(name: str | Path, revision: str | None) -> tuple[Path, list[Path]]:
     if not str(name).strip():
         raise WeightsError("model must be a name, a folder or a file, not ''")
     text, path = str(name), Path(name).expanduser()
+    if text == SHIPPED:
+        folder = Path(__file__).parent / "data" / SHIPPED
+        return folder / "config.json", _folder_files(folder)
     if text in HUB_NAMES:
         return _hub_files(HUB_NAMES[text], revision)
     if path.is_dir():
@@ -46,10 +50,12 @@ def locate(name: str | Path, revision: str | None) -> tuple[Path, list[Path]]:
     looks_local = isinstance(name, Path) or text.startswith((".", "/", "~")) or text.endswith(".safetensors")
     if not looks_local and re.fullmatch(r"[\w.-]+/[\w.-]+", text):
         return _hub_files(text, revision)
-    known = [*HUB_NAMES, *(f"random:{preset}" for preset in PRESETS)]
+    known = [SHIPPED, *HUB_NAMES, *(f"random:{preset}" for preset in PRESETS)]
     close = get_close_matches(text, known, n=1)
     hint = (
-        f"did you mean {close[0]}?" if close else f"give {', '.join(HUB_NAMES)}, owner/name, a folder, or random:gpt2"
+        f"did you mean {close[0]}?"
+        if close
+        else f"give {', '.join([SHIPPED, *HUB_NAMES])}, owner/name, a folder, or random:gpt2"
     )
     raise WeightsError(f"there is no model {text!r}: " + ("no such file or folder" if looks_local else hint))
 

@@ -37,8 +37,9 @@ def load_model(
 ) -> GPT2:
     """The model of that name, in evaluation mode, its parameters on `device` in `dtype`.
 
-    name: a preset of the hub (`gpt2`), `owner/name` on the hub, a folder, a .safetensors file with config.json beside
-    it, or `random:PRESET`. A preset's name means the hub; a folder of that name is `./gpt2`.
+    name: `small`, which ships with the package; a preset on the hub (`gpt2`) or `owner/name` there; a folder, or a
+    .safetensors file with config.json beside it; or `random:PRESET`. A preset's name means the hub; a folder of that
+    name is `./gpt2`.
     seed: of `random:` weights. revision: of a model on the hub.
     Raises WeightsError (a ValueError).
     """

@@ -152,7 +152,7 @@ def test_no_query_sees_nothing(device: torch.device) -> None:
     memory = cache(device)
     for positions, last in (([[5, 6, 7], [0, 1, 2]], [2, 0]), ([[0], [39]], [0, 0])):
         memory.begin(step(device, positions, last, rows=[0, 1], fresh=False))
-        assert bool(memory._mask.any(-1).all())
+        assert bool(memory.visible.any(-1).all())
     nothing = torch.zeros(1, 1, 1, 4, dtype=torch.bool, device=device)
     x = torch.randn(1, 1, 4, 16, device=device)
     out = F.scaled_dot_product_attention(x[:, :, :1], x, x, attn_mask=nothing)
@@ -162,9 +162,9 @@ def test_no_query_sees_nothing(device: torch.device) -> None:
 def test_mask_is_the_past_and_oneself(device: torch.device) -> None:
     memory = cache(device)
     memory.begin(step(device, [[3, 4], [0, 1]], last=[1, 1], rows=[0, 1], fresh=False))
-    assert memory._mask.shape == (2, 1, 2, 40)
-    assert memory._mask.sum(-1)[:, 0].tolist() == [[4, 5], [1, 2]]
-    assert memory._mask[0, 0, 0, :6].tolist() == [True, True, True, True, False, False]
+    assert memory.visible.shape == (2, 1, 2, 40)
+    assert memory.visible.sum(-1)[:, 0].tolist() == [[4, 5], [1, 2]]
+    assert memory.visible[0, 0, 0, :6].tolist() == [True, True, True, True, False, False]
 
 
 def test_read_lengths_are_few(model: GPT2) -> None:
@@ -194,6 +194,7 @@ def test_move_takes_everything_along(device: torch.device) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch says why each kernel was not taken
 def test_a_mask_rules_out_flash_attention() -> None:
     """M05: torch's own words on our mask, with its flash kernel forced."""
     from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -6,6 +6,7 @@ import hashlib
 import json
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ GREEDY = {
     "The old fox looked up at the tree and said": (
         """: "I am going to have a good dinner, and I am going to have a good dinner."\n\n\""""
     ),
-    '"Where are you going?" asked': """ the boy.\n\n"To the woods," answered the boy. "I'm going to find my father."\n""",
+    '"Where are you going?" asked': (
+        """ the boy.\n\n"To the woods," answered the boy. "I'm going to find my father."\n"""
+    ),
 }
 
 
@@ -109,7 +112,8 @@ def test_an_epoch_is_every_token_once_and_can_be_entered_anywhere() -> None:
     epochs = data.Epochs(text, batch=3, context=50, seed=1, device=torch.device("cpu"))
     batches = list(islice(epochs.from_step(0), 2 * epochs.per_epoch))
     inputs = torch.cat([batch[0] for batch in batches[: epochs.per_epoch]])
-    assert inputs.numel() == 1200  # whole batches of windows; the rest falls under the table
+    assert inputs.numel() == 1200  # whole batches only; 20 tokens are left out
+    assert torch.bincount(inputs.flatten()).max() <= 20  # none comes twice
     assert all(targets[0, :-1].equal(tokens[0, 1:]) for tokens, targets in batches)
     again = next(epochs.from_step(epochs.per_epoch + 2))
     assert again[0].equal(batches[epochs.per_epoch + 2][0])
@@ -118,10 +122,40 @@ def test_an_epoch_is_every_token_once_and_can_be_entered_anywhere() -> None:
 def test_loss_counts_every_token_once(model: GPT2) -> None:
     evaluate = pytest.importorskip("training.evaluate", reason="the training scripts are not in the wheel")
     text = np.arange(1000, 1050, dtype=np.uint16)
-    whole = torch.tensor([[50256, *text]])  # (1, 51), end-of-text in front
+    whole = torch.tensor([[50256, *text.tolist()]])  # (1, 51), end-of-text in front
     expected = F.cross_entropy(forward_logits(model, whole[:, :-1])[0], whole[0, 1:]).item()
     assert evaluate.loss_of(model, text, context=50) == pytest.approx(expected, rel=1e-5)
     parts = [evaluate.loss_of(model, text, context=20, stride=stride) for stride in (None, 10)]
     assert all(part == pytest.approx(expected, rel=0.5) for part in parts)
     assert evaluate.windows_of(50, 20, 10)[-1] == (30, 50, 40)
     assert sum(end - new for _, end, new in evaluate.windows_of(47, 20, 10)) == 47
+
+
+def test_training_learns_and_goes_on_after_a_break(tmp_path: Path) -> None:
+    run_module = pytest.importorskip("training.run", reason="the training scripts are not in the wheel")
+    data = pytest.importorskip("training.data")
+    settings = run_module.Settings(
+        layers=2, width=32, heads=2, context=16, batch=2, steps=12, optimizer="muon", lr=0.004, matrix_lr=0.02,
+        decay=0.1, dropout=0.0, cooldown=0.7, seed=0,
+    )  # fmt: skip
+    device, text = torch.device("cpu"), np.tile(np.array([*range(30), 50256], np.uint16), 30)
+
+    def steps(run: Any, until: int) -> list[float]:
+        losses = []
+        for inputs, targets in data.Epochs(text, 2, 16, 0, device).from_step(run.step):
+            losses.append(run.train_step(inputs, targets, settings.share(run.step)).item())
+            run.step += 1
+            if run.step == until:
+                return losses
+        raise AssertionError
+
+    whole, broken, resumed = (run_module.Run(settings, compile=False, device=device) for _ in range(3))
+    losses = steps(whole, 10)
+    assert losses[-1] < losses[0] - 0.5
+    steps(broken, 5)
+    broken.save(tmp_path)
+    resumed.restore(tmp_path / "checkpoint.pt")
+    steps(resumed, 10)
+    for expected, parameter in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(expected, parameter)
+    assert load_model(tmp_path, device, torch.float32).config.n_layer == 2

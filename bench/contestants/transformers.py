@@ -38,6 +38,7 @@ class Transformers:
         with torch.device(model.device):
             untyped: Any = GPT2LMHeadModel
             self.model = untyped(config).to(model.dtype).eval()
+        self._batch = 0  # rows that compiled code was made for
         self.model.generation_config.eos_token_id = None  # all rows run to the last token, with nothing to check
         with torch.no_grad():
             for name, value in model.named_parameters():
@@ -54,6 +55,9 @@ class Transformers:
         return [after - before for before, after in zip(clock.times[1:], clock.times[2:], strict=False)]
 
     def _generate(self, prompts: Tensor, new_tokens: int, **more: Any) -> Tensor:
+        if self.options.get("cache_implementation") == "static" and len(prompts) != self._batch:
+            torch._dynamo.reset()  # code for one batch size each: a later one must not run code made for any
+            self._batch = len(prompts)
         ids = prompts.to(self.device)
         fixed = {"do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
         with torch.inference_mode():

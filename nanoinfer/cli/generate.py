@@ -119,5 +119,4 @@ def with_seeds(params: SamplingParams, count: int) -> list[SamplingParams]:
 
 def default_note(name: str) -> str:
     """Which model it is where nobody chose one, and how to choose."""
-    noise = " (random weights: its text is noise)" if name.startswith("random:") else ""
-    return f"nanoinfer: the model is {name}{noise}; `-m gpt2` takes GPT-2 from the Hugging Face hub"
+    return f"nanoinfer: this is `{name}`, the small model that ships; `-m gpt2` takes GPT-2 from the Hugging Face hub"

@@ -58,8 +58,8 @@ Model = Annotated[
         "--model",
         "-m",
         metavar="MODEL",
-        help="gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2, OWNER/NAME on the hub, a folder or .safetensors"
-        " file (./gpt2 for a folder of that name), or random:gpt2.",
+        help="small, which ships with the package; gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2, or OWNER/NAME on"
+        " the hub; a folder or .safetensors file (./gpt2 for a folder of that name); or random:gpt2.",
         panel=_MODEL,
         show_default=DEFAULT_MODEL,
     ),

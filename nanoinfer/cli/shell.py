@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Annotated, Any
 
@@ -124,9 +124,9 @@ class Shell:
         if not self.quiet:
             remark(figures(done, self.llm, self.params.greedy))
 
-    def _noting(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    def _noting(self, pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
         """Keep the tokens of the text as they pass, all but the one that ends it."""
-        with closing(pieces):  # type: ignore[type-var]  # an iterator of LLM.stream can be closed
+        with closing(pieces):
             for piece in pieces:
                 if piece.finish_reason != "stop":
                     self.tokens.append(piece.token_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,7 @@ class JsonWriter(Writer):
         self.out.write(json_line(done, self.prompts[done.index], self.model, self.llm))
 
 
-def run(pieces: Iterator[Piece], writer: Writer, bar: Bar) -> list[Completion]:
+def run(pieces: Generator[Piece, None, None], writer: Writer, bar: Bar) -> list[Completion]:
     """Write what comes, in the order of the prompts, each as soon as it and those before it are done.
 
     However it ends, what there is has been written. Raises Stopped at Ctrl-C, which says how far it got.
@@ -80,7 +80,7 @@ def run(pieces: Iterator[Piece], writer: Writer, bar: Bar) -> list[Completion]:
     done: dict[int, Completion] = {}
     written, tokens = 0, 0
     try:
-        with closing(pieces), bar:  # type: ignore[type-var]  # an iterator of LLM.stream can be closed
+        with closing(pieces), bar:
             writer.begin()
             for piece in pieces:
                 tokens += 1
