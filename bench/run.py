@@ -185,15 +185,19 @@ class Benchmark:
         return entrant
 
     def _expected(self, case: Case) -> float:
-        """Seconds that a run may take, from the next smaller batch: at worst in proportion to the rows."""
+        """Seconds that a run may take: a straight line through the two largest batches measured so far."""
         same = {"model": case.model, "engine": case.engine, "prompt_tokens": case.prompt_tokens}
-        before = [r for r in self.report.find(**same) if r.case.batch < case.batch]
-        if not before:
+        before = sorted((r for r in self.report.find(**same) if r.case.batch < case.batch), key=lambda r: r.case.batch)
+        if before and before[-1].status in ("over budget", "out of memory"):
+            return float("inf")
+        points = [(r.case.batch, r.generate_s.median) for r in before if r.generate_s is not None][-2:]
+        if not points:
             return 0.0
-        last = max(before, key=lambda r: r.case.batch)
-        if last.generate_s is None:
-            return float("inf") if last.status in ("over budget", "out of memory") else 0.0
-        return last.generate_s.median * case.batch / last.case.batch
+        batch, seconds = points[-1]
+        if len(points) == 1:
+            return seconds  # as good as nothing is known: a device that is not full takes the same time for more rows
+        slope = max(0.0, (seconds - points[0][1]) / (batch - points[0][0]))
+        return seconds + slope * (case.batch - batch)
 
     def _take_turns(self, entrants: list[Entrant], prompts: Tensor) -> None:
         """Every entrant once, then every entrant once more, and so on."""
