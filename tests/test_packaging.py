@@ -27,7 +27,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_carries_data_and_licences(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for data in ("gpt2.tiktoken", "generate.schema.json"):
+    small = ("small/model.safetensors", "small/config.json", "small/README.md", "small/sources.tsv")
+    for data in ("gpt2.tiktoken", "generate.schema.json", "doctor.schema.json", *small):
         assert f"nanoinfer/data/{data}" in names
     for licence in ("LICENSE", "LICENSE-TEXT", "THIRD_PARTY.md"):
         assert any(name.endswith(f".dist-info/licenses/{licence}") for name in names), licence
@@ -52,7 +53,7 @@ def test_the_command_works_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> 
         "generate",
         "Once upon",
     ]
-    options = ["--model", "random:tiny", "--max-tokens", "4", "--device", "cpu"]
+    options = ["--max-tokens", "4", "--device", "cpu"]
     result = subprocess.run(
         command + options, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
