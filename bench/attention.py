@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend
 from nanoinfer.config import PRESETS
 from nanoinfer.dense import READ_MULTIPLE, DenseCache
 from nanoinfer.devices import choose_device, choose_dtype
-from nanoinfer.engine import decode_step
+from nanoinfer.runner import decode_step
 from nanoinfer.sampling import greedy
 from nanoinfer.state import BatchState
 from nanoinfer.weights import random_model

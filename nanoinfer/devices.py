@@ -6,6 +6,8 @@ import re
 
 import torch
 
+from nanoinfer.host import free_host_memory
+
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -42,3 +44,12 @@ def choose_dtype(name: str | torch.dtype | None, device: torch.device) -> torch.
     if not isinstance(name, str) or name not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {name!r}")
     return _DTYPES[name]
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can still be allocated on `device`; None where the operating system does not say."""
+    if device.type == "cpu":
+        return free_host_memory()
+    free, _ = torch.cuda.mem_get_info(device)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # held by torch, and not in use
+    return free + unused

@@ -1,4 +1,4 @@
-"""The one generate loop, and the two steps it launches. Chapter 1.
+"""The one generate loop: admit, prefill, decode, collect. Chapter 1.
 
 The loop knows neither which memory the model reads nor how a step is launched: memories change in chapters 2 and 3,
 the runner in chapter 4. It waits for the GPU in one place, `Engine._collect`. Text: chapters/01-naive.
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nanoinfer.model import GPT2, Memory, Step
 from nanoinfer.requests import FinishReason, Metrics, Request
+from nanoinfer.runner import EagerRunner
 from nanoinfer.sampling import Sampler, greedy, sample, sample_filtered
 from nanoinfer.state import BatchState, Fetch, upload
 
@@ -28,33 +29,6 @@ class RowMemory(Memory, Protocol):
     def admit(self, row: int, tokens: int) -> None: ...
     def release(self, row: int) -> None: ...
     def move(self, source: int, target: int) -> None: ...
-
-
-@torch.inference_mode()
-def prefill_step(model: GPT2, memory: Memory, state: BatchState, prompts: Step, sampler: Sampler) -> None:
-    """Run prompts, or a chunk of them, through the model, and write each row's first new token into the state.
-
-    Of a prompt that goes on in a further chunk that token is nonsense; its last chunk writes the right one over it.
-    """
-    tokens = sampler(model(memory.begin(prompts), memory), state.at(prompts.rows))  # (B,)
-    state.token[prompts.rows] = tokens
-    state.position[prompts.rows] = prompts.positions.gather(1, prompts.last[:, None]).squeeze(1) + 1
-
-
-@torch.inference_mode()
-def decode_step(model: GPT2, memory: Memory, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
-    """Feed the newest token of rows 0..batch-1 and advance them; return the tokens that follow (B,).
-
-    Nothing comes from the host but `batch`, `longest` (no fed token stands at a position >= longest) and the choice
-    of sampler. All else is read from the state and written back: the next call needs no input.
-    """
-    rows = state.at(slice(0, batch))
-    rows.step.add_(1)  # the prompt's own step was step 0
-    last = torch.zeros_like(rows.position)  # (B,) of one column
-    fed = Step(rows.token[:, None], rows.position[:, None], last, slice(0, batch), longest)
-    rows.token.copy_(sampler(model(memory.begin(fed), memory), rows))
-    rows.position.add_(1)
-    return rows.token
 
 
 @dataclass(eq=False)
@@ -114,6 +88,7 @@ class Engine:
         self.stats = stats or Stats()
         with torch.inference_mode():
             self.state = BatchState.empty(max_batch, model.device)
+        self.runner = EagerRunner(model, memory, self.state)
         self._rows: list[Row] = []  # the live rows, by slot
         self._in_flight: deque[tuple[list[Row], Fetch]] = deque()  # launched steps whose tokens are not here yet
 
@@ -126,11 +101,14 @@ class Engine:
         waiting = deque(Row(request, slot=-1, asked=time.perf_counter()) for request in requests)
         try:
             while waiting or self._rows or self._in_flight:
+                launched = True
                 if admitted := self._admit(waiting):
                     self._prefill(admitted)
                 elif self._rows:
                     self._decode()
-                yield self._collect(self.lag if self._rows or waiting else 0)
+                else:
+                    launched = False
+                yield self._collect(self.lag if launched else 0)
         finally:
             self._abandon()
 
@@ -158,7 +136,7 @@ class Engine:
         sampler, chunk = self._sampler(admitted), self.prefill_chunk or longest
         for start in range(0, longest, chunk):
             prompts = self._prompt_step(admitted, start, chunk)
-            prefill_step(self.model, self.memory, self.state, prompts, sampler)
+            self.runner.prefill(prompts, sampler)
             self.stats.prefill_steps += 1
         self.stats.requests += len(admitted)
         self.stats.prompt_tokens += sum(len(row.request.prompt_token_ids) for row in admitted)
@@ -179,8 +157,7 @@ class Engine:
         """One step for every live row."""
         rows = list(self._rows)
         longest = max(row.length for row in rows)
-        sampler = self._sampler(rows)
-        tokens = decode_step(self.model, self.memory, self.state, len(rows), longest, sampler)
+        tokens = self.runner.decode(len(rows), longest, self._sampler(rows))
         self.stats.decode_steps += 1
         self._launched(rows, tokens)
 
@@ -192,21 +169,20 @@ class Engine:
         self._leave([row for row in rows if row.launched == row.request.limit])
 
     def _collect(self, lag: int) -> list[Row]:
-        """Take in tokens of all but the newest `lag` steps. The one place where the host waits for the device."""
-        changed = []
-        while len(self._in_flight) > lag:
-            rows, fetch = self._in_flight.popleft()
-            tokens = fetch.wait()
-            now = time.perf_counter()
-            for row, token in zip(rows, tokens, strict=True):
-                if row.finish_reason is None:
-                    self._settle(row, token, now)
-                    changed.append(row)
-                else:
-                    self.stats.dropped_tokens += 1
+        """Take in the tokens of the oldest step but for the newest `lag`. The one place where the host waits."""
+        if len(self._in_flight) <= lag:
+            return []
+        rows, fetch = self._in_flight.popleft()
+        tokens = fetch.wait()
+        now = time.perf_counter()
+        going = [row for row in rows if row.finish_reason is None]
+        for row, token in zip(rows, tokens, strict=True):
+            if row.finish_reason is None:
+                self._settle(row, token, now)
+        self.stats.dropped_tokens += len(rows) - len(going)
         # Rows that ended by their count have left already, when their last step was launched.
-        self._leave([row for row in changed if row.finish_reason and row.launched < row.request.limit])
-        return changed
+        self._leave([row for row in going if row.finish_reason and row.launched < row.request.limit])
+        return going
 
     def _settle(self, row: Row, token: int, now: float) -> None:
         """Give a row its token, and say whether it ends there."""

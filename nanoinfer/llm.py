@@ -201,7 +201,14 @@ class LLM:
 
             return Naive(max_batch, max_len, device)
         from nanoinfer.dense import DenseCache
+        from nanoinfer.devices import free_memory
 
+        needed, free = DenseCache.bytes(self.model.config, max_batch, max_len, dtype), free_memory(device)
+        if free is not None and needed > free:
+            raise ValueError(
+                f"a cache of {max_batch} rows and {max_len} tokens takes {needed / 1e9:.1f} GB, but {device} has "
+                f"{free / 1e9:.1f} GB free: lower max_batch, max_tokens or max_len"
+            )
         return DenseCache(self.model.config, max_batch, max_len, device, dtype)
 
     def _requests(self, prompts: Any, params: Any) -> list[Request]:

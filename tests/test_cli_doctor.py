@@ -160,7 +160,7 @@ def test_a_batch_is_what_fits_beside_the_weights() -> None:
 
 
 def test_unknown_memory_is_called_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "free_host_memory", lambda: None)
+    monkeypatch.setattr("nanoinfer.cli.doctor.free_host_memory", lambda: None)
     report = examine(monkeypatch, CPU_TORCH)
     assert report["memory"][0]["batch"] is None
     assert "unknown" in doctor.show(report)

@@ -206,3 +206,28 @@ def test_a_mask_rules_out_flash_attention() -> None:
         F.scaled_dot_product_attention(q, k, v)
         with pytest.raises(RuntimeError, match="No available kernel"):
             F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def test_capacity_is_said_before_anything_is_computed(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that does not fit is refused by its size; the same LLM then runs what fits."""
+    llm = LLM(model, engine="dense", max_batch=4)
+    needed = DenseCache.bytes(CONFIG, 4, 120, torch.float32)
+    monkeypatch.setattr("nanoinfer.devices.free_memory", lambda device: needed - 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(GPT2, "forward", None)
+        with pytest.raises(ValueError, match=r"4 rows and 120 tokens takes .* GB, but .* GB free: lower max_batch"):
+            llm.generate(prompts_of([100] * 4), GREEDY)
+    assert len(llm.generate(prompts_of([100] * 3), GREEDY)) == 3
+
+
+@pytest.mark.gpu
+def test_what_torch_holds_unused_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nanoinfer.devices import free_memory
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 100))
+    device = torch.device("cuda")
+    held = torch.empty(2**28, dtype=torch.uint8, device=device)
+    before = free_memory(device)
+    del held
+    assert before is not None
+    assert free_memory(device) == before + 2**28

@@ -16,6 +16,7 @@ from nanoinfer import __version__
 from nanoinfer.cli import machine
 from nanoinfer.cli.terminal import Output
 from nanoinfer.config import PRESETS
+from nanoinfer.host import free_host_memory
 from nanoinfer.llm import ENGINES
 
 EPILOG = """\
@@ -77,7 +78,7 @@ def cuda_remedy(torch: dict[str, Any], driver: str | None) -> str | None:
 
 def memory(torch: dict[str, Any]) -> list[dict[str, Any]]:
     """Free memory of each place, and the batch of full-context rows that it gives for each preset."""
-    places = [("cpu", machine.free_host_memory(), "float32")]
+    places = [("cpu", free_host_memory(), "float32")]
     for index, gpu in enumerate(torch["gpus"]):
         dtype = "bfloat16" if int(gpu["capability"].split(".")[0]) >= 8 else "float16"
         places.append((f"cuda:{index}", gpu["free_bytes"], dtype))
