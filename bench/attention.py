@@ -29,7 +29,7 @@ class Backend(Record):
     """What torch's own dispatcher chooses for one call of scaled_dot_product_attention."""
 
     what: str  # prefill or decode
-    mask: str  # none, is_causal or boolean
+    mask: str  # none, is_causal, boolean, or additive: the boolean one as numbers
     batch: int
     queries: int
     keys: int
@@ -86,11 +86,13 @@ def _backends(device: torch.device, dtype: torch.dtype) -> list[Backend]:
         q = torch.randn(batch, 12, queries, 64, device=device, dtype=dtype)
         k, v = torch.randn(2, batch, 12, keys, 64, device=device, dtype=dtype)
         boolean = torch.ones(batch, 1, queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
-        for mask in ("none", "is_causal", "boolean"):
+        additive = torch.zeros_like(boolean, dtype=dtype).masked_fill(~boolean, -torch.inf)
+        masks = {"boolean": boolean, "additive": additive}
+        for mask in ("none", "is_causal", "boolean", "additive"):
             if mask == "is_causal" and queries != keys:
                 continue  # the triangle would be aligned to the top left: fast, and wrong
             options: dict[str, Any] = {
-                "attn_mask": boolean if mask == "boolean" else None,
+                "attn_mask": masks.get(mask),
                 "is_causal": mask == "is_causal",
             }
             choice = torch._fused_sdp_choice(q, k, v, **options)  # what the dispatcher itself asks

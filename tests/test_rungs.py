@@ -79,20 +79,24 @@ def test_to_the_last_position(model: GPT2, make: Callable[..., LLM]) -> None:
     print(prove_tokens(LLM(model).forward_logits, done, params))
 
 
-def test_the_last_position_itself(model: GPT2, make: Callable[..., LLM]) -> None:
-    """A direct step at position n_positions - 1, which generation never feeds."""
-    llm = make()
-    memory = memory_of(llm, 2)
-    text = torch.tensor(prompts_of([300, 300]), device=model.device)
-    rows = torch.tensor([0, 1], device=model.device)
+def test_the_last_position_itself(device: torch.device, engine_name: str) -> None:
+    """A direct step at position 1023 of the small model, which generation never feeds; and generation up to it."""
+    llm = LLM(engine=engine_name, device=str(device), dtype="float32")
+    model, memory = llm.model, memory_of(llm, 2, 1024)
+    text = torch.tensor(prompts_of([1024, 1024], vocab_size=50257), device=device)
+    rows = torch.tensor([0, 1], device=device)
     with torch.inference_mode():
-        for start, stop in ((0, 299), (299, 300)):
-            positions = torch.arange(start, stop, device=model.device).expand(2, stop - start)
+        for start, stop in ((0, 1023), (1023, 1024)):
+            positions = torch.arange(start, stop, device=device).expand(2, stop - start)
             last = torch.full_like(rows, stop - start - 1)
             where = rows if start == 0 else slice(0, 2)
             step = Step(text[:, start:stop], positions, last, where, longest=stop, fresh=start == 0)
             logits = model(memory.begin(step), memory)
-    torch.testing.assert_close(logits, llm.forward_logits(text)[:, -1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(logits, llm.forward_logits(text)[:, -1], rtol=0, atol=2e-4)
+    params = SamplingParams(temperature=0, max_tokens=99, ignore_eos=True)
+    done = llm.generate([text[0, :1003].tolist(), text[1, :7].tolist()], params)
+    assert [len(c.token_ids) for c in done] == [21, 99]
+    print(prove_tokens(llm.forward_logits, done, params))
 
 
 def test_two_generations_on_one_cache(model: GPT2, make: Callable[..., LLM]) -> None:
