@@ -21,7 +21,7 @@ from torch import Tensor
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import ModelConfig
 from nanoinfer.devices import choose_device, choose_dtype
-from nanoinfer.llm import ENGINES
+from nanoinfer.llm import ENGINES, check_arguments
 from nanoinfer.model import GPT2
 from nanoinfer.proof import prove_tokens
 from nanoinfer.weights import load_config, load_model, random_model
@@ -68,6 +68,7 @@ class Benchmark:
 
     def __init__(self, preset: Preset, device: str | None, path: Path, say: Say = print) -> None:
         self.preset, self.path, self.say = preset, path, say
+        check_arguments("auto", device, preset.dtype, 1, None, None)
         self.device = choose_device(device)
         self.dtype = choose_dtype(preset.dtype, self.device)
         self.clocks = ClockLog(self.device)

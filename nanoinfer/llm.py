@@ -7,6 +7,7 @@ before a model is loaded, and whatever is wrong with a prompt before anything is
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from itertools import chain
@@ -25,6 +26,23 @@ if TYPE_CHECKING:
 ENGINES = ("naive", "dense")  # slowest first; each later one is proven against the one before it
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_MODEL = "small"
+
+
+def check_arguments(
+    engine: str, device: str | None, dtype: Any, max_batch: int, max_len: int | None, prefill_chunk: int | None
+) -> None:
+    """ValueError for arguments of an `LLM` that no machine and no model could meet; torch is not needed to say so."""
+    if engine != "auto" and engine not in ENGINES:
+        raise ValueError(f"engine must be auto or one of {', '.join(ENGINES)}, not {engine!r}")
+    if device is not None and not (isinstance(device, str) and re.fullmatch(r"cpu|cuda(:\d+)?", device)):
+        raise ValueError(f"device must be cpu, cuda or cuda:N, not {device!r}")
+    if dtype is not None and str(dtype).removeprefix("torch.") not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
+    check_int("max_batch", max_batch, 1)
+    if max_len is not None:
+        check_int("max_len", max_len, 2)
+    if prefill_chunk is not None:
+        check_int("prefill_chunk", prefill_chunk, 1)
 
 
 class LLM:
@@ -57,14 +75,8 @@ class LLM:
         seed: int = 0,
         revision: str | None = None,
     ) -> None:
-        if engine != "auto" and engine not in ENGINES:
-            raise ValueError(f"engine must be auto or one of {', '.join(ENGINES)}, not {engine!r}")
-        check_int("max_batch", max_batch, 1)
+        check_arguments(engine, device, dtype, max_batch, max_len, prefill_chunk)
         check_int("seed", seed, 0, MAX_SEED)
-        if max_len is not None:
-            check_int("max_len", max_len, 2)
-        if prefill_chunk is not None:
-            check_int("prefill_chunk", prefill_chunk, 1)
 
         import torch  # here and not above: `import nanoinfer` and a refused argument cost no second
 
@@ -80,14 +92,8 @@ class LLM:
                 raise ValueError("device and dtype must be left out where model is a GPT2: it has its own")
             self.model = model
         else:
-            place = choose_device(device)
-            self.model = load_model(
-                DEFAULT_MODEL if model is None else model,
-                place,
-                choose_dtype(dtype, place),
-                seed=seed,
-                revision=revision,
-            )
+            name, place = DEFAULT_MODEL if model is None else model, choose_device(device)
+            self.model = load_model(name, place, choose_dtype(dtype, place), seed=seed, revision=revision)
         context = self.model.config.n_positions
         if max_len is not None and max_len > context:
             raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {max_len}")

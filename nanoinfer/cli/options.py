@@ -7,7 +7,6 @@ here, as far as it can be known without loading anything.
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ import typer
 
 from nanoinfer.cli.errors import Failed, Refused, refusing
 from nanoinfer.config import PRESETS
-from nanoinfer.llm import DEFAULT_MODEL, DTYPES, ENGINES, LLM
+from nanoinfer.llm import DEFAULT_MODEL, LLM, check_arguments
 from nanoinfer.locate import HUB_NAMES, locate
 from nanoinfer.requests import SamplingParams
 
@@ -118,15 +117,15 @@ class Place:
 
     def check(self) -> None:
         """Refused for whatever can be seen to be wrong without torch and without looking inside a file."""
-        if self.engine not in ("auto", *ENGINES):
-            raise Refused(f"--engine must be auto or one of {', '.join(ENGINES)}, not {self.engine!r}")
-        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise Refused(f"--device must be cpu, cuda or cuda:N, not {self.device!r}")
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise Refused(f"--dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        for option, value, least in (("--max-len", self.max_len, 2), ("--max-batch", self.max_batch, 1)):
-            if value is not None and value < least:
-                raise Refused(f"{option} must be a whole number of at least {least}, not {value}")
+        with refusing():
+            check_arguments(
+                self.engine,
+                self.device,
+                self.dtype,
+                1 if self.max_batch is None else self.max_batch,
+                self.max_len,
+                None,
+            )
         if self.revision == "":
             raise Refused("--revision must name a branch, a tag or a commit, but is empty")
         if self.model is not None:
