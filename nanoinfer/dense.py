@@ -7,6 +7,8 @@ longest text that any row may reach, read by every step up to a common length, u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -83,6 +85,9 @@ class DenseCache:
 
     def admit(self, row: int, tokens: int) -> None:
         """Make room for a row of up to `tokens` tokens. Old slots need no erasing: the mask hides them."""
+
+    def grow(self, lengths: Sequence[int]) -> None:
+        """Rows 0, 1, ... are about to hold texts of these lengths: their room is there already."""
 
     def release(self, row: int) -> None:
         """Give the row's room back."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 
 from nanoinfer.host import free_host_memory
@@ -35,6 +37,16 @@ def choose_dtype(name: str | torch.dtype | None, device: torch.device) -> torch.
         return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
     dtype: torch.dtype = getattr(torch, name) if isinstance(name, str) else name
     return dtype
+
+
+def has_triton() -> bool:
+    """Whether Triton can be imported; there are no wheels of it for macOS and Windows."""
+    return find_spec("triton") is not None
+
+
+def choose_engine(device: torch.device) -> str:
+    """The fastest engine that runs well on `device`."""
+    return "paged" if device.type == "cuda" and has_triton() else "dense"
 
 
 def free_memory(device: torch.device) -> int | None:

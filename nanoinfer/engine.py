@@ -27,6 +27,7 @@ class RowMemory(Memory, Protocol):
 
     def can_admit(self, tokens: int) -> bool: ...
     def admit(self, row: int, tokens: int) -> None: ...
+    def grow(self, lengths: Sequence[int]) -> None: ...
     def release(self, row: int) -> None: ...
     def move(self, source: int, target: int) -> None: ...
 
@@ -130,6 +131,7 @@ class Engine:
     @torch.inference_mode()
     def _prefill(self, admitted: list[Row]) -> None:
         """Run the prompts of newly admitted rows: all rows in one padded pass, or in one a chunk."""
+        self.memory.grow([row.length for row in self._rows])
         slots = [row.slot for row in admitted]
         self.state.admit(upload(slots, torch.int64, self.model.device), [row.request for row in admitted])
         longest = max(len(row.request.prompt_token_ids) for row in admitted)
@@ -156,8 +158,10 @@ class Engine:
     def _decode(self) -> None:
         """One step for every live row."""
         rows = list(self._rows)
-        longest = max(row.length for row in rows)
-        tokens = self.runner.decode(len(rows), longest, self._sampler(rows))
+        lengths = [row.length for row in rows]
+        with torch.inference_mode():
+            self.memory.grow(lengths)
+        tokens = self.runner.decode(len(rows), max(lengths), self._sampler(rows))
         self.stats.decode_steps += 1
         self._launched(rows, tokens)
 

@@ -19,11 +19,11 @@ from nanoinfer.requests import MAX_SEED, Completion, Piece, Request, SamplingPar
 if TYPE_CHECKING:
     import torch
 
-    from nanoinfer.engine import Engine, Row, RowMemory, Stats
+    from nanoinfer.engine import Engine, Row, Stats
     from nanoinfer.model import GPT2
     from nanoinfer.prompts import Prompt
 
-ENGINES = ("naive", "dense")  # slowest first; each later one is proven against the one before it
+ENGINES = ("naive", "dense", "paged")  # slowest first; each later one is proven against the one before it
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_MODEL = "small"
 
@@ -55,6 +55,8 @@ class LLM:
     dtype: one of DTYPES; None is float32 on a CPU, bfloat16 on GPUs that compute in it, and float16 on others.
     max_batch: rows that run at once; further prompts wait for a row.
     max_len: context in tokens, prompt and new ones together; None is the model's own.
+    block_size: tokens a block of the paged cache. kv_blocks: blocks of its pool; None takes what the requests can use,
+    as far as memory goes.
     prefill_chunk: prompt tokens a row in one pass at most; None takes prompts whole.
     seed: of `random:` weights, and of the seeds of requests that bring none.
     revision: of a model on the hub.
@@ -71,17 +73,25 @@ class LLM:
         dtype: str | torch.dtype | None = None,
         max_batch: int = 64,
         max_len: int | None = None,
+        block_size: int = 16,
+        kv_blocks: int | None = None,
         prefill_chunk: int | None = None,
         seed: int = 0,
         revision: str | None = None,
     ) -> None:
         check_arguments(engine, device, dtype, max_batch, max_len, prefill_chunk)
         check_int("seed", seed, 0, MAX_SEED)
+        check_int("block_size", block_size, 16, 256)
+        if block_size & (block_size - 1):
+            raise ValueError(f"block_size must be a power of two from 16 to 256, not {block_size}")
+        if kv_blocks is not None:
+            check_int("kv_blocks", kv_blocks, 1)
 
         import torch  # here and not above: `import nanoinfer` and a refused argument cost no second
 
-        from nanoinfer.devices import choose_device, choose_dtype
+        from nanoinfer.devices import choose_device, choose_dtype, choose_engine, has_triton
         from nanoinfer.engine import Stats
+        from nanoinfer.memories import MemorySpec
         from nanoinfer.model import GPT2
         from nanoinfer.prompts import RequestMaker
         from nanoinfer.tokenizer import gpt2_tokenizer
@@ -97,8 +107,13 @@ class LLM:
         context = self.model.config.n_positions
         if max_len is not None and max_len > context:
             raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {max_len}")
-        self.engine = ENGINES[-1] if engine == "auto" else engine
+        self.engine = choose_engine(self.model.device) if engine == "auto" else engine
+        if self.engine == "paged" and self.model.device.type == "cuda" and not has_triton():
+            raise ValueError("engine paged needs Triton on a GPU: pip install triton, or use engine dense")
         self.max_batch, self.max_len, self.prefill_chunk = max_batch, max_len or context, prefill_chunk
+        self._spec = MemorySpec(
+            self.engine, self.model.config, self.model.device, self.model.dtype, max_batch, block_size, kv_blocks
+        )
         self.tokenizer = gpt2_tokenizer()
         self.stats: Stats = Stats()
         self._maker = RequestMaker(self.tokenizer, self.max_len, self.model.config.vocab_size, random.Random(seed))
@@ -194,28 +209,9 @@ class LLM:
         """An engine as large as these requests ask for."""
         from nanoinfer.engine import Engine
 
+        memory = self._spec.make([len(request.prompt_token_ids) + request.limit for request in requests])
         max_batch = min(self.max_batch, len(requests))
-        longest = max(len(request.prompt_token_ids) + request.limit for request in requests)
-        memory = self._memory(max_batch, longest)
         return Engine(self.model, memory, max_batch, self.stats, prefill_chunk=self.prefill_chunk)
-
-    def _memory(self, max_batch: int, max_len: int) -> RowMemory:
-        """What this engine keeps of `max_batch` rows of up to `max_len` tokens."""
-        device, dtype = self.model.device, self.model.dtype
-        if self.engine == "naive":
-            from nanoinfer.naive import Naive
-
-            return Naive(max_batch, max_len, device)
-        from nanoinfer.dense import DenseCache
-        from nanoinfer.devices import free_memory
-
-        needed, free = DenseCache.bytes(self.model.config, max_batch, max_len, dtype), free_memory(device)
-        if free is not None and needed > free:
-            raise ValueError(
-                f"a cache of {max_batch} rows and {max_len} tokens takes {needed / 1e9:.1f} GB, but {device} has "
-                f"{free / 1e9:.1f} GB free: lower max_batch, max_tokens or max_len"
-            )
-        return DenseCache(self.model.config, max_batch, max_len, device, dtype)
 
     def _requests(self, prompts: Any, params: Any) -> list[Request]:
         self._check_open()

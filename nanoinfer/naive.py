@@ -6,6 +6,8 @@ token costs a pass over all n before it. Text: chapters/01-naive.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -50,6 +52,9 @@ class Naive(FullContext):
 
     def admit(self, row: int, tokens: int) -> None:
         """Make room for a row of up to `tokens` tokens. Old text need not be erased: nothing past `last` is read."""
+
+    def grow(self, lengths: Sequence[int]) -> None:
+        """Rows 0, 1, ... are about to hold texts of these lengths: their room is there already."""
 
     def release(self, row: int) -> None:
         """Give the row's room back."""

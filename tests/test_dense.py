@@ -212,7 +212,7 @@ def test_capacity_is_said_before_anything_is_computed(model: GPT2, monkeypatch: 
     """A cache that does not fit is refused by its size; the same LLM then runs what fits."""
     llm = LLM(model, engine="dense", max_batch=4)
     needed = DenseCache.bytes(CONFIG, 4, 120, torch.float32)
-    monkeypatch.setattr("nanoinfer.devices.free_memory", lambda device: needed - 1)
+    monkeypatch.setattr("nanoinfer.memories.free_memory", lambda device: needed - 1)
     with monkeypatch.context() as patch:
         patch.setattr(GPT2, "forward", None)
         with pytest.raises(ValueError, match=r"4 rows and 120 tokens takes .* GB, but .* GB free: lower max_batch"):

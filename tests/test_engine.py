@@ -45,7 +45,7 @@ def llm(make: Callable[..., LLM]) -> LLM:
 
 def engine_of(llm: LLM, max_batch: int, lag: int = 0) -> Engine:
     """The engine itself, which `LLM` makes anew for each call."""
-    return Engine(llm.model, llm._memory(max_batch, SMALL.n_positions), max_batch, lag=lag)
+    return Engine(llm.model, llm._spec.make([SMALL.n_positions] * max_batch), max_batch, lag=lag)
 
 
 def test_more_prompts_than_rows(llm: LLM) -> None:

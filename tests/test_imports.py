@@ -16,10 +16,10 @@ PACKAGE = Path(nanoinfer.__file__).parent
 # The chapter that each module belongs to. A module imports modules of chapters up to its own.
 CHAPTER = {
     "config": 1, "requests": 1, "tokenizer": 1, "prompts": 1, "devices": 1, "locate": 1, "model": 1, "weights": 1,
-    "state": 1, "sampling": 1, "naive": 1, "runner": 1, "host": 1, "engine": 1, "proof": 1, "dense": 2,
+    "state": 1, "sampling": 1, "naive": 1, "runner": 1, "host": 1, "engine": 1, "proof": 1, "dense": 2, "paged": 3, "paged_kernels": 3, "paged_twins": 3,
 }  # fmt: skip
 # Of no chapter: they put all chapters together.
-OUTSIDE = {"__init__", "__main__", "llm", "cli", "course"}
+OUTSIDE = {"__init__", "__main__", "llm", "memories", "cli", "course"}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -28,13 +28,16 @@ def sentence(caught: pytest.ExceptionInfo[ValueError]) -> str:
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ({"engine": "fast"}, ["engine must be auto or one of naive, dense", "'fast'"]),
+        ({"engine": "fast"}, ["engine must be auto or one of naive, dense, paged", "'fast'"]),
         ({"engine": None}, ["engine must be"]),
         ({"max_batch": 0}, ["max_batch", "0"]),
         ({"max_batch": True}, ["max_batch"]),
         ({"max_len": 1}, ["max_len", "2"]),
         ({"seed": -1}, ["seed"]),
         ({"prefill_chunk": 0}, ["prefill_chunk", "0"]),
+        ({"block_size": 8}, ["block_size", "16 to 256"]),
+        ({"block_size": 48}, ["block_size", "power of two"]),
+        ({"kv_blocks": 0}, ["kv_blocks"]),
         ({"device": "tpu"}, ["device must be cpu, cuda or cuda:N", "'tpu'"]),
         ({"device": "cuda:x"}, ["device"]),
         ({"dtype": "int8", "device": "cpu"}, ["dtype must be one of float32", "'int8'"]),

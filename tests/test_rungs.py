@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import ModelConfig
+from nanoinfer.dense import DenseCache
 from nanoinfer.engine import Engine, RowMemory
 from nanoinfer.llm import ENGINES
 from nanoinfer.model import GPT2, Step
@@ -47,7 +48,7 @@ def tokens(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> list[t
 
 
 def memory_of(llm: LLM, max_batch: int, max_len: int = CONFIG.n_positions) -> RowMemory:
-    return llm._memory(max_batch, max_len)
+    return llm._spec.make([max_len] * max_batch)
 
 
 def test_ragged_batch(model: GPT2, make: Callable[..., LLM]) -> None:
@@ -86,6 +87,9 @@ def test_the_last_position_itself(device: torch.device, engine_name: str) -> Non
     text = torch.tensor(prompts_of([1024, 1024], vocab_size=50257), device=device)
     rows = torch.tensor([0, 1], device=device)
     with torch.inference_mode():
+        memory.admit(0, 1024)
+        memory.admit(1, 1024)
+        memory.grow([1024, 1024])
         for start, stop in ((0, 1023), (1023, 1024)):
             positions = torch.arange(start, stop, device=device).expand(2, stop - start)
             last = torch.full_like(rows, stop - start - 1)
@@ -150,7 +154,9 @@ def test_cached_and_full_forward(model: GPT2, engine_name: str, dtype: torch.dty
     text = torch.tensor(prompts_of([40]), device=model.device)
     got = []
     with torch.inference_mode():
+        memory.admit(0, 40)
         for at in range(40):
+            memory.grow([at + 1])
             position = torch.tensor([[at]], device=model.device)
             step = Step(text[:, at : at + 1], position, position[0] * 0, slice(0, 1), longest=at + 1, fresh=at == 0)
             got.append(same(memory.begin(step), memory))
@@ -182,9 +188,7 @@ class WrongPosition:
 
 @pytest.mark.parametrize("mistake", [HideKey, WrongPosition])
 def test_the_proof_can_fail(model: GPT2, monkeypatch: pytest.MonkeyPatch, mistake: type) -> None:
-    from nanoinfer import dense
-
-    monkeypatch.setattr(dense, "DenseCache", type("Mistaken", (mistake, dense.DenseCache), {}))
+    monkeypatch.setattr("nanoinfer.memories.DenseCache", type("Mistaken", (mistake, DenseCache), {}))
     done = LLM(model, engine="dense").generate(prompts_of([3, 20]), GREEDY)
     with pytest.raises(AssertionError, match="the oracle chooses"):
         prove_tokens(LLM(model).forward_logits, done, GREEDY)

@@ -1,0 +1,182 @@
+"""The KV cache in blocks: memory grows with the tokens that exist. Chapter 3.
+
+Chapter 2 keeps room for the longest text that any row may reach. Here keys and values lie in blocks of a few tokens, a
+row takes a block when it needs one, and a *block table* says which blocks hold its text. Idea and name: Kwon et al.
+2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", section 4.
+Text: chapters/03-paged-attention.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanoinfer import paged_twins
+from nanoinfer.config import ModelConfig
+from nanoinfer.model import Step
+from nanoinfer.naive import FullContext
+from nanoinfer.paged_twins import gather_pages
+from nanoinfer.state import upload
+
+SPLIT_TOKENS = 64  # of a context at least in each part of a split
+MAX_SPLITS = 16
+PROGRAMS = 6144  # about as many as keep a large GPU busy
+NULL = 0  # the block that nobody owns: padding writes there, and table entries that are not in use name it
+
+
+class BlockAllocator:
+    """Blocks 1..blocks-1, each free or owned. Allocating and freeing one takes the same time however many there are."""
+
+    def __init__(self, blocks: int) -> None:
+        self._free = list(range(blocks - 1, NULL, -1))  # a stack; the lowest number comes first
+        self._owned = bytearray(blocks)
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that nobody owns, the null block not counted."""
+        return len(self._free)
+
+    def allocate(self) -> int:
+        """A free block. RuntimeError where there is none: admission must see to it that this cannot happen."""
+        if not self._free:
+            raise RuntimeError("no free block: more was admitted than the pool can hold")
+        block = self._free.pop()
+        self._owned[block] = 1
+        return block
+
+    def free(self, block: int) -> None:
+        """Give a block back. ValueError for one that is not owned, the null block included."""
+        if not 0 <= block < len(self._owned) or not self._owned[block]:
+            raise ValueError(f"block {block} is not owned, so it cannot be freed")
+        self._owned[block] = 0
+        self._free.append(block)
+
+
+class PagedCache:
+    """Keys and values of `max_batch` rows in `blocks` blocks of `block_size` tokens, the null block included.
+
+    A row that is admitted is promised the blocks of its longest text, by counter. It takes them as it grows,
+    so growth never fails and no row is ever thrown out. The tables are a tensor of fixed shape on the device, updated
+    once a step for all layers, and only where a row has begun a block.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        max_batch: int,
+        max_len: int,
+        blocks: int,
+        block_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.max_len, self.block_size = max_len, block_size
+        shape = (2, config.n_layer, blocks, config.n_head, block_size, config.head_size)
+        self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, blocks, H, block_size, D) each
+        self.tables = torch.full((max_batch, self._blocks_of(max_len)), NULL, dtype=torch.int32, device=device)
+        self.allocator = BlockAllocator(blocks)
+        self._owned: list[list[int]] = [[] for _ in range(max_batch)]  # blocks of each row, in order
+        self._promised = [0] * max_batch  # blocks that each row may come to own
+        self._kernels = kernels_for(device)
+
+    @staticmethod
+    def bytes(config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype) -> int:
+        """What the pool takes: a key and a value of width C, for every layer and slot."""
+        return 2 * config.n_layer * blocks * block_size * config.n_embd * dtype.itemsize
+
+    def _blocks_of(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def can_admit(self, tokens: int) -> bool:
+        """Whether a row of up to `tokens` tokens can be promised its blocks now, beside what is promised already."""
+        unclaimed = sum(self._promised) - sum(map(len, self._owned))
+        return self._blocks_of(tokens) <= self.allocator.free_blocks - unclaimed
+
+    def admit(self, row: int, tokens: int) -> None:
+        """Promise `row`, which is free, the blocks of `tokens` tokens."""
+        self._promised[row] = self._blocks_of(tokens)
+
+    def grow(self, lengths: Sequence[int]) -> None:
+        """Give rows 0, 1, ... the blocks for texts of these lengths. Called before each step."""
+        begun = []
+        for row, length in enumerate(lengths):
+            owned = self._owned[row]
+            while len(owned) * self.block_size < length:
+                begun.append((row, len(owned), self.allocator.allocate()))
+                owned.append(begun[-1][2])
+        if begun:
+            rows, columns, blocks = upload(list(zip(*begun, strict=True)), torch.int64, self.tables.device)
+            self.tables[rows, columns] = blocks.int()
+
+    def release(self, row: int) -> None:
+        """Take the row's blocks back, and its promise."""
+        for block in self._owned[row]:
+            self.allocator.free(block)
+        self._owned[row], self._promised[row] = [], 0
+        self.tables[row].fill_(NULL)
+
+    def move(self, source: int, target: int) -> None:
+        """Row `source` is to be known as row `target`, which is free: its table is copied, and no key or value."""
+        self._owned[target], self._owned[source] = self._owned[source], []
+        self._promised[target], self._promised[source] = self._promised[source], 0
+        self.tables[target] = self.tables[source]
+        self.tables[source].fill_(NULL)
+
+    def begin(self, step: Step) -> Step:
+        """Say once for all layers where this step writes and what it reads. The model sees the new tokens alone."""
+        self._step, self._tables = step, self.tables[step.rows]  # (B, width); a view in decode
+        column = torch.arange(step.positions.shape[1], device=step.positions.device)
+        real = column <= step.last[:, None]  # (B, T) columns that are no padding
+        block = self._tables.gather(1, step.positions // self.block_size)  # (B, T)
+        slots = block * self.block_size + step.positions % self.block_size
+        self._slots = torch.where(real, slots, NULL).view(-1)  # (B * T,) padding goes to the null block
+        self._lengths = step.positions.gather(1, step.last[:, None]).squeeze(1) + 1  # (B,)
+        return step
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write this layer's new keys and values, then attend: q, k, v (B, T, H, D) -> (B, T, H, D)."""
+        B, T, H, _ = q.shape
+        pools = self.k[layer], self.v[layer]
+        self._kernels.write_pages(k.flatten(0, 1), v.flatten(0, 1), *pools, self._slots)
+        if self._step.fresh:  # all that a query may see came with this step
+            return FullContext().attend(layer, q, k, v)
+        if T > 1:
+            return self._attend_chunk(q, *pools)
+        splits = choose_splits(B, H, self._step.longest)
+        out: Tensor = self._kernels.attend_pages(q[:, 0], *pools, self._tables, self._lengths, splits)
+        return out[:, None]
+
+    def _attend_chunk(self, q: Tensor, k_pool: Tensor, v_pool: Tensor) -> Tensor:
+        """Queries (B, T, H, D) that continue a context: its pages are gathered, and attended to under a mask."""
+        tables = self._tables[:, : self._blocks_of(self._step.longest)]
+        keys, values = gather_pages(k_pool, tables), gather_pages(v_pool, tables)  # (B, H, S, D)
+        slot = torch.arange(keys.shape[2], device=q.device)  # (S,)
+        unwritten = (slot >= self._lengths[:, None])[:, None, :, None]  # (B, 1, S, 1) may hold anything, NaN too
+        keys, values = keys.masked_fill(unwritten, 0.0), values.masked_fill(unwritten, 0.0)
+        visible = slot <= self._step.positions[:, None, :, None]  # (B, 1, T, S)
+        return F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=visible).transpose(1, 2)
+
+
+def kernels_for(device: torch.device) -> Any:
+    """The Triton kernels on a GPU and under Triton's interpreter; elsewhere their twins in plain PyTorch."""
+    if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+        from nanoinfer import paged_kernels
+
+        return paged_kernels
+    return paged_twins
+
+
+def choose_splits(batch: int, heads: int, longest: int) -> int:
+    """Into how many parts each context is cut: a power of two, from numbers that stay the same in a captured graph.
+
+    More parts than programs that a GPU can run at once only make partial results to join, and so do parts of less than
+    one tile. `longest` is rounded up to a power of two, so that the number changes seldom while texts grow.
+    """
+    tiles = -(-(1 << (longest - 1).bit_length()) // SPLIT_TOKENS)
+    wanted = min(MAX_SPLITS, PROGRAMS // (batch * heads), tiles)
+    return 1 << max(0, wanted.bit_length() - 1)
