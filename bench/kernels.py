@@ -126,7 +126,7 @@ def _paged(dense: Tensor, q: Tensor, page: int, splits: int) -> Callable[[int], 
 
 def _captured(call: Callable[[int], Tensor], copies: int) -> torch.cuda.CUDAGraph:
     """One graph that attends to every copy once."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):
         call(0)
     torch.cuda.synchronize()
