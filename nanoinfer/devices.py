@@ -44,11 +44,6 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def choose_engine(device: torch.device) -> str:
-    """The fastest engine that runs well on `device`."""
-    return "paged" if device.type == "cuda" and has_triton() else "dense"
-
-
 def free_memory(device: torch.device) -> int | None:
     """Bytes that can still be allocated on `device`; None where the operating system does not say."""
     if device.type == "cpu":

@@ -50,7 +50,7 @@ class LLM:
 
     model: None for the small model that ships with the package, a name on the hub (`gpt2`, `owner/name`), a folder or
     file of safetensors, `random:PRESET`, or a `GPT2`.
-    engine: one of ENGINES, or "auto" for the fastest that this machine runs.
+    engine: one of ENGINES, or "auto", which is "dense".
     device: "cpu", "cuda" or "cuda:N"; None takes a CUDA GPU where there is one.
     dtype: one of DTYPES; None is float32 on a CPU, bfloat16 on GPUs that compute in it, and float16 on others.
     max_batch: rows that run at once; further prompts wait for a row.
@@ -89,7 +89,7 @@ class LLM:
 
         import torch  # here and not above: `import nanoinfer` and a refused argument cost no second
 
-        from nanoinfer.devices import choose_device, choose_dtype, choose_engine, has_triton
+        from nanoinfer.devices import choose_device, choose_dtype, has_triton
         from nanoinfer.engine import Stats
         from nanoinfer.memories import MemorySpec
         from nanoinfer.model import GPT2
@@ -107,7 +107,7 @@ class LLM:
         context = self.model.config.n_positions
         if max_len is not None and max_len > context:
             raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {max_len}")
-        self.engine = choose_engine(self.model.device) if engine == "auto" else engine
+        self.engine = "dense" if engine == "auto" else engine
         if self.engine == "paged" and self.model.device.type == "cuda" and not has_triton():
             raise ValueError("engine paged needs Triton on a GPU: pip install triton, or use engine dense")
         self.max_batch, self.max_len, self.prefill_chunk = max_batch, max_len or context, prefill_chunk

@@ -129,7 +129,7 @@ def test_the_proof_can_fail(pair: Pair, monkeypatch: pytest.MonkeyPatch, mistake
         def begin(self, step: Step) -> Step:
             return mistake.begin(self, Naive.begin(self, step))
 
-    monkeypatch.setattr("nanoinfer.naive.Naive", Mistaken)
+    monkeypatch.setattr("nanoinfer.memories.Naive", Mistaken)
     completions = LLM(pair.ours, engine="naive").generate(prompts_of([3, 7, 20]), GREEDY)
     with pytest.raises(AssertionError, match="the oracle chooses"):
         prove_tokens(pair.oracle, completions, GREEDY)
