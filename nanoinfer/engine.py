@@ -102,14 +102,13 @@ class Engine:
         waiting = deque(Row(request, slot=-1, asked=time.perf_counter()) for request in requests)
         try:
             while waiting or self._rows or self._in_flight:
-                launched = True
                 if admitted := self._admit(waiting):
                     self._prefill(admitted)
                 elif self._rows:
                     self._decode()
-                else:
-                    launched = False
-                yield self._collect(self.lag if launched else 0)
+                elif not self._in_flight:
+                    raise RuntimeError("the memory has no room for a request, though nothing else is running")
+                yield self._collect(self.lag if self._rows else 0)
         finally:
             self._abandon()
 

@@ -153,6 +153,12 @@ def test_what_can_never_fit_is_refused_before_anything_runs(model: GPT2, monkeyp
     print(prove_tokens(llm.forward_logits, done, fits))
 
 
+def test_an_engine_whose_memory_is_too_small_says_so(model: GPT2, device: torch.device) -> None:
+    """`LLM` never makes such a pair; an engine put together by hand must not wait for ever."""
+    with pytest.raises(RuntimeError, match="no room"):
+        run(model, cache(device, blocks=3), [50], 20)
+
+
 def test_poisoned_pool(model: GPT2, device: torch.device) -> None:
     """P01, P02, P08: the pool is full of NaN, and every block that is given back is filled with NaN again."""
 
