@@ -98,6 +98,15 @@ def test_no_row_runs_past_its_count(llm: LLM) -> None:
     assert engine.stats.dropped_tokens == 0
 
 
+def test_rows_that_end_together_move_nobody(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows go from the end of the batch: one that is to go itself is never moved into a gap first."""
+    engine = engine_of(llm, 3)
+    moves: list[tuple[int, int]] = []
+    monkeypatch.setattr(engine.memory, "move", lambda source, target: moves.append((source, target)))
+    list(engine.generate(llm._requests(prompts_of([4, 1, 9]), GREEDY)))
+    assert moves == []
+
+
 def test_stop_token(llm: LLM) -> None:
     """The stop token is the last of token_ids and no part of the text."""
     prompt = prompts_of([5])[0]

@@ -67,13 +67,13 @@ def test_noise_is_standard_gumbel() -> None:
 
 
 def test_noise_is_finite_at_the_ends_of_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = torch.tensor([[0, 1, 2**22, 2**31, 2**32 - 2, 2**32 - 1]])
+    ends = torch.tensor([[0, 1, 2**21, 2**22, 2**31, 2**32 - 2, 2**32 - 1]])
     monkeypatch.setattr("nanoinfer.sampling.random_bits", lambda seed, step, ids: ends)
-    noise = gumbel(torch.tensor([0]), torch.tensor([0]), 6)[0]
+    noise = gumbel(torch.tensor([0]), torch.tensor([0]), 7)[0]
     assert bool(noise.isfinite().all())
     assert noise.tolist() == sorted(noise.tolist(), reverse=True)  # few bits set: small u, high noise
-    exact = [-math.log(-math.log1p(-((int(b) | 1) * 2.0**-32))) for b in ends[0, :4]]
-    torch.testing.assert_close(noise[:4].double(), torch.tensor(exact, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+    exact = [-math.log(-math.log1p(-((int(b) | 1) * 2.0**-32))) for b in ends[0, :5]]
+    torch.testing.assert_close(noise[:5].double(), torch.tensor(exact, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
 def test_noise_of_neighbours_is_unrelated() -> None:
