@@ -57,7 +57,7 @@ class Memory(Record):
 
     allocated: int  # in tensors
     reserved: int  # held by torch's allocator
-    driver: int | None  # in use on the whole device, by anybody
+    driver: int | None = None  # in use on the whole device, by anybody
 
 
 class Clocks(Record):
@@ -105,10 +105,10 @@ class Machine(Record):
 
     device: str
     kind: Literal["cpu", "cuda"]
-    capability: str | None
+    capability: str | None = None
     memory_bytes: int
-    l2_bytes: int | None
-    driver: str | None
+    l2_bytes: int | None = None
+    driver: str | None = None
     cpu: str
     cores: int
     threads: int
@@ -116,9 +116,9 @@ class Machine(Record):
     os: str
     python: str
     torch: str
-    cuda: str | None
-    triton: str | None
-    transformers: str | None
+    cuda: str | None = None
+    triton: str | None = None
+    transformers: str | None = None
 
 
 class Proof(Record):

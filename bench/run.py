@@ -166,7 +166,9 @@ class Benchmark:
     ) -> Entrant | Result:
         """Make the contestant and warm it up; a Result where the case cannot be run."""
         if (seconds := self._expected(case)) > self.preset.case_budget_s:
-            return Result(case=case, status="over budget", reason=f"about {seconds:.0f} s a run expected")
+            expected = "a smaller batch was over it" if seconds == float("inf") else f"about {seconds:.0f} s expected"
+            limit = f"{self.preset.case_budget_s:g} s a run"
+            return Result(case=case, status="over budget", reason=f"{expected}, the budget is {limit}")
         start = time.perf_counter()
         known = contestants.get(case.engine)
         try:

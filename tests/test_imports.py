@@ -10,38 +10,20 @@ from pathlib import Path
 import pytest
 
 import nanoinfer
+from bench.structure import CHAPTER, OUTSIDE, imports_of
 
 PACKAGE = Path(nanoinfer.__file__).parent
-
-# The chapter that each module belongs to. A module imports modules of chapters up to its own.
-CHAPTER = {
-    "config": 1, "requests": 1, "tokenizer": 1, "prompts": 1, "devices": 1, "locate": 1, "model": 1, "weights": 1,
-    "state": 1, "sampling": 1, "naive": 1, "runner": 1, "host": 1, "engine": 1, "proof": 1, "dense": 2, "paged": 3, "paged_kernels": 3, "paged_twins": 3,
-}  # fmt: skip
-# Of no chapter: they put all chapters together.
-OUTSIDE = {"__init__", "__main__", "llm", "memories", "cli", "course"}
-
-
-def imports_of(path: Path) -> set[str]:
-    """Modules of the package that a file imports, at any depth of the code."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("nanoinfer"):
-            parts = node.module.split(".")
-            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("nanoinfer.")}
-    return found
+LATER = {"graphs", "sampling_kernels", "fused"}  # named in the plan, and not written yet
 
 
 def test_every_module_has_a_chapter() -> None:
     modules = {path.stem for path in PACKAGE.glob("*.py")} | {
         p.name for p in PACKAGE.iterdir() if (p / "__init__.py").is_file()
     }
-    assert modules - OUTSIDE == set(CHAPTER)
+    assert modules - OUTSIDE == set(CHAPTER) - LATER
 
 
-@pytest.mark.parametrize("module", sorted(CHAPTER))
+@pytest.mark.parametrize("module", sorted(set(CHAPTER) - LATER))
 def test_imports_follow_the_syllabus(module: str) -> None:
     for imported in imports_of(PACKAGE / f"{module}.py"):
         assert imported in CHAPTER, f"{module} imports {imported}, which is no part of a chapter"
@@ -49,7 +31,7 @@ def test_imports_follow_the_syllabus(module: str) -> None:
 
 
 def test_no_cycles() -> None:
-    graph = {module: imports_of(PACKAGE / f"{module}.py") & set(CHAPTER) for module in CHAPTER}
+    graph = {module: imports_of(PACKAGE / f"{module}.py") & set(CHAPTER) for module in set(CHAPTER) - LATER}
     while graph:
         ready = {module for module, needed in graph.items() if not needed & graph.keys()}
         assert ready, f"these import each other in a circle: {sorted(graph)}"

@@ -1,0 +1,33 @@
+"""Figures in words: the table, the picture's HTML and the page beside each. Needs no matplotlib."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+
+def picture(name: str, alt: str, folder: str = "") -> str:
+    """HTML that shows the SVG of the reader's own background."""
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{folder}{name}-dark.svg">'
+        f'<img src="{folder}{name}.svg" width="800" alt="{alt}"></picture>'
+    )
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table: columns of numbers to the right, words to the left."""
+    numeric = [_mostly_numbers([row[i] for row in rows]) for i in range(len(header))]
+    rule = ["---:" if n else "---" for n in numeric]
+    return ["| " + " | ".join(cells) + " |" for cells in (header, rule, *rows)]
+
+
+def _mostly_numbers(cells: Sequence[str]) -> bool:
+    return sum(bool(re.match(r"[-−]?\d", cell)) for cell in cells) * 2 > len(cells)
+
+
+def page(title: str, name: str, alt: str, lines: Sequence[str], notes: Sequence[str]) -> str:
+    """The page that stands beside a figure."""
+    text = [f"# {title}", "", picture(name, alt), "", f"Alt text: {alt}", "", *lines]
+    if notes:
+        text += ["", "Not measured:", "", *(f"- {note}" for note in notes)]
+    return "\n".join(text) + "\n"

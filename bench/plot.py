@@ -1,0 +1,116 @@
+"""Draw every figure of the text from results files: `python -m bench plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from nanoinfer.llm import ENGINES
+
+from .figures.imports import imports
+from .figures.latency import context, itl
+from .figures.share import floor_share
+from .figures.steps import steps
+from .figures.style import Drawing, page_of, write
+from .figures.throughput import throughput
+from .records import Report
+from .timeline import Timeline
+from .values import RESULTS, models_of, prompts_of, stem_of
+
+
+def load(path: Path) -> Report | Timeline | None:
+    """What a results file holds; None where it is neither a report nor a time line. ValueError for no such file."""
+    if not path.is_file():
+        raise ValueError(f"no results file {path}")
+    for kind in (Report, Timeline):
+        try:
+            return kind.model_validate_json(path.read_bytes())  # type: ignore[attr-defined, no-any-return]
+        except ValidationError:
+            continue
+    return None
+
+
+def drawings(path: Path, newest: str | None = None, mine: Report | None = None) -> list[Drawing]:
+    """All figures that the file `path` is good for; for a chapter, with its engine in colour and no later rungs.
+
+    A chapter's figures carry its engine in their names. None where the file does not know that engine.
+    """
+    found = load(path)
+    if found is None:
+        return []
+    name = f"{path.stem}-{newest}" if newest else path.stem
+    if isinstance(found, Timeline):
+        known = [step for step in found.steps if _no_later(step.engine, newest)]
+        if newest and newest not in [step.engine for step in known]:
+            return []
+        return [steps(found.model_copy(update={"steps": tuple(known)}), name)]
+    if newest and not any(r.status == "ok" for r in found.find(engine=newest)):
+        return []
+    found = found.model_copy(update={"results": tuple(r for r in found.results if _no_later(r.case.engine, newest))})
+    made: list[Drawing | None] = []
+    for model in models_of(found):
+        stem = stem_of(name, found, model)
+        measured = [r for r in found.find(model=model) if r.status == "ok"]
+        if not measured:
+            continue  # nothing to draw: every case of the model is over budget, failed or missing
+        if len(prompts_of(measured)) > 1:
+            made.append(context(found, stem, model, newest))
+            continue
+        made += [
+            throughput(found, stem, model, newest, mine),
+            floor_share(found, stem, model, newest),
+            itl(found, stem, model, newest),
+        ]
+    return [drawing for drawing in made if drawing is not None]
+
+
+def plot(results: Sequence[Path], out: Path, newest: str | None = None, mine: Path | None = None) -> list[Path]:
+    """Draw the figures of all results files into `out`; by default of those under bench/results but second runs."""
+    if newest is not None and newest not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {newest!r}")
+    own = _mine(mine) if mine is not None else None
+    written = []
+    for path in results or _drawn(RESULTS):
+        made = drawings(path, newest, own)
+        if not made and results:
+            raise ValueError(f"{path} holds nothing that is drawn: no report of this schema, and no time line")
+        for drawing in made:
+            written += write(drawing, out)
+    return written
+
+
+def _no_later(engine: str, newest: str | None) -> bool:
+    """Whether an engine stands in a chapter's figure: peers do, and our rungs up to the chapter's own."""
+    if newest is None or engine not in ENGINES:
+        return True
+    return ENGINES.index(engine) <= ENGINES.index(newest)
+
+
+def _drawn(folder: Path) -> list[Path]:
+    """The files whose figures the text shows: second runs are there to be compared with the first."""
+    return [path for path in sorted(folder.glob("*.json")) if not path.stem.endswith("-second")]
+
+
+def _mine(path: Path) -> Report:
+    """The reader's own report, with something in it."""
+    report = load(path)
+    if not isinstance(report, Report) or not any(r.status == "ok" for r in report.results):
+        raise ValueError(f"{path} is no report of `python -m bench run` with results in it")
+    return report
+
+
+def stale(root: Path) -> list[tuple[str, str]]:
+    """Figures that their results files would draw otherwise: name and fault. By words and numbers; nothing is drawn."""
+    chapters = (None, *ENGINES)
+    made = [drawing for path in _drawn(root / RESULTS) for newest in chapters for drawing in drawings(path, newest)]
+    current = {f"{drawing.name}.md": page_of(drawing) for drawing in [*made, imports()]}
+    faults = []
+    for page in sorted((root / "figures").glob("*.md")):
+        if page.name not in current:
+            faults.append((page.name, "a figure of no results file"))
+        elif page.read_text(encoding="utf-8") != current[page.name]:
+            again = "structure" if page.name == "import-graph.md" else "plot"
+            faults.append((page.name, f"stale: draw it again with `python -m bench {again}`"))
+    return faults

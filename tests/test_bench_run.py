@@ -1,0 +1,203 @@
+"""The benchmark's loop with a contestant made of numbers: what is recorded, what is left to do, what is refused.
+
+No clock is read: the stub's generations move a clock of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+import bench.run
+from bench.contestants import PEERS, Missing
+from bench.presets import Preset, floor_seconds
+from bench.records import Report
+from bench.run import Benchmark
+from nanoinfer.config import ModelConfig
+from nanoinfer.weights import random_model
+
+TINY = ModelConfig(vocab_size=64, n_positions=128, n_embd=16, n_layer=1, n_head=2)
+Call = tuple[str, int, int]  # engine, rows, new tokens
+
+
+@dataclass
+class Clock:
+    """Time that passes only where a contestant works; and who worked, in order."""
+
+    now: float = 0.0
+    calls: list[Call] = field(default_factory=list)
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@dataclass
+class Stub:
+    """A step takes a hundredth of a second for all rows and a tenth of one more for each of them."""
+
+    name: str
+    clock: Clock
+    before: Callable[[Call], None]
+
+    def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
+        call = (self.name, len(prompts), new_tokens)
+        self.before(call)
+        self.clock.calls.append(call)
+        self.clock.now += new_tokens * (0.01 + 0.1 * len(prompts))
+        return [[1] * new_tokens for _ in prompts]
+
+    def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
+        return [0.01] * (new_tokens - 1)
+
+
+@dataclass
+class Stage:
+    """A benchmark of stubs."""
+
+    clock: Clock
+    path: Path
+    said: list[str] = field(default_factory=list)
+    before: Callable[[Call], None] = lambda call: None
+
+    def run(self, **changes: object) -> Report:
+        preset = Preset("stub", ("tiny",), (1, 2, 4), (3,), new_tokens=5, engines=("one", "two"), repeats=3)
+        benchmark = Benchmark(preset.changed(**changes), "cpu", self.path, self.said.append)
+        return benchmark.run()
+
+    def status(self, report: Report) -> dict[tuple[str, int], str]:
+        return {(r.case.engine, r.case.batch): r.status for r in report.results}
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    made = Stage(Clock(), tmp_path / "stub.json")
+    model = random_model(TINY, 0, device=torch.device("cpu"))
+    monkeypatch.setattr(bench.run, "time", made.clock)
+    monkeypatch.setattr(bench.run, "gc", SimpleNamespace(collect=lambda: 0))  # of a test's whole process: slow
+    monkeypatch.setattr(bench.run, "copy_bandwidth", lambda device: 1e9)
+    monkeypatch.setattr(bench.run, "import_seconds", lambda: 1.0)
+    monkeypatch.setattr(bench.run, "commit", lambda: "0123456789ab")
+    monkeypatch.setattr(bench.run, "load_config", lambda name: TINY)
+    monkeypatch.setattr(bench.run, "load_model", lambda *a, **k: model)
+    for name in ("one", "two"):
+        stub = Stub(name, made.clock, lambda call: made.before(call))  # noqa: PLW0108  # looked up at the call
+        monkeypatch.setitem(PEERS, name, lambda stub=stub: lambda model, max_len: stub)
+    return made
+
+
+def test_what_is_measured(stage: Stage) -> None:
+    report = stage.run()
+    assert set(stage.status(report).values()) == {"ok"}
+    assert len(report.results) == 6
+    for r in report.results:
+        step = 0.01 + 0.1 * r.case.batch
+        assert r.generate_s is not None
+        assert r.ttft_s is not None
+        assert r.generate_s.median == pytest.approx(5 * step)
+        assert r.ttft_s.median == pytest.approx(step)
+        assert r.tokens_per_s == pytest.approx(r.case.batch / step)
+        assert r.floor_share == pytest.approx(floor_seconds(TINY, 4, r.case.batch, 5.5, 1e9) / step)
+        assert r.tokens == 5 * r.case.batch
+        assert len(r.generate_s.samples) == 3
+    assert Report.load(stage.path) == report
+    assert any("bandwidth floor" in line for line in stage.said)
+
+
+def test_engines_take_turns(stage: Stage) -> None:
+    stage.run(batches=(1,))
+    timed = [name for name, _, _ in stage.clock.calls[6:]]  # the first three of each are its warm-up
+    assert timed == ["one", "one", "two", "two"] * 3
+
+
+def test_an_interrupted_run_goes_on(stage: Stage) -> None:
+    """Ctrl-C in the second batch: what was measured stays, is not measured again, and the rest follows."""
+
+    def interrupt(call: Call) -> None:
+        if call[1] == 2:
+            raise KeyboardInterrupt
+
+    stage.before = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        stage.run()
+    assert stage.status(Report.load(stage.path)) == {("one", 1): "ok", ("two", 1): "ok"}
+    stage.before, stage.clock.calls = (lambda call: None), []
+    report = stage.run()
+    assert len(report.results) == 6
+    assert {rows for _, rows, _ in stage.clock.calls} == {2, 4}
+    stage.clock.calls = []
+    assert stage.run() == report
+    assert stage.clock.calls == []
+
+
+def test_a_file_of_another_preset_or_commit_is_not_continued(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.run(batches=(1,))
+    monkeypatch.setattr(bench.run, "commit", lambda: "ba9876543210")
+    with pytest.raises(ValueError, match="another preset, commit or machine"):
+        stage.run()
+
+
+def test_a_case_over_budget_is_recorded_before_it_runs(stage: Stage) -> None:
+    """1 and 2 rows take 0.55 and 1.05 s a run, so 4 take 2.05 by a straight line: more than 2, and 8 still more."""
+    report = stage.run(batches=(1, 2, 4, 8), case_budget_s=2.0)
+    assert {key: status for key, status in stage.status(report).items() if status != "ok"} == dict.fromkeys(
+        itertools.product(("one", "two"), (4, 8)), "over budget"
+    )
+    assert not {rows for _, rows, _ in stage.clock.calls} & {4, 8}
+    assert "about 2 s a run expected" in report.find(engine="one", batch=4)[0].reason
+
+
+def test_an_out_of_memory_case_is_recorded_and_larger_ones_are_not_tried(stage: Stage) -> None:
+    def full(call: Call) -> None:
+        if call[:2] == ("one", 2):
+            raise torch.OutOfMemoryError("no")
+
+    stage.before = full
+    status = stage.status(stage.run())
+    assert [status["one", b] for b in (1, 2, 4)] == ["ok", "out of memory", "over budget"]
+    assert [status["two", b] for b in (1, 2, 4)] == ["ok", "ok", "ok"]  # the other one goes on
+
+
+def test_a_failure_is_recorded_with_its_reason(stage: Stage) -> None:
+    """In the warm-up of two rows, and in a timed run of four."""
+    seen: list[Call] = []
+
+    def fail(call: Call) -> None:
+        seen.append(call)
+        if call[:2] == ("one", 2) or (call[:2] == ("one", 4) and seen.count(call) > 3):
+            raise RuntimeError("no such kernel\nand more")
+
+    stage.before = fail
+    report = stage.run()
+    assert [stage.status(report)["one", b] for b in (1, 2, 4)] == ["ok", "failed", "failed"]
+    assert [stage.status(report)["two", b] for b in (1, 2, 4)] == ["ok", "ok", "ok"]
+    assert report.find(engine="one", batch=2)[0].reason == "RuntimeError: no such kernel"
+
+
+def test_a_missing_peer_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(model: object, max_len: int) -> None:
+        raise Missing("two is not installed")
+
+    monkeypatch.setitem(PEERS, "two", lambda: missing)  # type: ignore[arg-type, return-value]
+    report = stage.run()
+    assert [(r.status, r.reason) for r in report.find(engine="two")] == [("missing", "two is not installed")] * 3
+    assert {r.status for r in report.find(engine="one")} == {"ok"}
+
+
+def test_tokens_are_recounted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that gives fewer tokens than it was asked for is no fast engine."""
+    lazy = SimpleNamespace(generate=lambda prompts, new_tokens: [[1] * (new_tokens - 1) for _ in prompts])
+    monkeypatch.setitem(PEERS, "one", lambda: lambda model, max_len: lazy)
+    with pytest.raises(AssertionError, match="one gave 4 tokens, not 5 a row"):
+        stage.run()
+
+
+def test_engines_without_a_cache_make_fewer_tokens() -> None:
+    preset = Preset("p", ("small",), (1,), (1,), new_tokens=256)
+    assert [preset.new_tokens_of(e) for e in ("naive", "transformers-nocache", "dense")] == [64, 64, 256]
