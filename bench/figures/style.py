@@ -122,10 +122,12 @@ def provenance(report: Report, model: str) -> str:
     lengths = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
     new = sorted({r.case.new_tokens for r in results})
     tokens = " or ".join(map(str, new))
+    # Of each result itself: a run that went on with other settings has cases of fewer repeats than the report says.
+    repeats = sorted({len(r.generate_s.samples) for r in results if r.generate_s is not None}) or [report.repeats]
     machine = report.machine
     return (
         f"{model_label(model)}, {report.dtype}, prompts of {lengths} tokens, {tokens} new ones, "
-        f"medians of {report.repeats} runs\n{machine.device}, torch {machine.torch}, {report.date}, "
+        f"medians of {' or '.join(map(str, repeats))} runs\n{machine.device}, torch {machine.torch}, {report.date}, "
         f"commit {report.commit[:8]}"
     )
 
