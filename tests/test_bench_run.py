@@ -150,7 +150,8 @@ def test_a_case_over_budget_is_recorded_before_it_runs(stage: Stage) -> None:
         itertools.product(("one", "two"), (4, 8)), "over budget"
     )
     assert not {rows for _, rows, _ in stage.clock.calls} & {4, 8}
-    assert "about 2 s a run expected" in report.find(engine="one", batch=4)[0].reason
+    assert report.find(engine="one", batch=4)[0].reason == "about 2 s expected, the budget is 2 s a run"
+    assert "a smaller batch was over it" in report.find(engine="one", batch=8)[0].reason
 
 
 def test_an_out_of_memory_case_is_recorded_and_larger_ones_are_not_tried(stage: Stage) -> None:
