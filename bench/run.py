@@ -166,7 +166,7 @@ class Benchmark:
     ) -> Entrant | Result:
         """Make the contestant and warm it up; a Result where the case cannot be run."""
         if (seconds := self._expected(case)) > self.preset.case_budget_s:
-            expected = "a smaller batch was over it" if seconds == float("inf") else f"about {seconds:.2g} s expected"
+            expected = "a smaller batch was over it" if seconds == float("inf") else f"about {seconds:.3g} s expected"
             limit = f"{self.preset.case_budget_s:g} s a run"
             return Result(case=case, status="over budget", reason=f"{expected}, the budget is {limit}")
         start = time.perf_counter()

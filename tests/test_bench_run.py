@@ -150,7 +150,7 @@ def test_a_case_over_budget_is_recorded_before_it_runs(stage: Stage) -> None:
         itertools.product(("one", "two"), (4, 8)), "over budget"
     )
     assert not {rows for _, rows, _ in stage.clock.calls} & {4, 8}
-    assert report.find(engine="one", batch=4)[0].reason == "about 2 s expected, the budget is 2 s a run"
+    assert report.find(engine="one", batch=4)[0].reason == "about 2.05 s expected, the budget is 2 s a run"
     assert "a smaller batch was over it" in report.find(engine="one", batch=8)[0].reason
 
 
