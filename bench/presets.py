@@ -50,7 +50,7 @@ PRESETS = {
         Preset("cpu", ("random:gpt2",), (1, 8), prompt_tokens=(32,), new_tokens=64, case_budget_s=60),
         Preset("colab", ("random:gpt2",), _POWERS[:8], prompt_tokens=(1,), new_tokens=256, case_budget_s=12),
         Preset("gpu", ("random:gpt2",), _POWERS, prompt_tokens=(128,), new_tokens=128),
-        # Time a token against context length: a naive step at context n is its prefill of n tokens.
+        # Time a token against context length: a few steps after prompts of growing length.
         Preset(
             "context", ("random:gpt2",), (1, 8, 64), (1, 128, 256, 384, 512, 640, 768, 896, 1000), new_tokens=17,
             engines=ENGINES,
@@ -66,13 +66,4 @@ def floor_seconds(config: ModelConfig, itemsize: int, batch: int, mean_context: 
     The token embedding is also the head and is counted once. Real kernels also write and read activations; no step of
     this model on this device can be faster, and none is quite so fast.
     """
-    parameters = sum(_product(shape) for shape in config.parameter_shapes().values())
-    cache = batch * config.n_layer * config.n_embd * 2 * mean_context
-    return (parameters + cache) * itemsize / bytes_per_s
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    total = 1
-    for extent in shape:
-        total *= extent
-    return total
+    return (config.parameters + batch * config.kv_numbers * mean_context) * itemsize / bytes_per_s

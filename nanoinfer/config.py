@@ -7,6 +7,7 @@ This module imports neither torch nor anything else of the package: arguments ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,16 @@ class ModelConfig:
     def padded_vocab(self) -> int:
         """Rows of the token embedding in memory; rows from `vocab_size` on are zero."""
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in a weights file: the tied head counted once, and without its padding."""
+        return sum(math.prod(shape) for shape in self.parameter_shapes().values())
+
+    @property
+    def kv_numbers(self) -> int:
+        """Numbers that a cache holds of one token: a key and a value of width C in every layer."""
+        return 2 * self.n_layer * self.n_embd
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor of the model, by the name and in the shape that a weights file gives it (head not padded)."""

@@ -50,7 +50,7 @@ class DenseCache:
     @staticmethod
     def bytes(config: ModelConfig, max_batch: int, max_len: int, dtype: torch.dtype) -> int:
         """What the cache takes: a key and a value of width C, for every layer, row and slot."""
-        return 2 * config.n_layer * (max_batch + 1) * max_len * config.n_embd * dtype.itemsize
+        return (max_batch + 1) * max_len * config.kv_numbers * dtype.itemsize
 
     def begin(self, step: Step) -> Step:
         """Say once for all layers where this step writes and what it reads. The model sees the new tokens alone."""

@@ -154,12 +154,12 @@ class Engine:
         slots = upload([row.slot for row in rows], torch.int64, device)  # (B,)
         return Step(padded, positions.expand(len(rows), T), last, slots, longest=start + T, fresh=start == 0)
 
+    @torch.inference_mode()
     def _decode(self) -> None:
         """One step for every live row."""
         rows = list(self._rows)
         lengths = [row.length for row in rows]
-        with torch.inference_mode():
-            self.memory.grow(lengths)
+        self.memory.grow(lengths)
         tokens = self.runner.decode(len(rows), max(lengths), self._sampler(rows))
         self.stats.decode_steps += 1
         self._launched(rows, tokens)
@@ -179,16 +179,16 @@ class Engine:
         tokens = fetch.wait()
         now = time.perf_counter()
         going = [row for row in rows if row.finish_reason is None]
+        self.stats.dropped_tokens += len(rows) - len(going)
         for row, token in zip(rows, tokens, strict=True):
             if row.finish_reason is None:
                 self._settle(row, token, now)
-        self.stats.dropped_tokens += len(rows) - len(going)
         # Rows that ended by their count have left already, when their last step was launched.
         self._leave([row for row in going if row.finish_reason and row.launched < row.request.limit])
         return going
 
     def _settle(self, row: Row, token: int, now: float) -> None:
-        """Give a row its token, and say whether it ends there."""
+        """Give a row its token, and its finish reason where it ends."""
         row.token_ids.append(token)
         row.times.append(now)
         self.stats.new_tokens += 1

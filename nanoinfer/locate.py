@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from nanoinfer.config import PRESETS
+from nanoinfer.config import PRESETS, ModelConfig
 
 SHIPPED = "small"  # the model in nanoinfer/data/small
 HUB_NAMES = {
@@ -27,6 +27,14 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 class WeightsError(ValueError):
     """A model that cannot be had or read: one sentence that says what to do."""
+
+
+def random_config(name: str) -> ModelConfig:
+    """The shape that `random:PRESET` names. WeightsError for an unknown one."""
+    preset = name.removeprefix("random:")
+    if preset not in PRESETS:
+        raise WeightsError(f"there is no model {name!r}: random weights come in the shapes {', '.join(PRESETS)}")
+    return PRESETS[preset]
 
 
 def locate(name: str | Path, revision: str | None) -> tuple[Path, list[Path]]:

@@ -18,7 +18,7 @@ from nanoinfer.engine import RowMemory
 from nanoinfer.naive import Naive
 from nanoinfer.paged import PagedCache
 
-SPARE_SHARE = 0.9  # of free memory that a paged pool may take; the rest is for activations
+POOL_SHARE = 0.9  # of free memory that a paged pool may take; the rest is for activations
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,4 @@ class MemorySpec:
         free = free_memory(self.device)
         if free is None:
             return 2**31
-        return int(free * SPARE_SHARE) // PagedCache.bytes(self.config, 1, self.block_size, self.dtype)
+        return int(free * POOL_SHARE) // PagedCache.bytes(self.config, 1, self.block_size, self.dtype)

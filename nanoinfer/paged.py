@@ -82,24 +82,25 @@ class PagedCache:
         self.allocator = BlockAllocator(blocks)
         self._owned: list[list[int]] = [[] for _ in range(max_batch)]  # blocks of each row, in order
         self._promised = [0] * max_batch  # blocks that each row may come to own
+        self._unclaimed = 0  # blocks that are promised, and not taken yet
         self._kernels = kernels_for(device)
 
     @staticmethod
     def bytes(config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype) -> int:
         """What the pool takes: a key and a value of width C, for every layer and slot."""
-        return 2 * config.n_layer * blocks * block_size * config.n_embd * dtype.itemsize
+        return blocks * block_size * config.kv_numbers * dtype.itemsize
 
     def _blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
     def can_admit(self, tokens: int) -> bool:
         """Whether a row of up to `tokens` tokens can be promised its blocks now, beside what is promised already."""
-        unclaimed = sum(self._promised) - sum(map(len, self._owned))
-        return self._blocks_of(tokens) <= self.allocator.free_blocks - unclaimed
+        return self._blocks_of(tokens) <= self.allocator.free_blocks - self._unclaimed
 
     def admit(self, row: int, tokens: int) -> None:
         """Promise `row`, which is free, the blocks of `tokens` tokens."""
         self._promised[row] = self._blocks_of(tokens)
+        self._unclaimed += self._promised[row]
 
     def grow(self, lengths: Sequence[int]) -> None:
         """Give rows 0, 1, ... the blocks for texts of these lengths. Called before each step."""
@@ -110,6 +111,7 @@ class PagedCache:
                 begun.append((row, len(owned), self.allocator.allocate()))
                 owned.append(begun[-1][2])
         if begun:
+            self._unclaimed -= len(begun)
             rows, columns, blocks = upload(list(zip(*begun, strict=True)), torch.int64, self.tables.device)
             self.tables[rows, columns] = blocks.int()
 
@@ -117,6 +119,7 @@ class PagedCache:
         """Take the row's blocks back, and its promise."""
         for block in self._owned[row]:
             self.allocator.free(block)
+        self._unclaimed -= self._promised[row] - len(self._owned[row])
         self._owned[row], self._promised[row] = [], 0
         self.tables[row].fill_(NULL)
 

@@ -22,8 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nanoinfer.config import PRESETS, ModelConfig
-from nanoinfer.locate import WEIGHTS, WeightsError, locate, read_json
+from nanoinfer.config import ModelConfig
+from nanoinfer.locate import WEIGHTS, WeightsError, locate, random_config, read_json
 from nanoinfer.model import GPT2
 
 # Tensors that published files hold besides the parameters: the causal mask, which is no parameter of ours.
@@ -45,7 +45,7 @@ def load_model(
     """
     text = str(name)
     if text.startswith("random:"):
-        return random_model(_preset(text.removeprefix("random:")), seed, device=device, dtype=dtype)
+        return random_model(random_config(text), seed, device=device, dtype=dtype)
     return _load_folder(*locate(name, revision), device, dtype)
 
 
@@ -53,15 +53,9 @@ def load_config(name: str | Path, revision: str | None = None) -> ModelConfig:
     """The shape of the model of that name, without its weights (those of a hub model are fetched all the same)."""
     text = str(name)
     if text.startswith("random:"):
-        return _preset(text.removeprefix("random:"))
+        return random_config(text)
     config_path, _ = locate(name, revision)
     return _read_config(config_path)
-
-
-def _preset(name: str) -> ModelConfig:
-    if name not in PRESETS:
-        raise WeightsError(f"random:{name} is unknown: random weights come in the shapes {', '.join(PRESETS)}")
-    return PRESETS[name]
 
 
 def _read_config(path: Path) -> ModelConfig:
@@ -142,7 +136,7 @@ def fill_model(
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error).lower():
             raise
-        size = sum(math.prod(shape) for shape in config.parameter_shapes().values()) * dtype.itemsize
+        size = config.parameters * dtype.itemsize
         raise WeightsError(f"the weights take {size / 1e9:.1f} GB, more than {device} has free") from None
     model.requires_grad_(False).eval()
     for name, shape in config.parameter_shapes().items():

@@ -122,7 +122,7 @@ class Run:
 
     def parameters(self) -> int:
         """Numbers in the saved file."""
-        return sum(math.prod(shape) for shape in self.model.config.parameter_shapes().values())
+        return self.model.config.parameters
 
     def train_step(self, inputs: Tensor, targets: Tensor, share: float) -> Tensor:
         """One step at `share` of the peak learning rates; returns the loss, still on the device."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import math
 import os
 import platform
 import re
@@ -112,13 +111,12 @@ def probe_run() -> str | None:
 
 def weight_bytes(config: ModelConfig, size: int) -> int:
     """Bytes of the parameters with `size` bytes a number, the head's padding included."""
-    numbers = sum(math.prod(shape) for shape in config.parameter_shapes().values())
-    return size * (numbers + (config.padded_vocab - config.vocab_size) * config.n_embd)
+    return size * (config.parameters + (config.padded_vocab - config.vocab_size) * config.n_embd)
 
 
 def cache_bytes_per_row(config: ModelConfig, size: int) -> int:
-    """Bytes of keys and values of one row at full context: 2 * L * C * n_positions numbers."""
-    return 2 * config.n_layer * config.n_embd * config.n_positions * size
+    """Bytes of keys and values of one row at full context."""
+    return config.kv_numbers * config.n_positions * size
 
 
 def batches(free: int, size: int) -> dict[str, int]:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanoinfer.cli.errors import Failed, Refused, refusing
-from nanoinfer.config import PRESETS
 from nanoinfer.llm import DEFAULT_MODEL, LLM, check_arguments
-from nanoinfer.locate import HUB_NAMES, locate
+from nanoinfer.locate import HUB_NAMES, locate, random_config
 from nanoinfer.requests import SamplingParams
 
 if TYPE_CHECKING:
@@ -151,10 +150,9 @@ class Place:
 
 def _check_model(name: str) -> None:
     """Refused for a name that can be no model. What is on the hub is asked for when it is loaded."""
-    preset = name.removeprefix("random:")
-    if preset != name and preset not in PRESETS:
-        raise Refused(f"there is no model {name!r}: random weights come in the shapes {', '.join(PRESETS)}")
     on_hub = name in HUB_NAMES or ("/" in name and name[0] not in "./~" and not Path(name).exists())
-    if preset == name and not on_hub:
-        with refusing():
+    with refusing():
+        if name.startswith("random:"):
+            random_config(name)
+        elif not on_hub:
             locate(name, None)
