@@ -25,8 +25,8 @@ class DenseCache:
 
     A step writes by a tensor of slots, and reads the first `read` positions of its rows under a mask made of the
     tokens' positions. Nothing that changes from step to step is a Python number but `read`, which takes few values.
-    The spare row takes what padded columns write. Slots that no token has been written to are zeros or an old text:
-    finite, and hidden. (They must be finite: a masked value has weight 0, and 0 * NaN is NaN.)
+    The spare row takes what padding columns and padding rows write. Slots that no token has been written to are zeros
+    or an old text: finite, and hidden. (They must be finite: a masked value has weight 0, and 0 * NaN is NaN.)
 
     Prompts are padded on the right. On the left, a row's first token would not stand at position 0, and GPT-2's
     positions are learned, absolute ones; positions would have to be counted apart from slots, in every step.
@@ -44,7 +44,7 @@ class DenseCache:
         self.max_len, self.spare, self.read_multiple = max_len, max_batch, read_multiple
         shape = (2, config.n_layer, max_batch + 1, max_len, config.n_head, config.head_size)
         self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, max_batch + 1, max_len, H, D) each
-        self.row = torch.arange(max_batch, device=device)
+        self.row = torch.arange(max_batch + 1, device=device)
         self.position = torch.arange(max_len, device=device)
 
     @staticmethod
@@ -60,12 +60,20 @@ class DenseCache:
         rows = torch.where(real, self.row[step.rows][:, None], self.spare)  # (B, T)
         self._slots = (rows * self.max_len + step.positions).view(-1)  # (B * T,) in a layer's rows, end to end
         if not step.fresh:
-            self._read = min(self.max_len, -(-step.longest // self.read_multiple) * self.read_multiple)
+            self._read = self.bucket(step.longest)
             # A query sees the slots up to its own position: a triangle in prefill, a rectangle a row in decode.
             self.visible = self.position[: self._read] <= step.positions[:, None, :, None]  # (B, 1, T, read)
             # PyTorch adds masks to scores. It would turn a boolean one into numbers in every layer; here it is once.
             self._mask = self.k.new_zeros(self.visible.shape).masked_fill(~self.visible, -torch.inf)
         return step
+
+    def bucket(self, longest: int) -> int:
+        """How many positions are read where none at or past `longest` is needed: one of few lengths."""
+        return min(self.max_len, -(-longest // self.read_multiple) * self.read_multiple)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What a captured step knows by address."""
+        return self.k, self.v
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write this layer's new keys and values, then attend: q, k, v (B, T, H, D) -> (B, T, H, D)."""
@@ -89,10 +97,11 @@ class DenseCache:
     def grow(self, lengths: Sequence[int]) -> None:
         """Rows 0, 1, ... are about to hold texts of these lengths: their room is there already."""
 
-    def release(self, row: int) -> None:
-        """Give the row's room back."""
+    def release(self, rows: Sequence[int]) -> None:
+        """Give the rows' room back."""
 
-    def move(self, source: int, target: int) -> None:
-        """Row `source` is to be known as row `target`, which is free: its keys and values are copied."""
-        self.k[:, target] = self.k[:, source]
-        self.v[:, target] = self.v[:, source]
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Rows `sources` are to be known as rows `targets`, which are free: keys and values are copied, row by row."""
+        for source, target in zip(sources, targets, strict=True):
+            self.k[:, target] = self.k[:, source]
+            self.v[:, target] = self.v[:, source]

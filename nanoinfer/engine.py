@@ -7,8 +7,8 @@ the runner in chapter 4. It waits for the GPU in one place, `Engine._collect`. T
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from nanoinfer.model import GPT2, Memory, Step
 from nanoinfer.requests import FinishReason, Metrics, Request
 from nanoinfer.runner import EagerRunner
-from nanoinfer.sampling import Sampler, greedy, sample, sample_filtered
+from nanoinfer.sampling import SAMPLERS, Sampler, Samplers
 from nanoinfer.state import BatchState, Fetch, upload
 
 
@@ -28,8 +28,8 @@ class RowMemory(Memory, Protocol):
     def can_admit(self, tokens: int) -> bool: ...
     def admit(self, row: int, tokens: int) -> None: ...
     def grow(self, lengths: Sequence[int]) -> None: ...
-    def release(self, row: int) -> None: ...
-    def move(self, source: int, target: int) -> None: ...
+    def release(self, rows: Sequence[int]) -> None: ...
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None: ...
 
 
 @dataclass(eq=False)
@@ -39,15 +39,16 @@ class Row:
     request: Request
     slot: int  # its row in the batch state and in the memory
     asked: float  # when its generation began, time.perf_counter()
+    length: int = 0  # tokens of the text so far, the newest, which is not fed yet, included
     launched: int = 0  # tokens whose step has been launched
     token_ids: list[int] = field(default_factory=list)  # tokens that have reached the host
     times: list[float] = field(default_factory=list)  # when each did, time.perf_counter()
     finish_reason: FinishReason | None = None
 
-    @property
-    def length(self) -> int:
-        """Tokens of the text so far, the newest, which is not fed yet, included."""
-        return len(self.request.prompt_token_ids) + self.launched
+    def __post_init__(self) -> None:
+        params = self.request.params
+        self.length = len(self.request.prompt_token_ids)
+        self.sampler = 0 if params.greedy else 2 if params.filters else 1  # which of Samplers serves it
 
     def metrics(self) -> Metrics:
         gaps = (after - before for before, after in zip(self.times, self.times[1:], strict=False))
@@ -64,11 +65,21 @@ class Stats:
     prompt_tokens: int = 0
     new_tokens: int = 0  # tokens that were kept
     dropped_tokens: int = 0  # computed past a stop that the host had not seen yet
+    # Of chapter 4's runner:
+    replayed_steps: int = 0  # decode steps that were replayed
+    replayed_prefills: int = 0
+    replayed_rows: int = 0  # rows of replayed decode steps, padding included
+    padding_rows: int = 0  # of these
+    fallbacks: Counter[str] = field(default_factory=Counter)  # steps that ran eagerly, by reason
+    captures: int = 0
+    capture_s: float = 0.0
+    graph_bytes: int = 0  # what captures took of the device's memory, as the driver counts
 
 
 class Engine:
     """Runs requests over one model and one memory.
 
+    runner: who runs a step, made over model, memory and the batch state. samplers: who chooses tokens.
     max_batch: rows at most. prefill_chunk: columns of one prefill pass at most; None takes prompts whole.
     lag: how many steps the host may be behind the device when it looks at tokens. A row that ends by its count never
     runs over; one that ends by a stop token runs over by at most `lag` steps, and those tokens are dropped.
@@ -81,15 +92,17 @@ class Engine:
         max_batch: int,
         stats: Stats | None = None,
         *,
+        runner: Callable[[GPT2, RowMemory, BatchState], EagerRunner] = EagerRunner,
+        samplers: Samplers = SAMPLERS,
         prefill_chunk: int | None = None,
         lag: int = 0,
     ) -> None:
-        self.model, self.memory, self.max_batch = model, memory, max_batch
-        self.prefill_chunk, self.lag = prefill_chunk, lag
+        self.memory, self.max_batch, self.device = memory, max_batch, model.device
+        self.samplers, self.prefill_chunk, self.lag = samplers, prefill_chunk, lag
         self.stats = stats or Stats()
         with torch.inference_mode():
             self.state = BatchState.empty(max_batch, model.device)
-        self.runner = EagerRunner(model, memory, self.state)
+        self.runner = runner(model, memory, self.state)
         self._rows: list[Row] = []  # the live rows, by slot
         self._in_flight: deque[tuple[list[Row], Fetch]] = deque()  # launched steps whose tokens are not here yet
 
@@ -117,7 +130,7 @@ class Engine:
         """Give free rows to requests that wait, in order, as far as rows and memory reach."""
         admitted: list[Row] = []
         while waiting and len(self._rows) < self.max_batch:
-            tokens = len(waiting[0].request.prompt_token_ids) + waiting[0].request.limit
+            tokens = waiting[0].length + waiting[0].request.limit
             if not self.memory.can_admit(tokens):
                 break
             row = waiting.popleft()
@@ -131,28 +144,32 @@ class Engine:
     def _prefill(self, admitted: list[Row]) -> None:
         """Run the prompts of newly admitted rows: all rows in one padded pass, or in one a chunk."""
         self.memory.grow([row.length for row in self._rows])
-        slots = [row.slot for row in admitted]
-        self.state.admit(upload(slots, torch.int64, self.model.device), [row.request for row in admitted])
-        longest = max(len(row.request.prompt_token_ids) for row in admitted)
+        slots = slice(admitted[0].slot, admitted[-1].slot + 1)
+        self.state.admit(slots, [row.request for row in admitted])
+        longest = max(row.length for row in admitted)
         sampler, chunk = self._sampler(admitted), self.prefill_chunk or longest
         for start in range(0, longest, chunk):
-            prompts = self._prompt_step(admitted, start, chunk)
-            self.runner.prefill(prompts, sampler)
+            self.runner.prefill(self._prompt_step(admitted, start, chunk), sampler)
             self.stats.prefill_steps += 1
         self.stats.requests += len(admitted)
-        self.stats.prompt_tokens += sum(len(row.request.prompt_token_ids) for row in admitted)
-        self._launched(admitted, self.state.token[slots[0] : slots[-1] + 1])
+        self.stats.prompt_tokens += sum(row.length for row in admitted)
+        self._launched(admitted, self.state.token[slots])
 
     def _prompt_step(self, admitted: list[Row], start: int, chunk: int) -> Step:
-        """Tokens `start` to `start + chunk` of the prompts that reach so far, padded on the right with id 0."""
-        rows = [row for row in admitted if len(row.request.prompt_token_ids) > start]
+        """Tokens `start` to `start + chunk` of the prompts that reach so far, padded on the right with id 0.
+
+        Rows may be padded too, where the runner wants so: a padding row has no real column, and belongs to nobody.
+        """
+        rows = [row for row in admitted if row.length > start]
         parts = [row.request.prompt_token_ids[start : start + chunk] for row in rows]
-        T, device = max(map(len, parts)), self.model.device
-        padded = upload([[*part, *[0] * (T - len(part))] for part in parts], torch.int64, device)  # (B, T)
-        positions = torch.arange(start, start + T, device=device)
-        last = upload([len(part) - 1 for part in parts], torch.int64, device)  # (B,)
-        slots = upload([row.slot for row in rows], torch.int64, device)  # (B,)
-        return Step(padded, positions.expand(len(rows), T), last, slots, longest=start + T, fresh=start == 0)
+        B, T = self.runner.padded(len(rows), max(map(len, parts)), fresh=start == 0)
+        nobody = [[*[0] * T, -1, self.max_batch]] * (B - len(rows))  # in the spare row of the state
+        columns = [
+            [*part, *[0] * (T - len(part)), len(part) - 1, row.slot] for part, row in zip(parts, rows, strict=True)
+        ]
+        packed = upload(columns + nobody, torch.int64, self.device)  # (B, T + 2), in one copy
+        positions = torch.arange(start, start + T, device=self.device).expand(B, T)
+        return Step(packed[:, :T], positions, packed[:, T], packed[:, T + 1], longest=start + T, fresh=start == 0)
 
     @torch.inference_mode()
     def _decode(self) -> None:
@@ -169,6 +186,7 @@ class Engine:
         self._in_flight.append((rows, Fetch(tokens)))
         for row in rows:
             row.launched += 1
+            row.length += 1
         self._leave([row for row in rows if row.launched == row.request.limit])
 
     def _collect(self, lag: int) -> list[Row]:
@@ -200,15 +218,27 @@ class Engine:
 
     @torch.inference_mode()
     def _leave(self, rows: list[Row]) -> None:
-        """Take rows out of the batch: the last row moves into each gap, so that live rows stay 0..n-1."""
-        for row in sorted(rows, key=lambda row: -row.slot):  # from the end, so that no row moves that is to go
-            self.memory.release(row.slot)
-            last = self._rows.pop()
-            if last is not row:
-                self.state.move(last.slot, row.slot)
-                self.memory.move(last.slot, row.slot)
-                self._rows[row.slot] = last
-                last.slot = row.slot
+        """Take rows out of the batch: the last rows move into the gaps, so that live rows stay 0..n-1.
+
+        Steps in flight may still write for a row that leaves. They were launched before whatever its room is given to
+        next, and a stream runs in order.
+        """
+        if not rows:
+            return
+        gone = {row.slot for row in rows}
+        before, after = len(self._rows), len(self._rows) - len(rows)
+        self.memory.release(sorted(gone))
+        moving = [row for row in self._rows[after:] if row.slot not in gone]
+        if moving:
+            gaps = sorted(slot for slot in gone if slot < after)
+            sources = [row.slot for row in moving]
+            self.memory.move(sources, gaps)
+            source, target = upload([sources, gaps], torch.int64, self.device)
+            self.state.move(source, target)
+            for row, gap in zip(moving, gaps, strict=True):
+                row.slot, self._rows[gap] = gap, row
+        del self._rows[after:]
+        self.state.free(slice(after, before))
 
     def _abandon(self) -> None:
         """Wait for what was launched and free every row: after a stop of any kind the engine is as new."""
@@ -219,7 +249,4 @@ class Engine:
 
     def _sampler(self, rows: Sequence[Row]) -> Sampler:
         """The cheapest sampler that serves all these rows. Which one it is changes no row's token."""
-        params = [row.request.params for row in rows]
-        if all(p.greedy for p in params):
-            return greedy
-        return sample_filtered if any(p.filters for p in params) else sample
+        return self.samplers[max(row.sampler for row in rows)]

@@ -6,10 +6,13 @@ before a model is loaded, and whatever is wrong with a prompt before anything is
 
 from __future__ import annotations
 
+import os
 import random
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from copy import copy
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +26,21 @@ if TYPE_CHECKING:
     from nanoinfer.model import GPT2
     from nanoinfer.prompts import Prompt
 
-ENGINES = ("naive", "dense", "paged")  # slowest first; each later one is proven against the one before it
+# Each later one is proven against the one before it.
+ENGINES = ("naive", "dense", "paged", "dense-graph", "paged-graph")
+LAG = 2  # steps that the host is behind a device that replays graphs
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_MODEL = "small"
 
 
 def check_arguments(
-    engine: str, device: str | None, dtype: Any, max_batch: int, max_len: int | None, prefill_chunk: int | None
+    engine: str,
+    device: str | None,
+    dtype: Any,
+    max_batch: int,
+    max_len: int | None,
+    prefill_chunk: int | None,
+    max_graph_batch: int | None = None,
 ) -> None:
     """ValueError for arguments of an `LLM` that no machine and no model could meet; torch is not needed to say so."""
     if engine != "auto" and engine not in ENGINES:
@@ -43,6 +54,8 @@ def check_arguments(
         check_int("max_len", max_len, 2)
     if prefill_chunk is not None:
         check_int("prefill_chunk", prefill_chunk, 1)
+    if max_graph_batch is not None:
+        check_int("max_graph_batch", max_graph_batch, 0)
 
 
 class LLM:
@@ -50,13 +63,16 @@ class LLM:
 
     model: None for the small model that ships with the package, a name on the hub (`gpt2`, `owner/name`), a folder or
     file of safetensors, `random:PRESET`, or a `GPT2`.
-    engine: one of ENGINES, or "auto", which is "dense".
+    engine: one of ENGINES, or "auto", which is "paged-graph" on a CUDA GPU with Triton, and "dense" elsewhere.
     device: "cpu", "cuda" or "cuda:N"; None takes a CUDA GPU where there is one.
     dtype: one of DTYPES; None is float32 on a CPU, bfloat16 on GPUs that compute in it, and float16 on others.
     max_batch: rows that run at once; further prompts wait for a row.
     max_len: context in tokens, prompt and new ones together; None is the model's own.
     block_size: tokens a block of the paged cache. kv_blocks: blocks of its pool; None takes what the requests can use,
     as far as memory goes.
+    max_graph_batch: rows of the largest captured step, of the engines with graphs; 0 captures nothing, None captures
+    what memory allows. NANOINFER_GRAPHS=0 in the environment is as 0. fused: whether those engines compute with the
+    fused kernels of chapter 4; None is yes on a GPU with Triton.
     prefill_chunk: prompt tokens a row in one pass at most; None takes prompts whole.
     seed: of `random:` weights, and of the seeds of requests that bring none.
     revision: of a model on the hub.
@@ -75,11 +91,13 @@ class LLM:
         max_len: int | None = None,
         block_size: int = 16,
         kv_blocks: int | None = None,
+        max_graph_batch: int | None = None,
+        fused: bool | None = None,
         prefill_chunk: int | None = None,
         seed: int = 0,
         revision: str | None = None,
     ) -> None:
-        check_arguments(engine, device, dtype, max_batch, max_len, prefill_chunk)
+        check_arguments(engine, device, dtype, max_batch, max_len, prefill_chunk, max_graph_batch)
         check_int("seed", seed, 0, MAX_SEED)
         check_int("block_size", block_size, 16, 256)
         if block_size & (block_size - 1):
@@ -107,15 +125,21 @@ class LLM:
         context = self.model.config.n_positions
         if max_len is not None and max_len > context:
             raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {max_len}")
-        self.engine = "dense" if engine == "auto" else engine
-        if self.engine == "paged" and self.model.device.type == "cuda" and not has_triton():
-            raise ValueError("engine paged needs Triton on a GPU: pip install triton, or use engine dense")
+        on_gpu = self.model.device.type == "cuda"
+        self.engine = ("paged-graph" if on_gpu and has_triton() else "dense") if engine == "auto" else engine
+        if self.engine.startswith("paged") and on_gpu and not has_triton():
+            raise ValueError(f"engine {self.engine} needs Triton on a GPU: pip install triton, or use an engine dense")
+        if fused and not (on_gpu and has_triton()):
+            raise ValueError("fused kernels need a CUDA GPU and Triton")
         self.max_batch, self.max_len, self.prefill_chunk = max_batch, max_len or context, prefill_chunk
+        self.tokenizer = gpt2_tokenizer()
+        self.stats: Stats = Stats()
         self._spec = MemorySpec(
             self.engine, self.model.config, self.model.device, self.model.dtype, max_batch, block_size, kv_blocks
         )
-        self.tokenizer = gpt2_tokenizer()
-        self.stats: Stats = Stats()
+        self._graphs: Engine | None = None  # the one engine of those that replay graphs: made once, and kept
+        if self.engine.endswith("-graph"):
+            self._graphs = self._graph_engine(max_graph_batch, on_gpu and has_triton() if fused is None else fused)
         self._maker = RequestMaker(self.tokenizer, self.max_len, self.model.config.vocab_size, random.Random(seed))
         self._running = False
         self._closed = False
@@ -179,7 +203,7 @@ class LLM:
 
     def close(self) -> None:
         """Give the model's memory back. The LLM cannot be used afterwards."""
-        self._closed = True
+        self._closed, self._graphs = True, None
         self.__dict__.pop("model", None)
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
@@ -206,12 +230,53 @@ class LLM:
             self._running = False
 
     def _engine(self, requests: list[Request]) -> Engine:
-        """An engine as large as these requests ask for."""
+        """An engine as large as these requests ask for, or the one that was made for all."""
         from nanoinfer.engine import Engine
 
-        memory = self._spec.make([len(request.prompt_token_ids) + request.limit for request in requests])
+        lengths = [len(request.prompt_token_ids) + request.limit for request in requests]
+        if self._graphs is not None:
+            self._spec.check(self._graphs.memory, lengths)
+            return self._graphs
+        memory = self._spec.make(lengths)
         max_batch = min(self.max_batch, len(requests))
         return Engine(self.model, memory, max_batch, self.stats, prefill_chunk=self.prefill_chunk)
+
+    def _graph_engine(self, max_graph_batch: int | None, fused: bool) -> Engine:
+        """The engine that replays graphs, over a memory that stays where it is."""
+        from nanoinfer.engine import Engine
+        from nanoinfer.graphs import CudaRecorder, GraphRunner, affordable_rows
+        from nanoinfer.sampling import Samplers
+
+        model, samplers, recorder = self.model, Samplers(), None
+        max_rows = min(self.max_batch, affordable_rows(model) if max_graph_batch is None else max_graph_batch)
+        if model.device.type == "cuda" and os.environ.get("NANOINFER_GRAPHS") != "0":
+            recorder = CudaRecorder(model.device)
+        if fused:
+            from nanoinfer import sampling_kernels
+            from nanoinfer.fused import FusedOps
+
+            model = copy(model)  # the same weights
+            model.ops = FusedOps(model.device)
+            samplers = Samplers(sampling_kernels.greedy, sampling_kernels.sample, sampling_kernels.sample)
+        return Engine(
+            model,
+            self._spec.make_once(self.max_len),
+            self.max_batch,
+            self.stats,
+            runner=partial(GraphRunner, recorder=recorder, max_rows=max_rows, max_len=self.max_len, stats=self.stats),
+            samplers=samplers,
+            prefill_chunk=self.prefill_chunk,
+            lag=LAG if recorder and max_rows else 0,
+        )
+
+    def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
+        """Capture every step of the ladders now, so that no request has to wait for one; without graphs, nothing.
+
+        on_capture: called after each capture with how many of how many are done.
+        """
+        self._check_open()
+        if self._graphs is not None:
+            self._graphs.runner.warm_up(sorted(set(self._graphs.samplers), key=self._graphs.samplers.index), on_capture)
 
     def _requests(self, prompts: Any, params: Any) -> list[Request]:
         self._check_open()

@@ -51,21 +51,20 @@ class TorchOps:
     Another set may replace it: with dropout for training, with fused kernels for speed.
     """
 
-    @staticmethod
-    def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        return F.layer_norm(x, weight.shape, weight, bias, eps)  # over the last dimension
+    def add_norm(self, x: Tensor, update: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Add a sublayer's update to the residual stream; return the stream, and LayerNorm of it."""
+        x = x + update
+        return x, F.layer_norm(x, weight.shape, weight, bias, eps)  # over the last dimension
 
-    @staticmethod
-    def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.addmm(bias, x, weight)  # GPT-2's files hold matrices as (in, out)
 
-    @staticmethod
-    def gelu(x: Tensor) -> Tensor:
-        return F.gelu(x, approximate="tanh")  # `gelu_new`
+    def linear_gelu(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.gelu(self.linear(x, weight, bias), approximate="tanh")  # `gelu_new`
 
-    @staticmethod
-    def add(x: Tensor, update: Tensor) -> Tensor:
-        return x + update  # back into the residual stream
+    def head(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Logits, in any dtype that holds them exactly, of x (N, C) and the token embedding (rows, C)."""
+        return F.linear(x, weight).float()
 
 
 class Matrix(nn.Module):
@@ -136,10 +135,10 @@ class GPT2(nn.Module):
         config: ModelConfig,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        ops: type[TorchOps] = TorchOps,
+        ops: TorchOps | None = None,
     ) -> None:
         super().__init__()
-        self.config, self.ops = config, ops
+        self.config, self.ops = config, ops or TorchOps()
         kind: dict[str, Any] = {"device": device, "dtype": dtype}
         self.wte = Table(config.padded_vocab, config.n_embd, **kind)
         self.wpe = Table(config.n_positions, config.n_embd, **kind)
@@ -155,31 +154,39 @@ class GPT2(nn.Module):
         return self.wte.weight.dtype
 
     def forward(self, step: Step, memory: Memory) -> Tensor:
-        """Logits (B, vocab_size), float32, after each row's last real token."""
-        x = self.hidden(step, memory)  # (B, T, C)
-        return self.head(x[torch.arange(len(x), device=x.device), step.last])  # of (B, C)
+        """Logits (B, vocab_size) after each row's last real token; float32, or what `ops.head` gives."""
+        h = self.hidden(step, memory)  # (B, T, C)
+        last = h[:, 0] if h.shape[1] == 1 else h[torch.arange(len(h), device=h.device), step.last]
+        return self.head(last)  # of (B, C)
 
     def hidden(self, step: Step, memory: Memory) -> Tensor:
-        """The residual stream after the final LayerNorm, (B, T, C), at every column."""
-        x = F.embedding(step.token_ids, self.wte.weight) + F.embedding(step.positions, self.wpe.weight)  # (B, T, C)
-        B, T, C = x.shape
-        x = x.view(B * T, C)  # but for attention, no token knows of another
+        """The residual stream after the final LayerNorm, (B, T, C), at every column.
+
+        The stream begins as the token's embedding, and all that follows are updates to it: the position's embedding
+        first, then one from each sublayer. A sublayer reads the stream normalised, and never writes over it.
+        """
+        (B, T), C = step.token_ids.shape, self.config.n_embd
+        x = F.embedding(step.token_ids, self.wte.weight).view(B * T, C)  # but for attention, no token knows of another
+        update = F.embedding(step.positions, self.wpe.weight).view(B * T, C)
         for layer, block in enumerate(cast(Iterable[Block], self.h)):
-            qkv = self.linear(self.norm(x, block.ln_1), block.attn.c_attn)  # (B * T, 3 * C)
+            x, h = self.add_norm(x, update, block.ln_1)
+            qkv = self.linear(h, block.attn.c_attn)  # (B * T, 3 * C)
             q, k, v = qkv.view(B, T, 3, self.config.n_head, self.config.head_size).unbind(2)  # (B, T, H, D) each
             y = memory.attend(layer, q, k, v).reshape(B * T, C)  # heads side by side
-            x = self.ops.add(x, self.linear(y, block.attn.c_proj))
+            update = self.linear(y, block.attn.c_proj)
 
-            y = self.ops.gelu(self.linear(self.norm(x, block.ln_2), block.mlp.c_fc))  # (B * T, 4 * C)
-            x = self.ops.add(x, self.linear(y, block.mlp.c_proj))
-        return self.norm(x, self.ln_f).view(B, T, C)
+            x, h = self.add_norm(x, update, block.ln_2)
+            h = self.ops.linear_gelu(h, block.mlp.c_fc.weight, block.mlp.c_fc.bias)  # (B * T, 4 * C)
+            update = self.linear(h, block.mlp.c_proj)
+        _, h = self.add_norm(x, update, self.ln_f)
+        return h.view(B, T, C)
 
     def linear(self, x: Tensor, matrix: Matrix) -> Tensor:
         return self.ops.linear(x, matrix.weight, matrix.bias)
 
-    def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        return self.ops.layer_norm(x, norm.weight, norm.bias, self.config.layer_norm_epsilon)
+    def add_norm(self, x: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+        return self.ops.add_norm(x, update, norm.weight, norm.bias, self.config.layer_norm_epsilon)
 
     def head(self, x: Tensor) -> Tensor:
-        """(..., C) -> logits (..., vocab_size), float32. The head is the token embedding, transposed."""
-        return F.linear(x, self.wte.weight)[..., : self.config.vocab_size].float()
+        """(..., C) -> logits (..., vocab_size). The head is the token embedding, transposed."""
+        return self.ops.head(x, self.wte.weight)[..., : self.config.vocab_size]

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanoinfer.model import GPT2, Step
+from nanoinfer.state import upload
 
 
 class FullContext:
@@ -56,11 +57,12 @@ class Naive(FullContext):
     def grow(self, lengths: Sequence[int]) -> None:
         """Rows 0, 1, ... are about to hold texts of these lengths: their room is there already."""
 
-    def release(self, row: int) -> None:
-        """Give the row's room back."""
+    def release(self, rows: Sequence[int]) -> None:
+        """Give the rows' room back."""
 
-    def move(self, source: int, target: int) -> None:
-        """Row `source` is to be known as row `target`, which is free."""
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Rows `sources` are to be known as rows `targets`, which are free."""
+        source, target = upload([sources, targets], torch.int64, self.text.device)
         self.text[target] = self.text[source]
 
 
@@ -71,4 +73,4 @@ def forward_logits(model: GPT2, token_ids: Tensor) -> Tensor:
     positions = torch.arange(T, device=token_ids.device).expand(B, T)
     rows = torch.arange(B, device=token_ids.device)
     step = Step(token_ids, positions, last=torch.full_like(rows, T - 1), rows=rows, longest=T)
-    return model.head(model.hidden(step, FullContext()))
+    return model.head(model.hidden(step, FullContext())).float()

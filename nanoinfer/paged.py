@@ -25,7 +25,7 @@ from nanoinfer.state import upload
 
 SPLIT_TOKENS = 64  # of a context at least in each part of a split
 MAX_SPLITS = 16
-PROGRAMS = 6144  # about as many as keep a large GPU busy
+PROGRAMS = 1024  # about as many as run on a large GPU at once
 NULL = 0  # the block that nobody owns: padding writes there, and table entries that are not in use name it
 
 
@@ -33,6 +33,7 @@ class BlockAllocator:
     """Blocks 1..blocks-1, each free or owned. Allocating and freeing one takes the same time however many there are."""
 
     def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
         self._free = list(range(blocks - 1, NULL, -1))  # a stack; the lowest number comes first
         self._owned = bytearray(blocks)
 
@@ -78,7 +79,9 @@ class PagedCache:
         self.max_len, self.block_size = max_len, block_size
         shape = (2, config.n_layer, blocks, config.n_head, block_size, config.head_size)
         self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, blocks, H, block_size, D) each
-        self.tables = torch.full((max_batch, self._blocks_of(max_len)), NULL, dtype=torch.int32, device=device)
+        # A row of its own for padding rows of a prefill; like all that is not in use, it names the null block.
+        self.tables = torch.full((max_batch + 1, self._blocks_of(max_len)), NULL, dtype=torch.int32, device=device)
+        self._splits_done = torch.zeros(max_batch * config.n_head, dtype=torch.int32, device=device)
         self.allocator = BlockAllocator(blocks)
         self._owned: list[list[int]] = [[] for _ in range(max_batch)]  # blocks of each row, in order
         self._promised = [0] * max_batch  # blocks that each row may come to own
@@ -115,20 +118,31 @@ class PagedCache:
             rows, columns, blocks = upload(list(zip(*begun, strict=True)), torch.int64, self.tables.device)
             self.tables[rows, columns] = blocks.int()
 
-    def release(self, row: int) -> None:
-        """Take the row's blocks back, and its promise."""
-        for block in self._owned[row]:
-            self.allocator.free(block)
-        self._unclaimed -= self._promised[row] - len(self._owned[row])
-        self._owned[row], self._promised[row] = [], 0
-        self.tables[row].fill_(NULL)
+    def release(self, rows: Sequence[int]) -> None:
+        """Take the rows' blocks back, and their promises."""
+        for row in rows:
+            for block in self._owned[row]:
+                self.allocator.free(block)
+            self._unclaimed -= self._promised[row] - len(self._owned[row])
+            self._owned[row], self._promised[row] = [], 0
+        self.tables.index_fill_(0, upload(rows, torch.int64, self.tables.device), NULL)
 
-    def move(self, source: int, target: int) -> None:
-        """Row `source` is to be known as row `target`, which is free: its table is copied, and no key or value."""
-        self._owned[target], self._owned[source] = self._owned[source], []
-        self._promised[target], self._promised[source] = self._promised[source], 0
-        self.tables[target] = self.tables[source]
-        self.tables[source].fill_(NULL)
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Rows `sources` are to be known as `targets`, which are free: tables are copied, and no key or value."""
+        for source, target in zip(sources, targets, strict=True):
+            self._owned[target], self._owned[source] = self._owned[source], []
+            self._promised[target], self._promised[source] = self._promised[source], 0
+        source_rows, target_rows = upload([sources, targets], torch.int64, self.tables.device)
+        self.tables[target_rows] = self.tables[source_rows]
+        self.tables.index_fill_(0, source_rows, NULL)
+
+    def bucket(self, longest: int) -> int:
+        """How much of a context a step is made for: the kernel finds each row's length itself, so one size is all."""
+        return self.max_len
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What a captured step knows by address."""
+        return self.k, self.v, self.tables, self._splits_done
 
     def begin(self, step: Step) -> Step:
         """Say once for all layers where this step writes and what it reads. The model sees the new tokens alone."""
@@ -138,7 +152,8 @@ class PagedCache:
         block = self._tables.gather(1, step.positions // self.block_size)  # (B, T)
         slots = block * self.block_size + step.positions % self.block_size
         self._slots = torch.where(real, slots, NULL).view(-1)  # (B * T,) padding goes to the null block
-        self._lengths = step.positions.gather(1, step.last[:, None]).squeeze(1) + 1  # (B,)
+        # A row without a real column is nobody's, and reads one slot: the null block's, through its empty table.
+        self._lengths = step.positions.gather(1, step.last.clamp(min=0)[:, None]).squeeze(1) + 1  # (B,)
         return step
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -150,8 +165,10 @@ class PagedCache:
             return FullContext().attend(layer, q, k, v)
         if T > 1:
             return self._attend_chunk(q, *pools)
-        splits = choose_splits(B, H, self._step.longest)
-        out: Tensor = self._kernels.attend_pages(q[:, 0], *pools, self._tables, self._lengths, splits)
+        splits = choose_splits(B, H, self.max_len)
+        out: Tensor = self._kernels.attend_pages(
+            q[:, 0], *pools, self._tables, self._lengths, self._splits_done, splits
+        )
         return out[:, None]
 
     def _attend_chunk(self, q: Tensor, k_pool: Tensor, v_pool: Tensor) -> Tensor:
@@ -178,8 +195,8 @@ def choose_splits(batch: int, heads: int, longest: int) -> int:
     """Into how many parts each context is cut: a power of two, from numbers that stay the same in a captured graph.
 
     More parts than programs that a GPU can run at once only make partial results to join, and so do parts of less than
-    one tile. `longest` is rounded up to a power of two, so that the number changes seldom while texts grow.
+    one tile of a text of `longest` tokens.
     """
-    tiles = -(-(1 << (longest - 1).bit_length()) // SPLIT_TOKENS)
+    tiles = -(-longest // SPLIT_TOKENS)
     wanted = min(MAX_SPLITS, PROGRAMS // (batch * heads), tiles)
     return 1 << max(0, wanted.bit_length() - 1)

@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE = 64  # tokens of a context that a program reads at a time
-
 
 @triton.jit
 def _write_kernel(
@@ -33,64 +31,68 @@ def _write_kernel(
 
 @triton.jit
 def _attend_kernel(
-    q, k_pool, v_pool, tables, lengths, out, part_out, part_max, part_sum, q_stride, table_stride, scale,
+    q, k_pool, v_pool, tables, lengths, out, parts, done, q_stride, table_stride, scale,
     H: tl.constexpr, D: tl.constexpr, D_POWER: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SPLITS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Program (b, h, s) attends from row b's query, head h, to split s of its context, tile by tile."""
+    """Program (b, h, s) attends from row b's query, head h, to split s of its context; the last to arrive joins them.
+
+    Token t of each tile has a running maximum, sum and output of its own, as if tiles of one token were read by TILE
+    readers. So nothing in the loop waits for another token, and one join at the end serves tokens and splits alike.
+    """
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row).to(tl.int32)
     tiles = (length + TILE - 1) // TILE
     per_split = (tiles + SPLITS - 1) // SPLITS
     first = split * per_split * TILE
-    last = tl.minimum(first + per_split * TILE, length)  # an empty split has last <= first
+    end = tl.minimum(first + per_split * TILE, length)  # an empty split has end <= first
 
     d = tl.arange(0, D_POWER)  # (D,)
     query = tl.load(q + row * q_stride + head * D + d, mask=d < D, other=0.0).to(tl.float32) * scale
-    running_max = -float("inf")
-    running_sum = 0.0
-    acc = tl.zeros((D_POWER,), dtype=tl.float32)
+    maximum = tl.full((TILE,), -3e38, dtype=tl.float32)  # below all scores, and finite: -inf less -inf would be NaN
+    total = tl.zeros((TILE,), dtype=tl.float32)
+    acc = tl.zeros((TILE, D_POWER), dtype=tl.float32)
 
-    for start in range(first, last, TILE):
+    for start in tl.range(first, end, TILE, num_stages=STAGES):  # the next tiles are on their way while one is used
         token = start + tl.arange(0, TILE)  # (TILE,)
-        inside = token < last
+        inside = token < end
         page = tl.load(tables + row * table_stride + token // PAGE, mask=inside, other=0).to(tl.int64)
         at = (page * H + head) * PAGE * D + (token % PAGE) * D  # (TILE,)
         mask = inside[:, None] & (d < D)[None, :]
         keys = tl.load(k_pool + at[:, None] + d[None, :], mask=mask, other=0.0).to(tl.float32)  # (TILE, D)
-        scores = tl.where(inside, tl.sum(keys * query[None, :], 1), -float("inf"))  # (TILE,)
-        new_max = tl.maximum(running_max, tl.max(scores, 0))
-        weights = tl.exp(scores - new_max)  # (TILE,)
-        rescale = tl.exp(running_max - new_max)  # what was summed under the old maximum
         # The mask is on the values too, not only on their scores: weight 0 times NaN would be NaN.
         values = tl.load(v_pool + at[:, None] + d[None, :], mask=mask, other=0.0).to(tl.float32)  # (TILE, D)
-        acc = acc * rescale + tl.sum(values * weights[:, None], 0)
-        running_sum = running_sum * rescale + tl.sum(weights, 0)
-        running_max = new_max
+        scores = tl.where(inside, tl.sum(keys * query[None, :], 1), -float("inf"))  # (TILE,)
+        higher = tl.maximum(maximum, scores)
+        weight, rescale = tl.exp(scores - higher), tl.exp(maximum - higher)  # rescale: what the old maximum counted
+        acc = acc * rescale[:, None] + values * weight[:, None]
+        total = total * rescale + weight
+        maximum = higher
 
-    if SPLITS == 1:
-        result = acc / tl.maximum(running_sum, 1e-30)  # a row of length 0 gives 0, and harms nobody
-        tl.store(out + (row * H + head) * D + d, result.to(out.dtype.element_ty), mask=d < D)
-    else:
-        part = (row * H + head) * SPLITS + split
-        tl.store(part_out + part * D + d, acc, mask=d < D)
-        tl.store(part_max + part, running_max)
-        tl.store(part_sum + part, running_sum)
-
-
-@triton.jit
-def _join_kernel(part_out, part_max, part_sum, out, D: tl.constexpr, D_POWER: tl.constexpr, SPLITS: tl.constexpr):
-    """Program n joins the splits of one row and head: each weighs by its sum under the common maximum."""
-    n = tl.program_id(0).to(tl.int64)
-    d, s = tl.arange(0, D_POWER), tl.arange(0, SPLITS)
-    maxima = tl.load(part_max + n * SPLITS + s)  # (SPLITS,) -inf where a split is empty
-    top = tl.max(maxima, 0)
-    weight = tl.where(maxima == -float("inf"), 0.0, tl.exp(maxima - top))
-    total = tl.sum(tl.load(part_sum + n * SPLITS + s) * weight, 0)
-    mask = (d < D)[None, :]
-    parts = tl.load(part_out + (n * SPLITS + s)[:, None] * D + d[None, :], mask=mask, other=0.0)  # (SPLITS, D)
-    result = tl.sum(parts * weight[:, None], 0) / tl.maximum(total, 1e-30)
-    tl.store(out + n * D + d, result.to(out.dtype.element_ty), mask=d < D)
+    top = tl.max(maximum, 0)
+    share = tl.exp(maximum - top)
+    acc_sum, total_sum = tl.sum(acc * share[:, None], 0), tl.sum(total * share, 0)  # (D,) and ()
+    n = row * H + head
+    joins = True
+    if SPLITS > 1:
+        part = parts + (n * SPLITS + split) * (D + 2)  # output, maximum and sum of one split
+        tl.store(part + d, acc_sum, mask=d < D)
+        tl.store(part + D, top)
+        tl.store(part + D + 1, total_sum)
+        tl.debug_barrier()  # all threads have stored before one of them says so
+        joins = tl.atomic_add(done + n, 1) == SPLITS - 1
+        if joins:
+            # Past the multiprocessor's own cache, which may be stale.
+            each = parts + (n * SPLITS + tl.arange(0, SPLITS)) * (D + 2)  # (SPLITS,)
+            maxima = tl.load(each + D, cache_modifier=".cg")
+            weighs = tl.exp(maxima - tl.max(maxima, 0))
+            accs = tl.load(each[:, None] + d[None, :], mask=(d < D)[None, :], other=0.0, cache_modifier=".cg")
+            acc_sum = tl.sum(accs * weighs[:, None], 0)
+            total_sum = tl.sum(tl.load(each + D + 1, cache_modifier=".cg") * weighs, 0)
+            tl.store(done + n, 0)  # for the next launch
+    if joins:
+        result = acc_sum / tl.maximum(total_sum, 1e-30)  # a row of length 0 gives 0, and harms nobody
+        tl.store(out + n * D + d, result.to(out.dtype.element_ty), mask=d < D)
 
 
 def write_pages(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
@@ -102,22 +104,22 @@ def write_pages(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Ten
     )
 
 
-def attend_pages(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: Tensor, splits: int = 1) -> Tensor:
+def attend_pages(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: Tensor, done: Tensor, splits: int = 1
+) -> Tensor:
     """Attention of one query a row, q (B, H, D), over the first `lengths` (B,) tokens of its pages -> (B, H, D).
 
-    tables: (B, width) int32, the pages of each row in order; entries past the length are not read. Arithmetic is in
-    float32. A row of length 0 gives zeros.
+    tables: (B, width) int32, the pages of each row in order; entries past the length are not read. done: at least
+    (B * H,) int32 zeros, which are zeros again afterwards. Arithmetic is in float32. A row of length 0 gives zeros.
     """
     B, H, D = q.shape
-    power = triton.next_power_of_2(D)
     out = torch.empty(B, H, D, dtype=q.dtype, device=q.device)
-    n = B * H * splits if splits > 1 else 0  # partial results
-    parts = torch.empty(n * (D + 2), dtype=torch.float32, device=q.device)
-    part_out, part_max, part_sum = parts[: n * D], parts[n * D : n * (D + 1)], parts[n * (D + 1) :]
+    parts = torch.empty(B * H * splits * (D + 2) if splits > 1 else 0, dtype=torch.float32, device=q.device)
+    # A whole context streams through small tiles, some ahead of their use; a split's few tokens come all at once.
+    tile, stages = (32, 3) if splits == 1 else (64, 1)
     _attend_kernel[(B, H, splits)](
-        q, k_pool, v_pool, tables, lengths, out, part_out, part_max, part_sum, q.stride(0), tables.stride(0), D**-0.5,
-        H=H, D=D, D_POWER=power, PAGE=k_pool.shape[2], TILE=TILE, SPLITS=splits, num_warps=2,
+        q, k_pool, v_pool, tables, lengths, out, parts, done, q.stride(0), tables.stride(0), D**-0.5,
+        H=H, D=D, D_POWER=triton.next_power_of_2(D), PAGE=k_pool.shape[2], TILE=tile, SPLITS=splits,
+        STAGES=stages, num_warps=2,
     )  # fmt: skip
-    if splits > 1:
-        _join_kernel[(B * H,)](part_out, part_max, part_sum, out, D=D, D_POWER=power, SPLITS=splits, num_warps=1)
     return out

@@ -14,10 +14,12 @@ def write_pages(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Ten
     v_pool[slots // page, :, slots % page] = v
 
 
-def attend_pages(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: Tensor, splits: int = 1) -> Tensor:
+def attend_pages(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: Tensor, done: Tensor, splits: int = 1
+) -> Tensor:
     """Attention of one query a row, q (B, H, D), over the first `lengths` (B,) tokens of its pages -> (B, H, D).
 
-    tables: (B, width) int32. `splits` changes nothing here. A row of length 0 gives zeros.
+    tables: (B, width) int32. `done` and `splits` change nothing here. A row of length 0 gives zeros.
     """
     keys, values = gather_pages(k_pool, tables), gather_pages(v_pool, tables)  # (B, H, S, D)
     inside = torch.arange(keys.shape[2], device=q.device) < lengths[:, None]  # (B, S)

@@ -91,15 +91,12 @@ def _scores(logits: Tensor, params: SamplingParams, seed: int) -> tuple[Tensor, 
         return logits, everywhere
     n, device = len(logits), logits.device
 
-    def column(value: float, dtype: torch.dtype) -> Tensor:
-        return torch.full((n,), value, dtype=dtype, device=device)
-
-    steps = torch.arange(n, device=device)  # step i of this row stands as row i of a batch
-    rows = BatchState(
-        token=steps, position=steps, step=steps, seed=column(seed, torch.int64),
-        temperature=column(params.temperature, torch.float32), top_k=column(params.top_k, torch.int32),
-        top_p=column(params.top_p, torch.float32),
-    )  # fmt: skip
+    rows = BatchState.empty(n, device).at(slice(0, n))  # step i of this row stands as row i of a batch
+    rows.step.copy_(torch.arange(n))
+    rows.seed.fill_(seed)
+    rows.top_k.fill_(params.top_k)
+    rows.temperature.fill_(params.temperature)
+    rows.top_p.fill_(params.top_p)
     scores = scaled(logits, rows.temperature)
     margin = scores - threshold(scores, rows.top_k, rows.top_p) if params.filters else everywhere
     return noisy(scores, rows), margin

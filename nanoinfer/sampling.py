@@ -9,6 +9,7 @@ state, so a row's random numbers do not depend on its neighbours, on the batch s
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,17 @@ def sample_filtered(logits: Tensor, rows: BatchState) -> Tensor:
     scores = scaled(logits, rows.temperature)
     lowest = threshold(scores, rows.top_k, rows.top_p)  # (B, 1)
     return noisy(scores, rows).masked_fill(scores < lowest, -torch.inf).argmax(-1)
+
+
+class Samplers(NamedTuple):
+    """The cheapest way for each kind of batch. Which one serves a row changes none of its tokens."""
+
+    greedy: Sampler = greedy  # no row samples
+    unfiltered: Sampler = sample  # no row filters
+    filtered: Sampler = sample_filtered  # any rows
+
+
+SAMPLERS = Samplers()
 
 
 def scaled(logits: Tensor, temperature: Tensor) -> Tensor:

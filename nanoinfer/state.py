@@ -1,13 +1,13 @@
 """All that belongs to the rows of a running batch, on the device. Chapter 1.
 
-One tensor a quantity, one entry a row; live rows are always rows 0..n-1. What changes from step to step lives here
-and is advanced here: no Python number changes between two decode steps of the same batch. Chapter 4 rests on that.
+One entry a row in every tensor; live rows are always rows 0..n-1. What changes from step to step lives here and is
+advanced here: no Python number changes between two decode steps of the same batch. Chapter 4 rests on that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,44 +17,82 @@ from nanoinfer.requests import Request
 
 @dataclass(frozen=True)
 class BatchState:
-    """The rows of a batch. Every tensor is (N,); `at` gives the same record over fewer rows."""
+    """The rows of a batch, and a spare row at the end that takes what padding rows of a prefill write.
 
-    token: Tensor  # int64, the newest token: not yet fed to the model
-    position: Tensor  # int64, where that token stands in its text
-    step: Tensor  # int64, how many tokens the row has produced
-    seed: Tensor  # int64
-    temperature: Tensor  # float32
-    top_k: Tensor  # int32
-    top_p: Tensor  # float32
+    The quantities lie in two tensors, one line each, so that a row comes, moves or goes in one operation a tensor.
+    What a captured step keeps is their addresses; what may change between two replays is everything in them.
+    A row that is not live is nobody's: its position is 0 and stays there, and `live` 0 keeps it out of all others' way.
+    """
+
+    integers: Tensor  # (6, N) int64
+    floats: Tensor  # (2, N) float32
 
     @classmethod
     def empty(cls, max_batch: int, device: torch.device) -> BatchState:
-        """`max_batch` free rows."""
-        integers = torch.zeros(4, max_batch, dtype=torch.int64, device=device)
-        floats = torch.ones(2, max_batch, dtype=torch.float32, device=device)
-        top_k = torch.zeros(max_batch, dtype=torch.int32, device=device)
-        token, position, step, seed = integers
-        return cls(token, position, step, seed, floats[0], top_k, floats[1])
+        """`max_batch` free rows and the spare one."""
+        integers = torch.zeros(6, max_batch + 1, dtype=torch.int64, device=device)
+        return cls(integers, torch.zeros(2, max_batch + 1, dtype=torch.float32, device=device))
+
+    @property
+    def token(self) -> Tensor:
+        """(N,) the newest token: not yet fed to the model."""
+        return self.integers[0]
+
+    @property
+    def position(self) -> Tensor:
+        """(N,) where that token stands in its text."""
+        return self.integers[1]
+
+    @property
+    def step(self) -> Tensor:
+        """(N,) how many tokens the row has produced: the number of the one that comes next."""
+        return self.integers[2]
+
+    @property
+    def live(self) -> Tensor:
+        """(N,) 1 for a row of a request, 0 for a row of nobody."""
+        return self.integers[3]
+
+    @property
+    def seed(self) -> Tensor:
+        """(N,) of the row's noise."""
+        return self.integers[4]
+
+    @property
+    def top_k(self) -> Tensor:
+        """(N,) 0 for no such filter."""
+        return self.integers[5]
+
+    @property
+    def temperature(self) -> Tensor:
+        """(N,) 0 for greedy."""
+        return self.floats[0]
+
+    @property
+    def top_p(self) -> Tensor:
+        """(N,) 1 for no such filter."""
+        return self.floats[1]
 
     def at(self, rows: slice | Tensor) -> BatchState:
         """The given rows: views for a slice, so that writing into them writes here; copies for a tensor of rows."""
-        return BatchState(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return BatchState(self.integers[:, rows], self.floats[:, rows])
 
-    def admit(self, rows: Tensor, requests: Sequence[Request]) -> None:
-        """Begin `requests` in the given rows (B,), which are free: nothing produced, parameters set."""
-        params = [request.params for request in requests]
-        device = self.token.device
-        self.step.index_fill_(0, rows, 0)  # `self.step[rows] = 0` would wait for the GPU
-        self.seed[rows] = upload([request.seed for request in requests], torch.int64, device)
-        self.temperature[rows] = upload([p.temperature for p in params], torch.float32, device)
-        self.top_k[rows] = upload([p.top_k for p in params], torch.int32, device)
-        self.top_p[rows] = upload([p.top_p for p in params], torch.float32, device)
+    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
+        """Begin `requests` in the given rows, which are free: nothing produced, parameters set."""
+        integers = [(0, 0, 0, 1, request.seed, request.params.top_k) for request in requests]
+        floats = [(request.params.temperature, request.params.top_p) for request in requests]
+        self.integers[:, rows] = upload(integers, torch.int64, self.integers.device).T
+        self.floats[:, rows] = upload(floats, torch.float32, self.floats.device).T
 
-    def move(self, source: int, target: int) -> None:
-        """Row `source` becomes row `target`."""
-        for field in fields(self):
-            tensor = getattr(self, field.name)
-            tensor[target] = tensor[source]
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Rows `sources` (n,) become rows `targets` (n,); no row is in both."""
+        self.integers[:, targets] = self.integers[:, sources]
+        self.floats[:, targets] = self.floats[:, sources]
+
+    def free(self, rows: slice) -> None:
+        """These rows are nobody's from now on."""
+        self.integers[:, rows].zero_()
+        self.floats[:, rows].zero_()
 
 
 def upload(values: Sequence[object], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -117,13 +119,14 @@ def test_poison(model: GPT2, poison: float) -> None:
             self.v.masked_fill_(empty, poison)
             return out
 
-        def release(self, row: int) -> None:
-            self.written[row] = False
+        def release(self, rows: Sequence[int]) -> None:
+            self.written[list(rows)] = False
 
-        def move(self, source: int, target: int) -> None:
-            super().move(source, target)
-            self.written[target] = self.written[source]
-            self.written[source] = False
+        def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+            super().move(sources, targets)
+            for source, target in zip(sources, targets, strict=True):
+                self.written[target] = self.written[source]
+                self.written[source] = False
 
     requests = LLM(model)._requests(prompts_of([30, 2, 9, 50, 1]), GREEDY)
     results = []
@@ -188,7 +191,7 @@ def test_move_takes_everything_along(device: torch.device) -> None:
     memory.k.copy_(torch.randn_like(memory.k))
     memory.v.copy_(torch.randn_like(memory.v))
     k, v = memory.k[:, 2].clone(), memory.v[:, 2].clone()
-    memory.move(2, 0)
+    memory.move([2], [0])
     assert torch.equal(memory.k[:, 0], k)
     assert torch.equal(memory.v[:, 0], v)
 

@@ -49,15 +49,17 @@ class Settings:
         return min(1.0, (step + 1) / max(1, self.steps // 100), (1 - step / self.steps) / self.cooldown)
 
 
-def dropout_ops(p: float) -> type[TorchOps]:
-    """TorchOps that forget a share `p` of every update to the residual stream, as GPT-2's training did."""
+class DropoutOps(TorchOps):
+    """TorchOps that forget a share `p` of every update to the residual stream, as GPT-2's training did.
 
-    class DropoutOps(TorchOps):
-        @staticmethod
-        def add(x: Tensor, update: Tensor) -> Tensor:
-            return x + F.dropout(update, p)
+    The position's embedding counts as an update. The logged runs, made before it did, left it whole.
+    """
 
-    return DropoutOps
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def add_norm(self, x: Tensor, update: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return super().add_norm(x, F.dropout(update, self.p), weight, bias, eps)
 
 
 def new_model(config: ModelConfig, seed: int, device: torch.device) -> GPT2:
@@ -102,7 +104,7 @@ class Run:
         self.model = new_model(config, settings.seed, device)
         self.hidden = torch.compile(self._hidden) if compile else self._hidden
         self.head = torch.compile(self._head) if compile else self._head
-        self.train_ops = dropout_ops(settings.dropout) if settings.dropout else TorchOps
+        self.train_ops = DropoutOps(settings.dropout) if settings.dropout else TorchOps()
         self.reset_optimizers()
         self.step, self.seconds, self.curve = 0, 0.0, list[dict[str, float]]()
 
@@ -141,7 +143,7 @@ class Run:
 
     def evaluate(self, tokens: np.ndarray) -> float:
         """Loss on plain windows without dropout, in bfloat16 as trained."""
-        self.model.ops = TorchOps
+        self.model.ops = TorchOps()
         with torch.autocast(self.model.device.type, torch.bfloat16):
             return loss_of(self.model, tokens, self.settings.context, batch=32)
 

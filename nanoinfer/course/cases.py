@@ -1,0 +1,85 @@
+"""Where a check's inputs come from: a seed, and, when a failure is shrunk, wishes for smaller ones.
+
+Every draw has a name and depends on the seed and that name alone, so that one size can be made smaller without
+changing what else is drawn.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a solution.
+
+    args: plain values, tensors, and functions, which stay in the parent: the solution gets a stand-in that asks it.
+    observe: called afterwards; what it returns is compared as a part of the outcome (how often a function was called).
+    """
+
+    args: tuple[Any, ...]
+    observe: Callable[[], Any] | None = None
+
+
+def call(*args: Any, observe: Callable[[], Any] | None = None) -> Call:
+    """A call with these arguments."""
+    return Call(args, observe)
+
+
+@dataclass
+class Case:
+    """A seeded source of sizes and numbers.
+
+    sizes: sizes wanted by the shrinker, by name. simple: floats are small whole numbers, easy to follow by hand.
+    drawn: name, lowest and drawn value of every size, for the shrinker.
+    """
+
+    seed: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    simple: bool = False
+    drawn: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def size(self, name: str, low: int, high: int) -> int:
+        """A whole number from low to high, that the shrinker may make smaller."""
+        value = self.sizes.get(name, self._random(name).randint(low, high))
+        self.drawn[name] = (low, value)
+        return value
+
+    def choice(self, name: str, options: Sequence[T]) -> T:
+        """One of the options; it stays the same when the input is shrunk."""
+        return self._random(name).choice(options)
+
+    def sample(self, name: str, options: Sequence[T], count: int) -> list[T]:
+        """Several of the options, each at most once."""
+        return self._random(name).sample(options, count)
+
+    def floats(self, name: str, *shape: int, scale: float = 1.0) -> Tensor:
+        """float32 from a normal distribution; small whole numbers in a simple case."""
+        generator = self._generator(name)
+        if self.simple:
+            return torch.randint(-2, 3, shape, generator=generator).float()
+        return torch.randn(shape, generator=generator) * scale
+
+    def ints(self, name: str, low: int, high: int, *shape: int) -> Tensor:
+        """int64 from low to high, both possible."""
+        return torch.randint(low, high + 1, shape, generator=self._generator(name))
+
+    def permutation(self, name: str, length: int) -> Tensor:
+        """The numbers 0 to length - 1 in a random order, never in their own where there is another: int64."""
+        order = torch.randperm(length, generator=self._generator(name))
+        return order.roll(1) if length > 1 and bool((order == torch.arange(length)).all()) else order
+
+    def _random(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed}/{name}")
+
+    def _generator(self, name: str) -> torch.Generator:
+        return torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{name}".encode()))

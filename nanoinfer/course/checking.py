@@ -1,0 +1,171 @@
+"""Running an exercise's checks on a learner's file, in a worker, and the receipt of it.
+
+The parent makes the inputs and knows what is right; the worker sees inputs alone. A hang or a crash ends the worker
+and costs the check in which it came; the next check gets a new worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nanoinfer.course import shrinking
+from nanoinfer.course.cases import Call, Case
+from nanoinfer.course.chapters import resolve
+from nanoinfer.course.client import Loaded, Worker
+from nanoinfer.course.exercise import Check, Exercise
+from nanoinfer.course.mistakes import Tells
+from nanoinfer.course.outcomes import Crashed, Hung, Outcome, Raised, Refused, difference, local, show, told
+from nanoinfer.course.records import CheckResult, ExerciseResult, Failure, Receipt, Status
+
+SEED = "course"  # of the inputs that learners see; a grader brings its own
+
+
+@dataclass
+class Runner:
+    """A learner's file of one exercise, loaded into a worker that is replaced when it dies."""
+
+    exercise: Exercise
+    path: Path
+    start: Callable[[], Worker]
+    limit_s: float
+    problem: str = ""
+    files: tuple[str, ...] = ()
+    lines: frozenset[int] = frozenset()
+    executed: set[int] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
+    printed: str = ""
+    begun: bool = True
+    _worker: Worker | None = None
+
+    def load(self) -> bool:
+        """Whether the file runs and has the function; `problem` says why not."""
+        self._worker = self._worker if self._worker is not None and self._worker.alive else self.start()
+        found = self._worker.load(self.path, self.exercise.name, refused(self.exercise))
+        if isinstance(found, Loaded):
+            self.files, self.lines = found.files, frozenset(found.lines)
+            return True
+        if found is None:
+            self.problem = f"{self.path.name} has no function {self.exercise.name}"
+        else:
+            self.problem = f"{self.path.name} cannot be run: {told(found)}"
+        self.printed = self._worker.printed()
+        return False
+
+    def call(self, asked: Call) -> Outcome:
+        """The outcome of one call; loads the file again where the worker has died."""
+        if (self._worker is None or not self._worker.alive) and not self.load():
+            return Crashed(self.problem)
+        assert self._worker is not None
+        outcome = self._worker.call(asked, self.limit_s)
+        self.executed |= self._worker.seen.lines
+        self.parts |= self._worker.seen.parts
+        self.printed = self._worker.printed()
+        return outcome
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
+
+
+def refused(exercise: Exercise) -> list[tuple[str, int, str]]:
+    """File, line and name of the functions that a solution must not call."""
+    named = {name.replace(":", "."): resolve(name) for name in exercise.spec.refuse}
+    reference = exercise.spec.reference
+    told_name = reference.replace(":", ".") if isinstance(reference, str) else exercise.name
+    named[told_name] = resolve(reference)
+    if exercise.edition:
+        named[exercise.name] = exercise.function
+    codes = {name: function.__code__ for name, function in named.items() if hasattr(function, "__code__")}
+    return [(code.co_filename, code.co_firstlineno, name) for name, code in codes.items()]
+
+
+def check_exercise(
+    exercise: Exercise,
+    path: Path,
+    start: Callable[[], Worker],
+    *,
+    seed: str = SEED,
+    device: str = "cpu",
+    name_mistakes: bool = False,
+) -> ExerciseResult:
+    """The result of all checks of an exercise on the file at `path`. start: makes a worker for `device`."""
+    runner = Runner(exercise, path, start, exercise.spec.limit_s)
+    try:
+        results = [_check(runner, check, seed) for check in exercise.checks] if runner.load() else []
+        failed = any(result.status in ("failed", "hung", "crashed") for result in results)
+        mistake = Tells(exercise, seed).name(runner.call) if name_mistakes and _worth_naming(results) else None
+        run = sum(result.status != "not run" for result in results)
+        receipt = Receipt(
+            files=hashes(path, runner.files), registered=len(exercise.checks), collected=len(results), run=run,
+            lines_run=len(runner.executed & runner.lines), lines=len(runner.lines),
+            reference_parts=tuple(sorted(runner.parts)), device=device, seed=seed,
+            edition=exercise.edition.name if exercise.edition else "",
+        )  # fmt: skip
+        return ExerciseResult(
+            exercise.id, exercise.spec.title, tuple(results), receipt, problem=runner.problem if not results else "",
+            mistake=(mistake.name, mistake.says) if mistake else None, mistake_sought=name_mistakes and failed,
+            printed=runner.printed,
+        )  # fmt: skip
+    finally:
+        runner.close()
+
+
+def _worth_naming(results: list[CheckResult]) -> bool:
+    return any(r.status == "failed" for r in results) and not any(r.status == "hung" for r in results)
+
+
+def _check(runner: Runner, check: Check, seed: str) -> CheckResult:
+    """One check over its cases, up to the first that fails."""
+    exercise = runner.exercise
+    for at in range(check.cases):
+        case = Case(f"{seed}/{check.name}/{at}")
+        expected = local(exercise.function, exercise.call(check, case))
+        got = runner.call(exercise.call(check, case))
+        status = status_of(exercise, expected, got)
+        if status == "failed":
+            return CheckResult(check.name, check.says, status, at + 1, _failure(runner, check, case))
+        if status != "passed":
+            note = f"calls {got.name}, which is what the exercise asks for" if isinstance(got, Refused) else told(got)
+            return CheckResult(check.name, check.says, status, at + 1, note="" if status == "not begun" else note)
+    return CheckResult(check.name, check.says, "passed", check.cases)
+
+
+def status_of(exercise: Exercise, expected: Outcome, got: Outcome) -> Status:
+    """What an outcome means for the check."""
+    if isinstance(got, Refused):
+        return "refused"
+    if isinstance(got, Hung):
+        return "hung"
+    if isinstance(got, Crashed):
+        return "crashed"
+    if isinstance(got, Raised) and got.kind == "NotImplementedError" and got.message.startswith(exercise.mark):
+        return "not begun"
+    return "failed" if difference(expected, got, exercise.spec.tolerance) else "passed"
+
+
+def _failure(runner: Runner, check: Check, case: Case) -> Failure:
+    """The failure on the smallest input that shows it."""
+    exercise = runner.exercise
+
+    def fails(smaller: Case) -> bool:
+        expected = local(exercise.function, exercise.call(check, smaller))
+        return status_of(exercise, expected, runner.call(exercise.call(check, smaller))) == "failed"
+
+    found = shrinking.smallest(case, fails)
+    asked = exercise.call(check, found)
+    inputs = tuple((name, show(value)) for name, value in exercise.named(asked).items())
+    expected, got = local(exercise.function, asked), runner.call(exercise.call(check, found))
+    where = difference(expected, got, exercise.spec.tolerance, exercise.spec.axes)
+    if where is None:  # it fails now and then: state is kept between calls
+        return Failure(inputs, "", told(expected), "another result at the next call with the same input")
+    return Failure(inputs, where.where, where.expected, where.got, shrunk=found is not case)
+
+
+def hashes(path: Path, files: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Name and SHA-256 of the learner's files."""
+    named = sorted({path.name, *(Path(file).name for file in files if Path(file).parent == path.parent)})
+    return tuple((name, hashlib.sha256((path.parent / name).read_bytes()).hexdigest()) for name in named)

@@ -1,0 +1,214 @@
+"""The parent's side of a worker: start it, hand it a file and inputs, wait no longer than the limit, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nanoinfer
+from nanoinfer.course import wire
+from nanoinfer.course.cases import Call
+from nanoinfer.course.outcomes import Crashed, Hung, Outcome, Raised, Refused, Returned
+
+START_LIMIT_S = 180.0  # importing torch from a cold disk
+KEPT = 8000  # characters of what the learner's code prints
+# What a Python with torch needs of the environment; everything else stays with the parent.
+PASSED = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TRITON_INTERPRET", "TRITON_CACHE_DIR",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The learner's file ran, and has the function. lines: those that can run. files: all of his that it read."""
+
+    lines: tuple[int, ...]
+    files: tuple[str, ...]
+
+
+@dataclass
+class Seen:
+    """What the tracer saw of the learner's code since it was loaded."""
+
+    lines: set[int] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)  # functions of the package that it called
+
+
+class Worker:
+    """One worker process. It is started at once and waited for at the first request.
+
+    device: where inputs are put. A call that exceeds its limit, or ends the process, ends this worker: `alive` is
+    False from then on.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
+        package = Path(nanoinfer.__file__).parent
+        here = {"", str(Path.cwd())}
+        path = [str(package.parent), *(entry for entry in sys.path if entry not in here)]
+        command = [sys.executable, "-I", str(package / "course" / "worker.py")]
+        self._process = subprocess.Popen(
+            [*command, json.dumps({"path": path, "device": device})],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=os.name == "posix",
+            env={name: os.environ[name] for name in PASSED if name in os.environ} | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self._frames: queue.Queue[tuple[dict[str, Any], bytes] | str | None] = queue.Queue()
+        self._package = str(package) + os.sep
+        self._printed = ""
+        self._ready, self._dead = False, False
+        self.seen = Seen()
+        for target in (self._read, self._drain):
+            threading.Thread(target=target, daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        return not self._dead
+
+    def load(self, path: Path, function: str, refuse: Sequence[tuple[str, int, str]] = ()) -> Loaded | Outcome | None:
+        """Run the learner's file; None where it has no such function. refuse: file, line and name of functions."""
+        self.seen, self._printed = Seen(), ""
+        asked = {"op": "load", "path": str(path), "function": function, "package": self._package, "refuse": refuse}
+        reply = self._ask(asked, [], 20.0, ())
+        if not isinstance(reply, tuple):
+            return reply
+        header = reply[0]
+        if header["op"] == "loaded":
+            return Loaded(tuple(header["lines"]), tuple(header["files"]))
+        return None if header["op"] == "missing" else _raised(header)
+
+    def call(self, asked: Call, limit_s: float) -> Outcome:
+        """The outcome of one call of the loaded function."""
+        packer = wire.Packer()
+        header = {"op": "call", "args": packer.pack(list(asked.args))}
+        reply = self._ask(header, packer.bodies, limit_s, packer.functions)
+        if not isinstance(reply, tuple):
+            return reply
+        header, body = reply
+        self.seen.lines |= set(header["lines"])
+        self.seen.parts |= set(header["parts"])
+        if header["op"] == "refused":
+            return Refused(str(header["name"]))
+        if header["op"] == "raised":
+            return _raised(header)
+        value = wire.Unpacker(body).unpack(header["value"])
+        return Returned(value, asked.observe() if asked.observe else None)
+
+    def printed(self) -> str:
+        """What the learner's code has printed since it was loaded, at most KEPT characters."""
+        return self._printed
+
+    def close(self) -> None:
+        """End the process, and everything that it started."""
+        self._dead = True
+        with contextlib.suppress(OSError):
+            if os.name == "posix":
+                os.killpg(self._process.pid, signal.SIGKILL)
+            else:
+                self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _ask(
+        self, header: dict[str, Any], bodies: list[bytes], limit_s: float, functions: Sequence[Callable[..., Any]]
+    ) -> tuple[dict[str, Any], bytes] | Outcome:
+        """Send a request; answer the worker's own requests until the reply comes."""
+        if not self._ready:
+            first = self._next(time.monotonic() + START_LIMIT_S, START_LIMIT_S)
+            if not isinstance(first, tuple):
+                return first
+            self._ready = True
+        deadline = time.monotonic() + limit_s
+        try:
+            wire.send(self._stdin(), header, bodies)
+            while True:
+                frame = self._next(deadline, limit_s)
+                if not isinstance(frame, tuple) or frame[0].get("op") != "ask":
+                    return frame
+                wire.send(self._stdin(), *self._answer(frame[0], frame[1], functions))
+        except OSError:
+            return self._crashed()
+        except (wire.WireError, KeyError, TypeError, ValueError, IndexError) as error:
+            self.close()
+            return Crashed(f"it sent a message that cannot be read ({type(error).__name__}: {error})")
+
+    def _stdin(self) -> Any:
+        return self._process.stdin
+
+    def _answer(
+        self, asked: dict[str, Any], body: bytes, functions: Sequence[Callable[..., Any]]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        args = wire.Unpacker(body).unpack(asked["args"])
+        try:
+            value = functions[asked["function"]](*args)
+        except Exception as error:
+            return {"op": "raised", "message": str(error)[:600]}, []
+        packer = wire.Packer()
+        return {"op": "value", "value": packer.pack(value)}, packer.bodies
+
+    def _next(self, deadline: float, limit_s: float) -> tuple[dict[str, Any], bytes] | Outcome:
+        try:
+            frame = self._frames.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            self.close()
+            return Hung(limit_s)
+        if frame is None:
+            return self._crashed()
+        if isinstance(frame, str):
+            self.close()
+            return Crashed(frame)
+        return frame
+
+    def _crashed(self) -> Crashed:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        code = self._process.returncode
+        self.close()
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                return Crashed(f"the process was ended by {signal.Signals(-code).name}")
+        return Crashed(f"the process ended with exit code {code}")
+
+    def _read(self) -> None:
+        """Frames into the queue, in a thread of its own: a wait with a limit works the same on every system."""
+        stream = self._process.stdout
+        assert stream is not None
+        try:
+            while (frame := wire.receive(stream)) is not None:
+                self._frames.put(frame)
+            self._frames.put(None)
+        except wire.WireError as error:
+            self._frames.put(str(error))
+        except (OSError, ValueError):  # closed by `close`
+            self._frames.put(None)
+
+    def _drain(self) -> None:
+        """What the learner's code prints, kept as far as it is short, so that the pipe never fills up."""
+        stream = self._process.stderr
+        assert stream is not None
+        with contextlib.suppress(OSError, ValueError):
+            while data := os.read(stream.fileno(), 65536):
+                self._printed = (self._printed + data.decode("utf-8", "replace"))[:KEPT]
+
+
+def _raised(header: dict[str, Any]) -> Raised:
+    return Raised(str(header["kind"]), str(header["message"]), str(header["where"]))

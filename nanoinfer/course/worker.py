@@ -1,0 +1,31 @@
+"""The script of a worker process: an isolated Python that runs a learner's code and knows no expected value.
+
+The two pipes to the parent are taken out of the learner's reach before anything else is imported: what his code prints
+goes to a pipe of its own, and his standard input is empty.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main() -> None:
+    """Serve requests until the parent closes the pipe."""
+    settings = json.loads(sys.argv[1])
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    sys.dont_write_bytecode = True
+    sys.path[:0] = [entry for entry in settings["path"] if entry not in sys.path]
+    import torch
+
+    from nanoinfer.course.server import Server
+
+    torch.set_num_threads(1)
+    Server(requests, replies, settings["device"]).serve()
+
+
+if __name__ == "__main__":
+    main()
