@@ -75,6 +75,16 @@ class Stats:
     capture_s: float = 0.0
     graph_bytes: int = 0  # what captures took of the device's memory, as the driver counts
 
+    @property
+    def hit_rate(self) -> float:
+        """Share of decode steps that were replayed."""
+        return self.replayed_steps / max(1, self.decode_steps)
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the rows of replayed decode steps that were nobody's."""
+        return self.padding_rows / max(1, self.replayed_rows)
+
 
 class Engine:
     """Runs requests over one model and one memory.

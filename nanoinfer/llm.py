@@ -31,6 +31,7 @@ ENGINES = ("naive", "dense", "paged", "dense-graph", "paged-graph")
 LAG = 2  # steps that the host is behind a device that replays graphs
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_MODEL = "small"
+DEFAULT_MAX_BATCH = 64
 
 
 def check_arguments(
@@ -87,7 +88,7 @@ class LLM:
         engine: str = "auto",
         device: str | None = None,
         dtype: str | torch.dtype | None = None,
-        max_batch: int = 64,
+        max_batch: int = DEFAULT_MAX_BATCH,
         max_len: int | None = None,
         block_size: int = 16,
         kv_blocks: int | None = None,
@@ -256,7 +257,7 @@ class LLM:
             from nanoinfer.fused import FusedOps
 
             model = copy(model)  # the same weights
-            model.ops = FusedOps(model.device)
+            model.ops = FusedOps()
             samplers = Samplers(sampling_kernels.greedy, sampling_kernels.sample, sampling_kernels.sample)
         return Engine(
             model,

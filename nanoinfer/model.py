@@ -62,6 +62,10 @@ class TorchOps:
     def linear_gelu(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.gelu(self.linear(x, weight, bias), approximate="tanh")  # `gelu_new`
 
+    def linear_update(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """A linear map whose result goes into `add_norm` and nowhere else, in whatever form `add_norm` takes it."""
+        return self.linear(x, weight, bias)
+
     def head(self, x: Tensor, weight: Tensor) -> Tensor:
         """Logits, in any dtype that holds them exactly, of x (N, C) and the token embedding (rows, C)."""
         return F.linear(x, weight).float()
@@ -168,21 +172,19 @@ class GPT2(nn.Module):
         (B, T), C = step.token_ids.shape, self.config.n_embd
         x = F.embedding(step.token_ids, self.wte.weight).view(B * T, C)  # but for attention, no token knows of another
         update = F.embedding(step.positions, self.wpe.weight).view(B * T, C)
+        ops = self.ops
         for layer, block in enumerate(cast(Iterable[Block], self.h)):
             x, h = self.add_norm(x, update, block.ln_1)
-            qkv = self.linear(h, block.attn.c_attn)  # (B * T, 3 * C)
+            qkv = ops.linear(h, block.attn.c_attn.weight, block.attn.c_attn.bias)  # (B * T, 3 * C)
             q, k, v = qkv.view(B, T, 3, self.config.n_head, self.config.head_size).unbind(2)  # (B, T, H, D) each
             y = memory.attend(layer, q, k, v).reshape(B * T, C)  # heads side by side
-            update = self.linear(y, block.attn.c_proj)
+            update = ops.linear_update(y, block.attn.c_proj.weight, block.attn.c_proj.bias)
 
             x, h = self.add_norm(x, update, block.ln_2)
-            h = self.ops.linear_gelu(h, block.mlp.c_fc.weight, block.mlp.c_fc.bias)  # (B * T, 4 * C)
-            update = self.linear(h, block.mlp.c_proj)
+            h = ops.linear_gelu(h, block.mlp.c_fc.weight, block.mlp.c_fc.bias)  # (B * T, 4 * C)
+            update = ops.linear_update(h, block.mlp.c_proj.weight, block.mlp.c_proj.bias)
         _, h = self.add_norm(x, update, self.ln_f)
         return h.view(B, T, C)
-
-    def linear(self, x: Tensor, matrix: Matrix) -> Tensor:
-        return self.ops.linear(x, matrix.weight, matrix.bias)
 
     def add_norm(self, x: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
         return self.ops.add_norm(x, update, norm.weight, norm.bias, self.config.layer_norm_epsilon)

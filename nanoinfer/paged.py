@@ -82,6 +82,7 @@ class PagedCache:
         # A row of its own for padding rows of a prefill; like all that is not in use, it names the null block.
         self.tables = torch.full((max_batch + 1, self._blocks_of(max_len)), NULL, dtype=torch.int32, device=device)
         self._splits_done = torch.zeros(max_batch * config.n_head, dtype=torch.int32, device=device)
+        self._column = torch.arange(max_len, device=device)
         self.allocator = BlockAllocator(blocks)
         self._owned: list[list[int]] = [[] for _ in range(max_batch)]  # blocks of each row, in order
         self._promised = [0] * max_batch  # blocks that each row may come to own
@@ -147,10 +148,9 @@ class PagedCache:
     def begin(self, step: Step) -> Step:
         """Say once for all layers where this step writes and what it reads. The model sees the new tokens alone."""
         self._step, self._tables = step, self.tables[step.rows]  # (B, width); a view in decode
-        column = torch.arange(step.positions.shape[1], device=step.positions.device)
-        real = column <= step.last[:, None]  # (B, T) columns that are no padding
+        real = self._column[: step.positions.shape[1]] <= step.last[:, None]  # (B, T) columns that are no padding
         block = self._tables.gather(1, step.positions // self.block_size)  # (B, T)
-        slots = block * self.block_size + step.positions % self.block_size
+        slots = torch.add(step.positions % self.block_size, block, alpha=self.block_size)
         self._slots = torch.where(real, slots, NULL).view(-1)  # (B * T,) padding goes to the null block
         # A row without a real column is nobody's, and reads one slot: the null block's, through its empty table.
         self._lengths = step.positions.gather(1, step.last.clamp(min=0)[:, None]).squeeze(1) + 1  # (B,)

@@ -1,9 +1,9 @@
 """Sampling without sorting: one launch chooses the next token of every row, by the rule of sampling.py. Chapter 4.
 
 A sort of 50,257 logits costs more than the model. Top-k and top-p need no order, only the lowest logit that is kept,
-and bisection finds it. Two things make it cheap: what cannot be kept is left out first, so that the search runs over a
-short list; and noise is made for the list alone. Search by a pivot: FlashInfer, "Sorting-Free GPU Kernels for LLM
-Sampling", 2025. A short list before it: "Qrita", arXiv 2602.01518, section 3.
+and bisection finds it. Two things make it cheap: what is surely not kept is left out first, so that the search runs
+over a short list, and noise is made for the list alone. Search by a pivot: FlashInfer, "Sorting-Free GPU Kernels for
+LLM Sampling", 2025. A short list before it: "Qrita", arXiv 2602.01518.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor
 
 from nanoinfer.state import BatchState
 
-TILE = 8192  # logits of a row that a program reads at a time
-FEW = 2048  # of its list
-GROUPS = 256  # of ids; see `_list`
-ROOM = 4096  # candidates that a row's list has room for
+TILE = 8192  # logits of a row that a program reads at a time, and that its list has room for
+FEW = 2048  # of the list
+GROUPS = 64  # of logits, each with one in the list at least
+WARPS = 16
 
 
 @triton.jit
 def _mix(x):
-    """`sampling.mix`, in arithmetic of 32 bits."""
+    """`sampling.mix` in 32 bits."""
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     return x ^ (x >> 16)
@@ -46,117 +46,128 @@ def _gumbel(seed, step, ids):
 
 
 @triton.jit
-def _read(source, n, start, TILE: tl.constexpr):
-    """The next TILE of n logits, as float32; past the end -inf, which nothing chooses."""
+def _read(logits, n, start, TILE: tl.constexpr):
+    """The next TILE of n logits, as float32; past the end -inf, which is never chosen."""
     at = start + tl.arange(0, TILE)
-    return tl.load(source + at, mask=at < n, other=-float("inf")).to(tl.float32)
+    return tl.load(logits + at, mask=at < n, other=-float("inf")).to(tl.float32)
 
 
 @triton.jit
-def _weight(source, n, lowest, highest, heat, BY_MASS: tl.constexpr, TILE: tl.constexpr):
-    """How many of n logits score as high as the logit `lowest`; BY_MASS: their exp(score - highest score), summed."""
+def _weight(logits, n, lowest, highest, heat, TILE: tl.constexpr):
+    """exp((logit - highest) / heat), summed over those of n logits that reach `lowest`; infinite heat counts them."""
     weight = tl.zeros((TILE,), dtype=tl.float32)
     for start in range(0, n, TILE):
-        logit = _read(source, n, start, TILE)
-        each = tl.exp((logit - highest) / heat) if BY_MASS else 1.0
-        weight += tl.where(tl.div_rn(logit, heat) >= tl.div_rn(lowest, heat), each, 0.0)
+        logit = _read(logits, n, start, TILE)
+        weight += tl.where(logit >= lowest, tl.exp((logit - highest) / heat), 0.0)
     return tl.sum(weight, 0)
 
 
 @triton.jit
-def _search(row, source, n, low, highest, target, heat, V, BY_MASS: tl.constexpr, TILE: tl.constexpr):
-    """The highest logit for which `_weight` reaches `target`, looked for in a list, and in the row if that is too short.
+def _search(row, V, logits, n, low, highest, heat, target, TILE: tl.constexpr):
+    """The highest logit such that all that reach it weigh `target`; before it, the logits where that holds.
 
-    Bisection ends where the logits' dtype has no number between low and high: 16 bits take some 7 passes, 32 some 22.
+    These are the n of a list, if all in it that reach `low` weigh enough, or else the V of the row. Bisection ends where
+    the logits' dtype has no number between low and high: 16 bits take some 7 passes, 32 some 22.
     """
-    while (_weight(source, n, low, highest, heat, BY_MASS, TILE) < target) & (low > -float("inf")):
-        source, n, low = row, V, 2 * low - highest - heat
+    while (low > -float("inf")) & (_weight(logits, n, low, highest, heat, TILE) < target):
+        logits, n, low = row, V, 8 * low - 7 * highest - 1
     high, middle = float("inf"), highest
-    while (low < middle) & (middle < high):  # a NaN ends it
-        if _weight(source, n, middle, highest, heat, BY_MASS, TILE) >= target:
+    while (low < middle) & (middle < high):  # a NaN ends it too
+        if _weight(logits, n, middle, highest, heat, TILE) >= target:
             low = middle
         else:
             high = middle
         middle = (0.5 * low + 0.5 * high).to(row.dtype.element_ty).to(tl.float32)
-    return source, n, low
+    return logits, n, low
 
 
 @triton.jit
-def _list(row, near, ids, heat, V, TILE: tl.constexpr, GROUPS: tl.constexpr, ROOM: tl.constexpr):
-    """Write the best ids of a row and their logits into its list; return the number, the lowest and the highest.
+def _token(lanes, start, n, V: tl.constexpr, LANES: tl.constexpr, TILE: tl.constexpr):
+    """The ids that stand at the next TILE of n places of a list: lane by lane, each with its ids in order."""
+    at, EACH = start + tl.arange(0, TILE), tl.cdiv(V, LANES)
+    return tl.load(lanes + at // EACH, mask=at < n, other=0) + at % EACH * LANES
 
-    Each group of ids, those that are equal modulo GROUPS, has a highest logit; what reaches the lowest of these is
-    listed. That makes GROUPS * ln(GROUPS) ids or so, and GROUPS at least.
+
+@triton.jit
+def _list(row, near, lanes, V: tl.constexpr, TILE: tl.constexpr, FEW: tl.constexpr, GROUPS: tl.constexpr):
+    """Copy the highest logits of a row into its list: how many, above which logit it has all, and the highest.
+
+    Ids that are equal modulo TILE are a lane, lanes that are equal modulo GROUPS a group. The bound is the lowest of the
+    groups' highest logits, and lanes in which an id reaches it are listed. So GROUPS ids do at least, and about
+    GROUPS * ln(GROUPS) on average. More than there is room for count as none.
     """
-    tops = tl.full((TILE,), -float("inf"), tl.float32)
+    tops = tl.full((TILE,), -float("inf"), tl.float32)  # the highest logit of each lane
     for start in range(0, V, TILE):
         tops = tl.maximum(tops, _read(row, V, start, TILE))
-    tops = tl.max(tl.reshape(tops, (TILE // GROUPS, GROUPS)), 0)
-    low, n = tl.min(tops, 0), 0
-    for start in range(0, V, TILE):
-        logit = _read(row, V, start, TILE)
-        enough = tl.div_rn(logit, heat) >= tl.div_rn(low, heat)
-        place = n + tl.cumsum(enough.to(tl.int32), 0) - 1
-        tl.store(near + place, logit.to(near.dtype.element_ty), mask=enough & (place < ROOM))
-        tl.store(ids + place, start + tl.arange(0, TILE), mask=enough & (place < ROOM))
-        n += tl.sum(enough.to(tl.int32), 0)
-    tl.debug_barrier()  # what one thread has written another reads
-    return n, low, tl.max(tops, 0)
+    groups = tl.max(tl.reshape(tops, (TILE // GROUPS, GROUPS)), 0)
+    highest = tl.max(groups, 0)
+    bound = tl.minimum(tl.min(tl.where(groups > -float("inf"), groups, float("inf")), 0), highest)
+
+    chosen = (tops >= bound).to(tl.int32)
+    tl.store(lanes + tl.cumsum(chosen, 0) - 1, tl.arange(0, TILE), mask=chosen > 0)
+    n = tl.sum(chosen, 0) * tl.cdiv(V, TILE)
+    n = tl.where(n <= TILE, n, 0)
+    tl.debug_barrier()  # what one thread has written, others read
+    for start in range(0, n, FEW):
+        at, token = start + tl.arange(0, FEW), _token(lanes, start, n, V, TILE, FEW)
+        tl.store(near + at, tl.load(row + token, mask=token < V, other=-float("inf")), mask=at < n)
+    tl.debug_barrier()
+    return n, bound, highest
 
 
 @triton.jit
 def _sample_kernel(
-    logits, stride, temperatures, top_ks, top_ps, seeds, steps, lists, list_ids, tokens,
-    V: tl.constexpr, TILE: tl.constexpr, FEW: tl.constexpr, GROUPS: tl.constexpr, ROOM: tl.constexpr,
+    row, stride, temperatures, top_ks, top_ps, seeds, steps, near, lanes, tokens,
+    V: tl.constexpr, TILE: tl.constexpr, FEW: tl.constexpr, GROUPS: tl.constexpr, GREEDY: tl.constexpr,
 ):  # fmt: skip
     """Program b chooses row b's token."""
     b = tl.program_id(0).to(tl.int64)
-    row, near, ids = logits + b * stride, lists + b * ROOM, list_ids + b * ROOM
-    temperature = tl.load(temperatures + b) if ROOM else 0.0
+    row, near, lanes = row + b * stride, near + b * TILE, lanes + b * TILE
+    temperature = 0.0 if GREEDY else tl.load(temperatures + b)
     k, p, seed, step = tl.load(top_ks + b), tl.load(top_ps + b), tl.load(seeds + b), tl.load(steps + b)
-    heat = tl.where(temperature > 0, temperature, 1.0)
     k = tl.where(k < V, k, 0)
-    source, n, lowest = row, V, -float("inf")
+    logits, n, lowest = row, V, -float("inf")
     if (temperature > 0) & ((k > 0) | (p < 1)):
-        n, lowest, highest = _list(row, near, ids, heat, V, TILE, GROUPS, ROOM)
-        if n <= ROOM:
-            source = near
-        else:
-            n = V
+        n, lowest, highest = _list(row, near, lanes, V, TILE, FEW, GROUPS)
+        logits = near
         if k > 0:
-            source, n, lowest = _search(row, source, n, lowest, highest, k, heat, V, False, FEW)
-            mass = _weight(source, n, lowest, highest, heat, True, FEW)
+            logits, n, lowest = _search(row, V, near, n, lowest, highest, float("inf"), k, FEW)
+            mass = _weight(logits, n, lowest, highest, temperature, FEW)
         else:
-            mass = _weight(row, V, -float("inf"), highest, heat, True, FEW)
+            mass = _weight(row, V, -float("inf"), highest, temperature, FEW)
         if p < 1:
-            source, n, lowest = _search(row, source, n, lowest, highest, p * mass, heat, V, True, FEW)
+            logits, n, lowest = _search(row, V, logits, n, lowest, highest, temperature, p * mass, FEW)
+
     best = tl.full((FEW,), -float("inf"), tl.float32)
     best_id = tl.zeros((FEW,), dtype=tl.int32)
     for start in range(0, n, FEW):
-        score = tl.div_rn(_read(source, n, start, FEW), heat)
         token = start + tl.arange(0, FEW)
-        token = tl.load(ids + token, mask=(token < n) & (n <= ROOM), other=token)  # FIXME
-        kept = score >= tl.div_rn(lowest, heat)
+        if n < V:
+            token = _token(lanes, start, n, V, TILE, FEW)
+        logit = _read(logits, n, start, FEW)
+        score = logit
         if temperature > 0:
-            score += _gumbel(seed, step, token)
-        better = kept & (score > best)
+            score = tl.div_rn(logit, temperature) + _gumbel(seed, step, token)
+        better = (logit >= lowest) & ((score > best) | (score == best) & (token < best_id))
         best, best_id = tl.where(better, score, best), tl.where(better, token, best_id)
-    tl.store(tokens + b, tl.min(tl.where(best == tl.max(best, 0), best_id, 2**31 - 1), 0))
+    tl.store(tokens + b, tl.min(tl.where(best == tl.max(best, 0), best_id, V), 0))
 
 
-def sample(logits: Tensor, rows: BatchState, room: int = ROOM) -> Tensor:
-    """Logits (B, V) -> tokens (B,)."""
-    (B, V), device = logits.shape, logits.device
-    lists = torch.empty(B, room, dtype=logits.dtype, device=device)
-    ids = torch.empty(B, room, dtype=torch.int32, device=device)
-    tokens = torch.empty(B, dtype=torch.int64, device=device)
-    _sample_kernel[(B,)](
-        logits, logits.stride(0), rows.temperature, rows.top_k, rows.top_p, rows.seed, rows.step, lists, ids, tokens,
-        V=V, TILE=TILE, FEW=FEW if room else TILE, GROUPS=GROUPS, ROOM=room, num_warps=16,
-    )  # fmt: skip
-    return tokens
+def sample(logits: Tensor, rows: BatchState) -> Tensor:
+    return _launch(logits, rows, False)
 
 
 def greedy(logits: Tensor, rows: BatchState) -> Tensor:
-    """Logits (B, V) -> tokens (B,)."""
-    return sample(logits, rows, 0)
+    return _launch(logits, rows, True)
+
+
+def _launch(logits: Tensor, rows: BatchState, greedy: bool) -> Tensor:
+    (B, V), device = logits.shape, logits.device
+    near = torch.empty(B, TILE, dtype=logits.dtype, device=device)
+    lanes = torch.empty(B, TILE, dtype=torch.int32, device=device)
+    tokens = torch.empty(B, dtype=torch.int64, device=device)
+    _sample_kernel[(B,)](
+        logits, logits.stride(0), rows.temperature, rows.top_k, rows.top_p, rows.seed, rows.step, near, lanes, tokens,
+        V=V, TILE=TILE, FEW=TILE if greedy else FEW, GROUPS=GROUPS, GREEDY=greedy, num_warps=WARPS,
+    )  # fmt: skip
+    return tokens

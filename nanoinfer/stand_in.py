@@ -41,9 +41,8 @@ UNSEEN = (
 WAITS = "the host would wait for the device"
 SHAPES = f"a shape depends on values, and {WAITS}"
 UPLOADS = f"the host's data would be copied, and {WAITS}"
-BY_VALUE = {"aten::_local_scalar_dense", "aten::equal", "aten::allclose"}
 # What makes no operation on a CPU, so that the dispatcher cannot see it.
-HOST = (
+HOST: tuple[tuple[Any, str, str], ...] = (
     *((Tensor, name, WAITS) for name in ("tolist", "cpu", "numpy", "__array__", "__repr__")),
     (torch, "tensor", UPLOADS),
     (torch.cuda, "synchronize", WAITS),
@@ -140,7 +139,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._check(func, args)
         if torch.Tag.inplace_view in func.tags:  # another shape for the same memory
             return run()
-        again, known = _frozen(run), _by_address([args, kwargs])
+        again, old = _frozen(run), _by_address([args, kwargs])
         given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | run.keywords
         written = [given.get(a.name) for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
         self._keep(_by_address(written))
@@ -149,9 +148,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._states.append((generator, generator.get_state()))
             again = partial(_draw_again, again, *self._states[-1])
         result = run()
-        places = [
-            t.detach() if isinstance(t, Tensor) and _address(t) not in known else None for t in tree_leaves(result)
-        ]
+        places = [t.detach() if isinstance(t, Tensor) and _address(t) not in old else None for t in tree_leaves(result)]
         self._made |= (made := _by_address(places))
         if (made or written) and "empty" not in func._schema.name:  # more than a view or an allocation
             self.graph._note(str(func), partial(_run_again, again, places))
@@ -162,8 +159,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func._schema.name
         by_mask = "index" in name and any(t.dtype == torch.bool for t in _by_address(args[1]).values())
         by_number = not self._numbers.keys().isdisjoint(_by_address(args))
-        if name in BY_VALUE:
-            self.refuse(f"{func} (.item(), int(), bool(), if)", WAITS)
+        if name in {"aten::_local_scalar_dense", "aten::equal", "aten::allclose"}:
+            self.refuse(str(func), f"a value goes to Python (.item(), int(), bool(), if), and {WAITS}")
         if by_mask and not by_number:  # `x[mask] = 0` is a kernel of its own, which needs no indices
             self.refuse(f"{func} by a mask", SHAPES)
         if torch.Tag.dynamic_output_shape in func.tags and name != "aten::index":
@@ -183,7 +180,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._escaped |= known
             else:
                 self._keep(known)
-                self.graph._note(f"triton.{kernel.__name__}", _frozen(partial(run, *args, **kwargs)))
+                self.graph._note(f"triton.{kernel.fn.__name__}", _frozen(partial(run, *args, **kwargs)))
             run(*args, **kwargs)
 
     def _keep(self, tensors: dict[int, Tensor]) -> None:

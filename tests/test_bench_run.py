@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import bench.entrant
 import bench.run
-from bench.contestants import PEERS, Missing
+from bench.contestants import OTHERS, Limits, Missing
 from bench.presets import Preset, floor_seconds
 from bench.records import Report
 from bench.run import Benchmark
@@ -79,8 +80,9 @@ class Stage:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     made = Stage(Clock(), tmp_path / "stub.json")
     model = random_model(TINY, 0, device=torch.device("cpu"))
-    monkeypatch.setattr(bench.run, "time", made.clock)
-    monkeypatch.setattr(bench.run, "gc", SimpleNamespace(collect=lambda: 0))  # of a test's whole process: slow
+    for module in (bench.run, bench.entrant):
+        monkeypatch.setattr(module, "time", made.clock)
+    monkeypatch.setattr(bench.entrant, "gc", SimpleNamespace(collect=lambda: 0))  # of a test's whole process: slow
     monkeypatch.setattr(bench.run, "copy_bandwidth", lambda device: 1e9)
     monkeypatch.setattr(bench.run, "import_seconds", lambda: 1.0)
     monkeypatch.setattr(bench.run, "commit", lambda: "0123456789ab")
@@ -88,7 +90,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(bench.run, "load_model", lambda *a, **k: model)
     for name in ("one", "two"):
         stub = Stub(name, made.clock, lambda call: made.before(call))  # noqa: PLW0108  # looked up at the call
-        monkeypatch.setitem(PEERS, name, lambda stub=stub: lambda model, max_len: stub)
+        monkeypatch.setitem(OTHERS, name, lambda stub=stub: lambda model, limits: stub)
     return made
 
 
@@ -182,10 +184,10 @@ def test_a_failure_is_recorded_with_its_reason(stage: Stage) -> None:
 
 
 def test_a_missing_peer_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(model: object, max_len: int) -> None:
+    def missing(model: object, limits: Limits) -> None:
         raise Missing("two is not installed")
 
-    monkeypatch.setitem(PEERS, "two", lambda: missing)  # type: ignore[arg-type, return-value]
+    monkeypatch.setitem(OTHERS, "two", lambda: missing)  # type: ignore[arg-type, return-value]
     report = stage.run()
     assert [(r.status, r.reason) for r in report.find(engine="two")] == [("missing", "two is not installed")] * 3
     assert {r.status for r in report.find(engine="one")} == {"ok"}
@@ -194,7 +196,7 @@ def test_a_missing_peer_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -
 def test_tokens_are_recounted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that gives fewer tokens than it was asked for is no fast engine."""
     lazy = SimpleNamespace(generate=lambda prompts, new_tokens: [[1] * (new_tokens - 1) for _ in prompts])
-    monkeypatch.setitem(PEERS, "one", lambda: lambda model, max_len: lazy)
+    monkeypatch.setitem(OTHERS, "one", lambda: lambda model, limits: lazy)
     with pytest.raises(AssertionError, match="one gave 4 tokens, not 5 a row"):
         stage.run()
 

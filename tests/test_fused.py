@@ -44,7 +44,7 @@ def tensor(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0, scale
 def fused() -> TorchOps:
     from nanoinfer.fused import FusedOps
 
-    return FusedOps(torch.device(DEVICE))
+    return FusedOps()
 
 
 @here
@@ -70,41 +70,58 @@ def test_linear(M: int, K: int, N: int, dtype: torch.dtype) -> None:
         pytest.skip("Triton's interpreter multiplies the bits of bfloat16 as integers")
     x, weight = tensor(M, K, dtype=dtype), tensor(K, N, dtype=dtype, seed=1, scale=K**-0.5)
     bias, ops = tensor(N, dtype=dtype, seed=2), fused()
-    for name in ("linear", "linear_gelu"):
-        got, expected = getattr(ops, name)(x, weight, bias), getattr(TorchOps(), name)(x, weight, bias)
-        torch.testing.assert_close(got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-        again = getattr(ops, name)(x, weight, bias)
-        assert torch.equal(got, again)  # parts are summed in order, whoever arrives last
-    assert not ops._arrived.any()  # type: ignore[attr-defined]
+    expected = TorchOps().linear_gelu(x, weight, bias)
+    torch.testing.assert_close(ops.linear_gelu(x, weight, bias), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    update = ops.linear_update(x, weight, bias)
+    parts = update.sum(0) if update.dim() == 3 else update
+    expected = TorchOps().linear_update(x, weight, bias)
+    torch.testing.assert_close(parts.to(dtype), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@here
+def test_an_update_in_parts_is_added_up() -> None:
+    """What `linear_update` gives, `add_norm` takes: together they are the plain operations."""
+    x, y, weight, bias = tensor(3, 48), tensor(3, 192, seed=1), tensor(192, 48, seed=2, scale=0.1), tensor(48, seed=3)
+    norm, ops, plain = (tensor(48, seed=4), tensor(48, seed=5), 1e-5), fused(), TorchOps()
+    update = ops.linear_update(y, weight, bias)
+    assert update.shape == (8, 3, 48)
+    expected = plain.add_norm(x, plain.linear_update(y, weight, bias), *norm)
+    for got, wanted in zip(ops.add_norm(x, update, *norm), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
 
 
 @here
 def test_many_rows_are_pytorchs_own() -> None:
     x, weight, bias = tensor(65, 32), tensor(32, 64, seed=1), tensor(64, seed=2)
-    assert torch.equal(fused().linear(x, weight, bias), TorchOps().linear(x, weight, bias))
+    assert torch.equal(fused().linear_gelu(x, weight, bias), TorchOps().linear_gelu(x, weight, bias))
+    assert torch.equal(fused().linear_update(x, weight, bias), TorchOps().linear_update(x, weight, bias))
 
 
 @here
 def test_the_comparison_can_fail() -> None:
     """One input dropped, and a bias forgotten, are far outside the tolerance."""
     x, weight, bias = tensor(2, 96), tensor(96, 64, seed=1, scale=0.1), tensor(64, seed=2)
-    good = fused().linear(x, weight, bias)
+    good = fused().linear_update(x, weight, bias)
     shorter = x.clone()
     shorter[:, -1] = 0
-    assert float((fused().linear(shorter, weight, bias) - good).abs().max()) > 1e-3
-    assert float((fused().linear(x, weight, torch.zeros_like(bias)) - good).abs().max()) > 1e-3
+    assert float((fused().linear_update(shorter, weight, bias) - good).abs().max()) > 1e-3
+    assert float((fused().linear_update(x, weight, torch.zeros_like(bias)) - good).abs().max()) > 1e-3
 
 
 SIGNATURES = {
     "_add_norm_kernel": (
         {"x": "*fp16", "update": "*fp16", "weight": "*fp16", "bias": "*fp16", "x_out": "*fp16", "h_out": "*fp16",
-         "eps": "fp32", "update_stride": "i32"},
-        {"C": 1600, "C_POWER": 2048},
+         "eps": "fp32", "N": "i32"},
+        {"PARTS": 4, "C": 1600, "C_POWER": 2048},
     ),
     "_linear_kernel": (
-        {"x": "*fp16", "weight": "*fp16", "bias": "*fp16", "out": "*fp16", "parts": "*fp32", "arrived": "*i32",
-         "M": "i32", "N": "i32", "K": "i32"},
-        {"M_POWER": 64, "COLUMNS": 32, "STEP": 64, "SPLITS": 4, "GELU": True, "STAGES": 5},
+        {"x": "*fp16", "weight": "*fp16", "bias": "*fp16", "out": "*fp16", "M": "i32", "N": "i32",
+         "K": "i32"},
+        {"M_POWER": 64, "COLUMNS": 32, "STEP": 64, "SPLITS": 1, "GELU": True, "STAGES": 5},
+    ),
+    "_linear_kernel wide": (
+        {"x": "*fp16", "weight": "*fp16", "bias": "*fp16", "out": "*fp16", "M": "i32", "N": "i32", "K": "i32"},
+        {"M_POWER": 32, "COLUMNS": 32, "STEP": 128, "SPLITS": 1, "GELU": True, "STAGES": 5},
     ),
 }  # fmt: skip
 
@@ -120,7 +137,7 @@ def test_compiles_without_a_gpu(name: str, capability: int) -> None:
     from nanoinfer import fused
 
     pointers, constants = SIGNATURES[name]
-    source = ASTSource(getattr(fused, name), pointers | dict.fromkeys(constants, "constexpr"), constants)
+    source = ASTSource(getattr(fused, name.split()[0]), pointers | dict.fromkeys(constants, "constexpr"), constants)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
     assert len(compiled.asm["cubin"]) > 1000
     assert compiled.metadata.shared <= {75: 64, 80: 100, 90: 227}[capability] * 1024

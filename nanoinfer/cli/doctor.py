@@ -98,14 +98,15 @@ def engines(problem: str | None, gpu: bool, triton: dict[str, Any]) -> list[dict
     """Each engine of this version: whether it runs here, and what it lacks or how it runs."""
     found = []
     for name in ENGINES:
-        remedy, note = problem, None
-        if remedy is None and name.endswith("-graph") and not gpu:
-            remedy = "needs a CUDA GPU, for CUDA graphs"
-        elif remedy is None and name.startswith("paged"):
+        remedy, notes = problem, []
+        if remedy is None and name.startswith("paged"):
             if gpu and triton["version"] is None:
                 remedy = f"needs Triton on a GPU: {triton['remedy']}"
             elif not gpu:
-                note = "on a CPU the kernels' PyTorch twins run" + (", or Triton's interpreter" * triton["interpret"])
+                notes.append("the kernels' PyTorch twins run" + (", or Triton's interpreter" * triton["interpret"]))
+        if name.endswith("-graph") and not gpu:
+            notes.append("no step is captured")
+        note = "on a CPU " + " and ".join(notes) if notes and remedy is None else None
         found.append({"name": name, "runs": remedy is None, "remedy": remedy, "note": note})
     return found
 

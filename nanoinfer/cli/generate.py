@@ -13,6 +13,7 @@ from nanoinfer.cli.report import figures, show_stats
 from nanoinfer.cli.sources import check_lengths, from_argument, read_prompts
 from nanoinfer.cli.terminal import Bar, remark
 from nanoinfer.cli.writers import JsonWriter, TextWriter, Writer, run
+from nanoinfer.llm import DEFAULT_MAX_BATCH
 from nanoinfer.requests import MAX_SEED, SamplingParams
 
 EPILOG = """\
@@ -78,6 +79,7 @@ def generate(
             "--max-batch", help="Rows that run at once.", rich_help_panel="Model and engine", show_default="64"
         ),
     ] = None,
+    max_graph_batch: opt.MaxGraphBatch = None,
 ) -> None:
     """Continue a text, printing it as it comes.
 
@@ -91,9 +93,11 @@ def generate(
         temperature, greedy, max_tokens=max_tokens, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos,
         stop=[from_argument(text) for text in stop or ()], stop_token_ids=stop_token_id or (),
     )  # fmt: skip
-    place = opt.Place(model, revision, engine, device, dtype, max_len, max_batch)
+    place = opt.Place(model, revision, engine, device, dtype, max_len, max_batch, max_graph_batch)
     place.check()
     prompts = read_prompts(prompt, file, lines)
+    # Engines with graphs keep a cache for all rows: no more of it than there are prompts.
+    place = dataclasses.replace(place, max_batch=min(max_batch or DEFAULT_MAX_BATCH, len(prompts)))
     each = with_seeds(params, len(prompts))
     check_lengths(prompts, lines, place.model_name, max_len)
     with place.load() as llm:

@@ -80,6 +80,15 @@ MaxLen = Annotated[
     int | None,
     _option("--max-len", help="Context in tokens, prompt included.", panel=_MODEL, show_default="the model's own"),
 ]
+MaxGraphBatch = Annotated[
+    int | None,
+    _option(
+        "--max-graph-batch",
+        help="Rows of the largest captured step, of the engines with graphs; 0 captures nothing.",
+        panel=_MODEL,
+        show_default="what memory allows",
+    ),
+]
 
 
 def sampling(temperature: float | None, greedy: bool, **params: Any) -> SamplingParams:
@@ -108,6 +117,7 @@ class Place:
     dtype: str | None = None
     max_len: int | None = None
     max_batch: int | None = None
+    max_graph_batch: int | None = None
 
     @property
     def model_name(self) -> str:
@@ -124,6 +134,7 @@ class Place:
                 1 if self.max_batch is None else self.max_batch,
                 self.max_len,
                 None,
+                self.max_graph_batch,
             )
         if self.revision == "":
             raise Refused("--revision must name a branch, a tag or a commit, but is empty")
@@ -140,7 +151,9 @@ class Place:
             import torch  # noqa: F401  to tell a broken torch from a refused argument
         except Exception as error:
             raise Failed(f"torch cannot be imported ({error}): `nanoinfer doctor` says what to do") from error
-        given: dict[str, Any] = {"max_len": self.max_len, "max_batch": self.max_batch}
+        given: dict[str, Any] = {
+            "max_len": self.max_len, "max_batch": self.max_batch, "max_graph_batch": self.max_graph_batch,
+        }  # fmt: skip
         if loaded is None:
             given |= {"device": self.device, "dtype": self.dtype, "revision": self.revision}
         more = {name: value for name, value in given.items() if value is not None}

@@ -70,7 +70,8 @@ def figures(done: Sequence[Completion], llm: LLM, greedy: bool) -> str:
 
 def show_stats(llm: LLM) -> None:
     """The LLM's counters, one a line, on standard error."""
-    counters = vars(llm.stats)
+    counters = vars(llm.stats) | {"fallbacks": dict(llm.stats.fallbacks)}
+    counters |= {"hit_rate": f"{llm.stats.hit_rate:.1%}", "padding_share": f"{llm.stats.padding_share:.1%}"}
     width = max(map(len, counters))
     for name, value in counters.items():
         remark(f"{name:<{width}}  {value}")

@@ -52,7 +52,7 @@ def shell(
     Ctrl-C stops a continuation, Ctrl-D leaves.
     """
     params = opt.sampling(temperature, greedy, max_tokens=max_tokens, top_k=top_k, top_p=top_p, seed=seed)
-    where = opt.Place(model, revision, engine, device, dtype, max_len)
+    where = opt.Place(model, revision, engine, device, dtype, max_len, max_batch=1, max_graph_batch=1)
     where.check()
     session = Shell(where, params, quiet)
     if model is None and not quiet:
