@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
-T = TypeVar("T")
+from .text import app, or_exit
 
-app = typer.Typer(help="Measure every engine the same way.", no_args_is_help=True, add_completion=False)
+__all__ = ["app"]
 
-
-@app.callback()
-def bench() -> None:
-    """Measure every engine the same way."""
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the GPU where there is one.")]
 
 
 @app.command()
 def run(
-    preset: Annotated[str, typer.Option(help="laptop, cpu, colab, gpu or full.")] = "laptop",
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the GPU where there is one.")] = None,
+    preset: Annotated[
+        str, typer.Option(help="laptop, cpu, colab, gpu, xl, graphs, ratios, context, compile or full.")
+    ] = "laptop",
+    device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Results file; by default under bench/results/.")] = None,
     models: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
     engines: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
@@ -30,27 +28,31 @@ def run(
     prompt_tokens: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
     new_tokens: Annotated[int | None, typer.Option(min=2)] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    repeats: Annotated[int | None, typer.Option(min=1)] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Timed runs of every case, however long.")] = None,
     budget: Annotated[float | None, typer.Option(help="Seconds that one run of a case may take.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and for how long.")] = False,
 ) -> None:
     """Engines x batch sizes x models: tokens/s, TTFT, memory and the share of the bandwidth floor."""
     from .presets import PRESETS
+    from .progress import Bar
     from .run import Benchmark
 
     if preset not in PRESETS:
         raise typer.BadParameter(f"preset must be one of {', '.join(PRESETS)}, not {preset!r}")
-    chosen = PRESETS[preset].changed(
-        models=tuple(models.split(",")) if models else None,
-        engines=tuple(engines.split(",")) if engines else None,
-        batches=numbers(batches),
-        prompt_tokens=numbers(prompt_tokens),
-        new_tokens=new_tokens,
-        dtype=dtype,
-        repeats=repeats,
-        case_budget_s=budget,
-    )
     try:
-        Benchmark(chosen, device, out or Path("bench/results") / f"{preset}.json").run()
+        chosen = PRESETS[preset].changed(
+            models=tuple(models.split(",")) if models else None,
+            engines=tuple(engines.split(",")) if engines else None,
+            batches=numbers(batches),
+            prompt_tokens=numbers(prompt_tokens),
+            new_tokens=new_tokens,
+            dtype=dtype,
+            repeats=repeats,
+            case_budget_s=budget,
+        )
+        with Bar() as bar:
+            benchmark = Benchmark(chosen, device, out or Path("bench/results") / f"{preset}.json", bar.say, bar.advance)
+            print(benchmark.expect()) if dry_run else benchmark.run()
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -61,33 +63,42 @@ def run(
 
 @app.command()
 def attention(
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the GPU where there is one.")] = None,
+    device: Device = None,
     out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/attention.json"),
 ) -> None:
     """Which SDPA backend runs, with and without a mask; and what the dense cache's read length costs."""
     from .attention import measure
 
-    measure(device, out)
+    or_exit(lambda: measure(device, out))
 
 
 @app.command()
-def plot(
-    results: Annotated[list[Path] | None, typer.Option(help="Results files; by default all of bench/results.")] = None,
-    mine: Annotated[Path | None, typer.Option(help="A results file of yours, laid over the others.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the figures.")] = Path("figures"),
-    engine: Annotated[str | None, typer.Option(help="The one in colour; by default the newest chapter's.")] = None,
+def kernels(
+    device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/kernels.json"),
 ) -> None:
-    """Draw the figures: SVG for light and dark pages, PNG, alt text and a table of the numbers."""
-    from .plot import plot as draw
+    """The paged kernel alone, against SDPA on a dense cache and FlashInfer's: cold L2, inside a graph."""
+    from .kernels import measure
 
-    for path in _or_exit(lambda: draw(results or [], out, engine, mine)):
-        print(path)
+    or_exit(lambda: measure(device, out))
+
+
+@app.command()
+def graphs(
+    device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/graphs.json"),
+    model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
+) -> None:
+    """Chapter 4's costs and gains: the ladder, its start-up, a batch that drains, TTFT by length, sampling."""
+    from .graphs import measure
+
+    or_exit(lambda: measure(device, out, model))
 
 
 @app.command()
 def timeline(
     out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/timeline.json"),
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the GPU where there is one.")] = None,
+    device: Device = None,
     model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
     batch: Annotated[int, typer.Option(min=1)] = 1,
     context: Annotated[int, typer.Option(min=1, help="Tokens of each row before the steps.")] = 128,
@@ -96,87 +107,45 @@ def timeline(
     """One decode step of each engine, by torch's profiler: the host's operators and launches, the GPU's kernels."""
     from .timeline import all_engines, measure
 
-    _or_exit(lambda: measure(device, out, model, batch, context, all_engines(engines)))
+    or_exit(lambda: measure(device, out, model, batch, context, all_engines(engines)))
 
 
 @app.command()
-def compare(first: Path, second: Path) -> None:
-    """Ratios of the second run over the first, with intervals; exit code 1 where they differ beyond the spread."""
-    from .compare import compare as held
-
-    raise typer.Exit(_or_exit(lambda: held(first, second)))
-
-
-@app.command()
-def prose(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit code 1 where a page is stale.")] = False,
-    root: Annotated[Path, typer.Option(help="Folder of the repository.")] = Path("."),
+def memory(
+    device: Device = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/memory.json"),
+    model: Annotated[str | None, typer.Option(help="As in `nanoinfer generate`.")] = None,
+    pool: Annotated[float | None, typer.Option(help="MB of keys and values that both caches get.")] = None,
+    requests: Annotated[int | None, typer.Option(min=1, help="Short ones; 512 on a GPU, 24 on a CPU.")] = None,
 ) -> None:
-    """Fill numbers, tables, excerpts and figures into the pages of the book from results files and the source."""
-    from . import prose as text
+    """What dense and paged caches hold and waste; many short requests in a pool that is too small for dense rows."""
+    from .waste import measure
 
-    if not check:
-        for path in _or_exit(lambda: text.fill(root)):
-            print(f"{path} changed")
-    faults = _or_exit(lambda: text.check(root))
-    for fault in faults:
-        print(fault, file=sys.stderr)
-    raise typer.Exit(1 if faults else 0)
+    or_exit(lambda: measure(device, out, model, None if pool is None else int(pool * 1e6), requests))
 
 
 @app.command()
-def ledger(
-    results: Annotated[Path, typer.Option(help="Results file.")],
-    model: Annotated[str | None, typer.Option(help="Of the file's models; its first one by default.")] = None,
-) -> None:
-    """What each rung adds, gains and loses, as a Markdown table."""
-    from .figures.words import table
-    from .ledger import ledger as rungs
-    from .records import Report
-
-    print("\n".join(_or_exit(lambda: table(*rungs(Report.load(results), model)))))
-
-
-@app.command()
-def structure(out: Annotated[Path, typer.Option(help="Folder of the figure.")] = Path("figures")) -> None:
-    """Lines of code a module, and the import graph by chapter."""
-    from .figures.imports import imports
-    from .figures.style import write
-    from .figures.words import table
-
-    drawing = imports()
-    print("\n".join(table(drawing.header, drawing.rows)))
-    for path in write(drawing, out):
-        print(path)
-
-
-@app.command()
-def schema(out: Annotated[Path, typer.Option(help="Folder.")] = Path(__file__).parent / "schema") -> None:
-    """Write the JSON Schema of every kind of results file."""
-    from .schemas import write
-
-    for path in write(out):
-        print(path)
-
-
-def _or_exit(run: Callable[[], T]) -> T:
-    """What `run` gives; exit code 2 and one sentence where it refuses."""
-    try:
-        return run()
-    except (ValueError, OSError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-
-
-@app.command()
-def kernels(
+def recompiles(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/kernels.json"),
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/recompiles.json"),
+    model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
+    engine: Annotated[str, typer.Option(help="paged or paged-graph.")] = "paged",
 ) -> None:
-    """The paged kernel alone, against SDPA on a dense cache: cold L2, inside a graph."""
-    from .kernels import measure
+    """Kernels that Triton compiles over 512 steps of growing contexts and 1 to 32 rows: none after the first."""
+    from .recompiles import measure
 
-    measure(device, out)
+    raise typer.Exit(or_exit(lambda: measure(device, out, model, engine)))
+
+
+@app.command()
+def sanitize(
+    out: Annotated[Path | None, typer.Option(help="Results file; none by default.")] = None,
+    only: Annotated[str | None, typer.Option(help="Names of cases, comma-separated; by default all.")] = None,
+) -> None:
+    """compute-sanitizer's memcheck and racecheck over every kernel, and over a planted overrun that must be caught."""
+    from .sanitize import sanitize as check
+
+    raise typer.Exit(or_exit(lambda: check(only.split(",") if only else None, out)))
 
 
 def numbers(text: str | None) -> tuple[int, ...] | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +19,8 @@ from nanoinfer.sampling import greedy
 from nanoinfer.state import BatchState
 from nanoinfer.weights import random_model
 
-from .machine import describe, synchronize
-from .records import Machine, Record, Spread
+from .machine import commit, describe, synchronize
+from .records import SCHEMA_VERSION, Machine, Record, Spread
 
 REPEATS = 7
 STEPS = 20
@@ -50,6 +51,10 @@ class ReadLength(Record):
 class AttentionReport(Record):
     """One run of `python -m bench attention`."""
 
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["attention"] = "attention"
+    date: str = ""
+    commit: str = ""
     machine: Machine
     dtype: str
     backends: tuple[Backend, ...]
@@ -64,7 +69,12 @@ def measure(device_name: str | None, path: Path) -> None:
         backends = tuple(_backends(device, dtype))
         lengths = tuple(_read_lengths(device, dtype))
     report = AttentionReport(
-        machine=describe(device), dtype=str(dtype).removeprefix("torch."), backends=backends, read_lengths=lengths
+        date=datetime.now(timezone.utc).date().isoformat(),
+        commit=commit(),
+        machine=describe(device),
+        dtype=str(dtype).removeprefix("torch."),
+        backends=backends,
+        read_lengths=lengths,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -125,6 +135,7 @@ def _read_lengths(device: torch.device, dtype: torch.dtype) -> list[ReadLength]:
                 for which, cache in enumerate(caches):  # A B A B
                     state = BatchState.empty(batch, device)
                     state.position.fill_(context)
+                    state.live.fill_(1)
                     synchronize(device)
                     start = time.perf_counter()
                     for _ in range(STEPS):

@@ -1,4 +1,4 @@
-"""What a cogapp block of a page can hold: a table of results, the ledger, a figure, an excerpt of the source."""
+"""What a cogapp block of a page can hold: a table of results, the ledger, a figure, an excerpt, a program's output."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .examples import EXAMPLE
+from .examples import printed as lines_of
 from .figures.words import picture, table
 from .ledger import BATCHES
 from .ledger import ledger as ledger_of
@@ -70,10 +72,11 @@ def figure(place: Place, name: str) -> list[str]:
     return [picture(name, alt.removeprefix("Alt text: "), folder + "/")]
 
 
-def excerpt(place: Place, name: str, *, doc: bool = True) -> list[str]:
+def excerpt(place: Place, name: str, *, doc: bool = True, begin: str = "", end: str = "") -> list[str]:
     """A function, a class or a method of the source, fenced: `nanoinfer.runner:decode_step`.
 
-    doc=False leaves the docstring out. ValueError where the name is not there.
+    doc=False leaves the docstring out. begin, end: how the one line starts with which a part begins, and ends.
+    ValueError where the name or the line is not there.
     """
     module, _, path = name.partition(":")
     file = place.root.joinpath(*module.split(".")).with_suffix(".py")
@@ -89,8 +92,19 @@ def excerpt(place: Place, name: str, *, doc: bool = True) -> list[str]:
     keep = set(range(first, (node.end_lineno or first) + 1))
     if not doc and isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
         keep -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    code = "\n".join(line for at, line in enumerate(source.split("\n"), 1) if at in keep)
-    return ["```python", *textwrap.dedent(code).split("\n"), "```"]
+    lines = [line for at, line in enumerate(source.split("\n"), 1) if at in keep]
+    if begin or end:
+        top = _line(lines, begin or end, name)
+        lines = lines[top : (_line(lines, end, name) if end else top) + 1]
+    return ["```python", *textwrap.dedent("\n".join(lines)).split("\n"), "```"]
+
+
+def _line(lines: list[str], start: str, name: str) -> int:
+    """The one line that starts so. ValueError where none or several do."""
+    found = [at for at, line in enumerate(lines) if line.strip().startswith(start)]
+    if len(found) != 1:
+        raise ValueError(f"excerpt {name!r}: {len(found) or 'no'} lines start with {start!r}; it must be one")
+    return found[0]
 
 
 def _child(node: ast.AST, part: str, name: str) -> ast.AST:
@@ -103,6 +117,11 @@ def _child(node: ast.AST, part: str, name: str) -> ast.AST:
     raise ValueError(f"excerpt {name!r}: there is no {part!r} in it")
 
 
+def printed(place: Place, name: str) -> list[str]:
+    """What a function of the chapter's own example.py prints, fenced."""
+    return ["```text", *lines_of(place.page.parent / EXAMPLE, name), "```"]
+
+
 BLOCKS: dict[str, Callable[..., list[str]]] = {
-    "table": results_table, "ledger": ledger, "figure": figure, "excerpt": excerpt,
+    "table": results_table, "ledger": ledger, "figure": figure, "excerpt": excerpt, "printed": printed,
 }  # fmt: skip

@@ -1,8 +1,8 @@
 """Two runs held against each other: ratios with intervals, and whether a difference exceeds the spread.
 
 A ratio is of medians; its interval is the 2.5% to 97.5% quantile of 2,000 bootstrap draws over the repeats of both runs
-(seeded; each draw takes repeats anew, with their TTFT). Two medians **agree** where the second lies within the first's
-10-90% range or within 3% of its median, whichever reaches further.
+(seeded; each draw takes repeats anew, with their TTFT). Two medians **agree** where they are no further apart than the
+larger of the first run's 10-90% range (its width, p90 - p10) and 3% of the first median.
 """
 
 from __future__ import annotations
@@ -32,12 +32,23 @@ class Ratio:
     ratio: float
     low: float
     high: float
-    agree: bool
+    allowed: float  # how far from 1 the ratio may be
+
+    @property
+    def agree(self) -> bool:
+        """Whether the medians agree."""
+        return abs(self.ratio - 1) <= self.allowed
+
+    @property
+    def strain(self) -> float:
+        """The difference in parts of what is allowed: above 1 where the medians do not agree."""
+        return abs(self.ratio - 1) / self.allowed
 
     def __str__(self) -> str:
         verdict = "agrees" if self.agree else "differs beyond the spread"
         between = f"[{significant(self.low)}, {significant(self.high)}]"
-        return f"{name(self.case)} {self.quantity:6} {significant(self.ratio):>6} {between:16} {verdict}"
+        numbers = f"{significant(self.ratio):>6} {between:16} ±{self.allowed:5.1%}"
+        return f"{name(self.case)} {self.quantity:6} {numbers} {verdict}"
 
 
 def name(case: Case) -> str:
@@ -45,10 +56,9 @@ def name(case: Case) -> str:
     return f"{case.model} B={case.batch:<4} prompt {case.prompt_tokens:<4} {case.engine:28}"
 
 
-def agrees(first: Spread, second: float) -> bool:
-    """The rule for "a second run agrees"."""
-    margin = TOLERANCE * first.median
-    return min(first.p10, first.median - margin) <= second <= max(first.p90, first.median + margin)
+def allowed(first: Spread) -> float:
+    """How far a second median may be from the first, as a part of the first: its 10-90% range, or 3%."""
+    return max((first.p90 - first.p10) / first.median, TOLERANCE)
 
 
 def interval(top: Result, bottom: Result, quantity: str) -> tuple[float, float]:
@@ -80,7 +90,7 @@ def ratios(a: Report, b: Report) -> Iterator[Ratio]:
                 continue
             low, high = interval(second, first, quantity)
             ratio = two.median / one.median
-            yield Ratio(first.case, quantity, ratio, low, high, agrees(one, two.median))
+            yield Ratio(first.case, quantity, ratio, low, high, allowed(one))
 
 
 def common(a: Report, b: Report) -> list[tuple[Result, Result]]:
@@ -124,8 +134,11 @@ def _compare_times(a: Report, b: Report) -> int:
     for line in [*ended, *_alone(a, b)]:
         print(line)
     differ = sum(not ratio.agree for ratio in found)
-    rule = f"within the first run's 10-90% range or {TOLERANCE:.0%}"
+    rule = f"within the larger of the first run's 10-90% range and {TOLERANCE:.0%}"
     print(f"{len(found) - differ} of {len(found)} medians agree {rule}; {differ} differ")
+    worst = max(found, key=lambda ratio: ratio.strain)
+    apart = f"{abs(worst.ratio - 1):.1%} apart where {worst.allowed:.1%} is allowed"
+    print(f"the worst: {' '.join(name(worst.case).split())} {worst.quantity}, {apart}")
     return 1 if differ or any(ended) else 0
 
 

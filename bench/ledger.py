@@ -9,6 +9,7 @@ from nanoinfer.llm import ENGINES
 
 from .compare import interval as bootstrap
 from .compare import verdict
+from .contestants import UNFUSED
 from .records import Report, Result
 from .structure import lines_of_chapter
 from .values import case_bytes, factor, models_of, prompts_of
@@ -28,27 +29,37 @@ RUNGS = {
     "naive": Rung(1, None),
     "dense": Rung(2, "naive"),
     "paged": Rung(3, "dense"),
-    "dense-graph": Rung(4, "dense"),  # the same memory, launched in another way
-    "paged-graph": Rung(4, "paged"),
+    "dense-graph-unfused": Rung(4, "dense"),  # the same memory and operations, launched in another way
+    "dense-graph": Rung(4, "dense-graph-unfused"),  # what fused kernels add to that
+    "paged-graph-unfused": Rung(4, "paged"),
+    "paged-graph": Rung(4, "paged-graph-unfused"),
 }
 
 
 def ledger(
     report: Report, model: str | None = None, batches: Sequence[int] = BATCHES
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: an engine a row, in the book's order. Only engines that exist."""
+    """Header and rows: an engine a row, in the book's order. Only engines that exist.
+
+    Graphs and fused kernels are two rows, so that neither has the other's gain; where the report has no graphs without
+    fused kernels, as on a CPU, an engine with graphs stands over the one without.
+    """
     model = model or models_of(report)[0]
     header = ["engine", "chapter", "added lines", *(f"B = {batch}" for batch in batches), "where it loses"]
     rows = []
     told: set[int] = set()
-    for engine in ENGINES:
-        rung = RUNGS[engine]
+    for engine, rung in RUNGS.items():
+        before = rung.before
+        if engine in UNFUSED and not report.find(model=model, engine=engine):
+            continue
+        if engine in ENGINES and before in UNFUSED and not report.find(model=model, engine=before):
+            before = RUNGS[before].before
         # A chapter with two engines has one set of lines: they stand at the first of the two.
         lines = "as above" if rung.chapter in told else str(lines_of_chapter(rung.chapter))
         told.add(rung.chapter)
-        gains = [_gain(report, model, engine, rung.before, batch) for batch in batches]
-        losses = "; ".join(_losses(report, model, engine, rung.before))
-        over = f" over `{rung.before}`" if rung.before else ""
+        gains = [_gain(report, model, engine, before, batch) for batch in batches]
+        losses = "; ".join(_losses(report, model, engine, before))
+        over = f" over `{before}`" if before else ""
         rows.append([f"`{engine}`{over}", str(rung.chapter), lines, *gains, losses or "–"])
     return header, rows
 

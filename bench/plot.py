@@ -9,22 +9,30 @@ from pydantic import ValidationError
 
 from nanoinfer.llm import ENGINES
 
+from .attention import AttentionReport
+from .figures.chapters import diagrams
 from .figures.imports import imports
+from .figures.kernels import kernels
 from .figures.latency import context, itl
+from .figures.masks import masks, reads
 from .figures.share import floor_share
 from .figures.steps import steps
 from .figures.style import Drawing, page_of, write
 from .figures.throughput import throughput
+from .figures.walk import walk
+from .kernels import KernelReport
 from .records import Report
 from .timeline import Timeline
 from .values import RESULTS, models_of, prompts_of, stem_of
 
+Held = Report | Timeline | KernelReport | AttentionReport
 
-def load(path: Path) -> Report | Timeline | None:
-    """What a results file holds; None where it is neither a report nor a time line. ValueError for no such file."""
+
+def load(path: Path) -> Held | None:
+    """What a results file holds; None where nothing of it is drawn. ValueError for no such file."""
     if not path.is_file():
         raise ValueError(f"no results file {path}")
-    for kind in (Report, Timeline):
+    for kind in (Report, Timeline, KernelReport, AttentionReport):
         try:
             return kind.model_validate_json(path.read_bytes())  # type: ignore[attr-defined, no-any-return]
         except ValidationError:
@@ -38,14 +46,22 @@ def drawings(path: Path, newest: str | None = None, mine: Report | None = None) 
     A chapter's figures carry its engine in their names. None where the file does not know that engine.
     """
     found = load(path)
-    if found is None:
-        return []
     name = f"{path.stem}-{newest}" if newest else path.stem
+    if isinstance(found, Report):
+        return _of_report(found, name, newest, mine)
     if isinstance(found, Timeline):
         known = [step for step in found.steps if _no_later(step.engine, newest)]
         if newest and newest not in [step.engine for step in known]:
             return []
         return [steps(found.model_copy(update={"steps": tuple(known)}), name)]
+    if newest:
+        return []  # what follows knows no engines
+    if isinstance(found, KernelReport):
+        return [kernels(found, name)]
+    return [masks(found, name), reads(found, name)] if isinstance(found, AttentionReport) else []
+
+
+def _of_report(found: Report, name: str, newest: str | None, mine: Report | None) -> list[Drawing]:
     if newest and not any(r.status == "ok" for r in found.find(engine=newest)):
         return []
     found = found.model_copy(update={"results": tuple(r for r in found.results if _no_later(r.case.engine, newest))})
@@ -83,6 +99,7 @@ def plot(results: Sequence[Path], out: Path, newest: str | None = None, mine: Pa
 
 def _no_later(engine: str, newest: str | None) -> bool:
     """Whether an engine stands in a chapter's figure: peers do, and our rungs up to the chapter's own."""
+    engine = engine.removesuffix("-unfused")
     if newest is None or engine not in ENGINES:
         return True
     return ENGINES.index(engine) <= ENGINES.index(newest)
@@ -105,12 +122,14 @@ def stale(root: Path) -> list[tuple[str, str]]:
     """Figures that their results files would draw otherwise: name and fault. By words and numbers; nothing is drawn."""
     chapters = (None, *ENGINES)
     made = [drawing for path in _drawn(root / RESULTS) for newest in chapters for drawing in drawings(path, newest)]
-    current = {f"{drawing.name}.md": page_of(drawing) for drawing in [*made, imports()]}
+    drawn = {drawing.name: drawing for drawing in diagrams(root)}
+    current = {f"{drawing.name}.md": page_of(drawing) for drawing in [*made, imports(), walk(), *drawn.values()]}
     faults = []
     for page in sorted((root / "figures").glob("*.md")):
         if page.name not in current:
             faults.append((page.name, "a figure of no results file"))
         elif page.read_text(encoding="utf-8") != current[page.name]:
-            again = "structure" if page.name == "import-graph.md" else "plot"
+            own = {"import-graph": "structure", "kernel-walk": "walk", **dict.fromkeys(drawn, "diagrams")}
+            again = own.get(page.stem, "plot")
             faults.append((page.name, f"stale: draw it again with `python -m bench {again}`"))
     return faults

@@ -2,6 +2,7 @@
 
 First the file's name without `.json`, then what names the case, last the quantity. An engine or a batch written as
 `a/b` asks for the ratio of the two. Words that the file leaves open (one model, one prompt length) can be left out.
+Where the first word is a chapter, `01-naive tied`, its own example.py has the number.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import values
-from .contestants import PEERS
+from .contestants import OTHERS
+from .examples import EXAMPLE, number
 from .ledger import RUNGS
 from .records import Report, Result
 
@@ -18,6 +20,7 @@ QUANTITIES: dict[str, tuple[Callable[[Result], float | None], Callable[[float], 
     "tok/s": (lambda r: r.tokens_per_s, values.rate),
     "step": (lambda r: r.case.batch / r.tokens_per_s if r.tokens_per_s else None, values.seconds),
     "ttft": (lambda r: r.ttft_s.median if r.ttft_s else None, values.seconds),
+    "whole": (lambda r: r.tokens / r.generate_s.median if r.generate_s else None, values.rate),
     "generate": (lambda r: r.generate_s.median if r.generate_s else None, values.seconds),
     "itl": (lambda r: r.itl_s.median if r.itl_s else None, values.seconds),
     "itl-p99": (lambda r: r.itl_p99_s, values.seconds),
@@ -26,6 +29,12 @@ QUANTITIES: dict[str, tuple[Callable[[Result], float | None], Callable[[float], 
     "launches": (lambda r: r.launches_per_step, lambda v: f"{v:.0f} launches"),
     "first": (lambda r: r.first_s, values.seconds),
     "make": (lambda r: r.make_s, values.seconds),
+    "warm-up": (lambda r: r.warm_up_s, values.seconds),
+    "compile": (lambda r: r.compile_s, values.seconds),
+    "captures": (lambda r: r.graphs.captures if r.graphs else None, lambda v: f"{v:.0f}"),
+    "graph-memory": (lambda r: r.graphs.bytes if r.graphs else None, values.size),
+    "replayed": (lambda r: r.graphs.hit_rate if r.graphs else None, values.share),
+    "padding": (lambda r: r.graphs.padding_share if r.graphs else None, values.share),
 }
 OF_THE_FILE: dict[str, Callable[[Report], str]] = {
     "copy": lambda report: (
@@ -43,6 +52,9 @@ KEYS = {"B": "batch", "batch": "batch", "prompt": "prompt_tokens", "new": "new_t
 def value(words: str, folder: Path) -> str:
     """What a marker stands for, as the text prints it. ValueError, one sentence, where it names nothing."""
     first, *rest = words.split()
+    example = folder.parent.parent / "chapters" / first / EXAMPLE
+    if example.is_file():
+        return number(example, rest)
     report = load(first, folder)
     if not rest:
         raise ValueError(f"{words!r} names no quantity")
@@ -80,7 +92,7 @@ def _wanted(words: list[str], marker: str) -> dict[str, str]:
         if not text:
             key, text = "engine", word
             for part in text.split("/"):
-                if part not in RUNGS and part not in PEERS:
+                if part not in RUNGS and part not in OTHERS:
                     raise ValueError(f"{marker!r}: no engine is called {part!r}")
         elif key not in KEYS:
             raise ValueError(f"{marker!r}: key must be one of {', '.join(KEYS)}, not {key!r}")

@@ -60,6 +60,31 @@ class Memory(Record):
     driver: int | None = None  # in use on the whole device, by anybody
 
 
+class Stages(Record):
+    """The device's memory while a contestant came to be. The model's weights stand before all three."""
+
+    before: Memory  # other contestants stand already
+    made: Memory  # its cache, where it makes one of a fixed size
+    ready: Memory  # after warm_up: its graphs
+
+
+class Graphs(Record):
+    """What an engine with CUDA graphs counted."""
+
+    captures: int  # since it was made, and so are the next two
+    capture_s: float
+    bytes: int  # that captures took of the device's memory, as its driver counts
+    steps: int  # decode steps of the timed runs
+    replayed: int  # of them, by a graph
+    padding_share: float | None = None  # of the rows that graphs computed in them: rows of nobody
+    fallbacks: dict[str, int] = {}  # steps that ran eagerly, by reason
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of the decode steps that were replayed."""
+        return self.replayed / self.steps if self.steps else None
+
+
 class Clocks(Record):
     """Clocks over a case, sampled before and after each repeat."""
 
@@ -92,11 +117,15 @@ class Result(Record):
     tokens_per_s: float | None = None  # decode: tokens after the first of each row over generate - ttft, medians
     floor_share: float | None = None  # of the bandwidth floor; None where the weights fit into L2 twice
     make_s: float | None = None  # until the contestant stands, weights not included
-    first_s: float | None = None  # its first run: allocation, autotuning, compilation, capture
-    compiles: int = 0  # graphs that torch compiled within the timed runs: 0, or the times are not to be believed
+    warm_up_s: float | None = None  # its warm_up: graphs captured, where it captures any ahead
+    first_s: float | None = None  # its first run of this case: allocation, autotuning, compilation, late captures
+    compile_s: float | None = None  # of all that came before the timed runs: in torch.compile and in Triton
+    compiles: int = 0  # by torch.compile and Triton within the timed runs: 0, or the times are not to be believed
     launches_per_step: float | None = None  # kernels of one decode step, by torch's profiler; None on a CPU
+    stages: Stages | None = None  # None on a CPU
     memory_before: Memory | None = None
     memory_peak: Memory | None = None  # in one run: what this case needs beyond memory_before
+    graphs: Graphs | None = None  # None for an engine without them
     clocks: Clocks | None = None
 
 
@@ -145,6 +174,8 @@ class Report(Record):
     copy_bytes_per_s: float  # read plus written, measured before anything else
     import_s: float  # `import torch` and the engine, in a fresh process
     load_s: dict[str, float] = {}  # seconds to have a model's weights on the device, by its name
+    memory_start: dict[str, Memory] = {}  # before a model's weights, by its name
+    memory_weights: dict[str, Memory] = {}  # after them
     proofs: tuple[Proof, ...] = ()
     results: tuple[Result, ...] = ()
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from .attention import AttentionReport
+from .kernels import KernelReport
+from .recompiles import RecompileReport
 from .records import Record, Report
+from .sanitize import SanitizeReport
 from .timeline import Timeline
+from .waste import WasteReport
 
-KINDS: dict[str, type[Record]] = {"report": Report, "timeline": Timeline}
+KINDS: dict[str, type[Record]] = {
+    "report": Report, "timeline": Timeline, "kernels": KernelReport, "attention": AttentionReport,
+    "memory": WasteReport, "recompiles": RecompileReport, "sanitize": SanitizeReport,
+}  # fmt: skip
 
 
 def texts() -> dict[str, str]:

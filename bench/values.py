@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nanoinfer.llm import ENGINES
 
-from .contestants import PEERS
+from .contestants import OTHERS
 from .records import Report, Result, Spread
 
 RESULTS = Path("bench/results")
@@ -15,6 +15,12 @@ SHORT = {
     "transformers": "transformers",
     "transformers-nocache": "transformers, no cache",
     "transformers-static-compile": "transformers, static + compile",
+    "dense-graph-unfused": "dense-graph, not fused",
+    "paged-graph-unfused": "paged-graph, not fused",
+    "vllm": "vLLM",
+    "dense-1024": "dense, all of 1024 read",
+    "dense-compile-reduce-overhead": "our step, torch.compile",
+    "dense-compile-max-autotune": "our step, max-autotune",
 }
 
 
@@ -57,16 +63,31 @@ def floor_tokens_per_s(results: Sequence[Result]) -> float | None:
 
 
 def case_bytes(result: Result) -> int | None:
-    """Bytes in tensors that a run needed beyond what stood before it (weights, mostly); None on a CPU."""
+    """Bytes that a case needed beside the weights and other contestants; None on a CPU.
+
+    What a run takes beyond what stood before it, in tensors, and what the engine took when it was made: its cache, and
+    the memory that torch holds back for its graphs.
+    """
     if result.memory_peak is None or result.memory_before is None:
         return None
-    return result.memory_peak.allocated - result.memory_before.allocated
+    return result.memory_peak.allocated - result.memory_before.allocated + made_bytes(result)
+
+
+def made_bytes(result: Result) -> int:
+    """Bytes that an engine took when it was made: tensors, and what is reserved for graphs; 0 for most."""
+    if (stages := result.stages) is None:
+        return 0
+    cache = stages.made.allocated - stages.before.allocated
+    captured = max(stages.ready.reserved - stages.made.reserved, stages.ready.allocated - stages.made.allocated)
+    return max(0, cache) + max(0, captured)
 
 
 def engines_of(results: Iterable[Result]) -> list[str]:
-    """Engines in the book's order, then peers in theirs, then others as they come."""
+    """Engines in the book's order, then the others in theirs, then unknown ones as they come."""
     present = list(dict.fromkeys(result.case.engine for result in results))
-    order = [*ENGINES, *PEERS]
+    # An engine without its fused kernels stands before the one with them, as in the ledger.
+    ours = [name for engine in ENGINES for name in (f"{engine}-unfused", engine)]
+    order = [*ours, *OTHERS]
     return sorted(present, key=lambda name: order.index(name) if name in order else len(order))
 
 

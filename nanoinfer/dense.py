@@ -77,13 +77,21 @@ class DenseCache:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write this layer's new keys and values, then attend: q, k, v (B, T, H, D) -> (B, T, H, D)."""
+        self.write(layer, k, v)
+        if self._fresh:  # all that a query may see came with this step
+            return FullContext().attend(layer, q, k, v)
+        return self.read(layer, q)
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Put the new keys and values (B, T, H, D) into their slots, all of them in one operation each."""
         keys, values = self.k[layer], self.v[layer]  # (max_batch + 1, max_len, H, D)
         keys.view(-1, *k.shape[2:]).index_copy_(0, self._slots, k.flatten(0, 1))
         values.view(-1, *v.shape[2:]).index_copy_(0, self._slots, v.flatten(0, 1))
-        if self._fresh:  # all that a query may see came with this step
-            return FullContext().attend(layer, q, k, v)
-        keys = keys[self._rows, : self._read].transpose(1, 2)  # (B, H, read, D); a view in decode
-        values = values[self._rows, : self._read].transpose(1, 2)
+
+    def read(self, layer: int, q: Tensor) -> Tensor:
+        """Attention of q (B, T, H, D) over the rows' slots as far as this step reads, under its mask."""
+        keys = self.k[layer, self._rows, : self._read].transpose(1, 2)  # (B, H, read, D); a view in decode
+        values = self.v[layer, self._rows, : self._read].transpose(1, 2)
         out = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=self._mask)
         return out.transpose(1, 2)
 

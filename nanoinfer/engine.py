@@ -25,6 +25,8 @@ from nanoinfer.state import BatchState, Fetch, upload
 class RowMemory(Memory, Protocol):
     """A memory of rows that come and go: what the engine asks of it besides what the model does."""
 
+    max_len: int
+
     def can_admit(self, tokens: int) -> bool: ...
     def admit(self, row: int, tokens: int) -> None: ...
     def grow(self, lengths: Sequence[int]) -> None: ...
@@ -178,7 +180,7 @@ class Engine:
             [*part, *[0] * (T - len(part)), len(part) - 1, row.slot] for part, row in zip(parts, rows, strict=True)
         ]
         packed = upload(columns + nobody, torch.int64, self.device)  # (B, T + 2), in one copy
-        positions = torch.arange(start, start + T, device=self.device).expand(B, T)
+        positions = torch.arange(start, start + T, device=self.device).clamp(max=self.memory.max_len - 1).expand(B, T)
         return Step(packed[:, :T], positions, packed[:, T], packed[:, T + 1], longest=start + T, fresh=start == 0)
 
     @torch.inference_mode()

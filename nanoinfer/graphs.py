@@ -155,10 +155,10 @@ class GraphRunner(EagerRunner):
     def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
         """Capture all steps of the ladders now. on_capture: told after each how many of how many are done."""
         reads = sorted({self.cache.bucket(longest) for longest in range(1, self.max_len + 1)})
-        keys = [Key(rows, 1, read, False, sampler) for sampler in samplers for read in reads for rows in self.rows]
-        shapes = [(rows, columns) for columns in self.columns for rows in powers(1, max(self.rows, default=0))]
-        keys += [Key(*shape, shape[1], True, samplers[0]) for shape in shapes if self._fits(*shape)]
-        new = [key for key in keys if key not in self.graphs and key not in self.failed]
+        shapes = [(rows, columns) for columns in self.columns for rows in powers(1, 2 * max(self.rows, default=0) - 1)]
+        keys = [Key(*shape, shape[1], True, samplers[0]) for shape in shapes if self._fits(*shape)]
+        keys += [Key(rows, 1, read, False, sampler) for sampler in samplers for read in reads for rows in self.rows]
+        new = [key for key in keys if key not in self.graphs and key not in self.failed][: KEPT - len(self.graphs)]
         if self.recorder is not None:
             self._capture(sorted(new, key=lambda key: key[:3], reverse=True), on_capture)
 
@@ -227,7 +227,8 @@ class GraphRunner(EagerRunner):
             return attempt()
         except Exception as error:
             self.failed.add(key)
-            self._warn(f"{key} runs without a graph", f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            first, _, _ = str(error).partition("\n")
+            self._warn(f"{key} runs without a graph", f"{type(error).__name__}: {first}")
             return None
 
     def _warn(self, what: str, cause: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from bench import claims
-from bench.compare import agrees, compare, interval, ratios, verdict
+from bench.compare import allowed, compare, interval, ratios, verdict
 from bench.records import Report, Spread
 
 from .bench_samples import failed, ladder, report, result, saved
@@ -21,7 +22,9 @@ def test_a_run_agrees_with_itself_and_with_one_alike(tmp_path: Path, capsys: pyt
     assert held(tmp_path, ladder(), ladder()) == 0
     again = report(*(result(r.case.engine, r.case.batch, 0.002, seed=1) for r in SAME.results))
     assert held(tmp_path, SAME, again) == 0
-    assert "4 of 4 medians agree within the first run's 10-90% range or 3%; 0 differ" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "4 of 4 medians agree within the larger of the first run's 10-90% range and 3%; 0 differ" in out
+    assert out.count(" agrees\n") == len(ladder_ratios()) + 4
 
 
 SAME = report(result("naive", 1, 0.002), result("dense", 1, 0.002))
@@ -36,9 +39,38 @@ def test_a_slower_run_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "differs beyond the spread" in line
 
 
-def test_the_rule() -> None:
-    spread = Spread(median=100.0, p10=99.0, p90=110.0, samples=())
-    assert [agrees(spread, x) for x in (96.9, 97.1, 100.0, 109.9, 110.1)] == [False, True, True, True, False]
+def ladder_ratios() -> list[object]:
+    return list(ratios(ladder(), ladder()))
+
+
+@pytest.mark.parametrize(("p10", "p90", "part"), [(99.0, 110.0, 0.11), (99.5, 100.5, 0.03), (97.0, 100.0, 0.03)])
+def test_the_rule(p10: float, p90: float, part: float) -> None:
+    """The larger of the range's width and 3%, to both sides of the first median."""
+    spread = Spread(median=100.0, p10=p10, p90=p90, samples=())
+    assert allowed(spread) == pytest.approx(part)
+
+
+def test_agreement_is_by_that_rule_alone() -> None:
+    """A first run of which the range is 10% wide, and second ones just within and beyond it, on either side."""
+    wide = result("dense", 1, 0.002)
+    assert wide.generate_s is not None
+    assert wide.ttft_s is not None
+    whole = wide.generate_s.median
+    samples = [whole * f for f in (0.95, 0.95, 0.95, 1.0, 1.05, 1.05, 1.05)]
+    flat = Spread.of([wide.ttft_s.median] * 7)
+    wide = wide.model_copy(update={"generate_s": Spread.of(samples), "ttft_s": flat})
+    base = next(iter(ratios(report(wide), report(wide))))
+    for factor, agree in ((1 - 0.9 * base.allowed, True), (1 - 1.1 * base.allowed, False), (1.09, True), (1.15, False)):
+        moved = wide.model_copy(update={"tokens_per_s": (wide.tokens_per_s or 0) * factor})
+        (ratio,) = (r for r in ratios(report(wide), report(moved)) if r.quantity == "tok/s")
+        assert ratio.agree is agree, (factor, ratio)
+
+
+def test_the_worst_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held(tmp_path, SAME, report(result("naive", 1, 0.0021), result("dense", 1, 0.004)))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("the worst: random:gpt2 B=1 prompt 128 dense ")
+    assert re.search(r"apart where \d\.\d% is allowed", last)
 
 
 def test_intervals_hold_the_ratio_and_are_seeded() -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from torch.autograd import DeviceType
 
+from bench.contestants import OTHERS, UNFUSED
 from bench.figures import imports, style
 from bench.figures.steps import busy
 from bench.plot import drawings, load, plot
 from bench.structure import OUTSIDE, PACKAGE, code_lines, modules, reduced
 from bench.timeline import MARK, HostEvent, Kernel, StepTimeline, Timeline, all_engines, measure, pick
+from nanoinfer.llm import ENGINES
 
 from .bench_samples import MACHINE, failed, ladder, report, result, saved
 
@@ -90,6 +92,24 @@ def test_lines_differ_by_marker_and_themes_by_contrast() -> None:
         assert all(contrast(colour, theme.background) >= 4.5 for colour in (theme.text, theme.muted)), theme.name
     assert style.newest_of(names) == "dense"
     assert style.newest_of(names, "naive") == "naive"
+
+
+def test_every_contestant_has_a_look_of_its_own() -> None:
+    names = [*ENGINES, *OTHERS]
+    for theme in style.THEMES:
+        found = style.looks(names, "paged-graph", theme)
+        assert len({look["marker"] for look in found.values()}) == len(names)
+        others = [found[name]["color"] for name in OTHERS if name not in UNFUSED]
+        assert len(set(others)) == len(others)
+        assert found["paged-graph-unfused"]["color"] == found["paged-graph"]["color"] == theme.accent
+        assert found["paged-graph-unfused"]["linestyle"] == ":"
+
+
+def test_a_chapter_shows_no_later_variant(tmp_path: Path) -> None:
+    names = ("paged", "dense-graph-unfused", "dense-graph", "paged-graph-unfused")
+    path = saved(report(*(result(name, 1, 0.002) for name in names)), tmp_path / "gpu.json")
+    shown = {row[0] for row in drawings(path, "dense-graph")[0].rows}
+    assert shown == {"paged", "dense-graph-unfused", "dense-graph"}
 
 
 def contrast(one: str, other: str) -> float:

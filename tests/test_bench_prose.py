@@ -245,6 +245,20 @@ def test_the_ledger_says_where_a_rung_loses() -> None:
     assert "memory" not in cells[4]
 
 
+def test_graphs_and_fused_kernels_are_two_rows_of_the_ledger() -> None:
+    """Neither has the other's gain; where nothing was measured without fused kernels, there is one row."""
+    times = {"paged": 0.004, "paged-graph-unfused": 0.002, "paged-graph": 0.0005}
+    both = report(*(result(engine, 1, seconds) for engine, seconds in times.items()))
+    rows = {row[0]: row[3] for row in ledger(both)[1]}
+    assert rows["`paged-graph-unfused` over `paged`"].startswith(("2.0", "1.9"))
+    assert rows["`paged-graph` over `paged-graph-unfused`"].startswith(("4.0", "3.9"))
+    assert "`dense-graph` over `dense`" in rows
+    alone = report(result("paged", 1, 0.004), result("paged-graph", 1, 0.0005))
+    rows = {row[0]: row[3] for row in ledger(alone)[1]}
+    assert rows["`paged-graph` over `paged`"].startswith(("8.0", "7.9"))
+    assert not any("unfused" in name for name in rows)
+
+
 def test_the_ledger_of_a_rung_that_loses_nowhere() -> None:
     made = report(result("naive", 1, 0.004), result("dense", 1, 0.002), failed("naive", 8, "failed", "no"))
     assert row(lambda: made, "dense")[0].startswith(("1.9", "2.0"))

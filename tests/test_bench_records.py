@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import bench.schemas
 from bench import values
-from bench.records import Report, Spread, quantile
+from bench.records import Graphs, Memory, Report, Spread, Stages, quantile
 
 from .bench_samples import ladder, report, result, saved
 
@@ -111,3 +111,37 @@ def test_engines_stand_in_the_order_of_the_book(tmp_path: Path) -> None:
     )
     assert values.engines_of(shuffled.results) == ["naive", "dense", "transformers", "other"]
     assert Report.load(saved(shuffled, tmp_path / "a.json")).find(engine="other", batch=1)
+
+
+def memory(allocated: int, reserved: int) -> Memory:
+    return Memory(allocated=allocated * 10**6, reserved=reserved * 10**6)
+
+
+def test_memory_of_an_engine_that_sizes_itself_when_it_is_made() -> None:
+    """Its cache and what is held for its graphs belong to each of its cases, though they stand before the run."""
+    plain = result("dense", 1, 0.002)  # 10 MB in a run
+    assert values.case_bytes(plain) == 10 * 10**6
+    stages = Stages(before=memory(500, 600), made=memory(800, 900), ready=memory(810, 1050))
+    assert values.case_bytes(plain.model_copy(update={"stages": stages})) == (10 + 300 + 150) * 10**6
+    lean = Stages(before=memory(500, 600), made=memory(500, 600), ready=memory(500, 600))
+    assert values.case_bytes(plain.model_copy(update={"stages": lean})) == 10 * 10**6
+    assert values.case_bytes(plain.model_copy(update={"stages": stages, "memory_peak": None})) is None
+
+
+def test_shares_of_replayed_steps() -> None:
+    counted = {"captures": 2, "capture_s": 0.5, "bytes": 7}
+    assert Graphs(**counted, steps=8, replayed=6).hit_rate == 0.75
+    assert Graphs(**counted, steps=0, replayed=0).hit_rate is None
+
+
+def test_every_kind_of_file_has_a_schema() -> None:
+    written = {path.name for path in SCHEMAS.glob("*.json")}
+    assert written == set(bench.schemas.texts())
+    for text in bench.schemas.texts().values():
+        jsonschema.Draft202012Validator.check_schema(json.loads(text))
+
+
+def test_the_engines_of_a_report_stand_with_their_variants() -> None:
+    names = ("paged-graph", "vllm", "dense-graph", "paged-graph-unfused", "dense", "transformers")
+    ordered = values.engines_of([result(name, 1, 1.0) for name in names])
+    assert ordered == ["dense", "dense-graph", "paged-graph-unfused", "paged-graph", "transformers", "vllm"]

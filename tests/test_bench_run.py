@@ -18,10 +18,14 @@ from torch import Tensor
 import bench.entrant
 import bench.run
 from bench.contestants import OTHERS, Limits, Missing
+from bench.entrant import takes_turn
+from bench.estimate import AROUND, MEMORY_SHARE
 from bench.presets import Preset, floor_seconds
 from bench.records import Report
 from bench.run import Benchmark
 from nanoinfer.config import ModelConfig
+from nanoinfer.dense import DenseCache
+from nanoinfer.engine import Stats
 from nanoinfer.weights import random_model
 
 TINY = ModelConfig(vocab_size=64, n_positions=128, n_embd=16, n_layer=1, n_head=2)
@@ -46,12 +50,13 @@ class Stub:
     name: str
     clock: Clock
     before: Callable[[Call], None]
+    pace: Callable[[str], float] = lambda name: 1.0
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
         call = (self.name, len(prompts), new_tokens)
         self.before(call)
         self.clock.calls.append(call)
-        self.clock.now += new_tokens * (0.01 + 0.1 * len(prompts))
+        self.clock.now += self.pace(self.name) * new_tokens * (0.01 + 0.1 * len(prompts))
         return [[1] * new_tokens for _ in prompts]
 
     def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
@@ -66,6 +71,7 @@ class Stage:
     path: Path
     said: list[str] = field(default_factory=list)
     before: Callable[[Call], None] = lambda call: None
+    slower: dict[str, float] = field(default_factory=dict)
 
     def run(self, **changes: object) -> Report:
         preset = Preset("stub", ("tiny",), (1, 2, 4), (3,), new_tokens=5, engines=("one", "two"), repeats=3)
@@ -89,7 +95,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(bench.run, "load_config", lambda name: TINY)
     monkeypatch.setattr(bench.run, "load_model", lambda *a, **k: model)
     for name in ("one", "two"):
-        stub = Stub(name, made.clock, lambda call: made.before(call))  # noqa: PLW0108  # looked up at the call
+        pace = lambda name: made.slower.get(name, 1.0)  # noqa: E731
+        stub = Stub(name, made.clock, lambda call: made.before(call), pace)  # noqa: PLW0108  # looked up at the call
         monkeypatch.setitem(OTHERS, name, lambda stub=stub: lambda model, limits: stub)
     return made
 
@@ -204,3 +211,137 @@ def test_tokens_are_recounted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> 
 def test_engines_without_a_cache_make_fewer_tokens() -> None:
     preset = Preset("p", ("small",), (1,), (1,), new_tokens=256)
     assert [preset.new_tokens_of(e) for e in ("naive", "transformers-nocache", "dense")] == [64, 64, 256]
+
+
+def test_slow_cases_have_fewer_turns_spread_over_all(stage: Stage) -> None:
+    """A run of the one takes 0.55 s, of the other 0.055, and about 2.2 s of runs are timed, at least 3."""
+    stage.slower = {"one": 1.0, "two": 0.1}
+    report = stage.run(batches=(1,), repeats=7, timed_s=2.2)
+    assert [len(r.generate_s.samples) for r in report.results if r.generate_s] == [4, 7]
+    timed = [name for name, _, new in stage.clock.calls[6:] if new == 5]
+    assert [i for i, name in enumerate(timed) if name == "one"] == [1, 4, 7, 9]
+    assert timed.count("two") == 7
+    stage.path.unlink()
+    report = stage.run(batches=(1,), repeats=7, timed_s=0.1)
+    assert [len(r.generate_s.samples) for r in report.results if r.generate_s] == [3, 3]
+
+
+def test_turns_are_spread() -> None:
+    for repeats, turns in ((3, 7), (7, 7), (1, 5), (4, 9)):
+        taken = [turn for turn in range(turns) if takes_turn(turn, repeats, turns)]
+        assert len(taken) == repeats
+        assert taken[-1] == turns - 1
+        gaps = [b - a for a, b in itertools.pairwise(taken)]
+        assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+def test_others_have_batches_of_their_own(stage: Stage) -> None:
+    report = stage.run(batches=(1, 2, 4), other_batches=None)
+    preset = Preset("p", ("m",), (1, 2, 4), (3,), 5, engines=("dense", "transformers"), other_batches=(2, 8))
+    assert [(c.engine, c.batch) for c in preset.cases()] == [
+        ("dense", 1), ("dense", 2), ("transformers", 2), ("dense", 4), ("transformers", 8),
+    ]  # fmt: skip
+    assert [c.batch for c in preset.changed(batches=(1, 2)).cases()] == [1, 1, 2, 2]  # asked for: everyone's
+    assert len(report.results) == 6
+
+
+def test_one_that_cannot_be_made_fails_and_the_others_go_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: object, limits: Limits) -> None:
+        raise ValueError("a cache of 8 rows takes 9.0 GB\nand more")
+
+    monkeypatch.setitem(OTHERS, "two", lambda: broken)  # type: ignore[arg-type, return-value]
+    report = stage.run()
+    reasons = {(r.status, r.reason) for r in report.find(engine="two")}
+    assert reasons == {("failed", "ValueError: a cache of 8 rows takes 9.0 GB")}
+    assert {r.status for r in report.find(engine="one")} == {"ok"}
+
+
+@dataclass
+class Counting(Stub):
+    """A stub with the counters of an engine that replays graphs; its warm-up captures three and takes two seconds."""
+
+    stats: Stats = field(default_factory=Stats)
+
+    def warm_up(self) -> None:
+        self.clock.now += 2.0
+        self.stats.captures, self.stats.capture_s, self.stats.graph_bytes = 3, 1.5, 10**6
+
+    def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
+        rows = super().generate(prompts, new_tokens)
+        self.stats.decode_steps += new_tokens - 1
+        self.stats.replayed_steps += max(0, new_tokens - 2)
+        self.stats.replayed_rows += 4 * max(0, new_tokens - 2)
+        self.stats.padding_rows += (4 - len(prompts)) * max(0, new_tokens - 2)
+        self.stats.fallbacks["a reason"] += new_tokens > 1
+        return rows
+
+
+def test_counters_of_the_timed_runs_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = Counting("one", stage.clock, lambda call: None)
+    monkeypatch.setitem(OTHERS, "one", lambda: lambda model, limits: stub)
+    report = stage.run(batches=(1, 2), engines=("one",))
+    for r in report.results:
+        assert r.warm_up_s == pytest.approx(2.0)
+        assert r.graphs is not None
+        assert (r.graphs.captures, r.graphs.capture_s, r.graphs.bytes) == (3, 1.5, 10**6)
+        assert (r.graphs.steps, r.graphs.replayed) == (3 * 4, 3 * 3)  # three runs of five tokens, three of one
+        assert r.graphs.hit_rate == 0.75
+        assert r.graphs.padding_share == (4 - r.case.batch) / 4
+        assert r.graphs.fallbacks == {"a reason": 3}
+    assert Report.load(stage.path) == report
+
+
+def test_what_is_compiled_within_the_timed_runs_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's graphs and Triton's kernels, in timed runs alone; and the seconds of those before."""
+    compiled = {"graphs": 0, "seconds": 0.0}
+    monkeypatch.setattr(bench.run, "torch_graphs", lambda: compiled["graphs"])
+    monkeypatch.setattr(bench.run, "torch_seconds", lambda: compiled["seconds"])
+
+    def compile_at_times(call: Call) -> None:
+        if call[0] == "one" and call[2] == 5:
+            compiled["graphs"] += 1
+            compiled["seconds"] += 0.5
+
+    stage.before = compile_at_times
+    report = stage.run(batches=(1,))
+    found = {r.case.engine: (r.compiles, r.compile_s) for r in report.results}
+    assert found == {"one": (3, 1.0), "two": (0, 0.0)}
+    assert any("compiled 3 times within the timed runs: not to be believed" in line for line in stage.said)
+
+
+def test_a_batch_beyond_the_memory_is_over_budget_before_it_runs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows and a spare one fit, four and a spare one do not; what is free is not given to caches whole."""
+    row = DenseCache.bytes(TINY, 1, 8, torch.float32) // 2
+    monkeypatch.setattr(bench.run, "free_memory", lambda device: int(4.9 * row / MEMORY_SHARE))
+    status = stage.status(stage.run())
+    assert [status["one", b] for b in (1, 2, 4)] == ["ok", "ok", "over budget"]
+    (last,) = Report.load(stage.path).find(engine="one", batch=4)
+    assert last.reason.startswith("its keys and values alone take ")
+
+
+def test_what_is_left_is_told_before_and_after(stage: Stage) -> None:
+    steps: list[tuple[int, int, str]] = []
+    preset = Preset("stub", ("tiny",), (1, 2), (3,), new_tokens=5, engines=("one", "two"), repeats=3)
+    benchmark = Benchmark(preset, "cpu", stage.path, stage.said.append, lambda *step: steps.append(step))
+    assert benchmark.expect() == "4 cases left"
+    benchmark.run()
+    ((done, total, left),) = steps
+    assert (done, total) == (2, 4)
+    assert left.startswith("2 cases left, about ")
+    # Two warm-up runs and the first one, three timed, and what is beside them: a case after the first batch's like.
+    assert float(left.split("about ")[1].split(" s")[0]) == pytest.approx(2 * (6 * 0.55 + AROUND), abs=1)
+
+
+def test_a_dry_run_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from typer.testing import CliRunner
+
+    from bench.__main__ import app
+
+    out = tmp_path / "x.json"
+    arguments = ["run", "--preset", "laptop", "--batches", "1,2", "--out", str(out), "--device", "cpu", "--dry-run"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0
+    assert " cases left" in done.output
+    assert not out.exists()
+    for wrong in (["--engines", "nobody"], ["--batches", "0"], ["--batches", "one"], ["--preset", "none"]):
+        assert CliRunner().invoke(app, ["run", *wrong, "--out", str(out), "--dry-run"]).exit_code == 2, wrong

@@ -19,12 +19,13 @@ def rows_of(
     seeds: list[int], steps: list[int], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> BatchState:
     n = len(seeds)
-    ints = torch.arange(n)
-    return BatchState(
-        token=ints, position=ints, step=torch.tensor(steps), seed=torch.tensor(seeds),
-        temperature=torch.full((n,), temperature), top_k=torch.full((n,), top_k, dtype=torch.int32),
-        top_p=torch.full((n,), top_p),
-    )  # fmt: skip
+    rows = BatchState.empty(n, torch.device("cpu")).at(slice(0, n))
+    rows.step.copy_(torch.tensor(steps))
+    rows.seed.copy_(torch.tensor(seeds))
+    rows.temperature.fill_(temperature)
+    rows.top_k.fill_(top_k)
+    rows.top_p.fill_(top_p)
+    return rows
 
 
 def python_bits(seed: int, step: int, token_id: int) -> int:
@@ -173,14 +174,13 @@ def many(logits: Tensor) -> BatchState:
     """Rows of mixed settings."""
     n = len(logits)
     generator = torch.Generator().manual_seed(0)
-    ints = torch.arange(n)
-    return BatchState(
-        token=ints, position=ints, step=torch.randint(0, 99, (n,), generator=generator),
-        seed=torch.randint(0, 2**62, (n,), generator=generator),
-        temperature=torch.tensor([0.0, 0.7, 1.0, 1.3]).repeat(n)[:n],
-        top_k=torch.tensor([0, 5, 0, 40], dtype=torch.int32).repeat(n)[:n],
-        top_p=torch.tensor([0.5, 1.0, 0.9, 0.8]).repeat(n)[:n],
-    )  # fmt: skip
+    rows = BatchState.empty(n, torch.device("cpu")).at(slice(0, n))
+    rows.step.copy_(torch.randint(0, 99, (n,), generator=generator))
+    rows.seed.copy_(torch.randint(0, 2**62, (n,), generator=generator))
+    rows.temperature.copy_(torch.tensor([0.0, 0.7, 1.0, 1.3]).repeat(n)[:n])
+    rows.top_k.copy_(torch.tensor([0, 5, 0, 40]).repeat(n)[:n])
+    rows.top_p.copy_(torch.tensor([0.5, 1.0, 0.9, 0.8]).repeat(n)[:n])
+    return rows
 
 
 def test_a_row_depends_on_itself_alone() -> None:
@@ -214,7 +214,7 @@ def test_gpu_gives_the_same_tokens() -> None:
     """Same bits; the logarithm may differ in its last bit, so a near-tie may flip: none does on 4,000 rows here."""
     logits = torch.randn(400, 5_000, generator=torch.Generator().manual_seed(3)) * 2
     rows = many(logits)
-    on_gpu = BatchState(**{name: tensor.cuda() for name, tensor in vars(rows).items()})
+    on_gpu = BatchState(rows.integers.cuda(), rows.floats.cuda())
     ids = torch.arange(1000)
     bits = random_bits(rows.seed[:, None], rows.step[:, None], ids)
     assert torch.equal(bits, random_bits(on_gpu.seed[:, None], on_gpu.step[:, None], ids.cuda()).cpu())

@@ -1,12 +1,13 @@
-"""Those who run in the benchmark: the engines of the book, and peers, one small file each.
+"""Those who run in the benchmark: the engines of the book, and others, one small file each.
 
-A contestant gets one model's weights, generates greedily, and is timed from outside. To add a peer, write a file
-with a class of these methods and name it in `PEERS`; where its package is missing it says so and the case is recorded.
+A contestant gets one model's weights, generates greedily, and is timed from outside. To add one, write a file with a
+class of these methods and name it in `OTHERS`; where its package is missing it says so and the case is recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -16,11 +17,23 @@ from nanoinfer.model import GPT2
 
 
 class Missing(Exception):
-    """A peer whose package is not installed; the message says which."""
+    """A contestant whose package is not installed; the message says which."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The largest case that a contestant will get: for those that size their memory when they are made."""
+
+    max_len: int  # tokens of a row, prompt and new ones
+    max_batch: int  # rows
 
 
 class Contestant(Protocol):
-    """One way to generate from given weights."""
+    """One way to generate from given weights.
+
+    Two more are used where a contestant has them: `warm_up()`, called once after it is made and timed apart (graphs are
+    captured there), and `stats`, the counters of one of our engines.
+    """
 
     name: str
 
@@ -31,28 +44,69 @@ class Contestant(Protocol):
         """Seconds between one token and the next, of a run of its own."""
 
 
-def make(name: str, model: GPT2, max_len: int) -> Contestant:
+Maker = Callable[[GPT2, Limits], Contestant]
+
+
+def make(name: str, model: GPT2, limits: Limits) -> Contestant:
     """The contestant of that name over `model`. Missing where its package is; ValueError for an unknown name."""
     if name in ENGINES:
         from .ours import Ours
 
-        return Ours(name, model)
-    if name in PEERS:
-        return PEERS[name]()(model, max_len)
-    raise ValueError(f"engine must be one of {', '.join([*ENGINES, *PEERS])}, not {name!r}")
+        return Ours(name, model, limits)
+    check(name)
+    return OTHERS[name]()(model, limits)
 
 
-def _transformers(mode: str) -> Callable[[], Callable[[GPT2, int], Contestant]]:
-    def load() -> Callable[[GPT2, int], Contestant]:
+def check(name: str) -> None:
+    """ValueError where nobody has that name."""
+    if name not in ENGINES and name not in OTHERS:
+        raise ValueError(f"engine must be one of {', '.join([*ENGINES, *OTHERS])}, not {name!r}")
+
+
+def _transformers(mode: str) -> Callable[[], Maker]:
+    def load() -> Maker:
         from .transformers import Transformers
 
-        return lambda model, max_len: Transformers(mode, model, max_len)
+        return lambda model, limits: Transformers(mode, model)
 
     return load
 
 
-PEERS: dict[str, Callable[[], Callable[[GPT2, int], Contestant]]] = {
+def _vllm() -> Maker:
+    from .vllm import VLLM
+
+    return VLLM
+
+
+def _dense(name: str, *, length: int | None = None, mode: str | None = None) -> Callable[[], Maker]:
+    def load() -> Maker:
+        from .fixed import FixedDense
+
+        return lambda model, limits: FixedDense(name, model, length or limits.max_len, mode)
+
+    return load
+
+
+def _unfused(engine: str) -> Callable[[], Maker]:
+    def load() -> Maker:
+        from .ours import Ours
+
+        return lambda model, limits: Ours(f"{engine}-unfused", model, limits, engine, fused=False)
+
+    return load
+
+
+PEERS: dict[str, Callable[[], Maker]] = {
     "transformers-nocache": _transformers("nocache"),
     "transformers": _transformers("default"),
     "transformers-static-compile": _transformers("static-compile"),
 }
+# What graphs bring, with nothing else changed: the engines with graphs compute with fused kernels besides.
+UNFUSED = {f"{engine}-unfused": _unfused(engine) for engine in ENGINES if engine.endswith("-graph")}
+ON_REQUEST: dict[str, Callable[[], Maker]] = {  # in no preset but those that ask for them by name
+    "vllm": _vllm,
+    "dense-1024": _dense("dense-1024", length=1024),
+    "dense-compile-reduce-overhead": _dense("dense-compile-reduce-overhead", mode="reduce-overhead"),
+    "dense-compile-max-autotune": _dense("dense-compile-max-autotune", mode="max-autotune"),
+}
+OTHERS: dict[str, Callable[[], Maker]] = {**UNFUSED, **PEERS, **ON_REQUEST}

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model import GPT2
 
+from . import Limits
+
 
 class Ours:
-    """One of nanoinfer's engines."""
+    """One of nanoinfer's engines; `engine` is its name unless given, and `options` go to the LLM."""
 
-    def __init__(self, name: str, model: GPT2) -> None:
-        self.name = name
-        self.llm = LLM(model, engine=name, max_batch=1024)
+    def __init__(self, name: str, model: GPT2, limits: Limits, engine: str | None = None, **options: Any) -> None:
+        self.name, self._ahead = name, engine is None  # a variant captures what it needs, when it needs it
+        self.llm = LLM(model, engine=engine or name, max_batch=limits.max_batch, max_len=limits.max_len, **options)
+
+    def warm_up(self) -> None:
+        """Capture the whole ladder, as a server would before it says that it is ready; nothing without graphs."""
+        if self._ahead and (capture := getattr(self.llm, "warm_up", None)) is not None:
+            capture()
+
+    @property
+    def stats(self) -> Any:
+        """The engine's own counters."""
+        return self.llm.stats
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
         params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)

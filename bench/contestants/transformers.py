@@ -1,6 +1,7 @@
 """Hugging Face transformers' `generate` with the same weights: no cache, its default one, or static and compiled.
 
-The static cache is sized once for the longest run, as its users do; compile time is not part of a timed run.
+transformers keeps a static cache from call to call while it is large enough, so the warm-up sizes it. Compile time is
+not part of a timed run; the benchmark has torch forget compiled code where the batch size changes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NAMES = {"nocache": "transformers-nocache", "default": "transformers", "static-c
 class Transformers:
     """GPT2LMHeadModel over a copy of the given weights."""
 
-    def __init__(self, mode: str, model: GPT2, max_len: int) -> None:
+    def __init__(self, mode: str, model: GPT2) -> None:
         try:
             from transformers import GPT2Config, GPT2LMHeadModel
             from transformers.utils import logging
@@ -38,7 +39,6 @@ class Transformers:
         with torch.device(model.device):
             untyped: Any = GPT2LMHeadModel
             self.model = untyped(config).to(model.dtype).eval()
-        self._batch = 0  # rows that compiled code was made for
         self.model.generation_config.eos_token_id = None  # all rows run to the last token, with nothing to check
         with torch.no_grad():
             for name, value in model.named_parameters():
@@ -55,9 +55,6 @@ class Transformers:
         return [after - before for before, after in zip(clock.times[1:], clock.times[2:], strict=False)]
 
     def _generate(self, prompts: Tensor, new_tokens: int, **more: Any) -> Tensor:
-        if self.options.get("cache_implementation") == "static" and len(prompts) != self._batch:
-            torch._dynamo.reset()  # code for one batch size each: a later one must not run code made for any
-            self._batch = len(prompts)
         ids = prompts.to(self.device)
         fixed = {"do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
         with torch.inference_mode():

@@ -48,7 +48,8 @@ def imports() -> Drawing:
                     linewidth=2.0 if newest else 1.2, zorder=3,
                 )
             )  # fmt: skip
-            ax.text(x, y - 0.08, name, ha="center", va="center", fontsize=10 if len(name) < 12 else 9, zorder=4)
+            size = 10 if len(name) < 12 else 9 if len(name) < 16 else 8.5
+            ax.text(x, y - 0.08, name, ha="center", va="center", fontsize=size, zorder=4)
             ax.text(
                 x, y + 0.12, f"{lines[name]} lines", ha="center", va="center", fontsize=8.5, color=theme.muted, zorder=4
             )
@@ -87,10 +88,14 @@ def layout(graph: dict[str, set[str]]) -> dict[str, tuple[float, float]]:
         for level in sorted(set(own.values())):
             row = sorted((n for n in own if own[n] == level), key=lambda n: _mean_x(arrows[n], places))
             if chapter == 1:
-                free = [n for n in row if n not in columns]
-                places.update({n: (columns.get(n, free.index(n) if n in free else 0), y) for n in row})
+                taken = {columns[n] for n in row if n in columns}
+                left = iter([x for x in range(COLUMNS) if x not in taken])
+                places.update({n: (columns[n] if n in columns else next(left), y) for n in row})
             else:
-                outward = sorted(row, key=lambda n: any(CHAPTER[m] < chapter for m in graph[n]), reverse=True)
+                # Right to left: who imports earlier chapters comes first, and of these who reaches furthest right.
+                outward = sorted(
+                    row, key=lambda n: (all(CHAPTER[m] == chapter for m in graph[n]), -_mean_x(arrows[n], places))
+                )
                 inset = 1 if not any(CHAPTER[m] < chapter for m in graph[outward[0]]) else 0
                 places.update({n: (COLUMNS + 1 - chapter - i - inset, y) for i, n in enumerate(outward)})
             y += 0.92

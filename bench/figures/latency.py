@@ -73,8 +73,10 @@ def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Dra
             Line2D([], [], color=theme.muted, marker="D", markersize=4.5, label="up to 99%"),
         ]
         figure.legend(handles=marks, loc="upper left", bbox_to_anchor=(0.02, 0.995), ncol=3)
-        bottom = 1.12 / height
-        figure.subplots_adjust(left=0.315, right=0.985, top=1 - 0.75 / height, bottom=bottom, hspace=0.42, wspace=0.12)
+        gap = 0.75 / (0.34 * len(names))  # of a panel's height: what an axis and a title need
+        figure.subplots_adjust(
+            left=0.315, right=0.985, top=1 - 0.75 / height, bottom=1.12 / height, hspace=gap, wspace=0.12
+        )
         corner(figure, theme, provenance(report, model) + "\nsingle steps, in one run of their own")
         return figure
 

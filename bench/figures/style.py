@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from nanoinfer.llm import ENGINES
 
-from ..contestants import PEERS
+from ..contestants import OTHERS, UNFUSED
 from ..records import Report
 from ..values import engines_of, model_label, prompts_of
 from . import words
@@ -41,17 +41,18 @@ class Theme:
 
 LIGHT = Theme(
     "light", "#ffffff", "#1f2328", "#59636e", "#d8dee4", "#c2410c", ("#59636e", "#818b98", "#3d444d", "#6e7781"),
-    ("#1d4ed8", "#0f766e", "#7e22ce", "#a16207"),
+    ("#1d4ed8", "#0f766e", "#7e22ce", "#a16207", "#be185d", "#0369a1", "#4d7c0f"),
 )  # fmt: skip
 DARK = Theme(
     "dark", "#0d1117", "#e6edf3", "#9198a1", "#30363d", "#fb923c", ("#9198a1", "#6e7681", "#c9d1d9", "#818b98"),
-    ("#79b8ff", "#2dd4bf", "#d2a8ff", "#e3b341"),
+    ("#79b8ff", "#2dd4bf", "#d2a8ff", "#e3b341", "#f472b6", "#38bdf8", "#a3e635"),
 )  # fmt: skip
 THEMES = (LIGHT, DARK)
 
 MARKERS = {"naive": "o", "dense": "s", "paged": "^", "dense-graph": "D", "paged-graph": "v"}
-PEER_MARKERS = ("P", "X", "*", "p", "h", "d")
-PEER_SIZES = {"*": 11.0, "P": 8.0, "X": 8.0}
+UNFUSED_MARKERS = {"dense-graph-unfused": "<", "paged-graph-unfused": ">"}
+OTHER_MARKERS = ("P", "X", "*", "p", "h", "d", "8")
+OTHER_SIZES = {"*": 11.0, "P": 8.0, "X": 8.0}
 
 
 @dataclass(frozen=True)
@@ -74,16 +75,23 @@ def newest_of(names: Sequence[str], wanted: str | None = None) -> str | None:
 
 
 def look(name: str, newest: str | None, theme: Theme) -> dict[str, Any]:
-    """Arguments of `plot` for one engine, the same in every figure: earlier rungs grey, peers dashed."""
+    """Arguments of `plot` for one engine, the same in every figure: earlier rungs grey, peers dashed.
+
+    An engine without its fused kernels has the colour of the one with them, and is dotted.
+    """
+    if name in UNFUSED:
+        like = look(name.removesuffix("-unfused"), newest, theme)
+        return {**like, "linewidth": 1.4, "linestyle": ":", "marker": UNFUSED_MARKERS[name], "zorder": 4}
     if name in ENGINES:
         grey = theme.greys[ENGINES.index(name) % len(theme.greys)]
         colour = {"color": theme.accent, "linewidth": 2.4, "zorder": 5} if name == newest else {"color": grey}
         return {"linewidth": 1.6, "zorder": 4, "markersize": 6.5, "marker": MARKERS.get(name, "o"), **colour}
-    at = list(PEERS).index(name) if name in PEERS else len(PEERS)
-    marker = PEER_MARKERS[at % len(PEER_MARKERS)]
+    others = [other for other in OTHERS if other not in UNFUSED]
+    at = others.index(name) if name in others else len(others)
+    marker = OTHER_MARKERS[at % len(OTHER_MARKERS)]
     return {
         "color": theme.peers[at % len(theme.peers)], "linewidth": 1.4, "linestyle": (0, (5, 2)), "marker": marker,
-        "markersize": PEER_SIZES.get(marker, 7.0), "markeredgewidth": 0.5,
+        "markersize": OTHER_SIZES.get(marker, 7.0), "markeredgewidth": 0.5,
     }  # fmt: skip
 
 

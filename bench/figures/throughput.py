@@ -57,7 +57,7 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
         batch_axis(axes[-1, 0], batches_of([*results, *(_mine(mine, model) if mine else [])]))
         note = provenance(report, model)
         if len(panels) > 2:
-            note = f"memory: what a run needs beyond what stood before it, the weights above all\n{note}"
+            note = f"memory: beside the weights; caches, activations, and what is held for graphs\n{note}"
         if mine is not None:
             note = f"hollow markers, dotted: your machine ({_whose(mine, model)})\n{note}"
         legend(figure, axes[0, 0], height, note)
@@ -106,8 +106,13 @@ def plain_log(ax: Axes) -> None:
     ticks = [step * 10**power for power in powers for step in steps if low <= step * 10**power <= high]
     ax.yaxis.set_major_locator(FixedLocator(ticks))
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
     ax.set_ylim(low, high)
+
+
+def _plain(value: float) -> str:
+    """100,000, but 2 million as `2 M`: longer labels would push the axis' name out of the figure."""
+    return f"{value / 1e6:,.10g} M" if value >= 1e6 else f"{value:,.10g}"
 
 
 def _floor(ax: Axes, results: Sequence[Result], theme: Theme) -> None:
@@ -152,7 +157,8 @@ def legend(figure: Figure, ax: Axes, height: float, note: str) -> None:
     handles, names = ax.get_legend_handles_labels()
     columns = 3 if len(names) > 2 else max(1, len(names))
     rows = -(-len(names) // columns)
-    figure.legend(handles, names, loc="upper left", bbox_to_anchor=(0.105, 0.995), ncol=columns, columnspacing=1.6)
+    left = 0.105 if len(names) <= 6 else 0.0  # many names come with long ones among them
+    figure.legend(handles, names, loc="upper left", bbox_to_anchor=(left, 0.995), ncol=columns, columnspacing=1.4)
     top = 1 - (0.22 + 0.25 * rows) / height
     figure.subplots_adjust(
         left=0.125, right=0.985, top=top, bottom=(0.64 + 0.17 * len(note.splitlines())) / height, hspace=0.12

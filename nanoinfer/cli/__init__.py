@@ -1,4 +1,4 @@
-"""The command `nanoinfer`: generate, shell, doctor.
+"""The command `nanoinfer`: generate, shell, doctor, course.
 
 Importing this loads neither torch nor prompt_toolkit: a refused argument is answered at once. Whatever goes wrong is
 said in one sentence on standard error; the exit code is 2 for what was asked, 1 for what happened, 130 for Ctrl-C.
@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from nanoinfer import __version__
-from nanoinfer.cli import doctor, generate, shell
+from nanoinfer.cli import course, doctor, generate, shell
 from nanoinfer.cli.errors import CLOSED_PIPE, FAILED, REFUSED, STOPPED, Refused, Stopped, failure
 from nanoinfer.cli.terminal import Output, PipeClosed, prepare_streams, remark
 
@@ -32,6 +32,7 @@ app = typer.Typer(add_completion=False, epilog=EPILOG, context_settings={"help_o
 app.command("generate", epilog=generate.EPILOG)(generate.generate)
 app.command("shell", epilog=shell.EPILOG)(shell.shell)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
+app.add_typer(course.app, name="course")
 
 
 def _version(wanted: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from nanoinfer.cli import options as opt
 from nanoinfer.cli.errors import Refused, refusing
+from nanoinfer.cli.mine import generate_mine
 from nanoinfer.cli.report import figures, show_stats
 from nanoinfer.cli.sources import check_lengths, from_argument, read_prompts
 from nanoinfer.cli.terminal import Bar, remark
@@ -50,6 +51,7 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt and line, for programs.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures and no remarks.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="The engine's counters besides.")] = False,
+    mine: opt.Mine = None,
     max_tokens: opt.MaxTokens = 128,
     temperature: opt.Temperature = None,
     top_k: opt.TopK = opt.TOP_K,
@@ -89,6 +91,8 @@ def generate(
     """
     if quiet and verbose:
         raise Refused("--quiet and --verbose contradict each other: give one of them")
+    if mine is not None and as_json:
+        raise Refused("--mine puts two runs side by side for a reader: leave out --json")
     params = opt.sampling(
         temperature, greedy, max_tokens=max_tokens, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos,
         stop=[from_argument(text) for text in stop or ()], stop_token_ids=stop_token_id or (),
@@ -100,6 +104,9 @@ def generate(
     place = dataclasses.replace(place, max_batch=min(max_batch or DEFAULT_MAX_BATCH, len(prompts)))
     each = with_seeds(params, len(prompts))
     check_lengths(prompts, lines, place.model_name, max_len)
+    if mine is not None:
+        generate_mine(mine, place, prompts, each, TextWriter(prompts, echo), quiet)
+        return
     with place.load() as llm:
         writer: Writer = JsonWriter(prompts, place.model_name, llm) if as_json else TextWriter(prompts, echo)
         with refusing(lines):

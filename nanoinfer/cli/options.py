@@ -90,6 +90,16 @@ MaxGraphBatch = Annotated[
     ),
 ]
 
+Mine = Annotated[
+    Path | None,
+    _option(
+        "--mine",
+        metavar="DIR",
+        help="Run the functions of this course folder that pass their checks, beside the reference.",
+        panel=_MODEL,
+    ),
+]
+
 
 def sampling(temperature: float | None, greedy: bool, **params: Any) -> SamplingParams:
     """Checked sampling parameters from options; Refused for what contradicts or is out of range."""

@@ -24,15 +24,17 @@ class Call:
 
     args: plain values, tensors, and functions, which stay in the parent: the solution gets a stand-in that asks it.
     observe: called afterwards; what it returns is compared as a part of the outcome (how often a function was called).
+    compiles: a kernel is not run but compiled, for the constants that are the one argument.
     """
 
     args: tuple[Any, ...]
     observe: Callable[[], Any] | None = None
+    compiles: bool = False
 
 
-def call(*args: Any, observe: Callable[[], Any] | None = None) -> Call:
+def call(*args: Any, observe: Callable[[], Any] | None = None, compiles: bool = False) -> Call:
     """A call with these arguments."""
-    return Call(args, observe)
+    return Call(args, observe, compiles)
 
 
 @dataclass

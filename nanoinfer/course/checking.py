@@ -17,10 +17,32 @@ from nanoinfer.course.chapters import resolve
 from nanoinfer.course.client import Loaded, Worker
 from nanoinfer.course.exercise import Check, Exercise
 from nanoinfer.course.mistakes import Tells
-from nanoinfer.course.outcomes import Crashed, Hung, Outcome, Raised, Refused, difference, local, show, told
+from nanoinfer.course.outcomes import Crashed, Hung, Outcome, Raised, Refused, local, show, told
 from nanoinfer.course.records import CheckResult, ExerciseResult, Failure, Receipt, Status
 
 SEED = "course"  # of the inputs that learners see; a grader brings its own
+
+
+class Workers:
+    """Workers for one device, the next one starting while the present one is busy: importing torch takes seconds."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self._spare = device, Worker(device)
+
+    def compiler(self) -> Worker:
+        """One that compiles kernels, to be closed by whoever asked for it."""
+        return Worker(self.device, compiling=True)
+
+    def take(self) -> Worker:
+        """A worker of one's own, to be closed by whoever took it."""
+        taken, self._spare = self._spare, Worker(self.device)
+        return taken
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._spare.close()
 
 
 @dataclass
@@ -93,6 +115,8 @@ def check_exercise(
     name_mistakes: bool = False,
 ) -> ExerciseResult:
     """The result of all checks of an exercise on the file at `path`. start: makes a worker for `device`."""
+    if not path.is_file():
+        return missing(exercise, path, device, seed)
     runner = Runner(exercise, path, start, exercise.spec.limit_s)
     try:
         results = [_check(runner, check, seed) for check in exercise.checks] if runner.load() else []
@@ -106,12 +130,25 @@ def check_exercise(
             edition=exercise.edition.name if exercise.edition else "",
         )  # fmt: skip
         return ExerciseResult(
-            exercise.id, exercise.spec.title, tuple(results), receipt, problem=runner.problem if not results else "",
-            mistake=(mistake.name, mistake.says) if mistake else None, mistake_sought=name_mistakes and failed,
+            exercise.id,
+            exercise.spec.title,
+            path.name,
+            tuple(results),
+            receipt,
+            problem=runner.problem if not results else "",
+            mistake=(mistake.name, mistake.says) if mistake else None,
+            mistake_sought=name_mistakes and failed,
             printed=runner.printed,
-        )  # fmt: skip
+        )
     finally:
         runner.close()
+
+
+def missing(exercise: Exercise, path: Path, device: str, seed: str) -> ExerciseResult:
+    """The result where there is no file: nothing was run."""
+    receipt = Receipt((), len(exercise.checks), 0, 0, 0, 0, (), device, seed)
+    problem = f"there is no file {path.name}"
+    return ExerciseResult(exercise.id, exercise.spec.title, path.name, (), receipt, problem=problem)
 
 
 def _worth_naming(results: list[CheckResult]) -> bool:
@@ -125,7 +162,7 @@ def _check(runner: Runner, check: Check, seed: str) -> CheckResult:
         case = Case(f"{seed}/{check.name}/{at}")
         expected = local(exercise.function, exercise.call(check, case))
         got = runner.call(exercise.call(check, case))
-        status = status_of(exercise, expected, got)
+        status = status_of(exercise, check, expected, got)
         if status == "failed":
             return CheckResult(check.name, check.says, status, at + 1, _failure(runner, check, case))
         if status != "passed":
@@ -134,7 +171,7 @@ def _check(runner: Runner, check: Check, seed: str) -> CheckResult:
     return CheckResult(check.name, check.says, "passed", check.cases)
 
 
-def status_of(exercise: Exercise, expected: Outcome, got: Outcome) -> Status:
+def status_of(exercise: Exercise, check: Check, expected: Outcome, got: Outcome) -> Status:
     """What an outcome means for the check."""
     if isinstance(got, Refused):
         return "refused"
@@ -144,7 +181,7 @@ def status_of(exercise: Exercise, expected: Outcome, got: Outcome) -> Status:
         return "crashed"
     if isinstance(got, Raised) and got.kind == "NotImplementedError" and got.message.startswith(exercise.mark):
         return "not begun"
-    return "failed" if difference(expected, got, exercise.spec.tolerance) else "passed"
+    return "failed" if exercise.compare(check, expected, got) else "passed"
 
 
 def _failure(runner: Runner, check: Check, case: Case) -> Failure:
@@ -153,13 +190,13 @@ def _failure(runner: Runner, check: Check, case: Case) -> Failure:
 
     def fails(smaller: Case) -> bool:
         expected = local(exercise.function, exercise.call(check, smaller))
-        return status_of(exercise, expected, runner.call(exercise.call(check, smaller))) == "failed"
+        return status_of(exercise, check, expected, runner.call(exercise.call(check, smaller))) == "failed"
 
     found = shrinking.smallest(case, fails)
     asked = exercise.call(check, found)
     inputs = tuple((name, show(value)) for name, value in exercise.named(asked).items())
     expected, got = local(exercise.function, asked), runner.call(exercise.call(check, found))
-    where = difference(expected, got, exercise.spec.tolerance, exercise.spec.axes)
+    where = exercise.compare(check, expected, got)
     if where is None:  # it fails now and then: state is kept between calls
         return Failure(inputs, "", told(expected), "another result at the next call with the same input")
     return Failure(inputs, where.where, where.expected, where.got, shrunk=found is not case)

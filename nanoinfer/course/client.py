@@ -22,11 +22,12 @@ from nanoinfer.course.cases import Call
 from nanoinfer.course.outcomes import Crashed, Hung, Outcome, Raised, Refused, Returned
 
 START_LIMIT_S = 180.0  # importing torch from a cold disk
+LOAD_LIMIT_S = 10.0  # running the learner's file, before any call
 KEPT = 8000  # characters of what the learner's code prints
 # What a Python with torch needs of the environment; everything else stays with the parent.
 PASSED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
-    "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TRITON_INTERPRET", "TRITON_CACHE_DIR",
+    "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TRITON_CACHE_DIR",
 )  # fmt: skip
 
 
@@ -49,11 +50,13 @@ class Seen:
 class Worker:
     """One worker process. It is started at once and waited for at the first request.
 
-    device: where inputs are put. A call that exceeds its limit, or ends the process, ends this worker: `alive` is
-    False from then on.
+    device: where inputs are put. compiling: kernels are compiled and not run; on a CPU they are else interpreted.
+    A call that exceeds its limit, or ends the process, ends this worker: `alive` is False from then on.
     """
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", compiling: bool = False) -> None:
+        self.compiling = compiling
+        interpreted = {} if compiling or device != "cpu" else {"TRITON_INTERPRET": "1"}
         package = Path(nanoinfer.__file__).parent
         here = {"", str(Path.cwd())}
         path = [str(package.parent), *(entry for entry in sys.path if entry not in here)]
@@ -61,7 +64,7 @@ class Worker:
         self._process = subprocess.Popen(
             [*command, json.dumps({"path": path, "device": device})],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=os.name == "posix",
-            env={name: os.environ[name] for name in PASSED if name in os.environ} | {"OMP_NUM_THREADS": "1"},
+            env={n: os.environ[n] for n in PASSED if n in os.environ} | {"OMP_NUM_THREADS": "1"} | interpreted,
         )  # fmt: skip
         self._frames: queue.Queue[tuple[dict[str, Any], bytes] | str | None] = queue.Queue()
         self._package = str(package) + os.sep
@@ -75,11 +78,17 @@ class Worker:
     def alive(self) -> bool:
         return not self._dead
 
-    def load(self, path: Path, function: str, refuse: Sequence[tuple[str, int, str]] = ()) -> Loaded | Outcome | None:
-        """Run the learner's file; None where it has no such function. refuse: file, line and name of functions."""
+    def load(
+        self, path: Path, function: str, refuse: Sequence[tuple[str, int, str]] = (), launcher: Path | None = None
+    ) -> Loaded | Outcome | None:
+        """Run the learner's file; None where it has no such function. refuse: file, line and name of functions.
+
+        launcher: of a kernel, the file that launches it.
+        """
         self.seen, self._printed = Seen(), ""
         asked = {"op": "load", "path": str(path), "function": function, "package": self._package, "refuse": refuse}
-        reply = self._ask(asked, [], 20.0, ())
+        asked |= {"launcher": str(launcher) if launcher else "", "compiling": self.compiling}
+        reply = self._ask(asked, [], LOAD_LIMIT_S, ())
         if not isinstance(reply, tuple):
             return reply
         header = reply[0]

@@ -14,9 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from nanoinfer.course.cases import Call, Case
+from nanoinfer.course.outcomes import Difference, Outcome, Returned, difference, local
 
 Function = Callable[..., Any]
 IMPORTS = ("import torch", "import torch.nn.functional as F", "from torch import Tensor")
+COMPILES = "it compiles"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What an exercise has besides where its answer is a Triton kernel: see `kernels`.
+
+    oracle: what a launch must give, in PyTorch; its signature is that of a call. launcher: the file that launches it.
+    The reference is the kernel without its decorator, so that no Triton is needed to show it.
+    """
+
+    oracle: Function
+    launcher: Path
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,7 @@ class Spec:
     section: the heading of the chapter's text to read. hints: invariant, place, pseudocode.
     tolerance: allowed |difference| / max(1, |expected|). refuse: more functions that must not be called.
     swap: puts a solution into the engine; None takes the reference's place in its module, if that is the engine's.
+    verdicts: results are yes or no, so that a mistake is known by its verdicts in all checks together.
     """
 
     title: str
@@ -46,6 +61,8 @@ class Spec:
     refuse: tuple[str, ...] = ()
     swap: Callable[[Function], AbstractContextManager[None]] | None = None
     limit_s: float = 10.0
+    verdicts: bool = False
+    kernel: Kernel | None = None
 
 
 @dataclass(frozen=True)
@@ -53,10 +70,12 @@ class Check:
     """One check: `make` turns a case into a call, on which solution and reference must agree.
 
     The function's docstring is what the check holds, in one sentence; its name is the check's. cases: seeds tried.
+    part: of a result that is a dict, the one entry that is compared.
     """
 
     make: Callable[[Case], Call]
     cases: int = 2
+    part: str = ""
 
     @property
     def name(self) -> str:
@@ -66,9 +85,11 @@ class Check:
     def says(self) -> str:
         return _sentence(self.make)
 
-    def call(self, case: Case) -> Call:
-        """The call of a case; the same case gives the same call, with tensors of its own."""
-        return self.make(case)
+    def looked_at(self, outcome: Outcome) -> Outcome:
+        """The part of an outcome that is compared."""
+        if self.part and isinstance(outcome, Returned) and isinstance(outcome.value, dict):
+            return Returned({self.part: outcome.value.get(self.part)}, outcome.observed)
+        return outcome
 
 
 @dataclass(frozen=True)
@@ -171,6 +192,11 @@ class Exercise:
         return self.function.__name__
 
     @property
+    def oracle(self) -> Function:
+        """What says what is right: the reference, or for a kernel its twin in PyTorch."""
+        return self.spec.kernel.oracle if self.spec.kernel else self.function
+
+    @property
     def file(self) -> str:
         """The name of the learner's file."""
         return self.path.name
@@ -187,7 +213,9 @@ class Exercise:
 
     def named(self, asked: Call) -> dict[str, Any]:
         """The arguments of a call by the names of the signature."""
-        return dict(inspect.signature(self.function).bind(*asked.args).arguments)
+        if asked.compiles:
+            return dict(asked.args[0])
+        return dict(inspect.signature(self.oracle).bind(*asked.args).arguments)
 
     def example(self) -> Call:
         """The worked example, in the form of this edition."""
@@ -203,7 +231,16 @@ class Exercise:
 
     def call(self, check: Check, case: Case) -> Call:
         """A check's call, in the form of this edition."""
-        return self._formed(check.call(case))
+        return self._formed(check.make(case))
+
+    def expected(self, asked: Call) -> Outcome:
+        """What must come of a call. Functions that it lends are called for it."""
+        return Returned(COMPILES) if asked.compiles else local(self.oracle, asked)
+
+    def compare(self, check: Check, expected: Outcome, got: Outcome) -> Difference | None:
+        """Where an outcome differs from what was expected, as far as the check looks."""
+        pair = check.looked_at(expected), check.looked_at(got)
+        return difference(*pair, self.spec.tolerance, self.spec.axes)
 
     def _formed(self, asked: Call) -> Call:
         return replace(asked, args=self.edition.args(*asked.args)) if self.edition else asked

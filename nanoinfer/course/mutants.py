@@ -35,7 +35,7 @@ class Mutant:
 def mutants(source: str) -> list[Mutant]:
     """All mutants of one function's source, each once, in the order of the source."""
     tree = ast.parse(source)
-    _drop_docstring(tree)
+    _drop_inert(tree)
     original = ast.unparse(tree)
     found: dict[str, Mutant] = {}
     for at, node in enumerate(ast.walk(tree)):
@@ -55,9 +55,7 @@ Change = Callable[[ast.AST], None]
 
 def _changes(node: ast.AST) -> Iterator[Change]:
     """What may be changed at one place of the tree."""
-    if isinstance(node, ast.BinOp):
-        yield from (_setter("op", op()) for op in BINARY.get(type(node.op), ()))
-    elif isinstance(node, ast.AugAssign):
+    if isinstance(node, ast.BinOp | ast.AugAssign):
         yield from (_setter("op", op()) for op in BINARY.get(type(node.op), ()))
     elif isinstance(node, ast.Compare):
         for at, op in enumerate(node.ops):
@@ -146,7 +144,12 @@ def _unique(name: str, before: list[Mutant]) -> str:
     return f"{name}  # {same + 1}" if same else name
 
 
-def _drop_docstring(tree: ast.Module) -> None:
+def _drop_inert(tree: ast.Module) -> None:
+    """Without docstrings and annotations: no change of theirs could be seen."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            if ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        elif isinstance(node, ast.arg):
+            node.annotation = None

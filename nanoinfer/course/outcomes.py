@@ -117,7 +117,7 @@ def _values(expected: Any, got: Any, tolerance: float, axes: Sequence[str], path
         for key in expected:
             yield from _values(expected[key], got[key], tolerance, axes, _join(path, str(key)))
     elif _number(expected) and _number(got):
-        yield from _tensors(torch.as_tensor(expected), torch.as_tensor(got), tolerance, axes, path)
+        yield from _tensors(_tensor(expected), _tensor(got), tolerance, axes, path)
     elif type(expected) is not type(got) or expected != got:
         yield Difference(path, show(expected), show(got), math.inf)
 
@@ -154,7 +154,7 @@ def told(outcome: Outcome) -> str:
     return outcome.reason if isinstance(outcome, Crashed) else f"a call of {outcome.name}"
 
 
-def show(value: Any) -> str:
+def show(value: Any) -> str:  # noqa: PLR0911  one for each kind of value
     """A value as a message prints it: numbers with six digits, large tensors by their shape."""
     if isinstance(value, Tensor):
         if value.numel() > SHOWN:
@@ -173,6 +173,13 @@ def show(value: Any) -> str:
     if callable(value):
         return "a function"
     return repr(value)
+
+
+def _tensor(value: Any) -> Tensor:
+    """A number as a tensor that holds it exactly."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.tensor(float(value), dtype=torch.float64) if isinstance(value, float) else torch.tensor(value)
 
 
 def _number(value: Any) -> bool:

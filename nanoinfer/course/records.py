@@ -68,6 +68,7 @@ class ExerciseResult:
 
     id: str
     title: str
+    file: str  # the learner's, by name
     checks: tuple[CheckResult, ...]
     receipt: Receipt
     problem: str = ""  # why nothing could be run

@@ -9,12 +9,13 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, BinaryIO
 
 import torch
 
-from nanoinfer.course import wire
+from nanoinfer.course import kernels, wire
 
 
 class Forbidden(BaseException):
@@ -39,9 +40,10 @@ class Watch:
             raise Forbidden(told)
         if code.co_filename == self.file and code.co_name != "<module>":
             return self._line
-        if code.co_filename.startswith(self.package) and frame.f_back is not None:
-            if frame.f_back.f_code.co_filename.startswith(self.folder) and not code.co_name.startswith("<"):
-                self.parts.add(f"{frame.f_globals.get('__name__', '?')}.{code.co_name}")
+        caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
+        ours = code.co_filename.startswith(self.package) and not code.co_name.startswith("<")
+        if ours and caller.startswith(self.folder):
+            self.parts.add(f"{frame.f_globals.get('__name__', '?')}.{code.co_name}")
         return None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
@@ -97,6 +99,8 @@ class Server:
         if not callable(found):
             return {"op": "missing"}
         self.function = found
+        if asked["launcher"]:
+            self.function = kernels.in_worker(found, Path(asked["launcher"]), asked["compiling"])
         files = sorted({m.__file__ for m in list(sys.modules.values()) if within(m, folder) and m.__file__})
         return {"op": "loaded", "lines": sorted(executable_lines(code)), "files": files}
 
@@ -162,6 +166,8 @@ def executable_lines(code: CodeType) -> set[int]:
 def described(error: BaseException, path: str) -> dict[str, str]:
     """Kind and message of an exception, and the line of the learner's file that it came from."""
     line = 0
+    if type(error).__name__ == "InterpreterError" and error.__cause__ is not None:  # Triton's, around the real one
+        error = error.__cause__
     if isinstance(error, SyntaxError) and error.filename == path:
         line = error.lineno or 0
     trace = error.__traceback__

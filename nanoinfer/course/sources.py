@@ -10,22 +10,36 @@ import textwrap
 from types import ModuleType
 from typing import Any
 
+from nanoinfer.course import kernels
 from nanoinfer.course.exercise import Exercise, Function, Right, Wrong
 
 
 def answer_source(exercise: Exercise, answer: Wrong | Right) -> str:
     """The whole file of a wrong answer or a correct variant. ValueError where a patch does not fit."""
     if not isinstance(answer.answer, tuple):
-        return submission(answer.answer, function_source(answer.answer), exercise.name)
+        return whole_file(exercise, answer.answer, function_source(answer.answer))
     old, new = answer.answer
     source = function_source(exercise.function)
     if source.count(old) != 1:
         raise ValueError(f"{exercise.id}, {answer.name}: {old!r} stands {source.count(old)} times in the reference")
-    return submission(exercise.function, source.replace(old, new), exercise.name)
+    return whole_file(exercise, exercise.function, source.replace(old, new))
+
+
+def whole_file(exercise: Exercise, function: Function, source: str) -> str:
+    """A learner's file with this source, which is that of `function` or was made from it."""
+    if exercise.spec.kernel is None:
+        return submission(function, source, exercise.name)
+    _, _, body = submission(function, source, exercise.name).partition("\n")
+    return "\n".join(["from __future__ import annotations", "", *exercise.spec.imports, body]).replace(
+        f"\ndef {exercise.name}(", f"\n@triton.jit\ndef {exercise.name}("
+    )
 
 
 def answer_function(exercise: Exercise, answer: Wrong | Right) -> Function:
-    """A wrong answer or a correct variant as a function of this process."""
+    """A wrong answer or a correct variant as a function of this process; a kernel as the engine launches it."""
+    if exercise.spec.kernel is not None:
+        source, title = answer_source(exercise, answer), f"{exercise.id} {answer.name}"
+        return kernels.in_engine(exercise, lambda: kernels.from_source(source, exercise.name, title))
     if not isinstance(answer.answer, tuple):
         return answer.answer
     space: dict[str, Any] = {"__name__": "answer"}

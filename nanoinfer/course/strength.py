@@ -11,12 +11,13 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nanoinfer.course import chapters, mutants, sources, stubs
 from nanoinfer.course.cases import Case
 from nanoinfer.course.checking import SEED, Runner, status_of
 from nanoinfer.course.client import Worker
-from nanoinfer.course.exercise import Check, Exercise
+from nanoinfer.course.exercise import Check, Exercise, Function
 from nanoinfer.course.mistakes import NEEDED, Tells
 from nanoinfer.course.outcomes import deviation, local
 from nanoinfer.course.records import Status
@@ -44,7 +45,7 @@ class Strength:
         """All mutants that are mistakes."""
         return self.killed + sum("mutant survives" in problem for problem in self.problems)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """What is stored: nothing that changes from run to run."""
         return {
             "id": self.id,
@@ -88,7 +89,7 @@ class Bench:
         for at in range(check.cases):
             case = Case(f"{SEED}/{check.name}/{at}")
             expected = local(self.exercise.function, self.exercise.call(check, case))
-            status = status_of(self.exercise, expected, runner.call(self.exercise.call(check, case)))
+            status = status_of(self.exercise, check, expected, runner.call(self.exercise.call(check, case)))
             if status != "passed":
                 return status
         return "passed"
@@ -164,9 +165,10 @@ def _gap(exercise: Exercise, result: Strength) -> None:
     inputs = [(c, Case(f"{SEED}/{c.name}/{at}")) for c in exercise.checks for at in range(c.cases)]
     expected = [local(exercise.function, exercise.call(check, case)) for check, case in inputs]
 
-    def furthest(answer: sources.Function) -> float:
+    def furthest(answer: Function) -> float:
         outcomes = [local(answer, exercise.call(check, case)) for check, case in inputs]
-        return max(deviation(one, other) for one, other in zip(expected, outcomes, strict=True))
+        pairs = zip(inputs, expected, outcomes, strict=True)
+        return max(deviation(check.looked_at(one), check.looked_at(other)) for (check, _), one, other in pairs)
 
     result.furthest_right = max(furthest(sources.answer_function(exercise, right)) for right in exercise.right)
     result.closest_wrong = min(furthest(sources.answer_function(exercise, wrong)) for wrong in exercise.real_wrong)
@@ -178,9 +180,7 @@ def _gap(exercise: Exercise, result: Strength) -> None:
         )
 
 
-def _mutants(
-    exercise: Exercise, bench: Bench, result: Strength, say: Callable[[str], None]
-) -> dict[str, list[str]]:
+def _mutants(exercise: Exercise, bench: Bench, result: Strength, say: Callable[[str], None]) -> dict[str, list[str]]:
     """Every mutant must be killed or listed as equivalent; returns which checks reject which."""
     caught: dict[str, list[str]] = {}
     unknown = set(exercise.equivalent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nanoinfer.course.exercise import Exercise
 from nanoinfer.course.outcomes import Returned, local
 from nanoinfer.course.sources import function_source
 
+WIDTH = 100  # of an example's lines
 LICENCE = "SPDX-License-Identifier: MIT-0"
 
 
@@ -24,11 +26,11 @@ def stub(exercise: Exercise, chapter: Chapter) -> str:
     holds = "\n".join(_item(text) for text in spec.invariants)
     head = (
         f'"""Exercise {exercise.id}: {spec.title}.\n\n{task}\n\nWhat always holds:\n{holds}\n\nAn example:\n\n'
-        f"{example(exercise)}\n\nAbout {spec.lines} lines. The text: {chapter.text}, \"{spec.section}\".\n"
-        f'Check it with `nanoinfer course check {exercise.id}`; ask for a hint with `nanoinfer course hint '
+        f'{example(exercise)}\n\nAbout {spec.lines} lines. The text: {chapter.text}, "{spec.section}".\n'
+        f"Check it with `nanoinfer course check {exercise.id}`; ask for a hint with `nanoinfer course hint "
         f'{exercise.id}`.\n"""\n'
     )
-    return f"# {LICENCE}: this file is yours.\n{head}\n{imports(exercise)}\n\n\n{declaration(exercise)}"
+    return f"# {LICENCE}\n# This file is yours.\n{head}\n{imports(exercise)}\n\n\n{declaration(exercise)}"
 
 
 def imports(exercise: Exercise) -> str:
@@ -41,49 +43,59 @@ def imports(exercise: Exercise) -> str:
 
 def declaration(exercise: Exercise) -> str:
     """Signature, docstring, and an error that names what is to be done."""
-    (node,) = ast.parse(function_source(exercise.function)).body
+    source = function_source(exercise.function)
+    (node,) = ast.parse(source).body
     assert isinstance(node, ast.FunctionDef)
-    doc = textwrap.indent(f'"""{ast.get_docstring(node)}', "    ").rstrip()
-    doc += '\n    """' if "\n" in doc else '"""'
+    doc = node.body[0]
     told = f"{exercise.mark} {exercise.name}: {exercise.spec.title[:1].lower()}{exercise.spec.title[1:]}"
-    return f"{signature(exercise)}\n{doc}\n    raise NotImplementedError({told!r})\n"
+    head = "\n".join(source.splitlines()[: doc.end_lineno])
+    return f'{head}\n    raise NotImplementedError("{told}")\n'
 
 
 def signature(exercise: Exercise) -> str:
-    """The `def` line as the reference has it."""
-    (node,) = ast.parse(function_source(exercise.function)).body
+    """The `def` as the reference has it."""
+    source = function_source(exercise.function)
+    (node,) = ast.parse(source).body
     assert isinstance(node, ast.FunctionDef)
-    node.body, node.decorator_list = [ast.Pass()], []
-    line = ast.unparse(node).split("\n")[0]
-    if len(line) <= 120:
-        return line
-    arguments = [ast.unparse(arg) for arg in node.args.args]
-    return f"def {node.name}(\n    {', '.join(arguments)},\n) -> {ast.unparse(node.returns or ast.Constant(None))}:"
+    return "\n".join(source.splitlines()[: node.body[0].lineno - 1])
 
 
 def example(exercise: Exercise) -> str:
     """The worked example: inputs, call, and what the reference gives for them now."""
     asked = exercise.example()
     named = exercise.named(asked)
-    lines = [f"    {name} = {literal(value)}" for name, value in named.items()]
+    lines = [line for name, value in named.items() for line in _shown(name, value)]
     outcome = local(exercise.function, asked)
     assert isinstance(outcome, Returned)
-    result = f"    {exercise.name}({', '.join(named)})  ->  {literal(outcome.value)}"
-    return "\n".join([*lines, result])
+    lines += [f"{exercise.name}({', '.join(named)})", f"  -> {literal(outcome.value)}"]
+    return textwrap.indent("\n".join(lines), "    ")
+
+
+def _shown(name: str, value: Any) -> list[str]:
+    """One argument of the example, a dict over several lines."""
+    if callable(value):
+        return [f"{name}: {inspect.getdoc(value) or 'a function'}"]
+    if isinstance(value, dict) and len(literal(value)) > WIDTH:
+        return [f"{name} = {{", *(f"    {key!r}: {literal(item)}," for key, item in value.items()), "}"]
+    return [f"{name} = {literal(value)}"]
 
 
 def literal(value: Any) -> str:
-    """A value as one would write it: numbers with four digits."""
+    """A value as one would write it: numbers with four digits, tensors of zeros or ones by their shape."""
     if isinstance(value, Tensor):
-        return f"tensor({literal(value.tolist())})"
+        for number, name in ((0, "zeros"), (1, "ones")):
+            if value.numel() > 1 and value.is_floating_point() and bool((value == number).all()):
+                return f"torch.{name}({', '.join(map(str, value.shape))})"
+        return f"torch.tensor({literal(value.tolist())})"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        text = f"{value:.4g}"
+        return text if any(mark in text for mark in ".en") else f"{text}.0"
     if isinstance(value, list | tuple):
         inside = ", ".join(literal(item) for item in value)
         return f"[{inside}]" if isinstance(value, list) else f"({inside})"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {literal(item)}" for key, item in value.items()) + "}"
-    return (getattr(value, "__doc__", None) or "a function") if callable(value) else repr(value)
+    return repr(value)
 
 
 def write(exercise: Exercise, chapter: Chapter, folder: Path) -> bool:

@@ -11,7 +11,7 @@ import json
 import math
 import struct
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ def send(stream: BinaryIO, header: dict[str, Any], bodies: list[bytes]) -> None:
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
+def receive(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
     """Read one frame; None at the end of the stream. WireError for anything that is no frame."""
     head = stream.read(HEAD.size)
     if not head:
@@ -66,7 +66,7 @@ class Packer:
         self.functions = [] if functions is None else functions
         self.bodies: list[bytes] = []
 
-    def pack(self, value: Any, depth: int = 0) -> Any:
+    def pack(self, value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  one for each kind of value
         """The JSON of a value; what is none of the known types goes as the name of its type."""
         if depth > 20:
             return {"o": "a value of too many levels"}
@@ -98,7 +98,7 @@ class Unpacker:
     def __init__(self, body: bytes, device: str = "cpu", function: Callable[[int], Any] | None = None) -> None:
         self.body, self.device, self.function, self.at = body, device, function, 0
 
-    def unpack(self, value: Any) -> Any:
+    def unpack(self, value: Any) -> Any:  # noqa: PLR0911
         """The value. WireError for what `Packer` cannot have made."""
         if isinstance(value, list):
             return [self.unpack(item) for item in value]

@@ -1,0 +1,117 @@
+"""Every kernel once, at small shapes and odd ones: what `python -m bench sanitize` runs under compute-sanitizer.
+
+Each case compares with plain PyTorch, so that what is searched for overruns and races is also right. To add a kernel,
+write a function of the device and put it into CASES. PLANTED has the overrun that memcheck must catch.
+
+    compute-sanitizer --tool memcheck python -m bench.sanitized NAME ...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from nanoinfer import paged_twins, sampling
+from nanoinfer.model import TorchOps
+from nanoinfer.state import BatchState
+
+PAGE = 16
+VOCAB = 1031  # a prime: no tile ends where it does
+
+
+def _random(*shape: int, device: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator).to(device, dtype)
+
+
+def write(device: str, heads: int = 3, size: int = 16, overrun: int = 0) -> None:
+    """Keys and values of five tokens into three pages; heads times size is no power of two."""
+    from nanoinfer import paged_kernels
+
+    k, v = _random(2, 5, heads, size, device=device)
+    slots = torch.tensor([0, 17, 31, 40, 3 * PAGE - 1 + overrun], device=device)  # the last slot, or past it
+    # Each of its own, so that behind each there is room in which nothing lies.
+    k_pool, v_pool, k_twin, v_twin = (torch.zeros(3, heads, PAGE, size, device=device) for _ in range(4))
+    paged_kernels.write_pages(k, v, k_pool, v_pool, slots)
+    if not overrun:
+        paged_twins.write_pages(k, v, k_twin, v_twin, slots)
+        torch.testing.assert_close((k_pool, v_pool), (k_twin, v_twin))
+
+
+def attend(device: str, splits: int, size: int = 64, dtype: torch.dtype = torch.float32) -> None:
+    """Rows of no token, of one, of a page and one, and of several tiles."""
+    from nanoinfer import paged_kernels
+
+    lengths, heads = [0, 1, PAGE + 1, 150], 2
+    width = -(-max(lengths) // PAGE)
+    pages = 1 + width * len(lengths)
+    tables = 1 + torch.randperm(pages - 1, generator=torch.Generator().manual_seed(0)).view(len(lengths), width).int()
+    k_pool, v_pool = _random(2, pages, heads, PAGE, size, device=device, dtype=dtype)
+    q = _random(len(lengths), heads, size, device=device, dtype=dtype)
+    done = torch.zeros(len(lengths) * heads, dtype=torch.int32, device=device)
+    arguments = (q, k_pool, v_pool, tables.to(device), torch.tensor(lengths, device=device), done, splits)
+    for _ in range(2):  # the counters must be ready for the next launch
+        got = paged_kernels.attend_pages(*arguments)
+    close = 1e-4 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(got, paged_twins.attend_pages(*arguments), rtol=close, atol=close)
+
+
+def fused(device: str, rows: int, width: int = 96) -> None:
+    """One sublayer by the fused kernels and by plain operations; the width is no power of two."""
+    from nanoinfer.fused import FusedOps
+
+    x, h = _random(2, rows, width, device=device)
+    into, out = _random(width, 4 * width, device=device), _random(4 * width, width, device=device)
+    biases, (weight, shift) = _random(4 * width, device=device), _random(2, width, device=device)
+    found = []
+    for ops in (FusedOps(), TorchOps()):
+        y = ops.linear_gelu(h, into, biases)
+        update = ops.linear_update(y, out, shift)
+        found.append(ops.add_norm(x, update, weight, shift, 1e-5))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
+
+
+def sample(device: str, dtype: torch.dtype = torch.float32) -> None:
+    """Greedy rows, and rows of every filter."""
+    from nanoinfer import sampling_kernels
+
+    logits = _random(6, VOCAB, device=device, dtype=dtype)
+    rows = BatchState.empty(6, torch.device(device)).at(slice(0, 6))
+    rows.seed.copy_(torch.arange(6))
+    torch.testing.assert_close(sampling_kernels.greedy(logits, rows), sampling.greedy(logits.float(), rows))
+    rows.temperature.copy_(torch.tensor([0.0, 1.0, 0.7, 1.0, 0.8, 1.2]))
+    rows.top_k.copy_(torch.tensor([0, 0, 50, 0, 50, 1]))
+    rows.top_p.copy_(torch.tensor([1.0, 1.0, 1.0, 0.9, 0.95, 1.0]))
+    expected = sampling.sample_filtered(logits.float(), rows)
+    torch.testing.assert_close(sampling_kernels.sample(logits, rows), expected)
+
+
+CASES: dict[str, Callable[[str], None]] = {
+    "write": write,
+    "write, large heads": lambda device: write(device, heads=2, size=128),
+    "attend": lambda device: attend(device, 1),
+    "attend, splits": lambda device: attend(device, 4),
+    "attend, head size 80": lambda device: attend(device, 2, size=80),
+    "attend, bfloat16": lambda device: attend(device, 4, dtype=torch.bfloat16),
+    "fused, one row": lambda device: fused(device, 1),
+    "fused, 33 rows": lambda device: fused(device, 33),
+    "sample": sample,
+    "sample, bfloat16": lambda device: sample(device, torch.bfloat16),
+}
+PLANTED: dict[str, Callable[[str], None]] = {"planted overrun": lambda device: write(device, overrun=1)}
+
+
+def main(names: Sequence[str], device: str = "cuda") -> None:
+    """Run the named cases, one after the other; all of CASES for none."""
+    for name in names or CASES:
+        {**CASES, **PLANTED}[name](device)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        print(f"ran: {name}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,176 @@
+"""The diagrams of chapter 1 that are made of boxes and arrows: a step, a block, and the columns of naive generation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+
+from bench.examples import load
+from bench.figures.style import WIDTH, Drawing, Theme
+
+here = Path(__file__).parent
+run, cost = load(here / "running.py"), load(here / "cost.py")
+
+PROMPT, NEW = 3, 6  # tokens of the staircase
+At = tuple[float, float]
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure as wide as the page, with one axis that has no frame, as tall as wide units; y grows downwards."""
+    figure = Figure(figsize=(WIDTH, WIDTH * height / width), layout=None)
+    ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    ax.axis("off")
+    ax.set_xlim(0, width)
+    ax.set_ylim(height, 0)
+    return figure, ax
+
+
+def write(ax: Axes, at: At, text: str, color: str | None = None, size: float = 10.5, align: str = "left") -> None:
+    """Text, centred on its line."""
+    ax.text(*at, text, ha=align, va="center", fontsize=size, color=color, linespacing=1.35, zorder=6)
+
+
+def box(ax: Axes, at: At, size: At, text: str, theme: Theme, *, accent: bool = False) -> None:
+    """A rounded box around its centre `at`."""
+    edge, width = (theme.accent, 2.0) if accent else (theme.muted, 1.2)
+    look = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": theme.background, "edgecolor": edge}
+    ax.add_patch(FancyBboxPatch((at[0] - size[0] / 2, at[1] - size[1] / 2), *size, linewidth=width, zorder=3, **look))
+    write(ax, at, text, align="center")
+
+
+def arrow(ax: Axes, start: At, end: At, color: str, width: float = 1.3, bend: float = 0.0) -> None:
+    """From start to end, without a gap."""
+    look = {
+        "arrowstyle": "-|>",
+        "mutation_scale": 12,
+        "connectionstyle": f"arc3,rad={bend}",
+        "zorder": 5 if bend else 2,
+    }
+    ax.add_patch(FancyArrowPatch(start, end, linewidth=width, shrinkA=0, shrinkB=0, color=color, **look))
+
+
+def one_step() -> Drawing:
+    """Token ids to next tokens, with the shapes on the way and the running example's own words."""
+    ids, lengths = run.batch()
+    words = [[run.word(i) for i in row[:length]] for row, length in zip(ids.tolist(), lengths, strict=True)]
+    probs = [run.logits(ids)[row, length - 1].softmax(-1) for row, length in enumerate(lengths)]
+    best = [f"{run.word(int(p.argmax()))}, p = {float(p.max()):.3f}" for p in probs]
+    C, layers = run.model().config.n_embd, run.model().config.n_layer
+    stages = (
+        ("token ids,\npositions", "(2, 3)"), ("embeddings", f"(2, 3, {C})"), (f"{layers} blocks", f"(2, 3, {C})"),
+        ("each row's last\nreal token", f"(2, {C})"), ("head: logits", f"(2, {run.model().config.vocab_size:,})"),
+    )  # fmt: skip
+
+    def draw(theme: Theme) -> Figure:
+        figure, ax = canvas(10, 4.0)
+        for at, (name, shape) in enumerate(stages):
+            x = 1.05 + 1.97 * at
+            box(ax, (x, 0.62), (1.62, 0.78), name, theme, accent="last" in name)
+            write(ax, (x, 1.24), shape, theme.muted, 10, "center")
+            if at:
+                arrow(ax, (x - 1.16, 0.62), (x - 0.81, 0.62), theme.muted)
+        for row, (named, length) in enumerate(zip(words, lengths, strict=True)):
+            y = 2.2 + 1.05 * row
+            write(ax, (0.25, y), f"row {row}", theme.muted)
+            for at in range(3):
+                x, last, real = 1.75 + 1.55 * at, at == length - 1, at < length
+                look = {"edgecolor": theme.accent if last else theme.muted, "linewidth": 2.0 if last else 1.2}
+                look |= {"facecolor": theme.background, "linestyle": "-" if real else ":", "zorder": 3}
+                ax.add_patch(Rectangle((x - 0.7, y - 0.3), 1.4, 0.6, **look))
+                write(ax, (x, y), named[at] if real else "padding", None if real else theme.muted, align="center")
+                write(ax, (x, y + 0.46), f"position {at}" if real else "", theme.muted, 9, "center")
+            end = 1.75 + 1.55 * (length - 1) + 0.7
+            bend, up = (0.0, 0.0) if length == 3 else (-0.28, 0.12)
+            arrow(ax, (end, y - up), (7.0, y), theme.accent, 1.8, bend)
+            write(ax, (7.15, y), best[row])
+        write(ax, (7.15, 2.2 + 0.46), "the most probable next token", theme.muted, 9)
+        return figure
+
+    named, V = [" ".join(row) for row in words], f"{run.model().config.vocab_size:,}"
+    alt = (
+        f"One step. Token ids and positions of shape (2, 3) become embeddings and pass {layers} blocks; of each row "
+        f"only the last real token goes on to the head, which gives {V} logits a row. Row 0 is {named[0]}: its column "
+        f"2 is used, and next comes {best[0]}. Row 1 is {named[1]} and padding: its column 1 is used, and next "
+        f"comes {best[1]}."
+    ).replace('"', "'")
+    rows = tuple((name.replace("\n", " "), shape) for name, shape in stages)
+    return Drawing("01-naive-step", "One step of the running example", alt, ("stage", "shape"), rows, draw)
+
+
+def block() -> Drawing:
+    """The residual stream as a straight line: two branches read it normalised and add to it."""
+    code = ("In the code an addition waits for the next norm:  x, h = add_norm(x, update, norm)",
+            "adds what the sublayer before has left as its update; h is LayerNorm of the new x.")  # fmt: skip
+
+    def draw(theme: Theme) -> Figure:
+        figure, ax = canvas(10, 3.5)
+        arrow(ax, (0.2, 0.7), (9.85, 0.7), theme.accent, 2.6)
+        write(ax, (0.2, 0.32), "residual stream x: added to, never normalised itself")
+        circle = {"boxstyle": "circle,pad=0.12", "facecolor": theme.background, "edgecolor": theme.accent}
+        for at, layer in enumerate(("attention", "MLP: to 4 C,\nGELU, back to C")):
+            left = 0.9 + 4.4 * at
+            arrow(ax, (left, 0.7), (left, 1.58), theme.muted)
+            box(ax, (left, 1.95), (1.25, 0.74), "LayerNorm", theme)
+            arrow(ax, (left + 0.63, 1.95), (left + 1.22, 1.95), theme.muted)
+            write(ax, (left + 0.92, 1.74), "h", align="center")
+            box(ax, (left + 2.2, 1.95), (1.94, 0.74), layer, theme)
+            ax.plot([left + 3.17, left + 3.5], [1.95, 1.95], color=theme.muted, linewidth=1.3)
+            arrow(ax, (left + 3.5, 1.95), (left + 3.5, 0.86), theme.muted)
+            write(ax, (left + 3.42, 1.32), "update", align="right")
+            ax.text(left + 3.5, 0.7, "+", ha="center", va="center", fontsize=13, zorder=5, bbox=circle)
+        for at, line in enumerate(code):
+            write(ax, (0.2, 2.9 + 0.33 * at), line)
+        return figure
+
+    alt = (
+        "A block. The residual stream x runs straight through. Twice a branch leaves it, goes through a LayerNorm and "
+        "a sublayer, attention first and the MLP second, and comes back as an update that is added to the stream. "
+        "The stream itself is never normalised."
+    )
+    rows = (("attention", "LayerNorm of x", "added to x"), ("MLP", "LayerNorm of x", "added to x"))
+    return Drawing("01-naive-block", "A pre-LayerNorm block", alt, ("sublayer", "reads", "its update is"), rows, draw)
+
+
+def again_and_again() -> Drawing:
+    """Steps downwards, positions to the right: what a step computes for the first time, and what once more."""
+    total, needed = cost.columns(PROMPT, NEW), cost.cached_columns(PROMPT, NEW)
+
+    def draw(theme: Theme) -> Figure:
+        figure, ax = canvas(12.5, 7.7)
+
+        def square(x: float, y: float, first: bool) -> None:
+            look = {"facecolor": theme.accent, "edgecolor": theme.accent} if first else {"facecolor": theme.background}
+            look |= {} if first else {"edgecolor": theme.muted, "hatch": "////"}
+            ax.add_patch(Rectangle((x, y), 0.92, 0.78, linewidth=1.1, **look))
+
+        write(ax, (1.0, 0.25), "position", theme.muted, 9.5)
+        for at in range(PROMPT + NEW - 1):
+            write(ax, (1.46 + at, 0.66), str(at), theme.muted, 9.5, "center")
+        for at in range(NEW):
+            y = 0.95 + 0.9 * at
+            write(ax, (0.88, y + 0.39), f"step {at}", align="right")
+            for position in range(PROMPT + at):
+                square(1.0 + position, y, first=at == 0 or position == PROMPT + at - 1)
+            write(ax, (9.45, y + 0.39), f"{PROMPT + at} columns")
+        y = 0.95 + 0.9 * NEW + 0.32
+        for x, first, text in (
+            (1.0, True, f"for the first time: {needed}"),
+            (6.0, False, f"once more: {total - needed}"),
+        ):
+            square(x, y, first)
+            write(ax, (x + 1.05, y + 0.39), f"computed {text}")
+        return figure
+
+    alt = (
+        f"Naive generation of {NEW} tokens after a prompt of {PROMPT}: {NEW} steps of {PROMPT} to {PROMPT + NEW - 1} "
+        f"columns form a growing staircase. Of its {total} columns {needed} are computed for the first time, and "
+        f"{total - needed} once more."
+    )
+    rows = [
+        (str(at), str(PROMPT + at), str(1 if at else PROMPT), str(PROMPT + at - 1 if at else 0)) for at in range(NEW)
+    ]
+    header = ("step", "columns", "for the first time", "once more")
+    return Drawing("01-naive-again", "The same columns again and again", alt, header, tuple(rows), draw)

@@ -1,0 +1,155 @@
+"""Exercise 1.2: one transformer block. The engine has it inline, in GPT2.hidden; here it is a function of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+
+
+def block(
+    x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> Tensor:
+    """One block of GPT-2: the residual stream x (B, T, C) -> (B, T, C).
+
+    weights, by the names of the published files: "ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias",
+    "attn.c_proj.bias", "mlp.c_proj.bias" (C,); "attn.c_attn.bias" (3 * C,); "mlp.c_fc.bias" (4 * C,); and as (in, out)
+    "attn.c_attn.weight" (C, 3 * C), "attn.c_proj.weight" (C, C), "mlp.c_fc.weight" (C, 4 * C), "mlp.c_proj.weight"
+    (4 * C, C). c_attn gives the queries of all heads, then all keys, then all values.
+    attend: q, k, v (B, T, H, D) -> (B, T, H, D). GELU in its tanh form; LayerNorm with an epsilon of 1e-5.
+    """
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-5)
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    B, T, C = x.shape
+    qkv = linear(norm(x, "ln_1"), "attn.c_attn").view(B, T, 3, n_head, C // n_head)
+    heads = attend(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2])  # (B, T, H, D)
+    x = x + linear(heads.reshape(B, T, C), "attn.c_proj")
+    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (B, T, 4 * C)
+    return x + linear(inner, "mlp.c_proj")
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """GPT2.hidden runs this block in every layer."""
+
+    def hidden(self: Any, step: Any, memory: Any) -> Tensor:
+        x = F.embedding(step.token_ids, self.wte.weight) + F.embedding(step.positions, self.wpe.weight)  # (B, T, C)
+        for layer, part in enumerate(self.h):
+            x = mine(x, dict(part.named_parameters()), self.config.n_head, partial(memory.attend, layer))
+        return F.layer_norm(x, x.shape[-1:], self.ln_f.weight, self.ln_f.bias, self.config.layer_norm_epsilon)
+
+    with replaced("nanoinfer.model:GPT2.hidden", hidden):
+        yield
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The attention that the checks lend."""
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+
+SHAPES = {
+    "ln_1.weight": (1,), "ln_1.bias": (1,), "attn.c_attn.weight": (1, 3), "attn.c_attn.bias": (3,),
+    "attn.c_proj.weight": (1, 1), "attn.c_proj.bias": (1,), "ln_2.weight": (1,), "ln_2.bias": (1,),
+    "mlp.c_fc.weight": (1, 4), "mlp.c_fc.bias": (4,), "mlp.c_proj.weight": (4, 1), "mlp.c_proj.bias": (1,),
+}  # fmt: skip  # in multiples of C
+
+
+def _example() -> Call:
+    weights = {name: torch.zeros([n * 2 for n in shape]) for name, shape in SHAPES.items()}
+    weights |= {"ln_2.weight": torch.ones(2), "mlp.c_proj.bias": torch.tensor([0.25, 0.5])}
+    return call(torch.tensor([[[1.0, 3.0]]]), weights, 1, causal)
+
+
+EXERCISE = Spec(
+    title="The block",
+    reference=block,
+    task=(
+        "Write one block: attention's half, then the MLP's half. Each half reads the residual stream normalised, "
+        "and adds\n"
+        "its result to the stream as it was."
+    ),
+    invariants=(
+        "the residual stream itself is never normalised: with both projections at zero, x comes back unchanged",
+        "the MLP reads the stream with attention's update in it",
+        "`attend` is called once, with all rows and tokens",
+        "but for `attend`, no token knows of another",
+    ),
+    lines=9,
+    example=_example,
+    section="One block",
+    axes=("row", "token", "channel"),
+    tolerance=4e-5,
+    refuse=("nanoinfer.model:GPT2.hidden", "nanoinfer.model:GPT2.forward", "nanoinfer.naive:forward_logits"),
+    swap=swap,
+    hints=(
+        "Invariant: out - x is the sum of two updates, and each update depends on x only through a LayerNorm of its "
+        "own.\n"
+        "Set one half's projection to zero in your head, and check the other half alone.",
+        "Place: what needs care is where the three of q, k and v are told apart. The 3 * C numbers of a token are "
+        "first all\n"
+        "queries, then all keys, then all values; within each, head after head. So the axis of length 3 comes "
+        "before the\n"
+        "axis of the heads.",
+        "Pseudocode:\n"
+        "  first half: normalise a copy by ln_1, map it to three times the width, cut it into q, k, v with their "
+        "heads\n"
+        "  ask attend, lay the heads side by side, map by the square matrix, add to the stream\n"
+        "  second half: normalise a copy of the new stream by ln_2, widen, GELU, narrow, add to the stream",
+    ),
+)
+
+
+def _weights(case: Case, width: int, zero: tuple[str, ...] = ()) -> dict[str, Tensor]:
+    found = {}
+    for name, shape in SHAPES.items():
+        size = [n * width for n in shape]
+        found[name] = torch.zeros(size) if name.startswith(zero or "-") else case.floats(name, *size) * 0.5
+    found["ln_1.weight"] += 1.5
+    found["ln_2.weight"] += 1.5
+    return found
+
+
+def _call(case: Case, heads: int, size: int, tokens: int, scale: float, zero: tuple[str, ...] = ()) -> Call:
+    x = case.floats("x", case.size("rows", 1, 2), tokens, heads * size) * scale
+    return call(x + torch.arange(heads * size) * 0.1 * scale, _weights(case, heads * size, zero), heads, causal)
+
+
+def attentions_half(case: Case) -> Call:
+    """With the MLP's projection at zero, what is added is attention of the normalised stream, head by head."""
+    heads, tokens = case.size("heads", 1, 3), case.size("tokens", 2, 3)
+    return _call(case, heads, case.size("head size", 2, 5), tokens, 2.0, ("mlp.c_proj",))
+
+
+def mlps_half(case: Case) -> Call:
+    """With attention's projection at zero, what is added is the MLP of the normalised stream, with GELU's tanh form."""
+    return _call(case, 1, case.size("width", 2, 6), 1, 2.0, ("attn.c_proj",))
+
+
+def both_halves(case: Case) -> Call:
+    """The MLP reads the stream that attention has updated; what attention read stays what it was."""
+    asked = _call(case, 1, case.size("width", 2, 4), 1, 4.0)
+    asked.args[1]["mlp.c_fc.bias"] += 40.0  # far in GELU's straight part: its form is another check's business
+    return asked
+
+
+def small_stream(case: Case) -> Call:
+    """LayerNorm adds 1e-5 to the variance, under the root: it matters where the stream is small."""
+    return _call(case, 1, case.size("width", 2, 4), 1, 0.004, ("mlp.c_proj",))
+
+
+CHECKS = (Check(attentions_half, 4), Check(mlps_half, 3), Check(both_halves, 3), Check(small_stream, 3))

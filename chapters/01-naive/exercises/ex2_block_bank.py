@@ -1,0 +1,156 @@
+"""Exercise 1.2: wrong answers and where they come from, correct variants, mutants that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanoinfer.course.exercise import Right, Wrong
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def heads_before_qkv(x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Attend) -> Tensor:
+    """c_attn's numbers are head after head, each with its query, its key and its value."""
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-5)
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    B, T, C = x.shape
+    q, k, v = linear(norm(x, "ln_1"), "attn.c_attn").view(B, T, n_head, 3, C // n_head).unbind(3)
+    x = x + linear(attend(q, k, v).reshape(B, T, C), "attn.c_proj")
+    return x + linear(F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh"), "mlp.c_proj")
+
+
+WRONG = (
+    Wrong.patch(
+        "stream-normalised", "The residual stream itself is normalised before each half.",
+        'x = x + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
+        '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (B, T, 4 * C)\n'
+        '    return x + linear(inner, "mlp.c_proj")',
+        'x = norm(x, "ln_1") + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
+        '    x = norm(x, "ln_2")\n'
+        '    inner = F.gelu(linear(x, "mlp.c_fc"), approximate="tanh")\n'
+        '    return x + linear(inner, "mlp.c_proj")',
+        "Howuhh/faster-trajectory-transformer#3",
+    ),
+    Wrong.patch(
+        "norm-after", "LayerNorm comes after each addition, as in the first transformer.",
+        'qkv = linear(norm(x, "ln_1"), "attn.c_attn").view(B, T, 3, n_head, C // n_head)\n'
+        "    heads = attend(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2])  # (B, T, H, D)\n"
+        '    x = x + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
+        '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (B, T, 4 * C)\n'
+        '    return x + linear(inner, "mlp.c_proj")',
+        'q, k, v = linear(x, "attn.c_attn").view(B, T, 3, n_head, C // n_head).unbind(2)\n'
+        '    x = norm(x + linear(attend(q, k, v).reshape(B, T, C), "attn.c_proj"), "ln_1")\n'
+        '    inner = F.gelu(linear(x, "mlp.c_fc"), approximate="tanh")\n'
+        '    return norm(x + linear(inner, "mlp.c_proj"), "ln_2")',
+        "keras-team/keras-io#2144, minimaxir/gpt-2-simple#266",
+    ),
+    Wrong.patch(
+        "exact-gelu", "GELU is GELU: the exact form and the tanh form are the same.", ', approximate="tanh"', "",
+        "nntile/nntile#370, OpenNMT/CTranslate2#1658",
+    ),
+    Wrong(heads_before_qkv, "NVIDIA/apex#1131, sgl-project/sglang#34529: the same numbers in the other order"),
+    Wrong.patch(
+        "one-norm", "Both halves share one LayerNorm.", 'norm(x, "ln_2")', 'norm(x, "ln_1")',
+        "right in GPT-J, which has one LayerNorm for both halves",
+    ),
+    Wrong.patch(
+        "side-by-side", "Both halves read the stream as it came into the block.",
+        'x = x + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
+        '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (B, T, 4 * C)\n'
+        "    return x + ",
+        'update = linear(heads.reshape(B, T, C), "attn.c_proj")\n'
+        '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")\n'
+        "    return x + update + ",
+        "right in GPT-J and PaLM (Chowdhery et al. 2022, section 2), wrong in GPT-2",
+    ),
+    Wrong.patch(
+        "update-alone", "A block returns its last result, the MLP's.", "return x + ", "return ", "kyegomez/BitNet#32",
+    ),
+    Wrong.patch(
+        "first-input-added", "What comes into the block is added at its end.",
+        'x = x + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
+        '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")',
+        'y = x + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
+        '    inner = F.gelu(linear(norm(y, "ln_2"), "mlp.c_fc"), approximate="tanh")',
+        "strutive07/transformer-tensorflow2.0#14",
+    ),
+    Wrong.patch(
+        "square-transposed", "The square matrix of attention's projection is (out, in), as nn.Linear keeps it.",
+        'linear(heads.reshape(B, T, C), "attn.c_proj")',
+        'F.linear(heads.reshape(B, T, C), weights["attn.c_proj.weight"], weights["attn.c_proj.bias"])',
+        "huggingface/transformers#311: GPT-2's Conv1D against Linear",
+    ),
+    Wrong.patch(
+        "other-epsilon", "LayerNorm's epsilon is a detail: 1e-6 will do.", "1e-5)", "1e-6)",
+        "mosaicml/llm-foundry#1399, huggingface/candle#271",
+    ),
+    Wrong.patch(
+        "gelu-late", "GELU comes after the second matrix.",
+        'F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (B, T, 4 * C)\n'
+        '    return x + linear(inner, "mlp.c_proj")',
+        'linear(norm(x, "ln_2"), "mlp.c_fc")\n    return x + F.gelu(linear(inner, "mlp.c_proj"), approximate="tanh")',
+        "goruck/nilm#1, dhlee347/pytorchic-bert#27",
+    ),
+)  # fmt: skip
+
+
+def by_hand(x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Attend) -> Tensor:
+    """LayerNorm and GELU from their formulas; a Python loop over the rows of the batch."""
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        spread = (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return centred / spread * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    rows = [norm(row, "ln_1") @ weights["attn.c_attn.weight"] + weights["attn.c_attn.bias"] for row in x]
+    parts = torch.stack(rows).chunk(3, dim=-1)
+    mixed = attend(*(part.unflatten(-1, (n_head, -1)) for part in parts)).flatten(2)
+    out = []
+    for row, y in zip(x, mixed, strict=True):
+        stream = row + y @ weights["attn.c_proj.weight"] + weights["attn.c_proj.bias"]
+        h = norm(stream, "ln_2") @ weights["mlp.c_fc.weight"] + weights["mlp.c_fc.bias"]
+        h = 0.5 * h * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (h + 0.044715 * h**3)))
+        out.append(stream + h @ weights["mlp.c_proj.weight"] + weights["mlp.c_proj.bias"])
+    return torch.stack(out)
+
+
+def a_row_a_token(x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Attend) -> Tensor:
+    """One row a token, as the engine lays it out, and addmm."""
+    B, T, C = x.shape
+    w = weights
+    x = x.reshape(B * T, C)
+    h = F.layer_norm(x, (C,), w["ln_1.weight"], w["ln_1.bias"])
+    h = torch.addmm(w["attn.c_attn.bias"], h, w["attn.c_attn.weight"])
+    q, k, v = h.view(B, T, 3, n_head, C // n_head).unbind(2)
+    x = x + torch.addmm(w["attn.c_proj.bias"], attend(q, k, v).reshape(B * T, C), w["attn.c_proj.weight"])
+    h = F.layer_norm(x, (C,), w["ln_2.weight"], w["ln_2.bias"])
+    h = F.gelu(torch.addmm(w["mlp.c_fc.bias"], h, w["mlp.c_fc.weight"]), approximate="tanh")
+    return torch.addmm(w["mlp.c_proj.bias"], h, w["mlp.c_proj.weight"]).add(x).view(B, T, C)
+
+
+def in_place(x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Attend) -> Tensor:
+    """The stream is updated where it is; float64 but for attention."""
+    C = x.shape[-1]
+    w = {name: value.double() for name, value in weights.items()}
+    stream = x.double()
+    h = F.layer_norm(stream, (C,), w["ln_1.weight"], w["ln_1.bias"]) @ w["attn.c_attn.weight"] + w["attn.c_attn.bias"]
+    q, k, v = (h[..., i * C : (i + 1) * C].unflatten(-1, (n_head, C // n_head)).float() for i in range(3))
+    stream += attend(q, k, v).flatten(2).double() @ w["attn.c_proj.weight"]
+    stream += w["attn.c_proj.bias"]
+    h = F.layer_norm(stream, (C,), w["ln_2.weight"], w["ln_2.bias"]) @ w["mlp.c_fc.weight"]
+    h += w["mlp.c_fc.bias"]
+    return stream.add_(F.gelu(h, approximate="tanh") @ w["mlp.c_proj.weight"]).add_(w["mlp.c_proj.bias"])
+
+
+RIGHT = (Right(by_hand), Right(a_row_a_token), Right(in_place))
+
+EQUIVALENT: dict[str, str] = {}

@@ -1,0 +1,116 @@
+"""Exercise 1.3: the logits that count, in a batch whose rows have different lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+
+
+def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> Tensor:
+    """Logits (B, vocab_size) after each row's last real token.
+
+    hidden (B, T, C): the model's output at every column; rows are padded on the right, and what stands in padded
+    columns is arbitrary. lengths (B,) int64: real tokens of each row, from 1 to T. wte (rows, C): the token embedding,
+    which is also the head; it may have more rows than the vocabulary, for speed.
+    """
+    rows = torch.arange(len(hidden), device=hidden.device)
+    last = hidden[rows, lengths - 1]  # (B, C)
+    return last @ wte[:vocab_size].T
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """GPT2.forward ends with it."""
+
+    def forward(self: Any, step: Any, memory: Any) -> Tensor:
+        logits: Tensor = mine(self.hidden(step, memory), step.last + 1, self.wte.weight, self.config.vocab_size)
+        return logits.float()
+
+    with replaced("nanoinfer.model:GPT2.forward", forward):
+        yield
+
+
+def _example() -> Call:
+    hidden = torch.tensor([[[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]], [[4.0, 0.0], [5.0, 1.0], [9.0, 9.0]]])
+    return call(hidden, torch.tensor([3, 2]), torch.tensor([[1.0, 0.0], [0.0, 1.0]]), 2)
+
+
+EXERCISE = Spec(
+    title="The logits that count",
+    reference=last_logits,
+    task=(
+        "A batch holds rows of different lengths, padded on the right to a common T. Each row's next token is "
+        "chosen from\n"
+        "the logits after its own last real token, and from those alone."
+    ),
+    invariants=(
+        "what stands in padded columns changes nothing",
+        "row i of the result belongs to row i of the batch",
+        "the result has vocab_size columns, however many rows the embedding has in memory",
+    ),
+    lines=3,
+    example=_example,
+    section="Two rows of different lengths",
+    axes=("row", "id"),
+    tolerance=1e-4,
+    refuse=("nanoinfer.model:GPT2.forward",),
+    swap=swap,
+    hints=(
+        "Invariant: write nonsense into every padded column, and no logit changes. So no row may be read at column "
+        "T - 1\n"
+        "unless it is T tokens long.",
+        "Place: one column is picked per row. Two index tensors of the same shape (B,), one of rows and one of "
+        "columns,\n"
+        "pick B places out of (B, T) at once; a slice would pick a rectangle. Counting from zero, where does the "
+        "last of n\n"
+        "tokens stand?",
+        "Pseudocode:\n"
+        "  for every row, take the vector at the place of its last real token\n"
+        "  multiply by the transposed embedding, of which only the rows of real tokens count",
+    ),
+)
+
+
+def _parts(case: Case, lengths: Tensor, tokens: int, vocab: int, padding: int) -> Call:
+    width = case.size("width", 2, 5)
+    hidden = case.floats("hidden", len(lengths), tokens, width) + torch.arange(tokens)[:, None] * 0.5
+    return call(hidden, lengths, case.floats("wte", vocab + padding, width), vocab)
+
+
+def _lengths(case: Case, longest: int) -> Tensor:
+    """Different lengths, the longest among them, in any order."""
+    rows = min(case.size("rows", 2, 4), longest)
+    lengths = torch.tensor([*case.sample("lengths", range(1, longest), rows - 1), longest])
+    return lengths[case.permutation("order", rows)]
+
+
+def ragged(case: Case) -> Call:
+    """Each row is read at its own last real token, in whatever order the lengths come, however wide the batch is."""
+    longest = case.size("longest", 2, 5)
+    tokens = longest + case.size("more columns", 0, 2)
+    return _parts(case, _lengths(case, longest), tokens, case.size("vocabulary", 2, 5), 0)
+
+
+def poisoned_padding(case: Case) -> Call:
+    """Padded columns may hold anything, NaN too, and must not be touched: 0 * NaN is NaN."""
+    length = case.size("length", 1, 3)
+    asked = _parts(case, torch.tensor([length]), length + 3, case.size("vocabulary", 2, 4), 0)
+    asked.args[0][:, length + 1] = torch.nan
+    return asked
+
+
+def padded_vocabulary(case: Case) -> Call:
+    """Rows of the embedding beyond the vocabulary are no tokens and get no logits."""
+    tokens = case.size("tokens", 1, 3)
+    return _parts(case, torch.tensor([tokens]), tokens, case.size("vocabulary", 2, 5), case.size("spare", 1, 3))
+
+
+CHECKS = (Check(ragged, 5), Check(poisoned_padding), Check(padded_vocabulary))

@@ -1,0 +1,103 @@
+"""Exercise 1.4: which ids may be chosen. The engine's own function, nanoinfer.sampling.threshold, is the reference."""
+
+from __future__ import annotations
+
+import torch
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Spec
+
+
+def _example() -> Call:
+    probs = torch.tensor([[0.15, 0.5, 0.05, 0.3], [0.15, 0.5, 0.05, 0.3]])
+    return call(probs.log(), torch.tensor([0, 3], dtype=torch.int32), torch.tensor([0.6, 1.0]))
+
+
+EXERCISE = Spec(
+    title="The filters",
+    reference="nanoinfer.sampling:threshold",
+    task=(
+        "Sampling chooses among the ids whose score is at least a threshold. Find the threshold of each row, from its\n"
+        "top_k and its top_p. The caller has divided the scores by the temperature already."
+    ),
+    invariants=(
+        "top_k 0 keeps all ids; top_p 1 keeps all that top_k kept",
+        "at least one id of each row is kept, however small top_p is",
+        "a row's threshold depends on its own scores, top_k and top_p alone",
+        "top_p counts probabilities among the ids that top_k kept, ties with the k-th included",
+    ),
+    lines=10,
+    example=_example,
+    section="Which tokens may be chosen",
+    axes=("row", "column"),
+    hints=(
+        "Invariant: an id is kept by top_p if the probability of all ids *ahead* of it is still below top_p. So the "
+        "most\n"
+        "probable id is always kept, and the id that crosses top_p is kept too.",
+        "Place: sort each row from high to low and work on the sorted scores. Both filters come down to one question:\n"
+        "how many of them are kept? The threshold is the last score kept. Rows have different counts, so the last "
+        "kept\n"
+        "score is picked by an index tensor of shape (B, 1), not by a slice.",
+        "Pseudocode:\n"
+        "  order each row, highest first\n"
+        "  a = the score at rank top_k (at the last rank for top_k 0 or one beyond the vocabulary)\n"
+        "  turn the ordered scores into probabilities, with everything below a counting as impossible\n"
+        "  ahead = running total of these probabilities, without the own one\n"
+        "  b = the score at the last rank whose `ahead` is below top_p (minus infinity where top_p is 1)\n"
+        "  answer: the higher of a and b",
+    ),
+)
+
+
+TOP_P = (0.9, 0.7, 0.5, 0.3, 1e-12)  # the last keeps a single id
+
+
+def _distinct(case: Case, rows: int, vocab: int) -> torch.Tensor:
+    """Scores without ties, in a random order: (rows, vocab)."""
+    order = torch.stack([case.permutation(f"order {row}", vocab) for row in range(rows)])
+    return order.float() * 0.4 + case.ints("shift", -3, 3, rows, 1)
+
+
+def top_k(case: Case) -> Call:
+    """With top_p 1, the threshold is the k-th highest score of a row; top_k 0, or beyond the vocabulary, keeps all."""
+    rows, vocab = case.size("rows", 1, 4), case.size("vocabulary", 4, 8)
+    ks = torch.tensor(case.sample("top_k", (0, 1, 2, vocab - 1, vocab + 7), rows), dtype=torch.int32)
+    return call(_distinct(case, rows, vocab), ks, torch.ones(rows))
+
+
+def top_p(case: Case) -> Call:
+    """With top_k 0, the fewest most probable ids that reach the row's top_p are kept, with the one that crosses it."""
+    rows = case.size("rows", 1, 4)
+    scores = _distinct(case, rows, case.size("vocabulary", 3, 9))
+    return call(scores, torch.zeros(rows, dtype=torch.int32), torch.tensor(case.sample("top_p", TOP_P, rows)))
+
+
+def top_k_then_top_p(case: Case) -> Call:
+    """top_p counts the probabilities that are left after top_k, which sum to 1 again."""
+    vocab = case.size("vocabulary", 5, 12)
+    scores = _distinct(case, 1, vocab) * case.choice("spread", (0.3, 0.8))
+    k = 3 if vocab < 8 else case.choice("top_k", (5, 6))
+    return call(scores, torch.tensor([k], dtype=torch.int32), torch.tensor([case.choice("top_p", (0.5, 0.6, 0.7))]))
+
+
+def ties(case: Case) -> Call:
+    """All ids that tie with the k-th are kept, and their probabilities count for top_p."""
+    tied = case.size("tied", 2, 6)
+    above = case.floats("above", 2).abs() * 0.1 + 0.1
+    scores = torch.cat([torch.zeros(tied), above.cumsum(0), -above - 0.3])
+    k = case.choice("top_k", (3, 4))
+    return call(
+        scores[case.permutation("order", tied + 4)][None] + case.ints("shift", -3, 3, 1),
+        torch.tensor([k], dtype=torch.int32),
+        torch.tensor([case.choice("top_p", (0.38, 0.5, 0.7))]),
+    )
+
+
+def top_p_one(case: Case) -> Call:
+    """top_p 1 drops nothing, though the running total of rounded probabilities reaches 1.0 early."""
+    scores = torch.tensor([90.0, 5.0, -80.0, -90.0]) + case.ints("shift", -9, 9, 4)
+    k = torch.tensor([case.choice("top_k", (3, 4))], dtype=torch.int32)
+    return call(scores[case.permutation("order", 4)][None], k, torch.ones(1))
+
+
+CHECKS = (Check(top_k, 3), Check(top_p, 4), Check(top_k_then_top_p, 3), Check(ties, 3), Check(top_p_one))

@@ -1,0 +1,99 @@
+"""Exercise 1.5: the random numbers of a row, which depend on nothing but its seed, its step and the token's id."""
+
+from __future__ import annotations
+
+import torch
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import IMPORTS, Check, Spec
+
+# Seeds whose hash at step 1 is, for one of the ids below 8: small or middling; 0, or even and small; close to 2^32.
+SMALL = (131960, 505744, 537986, 37007, 75608, 108041)
+EVEN = (539065626, 867483917, 356718157, 356730991)
+LARGE = (499214, 9771805, 11627064)
+
+
+def _example() -> Call:
+    return call(torch.tensor([7, 8]), torch.tensor([0, 0]), 4)
+
+
+EXERCISE = Spec(
+    title="A row's own noise",
+    reference="nanoinfer.sampling:gumbel",
+    task=(
+        "Sampling adds Gumbel noise to the scores and takes the highest (the Gumbel-max trick). Make the noise of a "
+        "batch\n"
+        "out of 32 hashed bits for each row and id: nanoinfer.sampling.random_bits is lent to you, and needs seed and\n"
+        "step laid out so that they broadcast over the ids.\n"
+        "In float32: u = (bits | 1) / 2^32, at most 1 - 2^-24. E = -log(1 - u), to full precision also where u is "
+        "tiny.\n"
+        "The noise is -log(E)."
+    ),
+    invariants=(
+        "the noise of (seed, step, id) is the same in whatever row it stands, and beside whatever neighbours",
+        "another seed, another step or another id gives other noise",
+        "the noise is finite",
+        "no generator is made: nothing is left behind by a call",
+    ),
+    lines=6,
+    example=_example,
+    section="A row's own noise",
+    axes=("row", "id"),
+    tolerance=3e-6,
+    imports=(*IMPORTS, "", "from nanoinfer.sampling import random_bits"),
+    hints=(
+        "Invariant: take a row out of the batch, run it alone, and its noise is the same to the last bit. Whatever "
+        "hands\n"
+        "out random numbers in order cannot do that; a function of (seed, step, id) can.",
+        "Place: the hash wants a table of B lines and vocab_size columns. Seeds and steps belong to the lines, ids "
+        "to the\n"
+        "columns: shapes (B, 1), (B, 1) and (vocab_size,) broadcast to it. Then look at u near 0: what is 1 - u in "
+        "float32\n"
+        "for u = 2^-30? There is a function in torch made for this, and a series would do as well.",
+        "Pseudocode:\n"
+        "  table of hashed bits, lines by seed and step, columns by id\n"
+        "  to floats between zero and one, neither end reached\n"
+        "  to a standard exponential: minus the logarithm of what is left to one, computed without losing a tiny u\n"
+        "  to Gumbel: minus the logarithm of that",
+    ),
+)
+
+
+def rows_differ(case: Case) -> Call:
+    """Each row's noise is that of its own seed, whichever row it is and whoever stands beside it."""
+    rows = case.size("rows", 2, 4)
+    seeds = case.ints("seed", 0, 2**31, rows)
+    return call(seeds, case.ints("step", 1, 9, 1).expand(rows), case.size("vocabulary", 1, 40))
+
+
+def steps_differ(case: Case) -> Call:
+    """The same seed gives other noise at another step: a row draws anew for every token."""
+    rows = case.size("rows", 2, 4)
+    steps = torch.tensor(case.sample("steps", range(9), rows))
+    return call(case.ints("seed", 0, 2**31, 1).expand(rows), steps, case.size("vocabulary", 1, 3))
+
+
+def long_seeds(case: Case) -> Call:
+    """A seed has 63 bits, and all of them count."""
+    return call(case.ints("seed", 2**33, 2**62, 1), torch.tensor([0]), case.size("vocabulary", 1, 3))
+
+
+def tiny_u(case: Case) -> Call:
+    """Where u is tiny, E is u to full precision: these are the highest noises, the ones that win."""
+    return call(torch.tensor([case.choice("seed", SMALL)]), torch.tensor([1]), 8)
+
+
+def u_never_zero(case: Case) -> Call:
+    """The lowest bit is set, so that u is never 0 and the noise never infinite."""
+    return call(torch.tensor([case.choice("seed", EVEN)]), torch.tensor([1]), 8)
+
+
+def u_never_one(case: Case) -> Call:
+    """Where u would round to 1, E stays finite, and so does the noise."""
+    return call(torch.tensor([case.choice("seed", LARGE)]), torch.tensor([1]), 8)
+
+
+CHECKS = (
+    Check(rows_differ, 3), Check(steps_differ), Check(long_seeds), Check(tiny_u, 8), Check(u_never_zero, 4),
+    Check(u_never_one, 3),
+)  # fmt: skip

@@ -1,0 +1,183 @@
+"""Exercise 1.6: the whole loop, for one row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+from nanoinfer.course.toys import Toy
+from nanoinfer.engine import Row
+from nanoinfer.naive import forward_logits
+
+
+def generate(
+    logits_of: Callable[[list[int]], Tensor],
+    prompt: list[int],
+    max_tokens: int,
+    choose: Callable[[Tensor, int], int],
+    stop_ids: list[int],
+    context: int,
+) -> list[int]:
+    """The new tokens that continue one prompt, the stop token included where one ended it.
+
+    logits_of: 1 to `context` token ids (T) -> logits (T, V), float32, after each of them; it remembers nothing.
+    prompt: at least one token, and fewer than `context`. max_tokens: new tokens at most, at least 1.
+    choose: logits (V,) and the number of the step, 0 for the first new token -> the next token's id.
+    stop_ids: a new token that is one of these is the last. context: prompt and new tokens together are at most so many.
+    """
+    text = list(prompt)
+    new: list[int] = []
+    while len(new) < max_tokens and len(text) < context:
+        token = choose(logits_of(text)[-1], len(new))
+        new.append(token)
+        text.append(token)
+        if token in stop_ids:
+            break
+    return new
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """Engine.generate runs it for one request after the other, with the plain pass over the whole context."""
+
+    def generate_all(self: Any, requests: Sequence[Any]) -> Iterator[list[Row]]:
+        asked = [(request, time.perf_counter()) for request in requests]
+        for request, begun in asked:
+            yield from _one(self, mine, request, begun)
+
+    with replaced("nanoinfer.engine:Engine.generate", generate_all):
+        yield
+
+
+def _one(engine: Any, mine: Function, request: Any, begun: float) -> Iterator[list[Row]]:
+    """One request through a learner's loop, then its tokens one by one, with the times at which they were chosen."""
+    row, model, times = Row(request, slot=0, asked=begun), engine.runner.model, []
+    context = len(request.prompt_token_ids) + request.limit
+
+    @torch.inference_mode()
+    def logits_of(token_ids: list[int]) -> Tensor:
+        return forward_logits(model, torch.tensor([token_ids], device=model.device))[0]
+
+    @torch.inference_mode()
+    def choose(logits: Tensor, step: int) -> int:
+        engine.state.admit(slice(0, 1), [request])
+        rows = engine.state.at(slice(0, 1))
+        rows.step.fill_(step)
+        token = int(engine._sampler([row])(logits[None], rows))
+        times.append(time.perf_counter())
+        return token
+
+    prompt = list(request.prompt_token_ids)
+    engine.stats.requests += 1
+    engine.stats.prompt_tokens += len(prompt)
+    for token, at in zip(
+        mine(logits_of, prompt, request.limit, choose, sorted(request.stop_ids), context), times, strict=False
+    ):
+        engine._settle(row, token, at)
+        yield [row]
+
+
+def _example() -> Call:
+    def logits_of(token_ids: list[int]) -> Tensor:
+        """after each token, the highest logit is that of the token's own number plus 1"""
+        return torch.eye(6)[[(token + 1) % 6 for token in token_ids]]
+
+    def choose(logits: Tensor, step: int) -> int:
+        """the highest logit"""
+        return int(logits.argmax())
+
+    return call(logits_of, [1, 2], 9, choose, [5], 100)
+
+
+EXERCISE = Spec(
+    title="Generate in fifteen lines",
+    reference=generate,
+    task=(
+        "Write the loop: the whole text through the model, a token chosen from the logits after its last one, that "
+        "token\n"
+        "behind the text, and again, until something ends it."
+    ),
+    invariants=(
+        "n new tokens take n passes through the model, each over the whole text so far",
+        "the last new token never goes through the model",
+        "a stop token in the prompt ends nothing",
+        "prompt and new tokens together never exceed the context",
+    ),
+    lines=10,
+    example=_example,
+    section="The loop",
+    axes=("new token",),
+    tolerance=1e-9,
+    refuse=("nanoinfer.engine:Engine.generate", "nanoinfer.llm:LLM.generate"),
+    swap=swap,
+    hints=(
+        "Invariant: when k tokens are new, the next pass is over len(prompt) + k tokens, and the number of the step "
+        "is k.\n"
+        "Check it for k = 0 and for the last one.",
+        "Place: three things end the loop, and they are asked at two places. Whether there is room, by count or by "
+        "context,\n"
+        "is asked before a pass; whether the token was a stop token, after it has been taken into the result.",
+        "Pseudocode:\n"
+        "  keep two lists: the text, which begins as a copy of the prompt, and the new tokens\n"
+        "  as long as neither count nor context is used up:\n"
+        "      one pass over the text; the logits that count are those behind its last token\n"
+        "      choose, telling how many are new already\n"
+        "      the token goes into both lists\n"
+        "      leave if it stops\n"
+        "  hand back what is new",
+    ),
+)
+
+
+def _call(case: Case, prompt: list[int], max_tokens: int, stops: list[int], context: int) -> Call:
+    """A call with a lent model and chooser; how many tokens each pass had is observed."""
+    toy, passes = Toy(int(case.ints("model", 0, 10**6, 1)), 12, 40), []
+    noise = case.floats("noise", 64, 12) * 6
+
+    def logits_of(token_ids: list[int]) -> Tensor:
+        passes.append(len(token_ids))
+        return toy.logits(token_ids)
+
+    def choose(logits: Tensor, step: int) -> int:
+        return int((logits + noise[step]).argmax())
+
+    return call(logits_of, prompt, max_tokens, choose, stops, context, observe=lambda: {"tokens of each pass": passes})
+
+
+def _prompt(case: Case, low: int = 2, high: int = 5) -> list[int]:
+    tokens: list[int] = case.ints("prompt", 0, 11, case.size("prompt tokens", low, high)).tolist()
+    return tokens
+
+
+def ends_by_count(case: Case) -> Call:
+    """The whole text goes through the model for each of max_tokens new tokens, and choose is told which step it is."""
+    return _call(case, _prompt(case, 2, 4), case.size("max_tokens", 1, 6), [], 40)
+
+
+def ends_at_a_stop(case: Case) -> Call:
+    """Any of the stop tokens is the last of the new tokens, and is one of them; one in the prompt ends nothing."""
+    rest = _prompt(case, 1, 3)
+    for stop in case.permutation("stop", 12).tolist():  # one that stands in the prompt, and comes again
+        free = generate(*_call(case, [stop, *rest], 12, [], 40).args)
+        if stop in free[:-1]:
+            break
+    end = free.index(stop)
+    later = [token for token in free[end:] if token not in free[: end + 1]]  # would end it as well, only later
+    return _call(case, [stop, *rest], 12, case.choice("order", ([*later[:1], stop], [stop, *later[:1]])), 40)
+
+
+def ends_with_the_context(case: Case) -> Call:
+    """Generation ends when prompt and new tokens fill the context."""
+    prompt = _prompt(case, 1, 4)
+    return _call(case, prompt, 9, [], len(prompt) + case.size("room", 1, 4))
+
+
+CHECKS = (Check(ends_by_count, 4), Check(ends_at_a_stop, 4), Check(ends_with_the_context))

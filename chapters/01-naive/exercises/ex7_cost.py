@@ -1,0 +1,95 @@
+"""Exercise 1.7: what one pass through the model costs: arithmetic, memory traffic, launches."""
+
+from __future__ import annotations
+
+from nanoinfer.config import PRESETS, ModelConfig
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Spec
+
+
+def cost(shape: dict[str, int], tokens: int, bytes_per_number: int) -> dict[str, int]:
+    """What one pass of one row of `tokens` tokens costs, logits after the last token alone.
+
+    shape: "n_layer", "n_embd" and "vocab_size" of a GPT-2, whose MLP is 4 * n_embd wide.
+    "flops": of the matrix products, two for each multiplication with its addition; attention multiplies the whole
+    square of queries and keys, as its kernel does before the mask, and adds up values for the whole square.
+    "bytes": weights read from memory, each number that is needed once: matrices with their biases, LayerNorms, the
+    token embedding once (it is the head, too), and one row of the position embedding for each token.
+    "launches": operations that are launched: two lookups and their sum; in each block two LayerNorms, two sums, four
+    matrix products with their bias, attention, GELU; at the end a LayerNorm, the last column taken, the head.
+    """
+    L, C, V, T = shape["n_layer"], shape["n_embd"], shape["vocab_size"], tokens
+    matrices = 12 * C * C  # numbers of one block: 3 + 1 + 4 + 4 times C * C
+    flops = L * (2 * T * matrices + 4 * T * T * C) + 2 * C * V
+    biases_and_norms = (3 + 1 + 4 + 1) * C + 4 * C
+    numbers = L * (matrices + biases_and_norms) + 2 * C + V * C + T * C
+    return {"flops": flops, "bytes": numbers * bytes_per_number, "launches": 3 + 10 * L + 3}
+
+
+def _shape(config: ModelConfig) -> dict[str, int]:
+    return {"n_layer": config.n_layer, "n_embd": config.n_embd, "vocab_size": config.vocab_size}
+
+
+def _example() -> Call:
+    return call(_shape(PRESETS["gpt2"]), 100, 2)
+
+
+EXERCISE = Spec(
+    title="What a pass costs",
+    reference=cost,
+    task=(
+        "Before anything is measured: count what one pass through the model does. `nanoinfer course predict 1` then "
+        "puts\n"
+        "such numbers beside a clock."
+    ),
+    invariants=(
+        "arithmetic grows faster than in proportion to the tokens, by the square that attention has in it",
+        "weights are read once a pass, however many tokens go through",
+        "the number of launches does not depend on the tokens at all",
+    ),
+    lines=8,
+    example=_example,
+    section="What it costs",
+    tolerance=1e-9,
+    hints=(
+        "Invariant: at one token, the arithmetic is about two operations for each number that is read. At two "
+        "tokens it has\n"
+        "doubled, and a little more; what is read has hardly changed.",
+        "Place: count one block. Its four matrices are C by 3C, C by C, C by 4C and 4C by C. A product of (T, n) with\n"
+        "(n, m) takes 2 * T * n * m operations. Attention has two products of its own, and neither has a weight in it.",
+        "Pseudocode:\n"
+        "  per block, arithmetic: every token with every number of the four matrices, then queries with keys, then "
+        "the\n"
+        "  values summed up; twice each\n"
+        "  the head for a single token\n"
+        "  read: blocks with biases and both norms, last norm, embedding, and as many position rows as tokens\n"
+        "  launched: what stands in the docstring, counted out",
+    ),
+)
+
+
+def _case(case: Case) -> Call:
+    shape = {
+        "n_layer": case.size("n_layer", 1, 24),
+        "n_embd": 16 * case.size("n_embd / 16", 1, 60),
+        "vocab_size": case.size("vocab_size", 100, 50257),
+    }
+    return call(shape, case.size("tokens", 1, 1024), case.choice("bytes_per_number", (2, 4)))
+
+
+def flops(case: Case) -> Call:
+    """Two operations for each weight and token, and attention's square besides; the head for the last token alone."""
+    return _case(case)
+
+
+def bytes_read(case: Case) -> Call:
+    """Each weight that is needed is read once, the tied embedding too; of the position table only the rows used."""
+    return _case(case)
+
+
+def launches(case: Case) -> Call:
+    """Ten launches a block and six around them, whatever the number of tokens."""
+    return _case(case)
+
+
+CHECKS = (Check(flops, 3, part="flops"), Check(bytes_read, 3, part="bytes"), Check(launches, 3, part="launches"))

@@ -1,0 +1,103 @@
+"""Exercise 2.1: which tensors of old tokens stay the same when tokens are added, and which are worth keeping."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Spec
+
+
+def keep(reads: Tensor, new: int) -> Tensor:
+    """What is worth keeping of the tokens before: (L, 3, T) bool, of each layer's queries, keys and values.
+
+    reads (L, T, T) bool: whether in a layer the query of one token (second dimension) reads the key and the value of
+    another (third dimension). new: the last so many tokens, from 1 to T - 1, are new; they must be computed.
+    True stands where a tensor of an old token is the same numbers as before the new tokens came, *and* something that
+    must be computed (again, or for the first time) needs it: a query for its own token's attention, a key and a value
+    for the attention of a token that reads them.
+    """
+    L, T = reads.shape[:2]
+    changed = torch.arange(T, device=reads.device) >= T - new  # (T,) tokens whose stream is new, or no longer the same
+    kept = torch.zeros(L, 3, T, dtype=torch.bool, device=reads.device)
+    for layer in range(L):
+        after = changed | (reads[layer] & changed).any(1)  # (T,) the same behind this layer
+        kept[layer, 0] = after & ~changed
+        kept[layer, 1:] = (reads[layer] & after[:, None]).any(0) & ~changed
+        changed = after
+    return kept
+
+
+def _example() -> Call:
+    return call(torch.ones(3, 3, dtype=torch.bool).tril()[None], 1)
+
+
+EXERCISE = Spec(
+    title="What is worth keeping",
+    reference=keep,
+    task=(
+        "Tokens are added behind a text. Find out which queries, keys and values of the old tokens are still right,\n"
+        "and which of these save work if they are kept. Who reads whom is given for each layer: causal, both ways, or\n"
+        "anything else. A token's query, key and value in a layer are made from its own stream as it enters the\n"
+        "layer; what the token reads there is added to its stream."
+    ),
+    invariants=(
+        "in a causal model every old key and value stays right, in every layer, and no old query is needed again",
+        "where everybody reads everybody, all that is kept is in the first layer",
+        "a change that enters a token's stream stays in it to the last layer",
+        "nothing of a new token is kept: there was nothing",
+    ),
+    lines=8,
+    example=_example,
+    section="The past does not change",
+    axes=("layer", "query 0, key 1, value 2:", "token"),
+    tolerance=0.1,
+    hints=(
+        "Invariant: a stream that is the same as before gives the same query, key and value. So before any layer one\n"
+        "thing is to be known of each token, and one alone: is its stream still the same?",
+        "Place: go through the layers in order and carry one row of T truths along. Within a layer it is wanted\n"
+        "twice, as it is before the layer (are q, k, v still right?) and as it is behind it (must this token's\n"
+        "attention be computed?). To ask whether a token reads any that differ, combine a line of the table with the\n"
+        "row of truths.",
+        "Pseudocode:\n"
+        "  differs = the new tokens\n"
+        "  for each layer:\n"
+        "      differs behind it = those that differed, and whoever reads one that differed\n"
+        "      old queries: of tokens that enter unharmed and leave changed\n"
+        "      old keys and values: of tokens that enter unharmed and are read by one that leaves changed\n"
+        "      go on with what differs behind it",
+    ),
+)
+
+
+def causal(case: Case) -> Call:
+    """In a causal model every old key and value is kept, in every layer, and no query."""
+    layers, new = case.size("layers", 2, 3), case.size("new", 2, 3)
+    T = new + case.size("old", 1, 4)
+    return call(torch.ones(layers, T, T, dtype=torch.bool).tril(), new)
+
+
+def both_ways(case: Case) -> Call:
+    """Where every query reads every key, the first layer's are kept, queries too, and nothing of a later layer."""
+    layers, new = case.size("layers", 2, 3), case.size("new", 2, 3)
+    T = new + case.size("old", 1, 4)
+    return call(torch.ones(layers, T, T, dtype=torch.bool), new)
+
+
+def windows(case: Case) -> Call:
+    """Where each token reads only the few before it, keys that nobody reads any more are not worth keeping."""
+    window, new = case.size("window", 2, 3), 2
+    T = window + case.size("more", 2, 4)
+    return call(torch.ones(1, T, T, dtype=torch.bool).tril().triu(1 - window), new)
+
+
+def layer_by_layer(case: Case) -> Call:
+    """Layers may differ in who reads whom: a change goes from token to token, layer by layer, and never goes away."""
+    T, layers = case.size("old", 3, 5) + 1, case.size("layers", 3, 4)
+    reads = case.ints("reads", 0, 5, layers, T, T) == 0
+    reads[0, case.choice("first reader", range(T - 1)), T - 1] = True
+    return call(reads, 1)
+
+
+CHECKS = (Check(causal), Check(both_ways), Check(windows), Check(layer_by_layer, 8))

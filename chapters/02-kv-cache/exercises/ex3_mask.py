@@ -1,0 +1,115 @@
+"""Exercise 2.3: which slots a step's queries may read, and how far a step reads at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+from nanoinfer.dense import DenseCache
+
+
+def visible(positions: Tensor, longest: int, multiple: int, slots: int) -> Tensor:
+    """Which slots of its own row each query may read: (B, 1, T, S) bool, True where it may.
+
+    positions (B, T) int64: where each query's token stands in its own text; it has been written to that slot already.
+    longest: no position of this step is `longest` or higher. slots: of a row of the cache. S: how many slots are read,
+    the lowest multiple of `multiple` that holds the first `longest` slots, but never more than there are.
+    """
+    S = min(slots, -(-longest // multiple) * multiple)
+    return torch.arange(S, device=positions.device) <= positions[:, None, :, None]
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """DenseCache.begin makes its mask with it, for prompts too, which the engine reads without a mask."""
+    begin = DenseCache.begin
+
+    def begin_with_mine(self: Any, step: Any) -> Any:
+        told = begin(self, replace(step, fresh=False))
+        self.visible = mine(told.positions, told.longest, self.read_multiple, self.max_len)
+        self._read = self.visible.shape[-1]
+        self._mask = self.k.new_zeros(self.visible.shape).masked_fill(~self.visible, -torch.inf)
+        return told
+
+    with replaced("nanoinfer.dense:DenseCache.begin", begin_with_mine):
+        yield
+
+
+def _example() -> Call:
+    return call(torch.tensor([[2, 3], [0, 1]]), 4, 6, 1024)
+
+
+EXERCISE = Spec(
+    title="The mask of a cached step",
+    reference=visible,
+    task=(
+        "A step brings T new tokens a row, and the cache holds those before. Say which slots each query may read. One\n"
+        "rule serves a whole prompt, a chunk of one, and a single new token.\n"
+        "Reading every slot of the cache would be a waste, and reading exactly as many as needed would give a new\n"
+        "shape at each step. So as many are read as are needed, rounded up."
+    ),
+    invariants=(
+        "a query may read its own slot and all before it in its own row: its position + 1 slots",
+        "the same tokens in one step or in several give the same lines of the mask",
+        "no line of the mask is empty",
+        "the number of slots read is the same for all rows of a step, and grows by steps",
+    ),
+    lines=3,
+    example=_example,
+    section="The mask of a cached step",
+    axes=("row", "head", "query", "slot"),
+    tolerance=0.1,
+    swap=swap,
+    hints=(
+        "Invariant: count the True in a line. It is the query's position plus one, whatever the step is: prefill,\n"
+        "chunk or decode. If your count depends on the number of columns, it is a triangle of columns.",
+        "Place: it is one comparison of two tensors that broadcast against each other. Slots run along the last\n"
+        "dimension; positions have to be given the shape (B, 1, T, 1). Rounding up is a division that rounds down, of\n"
+        "the negative number.",
+        "Pseudocode:\n"
+        "  how many slots: `longest` rounded up to whole multiples, or all of the row if that is fewer\n"
+        "  number these slots from 0\n"
+        "  a slot is visible to a query unless its number is beyond the query's position",
+    ),
+)
+
+MULTIPLES = (4, 8)
+
+
+def prefill(case: Case) -> Call:
+    """In a prompt that begins at position 0, each query reads itself and what is before it."""
+    B, T, multiple = case.size("rows", 1, 2), case.size("tokens", 2, 6), case.choice("multiple", MULTIPLES)
+    return call(torch.arange(T).expand(B, T).clone(), T, multiple, T + case.choice("more slots", (0, 1)))
+
+
+def chunk(case: Case) -> Call:
+    """A chunk's queries read all chunks before it, and of their own what is not later; each row begins where it is."""
+    T, multiple = case.size("tokens", 2, 4), case.choice("multiple", MULTIPLES)
+    starts = torch.tensor(case.sample("starts", range(1, 12), case.size("rows", 1, 2)))
+    positions = starts[:, None] + torch.arange(T)
+    return call(positions, int(positions.max()) + 1 + case.choice("padding", (0, 1, 2)), multiple, 64)
+
+
+def decode(case: Case) -> Call:
+    """One query a row reads all slots up to its own position, however long the other rows are."""
+    positions = torch.tensor(case.sample("positions", range(12), case.size("rows", 2, 4)))[:, None]
+    return call(positions, int(positions.max()) + 1, case.choice("multiple", MULTIPLES), 64)
+
+
+def how_far(case: Case) -> Call:
+    """As many slots are read as the longest row needs, rounded up to the multiple, and never more than there are."""
+    multiple, whole = case.choice("multiple", (2, 3, 5)), case.size("multiples", 1, 3)
+    slots = whole * multiple + case.size("beyond", 0, multiple - 1)
+    longest = min(slots, case.choice("longest", (whole * multiple, whole * multiple - 1, slots, whole * multiple + 1)))
+    return call(torch.tensor([[longest - 1]]), longest, multiple, slots)
+
+
+CHECKS = (Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8))

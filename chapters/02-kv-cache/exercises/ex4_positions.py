@@ -1,0 +1,126 @@
+"""Exercise 2.4: where the tokens of a padded step stand, and where each row goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer import runner
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+from nanoinfer.dense import DenseCache
+
+
+def places(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """The position of every column, (B, T) int64, and of each row's next token, (B,) int64.
+
+    real (B, T) bool: which columns hold a token; the others are padding, on the left, on the right, or on both sides.
+    before (B,) int64: how many tokens of each row are in the cache already. A padded column gets position 0.
+    """
+    counted = real.cumsum(1)  # (B, T) tokens up to and with each column
+    positions = (before[:, None] + counted - 1).masked_fill(~real, 0)
+    return positions, before + counted[:, -1]
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """DenseCache.begin gives the step its positions, and a prefill leaves its rows where the solution says."""
+    begin, prefill_step, following = DenseCache.begin, runner.prefill_step, []
+
+    def begin_with_mine(self: Any, step: Any) -> Any:
+        real = torch.arange(step.positions.shape[1], device=step.last.device) <= step.last[:, None]
+        positions, after = mine(real, step.positions[:, 0])
+        following[:] = [after]
+        return begin(self, replace(step, positions=positions))
+
+    def prefill_and_place(model: Any, memory: Any, state: Any, prompts: Any, sampler: Any) -> None:
+        with torch.inference_mode():
+            prefill_step(model, memory, state, prompts, sampler)
+            state.position.index_copy_(0, prompts.rows, following[0])
+
+    with (
+        replaced("nanoinfer.dense:DenseCache.begin", begin_with_mine),
+        replaced("nanoinfer.runner:prefill_step", prefill_and_place),
+    ):
+        yield
+
+
+def _example() -> Call:
+    return call(torch.tensor([[True, True, True], [False, True, True], [True, False, False]]), torch.tensor([0, 0, 8]))
+
+
+EXERCISE = Spec(
+    title="Where a row goes on",
+    reference=places,
+    task=(
+        "Rows of different lengths share a step, so some columns are padding. Say where every token stands in its own\n"
+        "text, and at which position each row's next token will stand. Part of a row's text may have been in the\n"
+        "cache before this step."
+    ),
+    invariants=(
+        "a row's positions and its next one are the same whatever padding it has, on whichever side",
+        "the real tokens of a row stand at before, before + 1, before + 2, ...",
+        "the next token's position is how many tokens the row has then: no slot is left out, none is written twice",
+    ),
+    lines=4,
+    example=_example,
+    section="Padding, and where decode goes on",
+    axes=("columns 0, next 1:", "row", "column"),
+    tolerance=0.1,
+    swap=swap,
+    hints=(
+        "Invariant: put one more column of padding before a row, or behind it. No token may move, and the row's next\n"
+        "token may not either.",
+        "Place: a token's position is how many tokens of its row stand before it, in the cache and in this step. What\n"
+        "counts is tokens, not columns; torch has a running total for a dimension. The next position follows from the\n"
+        "same total, at its end.",
+        "Pseudocode:\n"
+        "  running total of the real columns, along each row\n"
+        "  position: what was there before, and the total, less the token itself\n"
+        "  padding gets 0\n"
+        "  next: what was there before, and the whole total",
+    ),
+)
+
+
+def _real(left: Tensor, length: Tensor, columns: int) -> Tensor:
+    """(B, columns): `length` real columns from column `left` on."""
+    column = torch.arange(columns)
+    return (column >= left[:, None]) & (column < (left + length)[:, None])
+
+
+def _lengths(case: Case, longest: int) -> Tensor:
+    """Different lengths in any order, the longest among them."""
+    rows = min(case.size("rows", 2, 3), longest)
+    lengths = torch.tensor([*case.sample("lengths", range(1, longest), rows - 1), longest])
+    return lengths[case.permutation("order", rows)]
+
+
+def padded_on_the_right(case: Case) -> Call:
+    """With padding on the right, a row goes on behind its last real token, and not behind the padding."""
+    longest = case.size("longest", 2, 5)
+    lengths = _lengths(case, longest)
+    return call(_real(lengths * 0, lengths, longest + case.size("more", 0, 2)), lengths * 0)
+
+
+def padded_on_the_left(case: Case) -> Call:
+    """With padding on the left, a row's first real token stands at position 0."""
+    longest = case.size("longest", 2, 5)
+    lengths = _lengths(case, longest)
+    return call(_real(longest - lengths, lengths, longest), lengths * 0)
+
+
+def later_chunks(case: Case) -> Call:
+    """Positions go on where the row's text in the cache ends, row by row."""
+    B, T = case.size("rows", 2, 3), case.size("tokens", 1, 4)
+    before = torch.tensor(case.sample("before", range(1, 20), B))
+    return call(torch.ones(B, T, dtype=torch.bool), before)
+
+
+CHECKS = (Check(padded_on_the_right, 3), Check(padded_on_the_left, 3), Check(later_chunks, 3))

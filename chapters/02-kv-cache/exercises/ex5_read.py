@@ -1,0 +1,169 @@
+"""Exercise 2.5: attention over a cache whose other slots hold anything, NaN too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+from nanoinfer.dense import DenseCache
+
+
+def read(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+    """Attention of a step's queries over their rows of the cache: q (B, T, H, D) -> (B, T, H, D), floating point.
+
+    keys, values (B, S, H, D): all slots of each row; what this step brings is written already.
+    positions (B, T) int64: a query reads slots 0 to its own position, and nothing else. With -1 it is nobody's: it
+    reads no slot, and its result is zero. Slots that it does not read may hold anything: an old text, infinity, NaN.
+    """
+    q, keys, values = q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)  # (B, H, T or S, D)
+    hidden = torch.arange(keys.shape[2], device=q.device) > positions[:, None, :, None]  # (B, 1, T, S)
+    scores = (q @ keys.transpose(2, 3) / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)
+    products = scores.softmax(-1)[..., None] * values[:, :, None]  # (B, H, T, S, D)
+    return products.masked_fill(hidden[..., None], 0.0).sum(3).transpose(1, 2)
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """DenseCache.read, for prompts too, over a cache that begins with NaN in every slot."""
+    make, begin = DenseCache.__init__, DenseCache.begin
+
+    def make_poisoned(self: Any, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        self.k.fill_(torch.nan)
+        self.v.fill_(torch.nan)
+
+    def begin_and_keep(self: Any, step: Any) -> Any:
+        told = begin(self, replace(step, fresh=False))
+        self.own_positions = told.positions
+        return told
+
+    def read(self: Any, layer: int, q: Tensor) -> Tensor:
+        keys, values = (held[layer, self._rows, : self._read] for held in (self.k, self.v))
+        out: Tensor = mine(q, keys, values, self.own_positions)
+        return out.to(q.dtype)
+
+    with (
+        replaced("nanoinfer.dense:DenseCache.__init__", make_poisoned),
+        replaced("nanoinfer.dense:DenseCache.begin", begin_and_keep),
+        replaced("nanoinfer.dense:DenseCache.read", read),
+    ):
+        yield
+
+
+def _example() -> Call:
+    values = torch.tensor([[[[4.0]], [[8.0]], [[torch.nan]]]])
+    return call(torch.zeros(1, 2, 1, 1), torch.zeros(1, 3, 1, 1), values, torch.tensor([[1, -1]]))
+
+
+EXERCISE = Spec(
+    title="Read what is yours",
+    reference=read,
+    task=(
+        "A row of the cache is given to a new text. Nothing was erased, and the memory may never have been set to\n"
+        "anything at all. Compute attention so that each query's result depends on the slots that it may read, and on\n"
+        "these alone, whatever stands in the others."
+    ),
+    invariants=(
+        "fill every slot that a query does not read with NaN, in keys and values: its result stays the same number",
+        "a NaN in a slot that *is* read is not swept under the carpet: it comes out",
+        "a query of nobody gives zeros, not NaN",
+        "what one query of a chunk may not read, the next one may",
+    ),
+    lines=7,
+    example=_example,
+    section="Old slots, empty slots, NaN",
+    axes=("row", "column", "head", "channel"),
+    tolerance=1e-4,
+    refuse=(
+        "nanoinfer.dense:DenseCache.read",
+        "nanoinfer.dense:DenseCache.attend",
+        "nanoinfer.naive:FullContext.attend",
+    ),
+    swap=swap,
+    hints=(
+        "Invariant: a weight of zero is not enough. What is 0 * NaN? And what is NaN + (-inf)? Whatever is hidden\n"
+        "must be *replaced* before it meets an operation that carries it on.",
+        "Place: there are two such operations. Scores of hidden slots are replaced before the softmax. And what\n"
+        "hidden values give is replaced before it is summed up; which ones are hidden differs from query to query of\n"
+        "a chunk, so this is done on a tensor that knows both query and slot. A query of nobody has no slot left: ask\n"
+        "what the softmax makes of that, and what becomes of it afterwards.",
+        "Pseudocode:\n"
+        "  heads to the front\n"
+        "  a table of what each query must not read, from slot numbers and positions\n"
+        "  scores over the root of the head's size; hidden ones become minus infinity; softmax\n"
+        "  every weight times every value, one vector for each pair of query and slot\n"
+        "  in the pairs that are hidden, zeros\n"
+        "  sum over the slots, heads back where they were",
+    ),
+)
+
+
+def _cache(case: Case, B: int, S: int, heads: int = 1) -> tuple[Tensor, Tensor]:
+    size = case.size("head size", 1, 3)
+    return case.floats("keys", B, S, heads, size), case.floats("values", B, S, heads, size) + 3
+
+
+def old_text(case: Case) -> Call:
+    """Slots behind a row's own position hold an old text, and are not read, however long the other rows are."""
+    B = case.size("rows", 2, 3)
+    positions = torch.tensor(case.sample("positions", range(6), B))[:, None]
+    keys, values = _cache(case, B, 6, case.size("heads", 1, 2))
+    behind = torch.arange(6) > positions
+    keys[behind] = keys[behind] * 3 + 1
+    values[behind] = 40.0
+    return call(case.floats("q", B, 1, *keys.shape[2:]), keys, values, positions)
+
+
+def values_never_set(case: Case) -> Call:
+    """NaN or infinity in a value that is not read changes nothing: 0 * NaN is NaN, so a weight of 0 is not enough."""
+    S, B = case.size("slots", 3, 5), case.size("rows", 1, 2)
+    positions = torch.tensor(case.sample("positions", range(S - 1), B))[:, None]
+    keys, values = _cache(case, B, S)
+    values[torch.arange(S) > positions] = case.choice("poison", (torch.nan, torch.inf, -torch.inf))
+    return call(case.floats("q", B, 1, *keys.shape[2:]), keys, values, positions)
+
+
+def keys_never_set(case: Case) -> Call:
+    """NaN in a key that is not read changes nothing: NaN + (-inf) is NaN, so adding a mask is not enough."""
+    S = case.size("slots", 2, 5)
+    positions = torch.tensor([[case.size("position", 0, S - 2)]])
+    keys, values = _cache(case, 1, S)
+    keys[:, int(positions) + 1 :] = torch.nan
+    values[:, int(positions) + 1 :] *= case.choice("values behind", (0, 1))
+    return call(case.floats("q", 1, 1, *keys.shape[2:]), keys, values, positions)
+
+
+def row_of_nobody(case: Case) -> Call:
+    """A query that reads no slot gives zeros."""
+    keys, values = _cache(case, 1, case.size("slots", 1, 4))
+    return call(case.floats("q", 1, 1, *keys.shape[2:]), keys, values, torch.tensor([[-1]]))
+
+
+def chunk(case: Case) -> Call:
+    """Each query of a chunk reads the slots of the row up to its own position."""
+    T, B = case.size("tokens", 2, 3), case.size("rows", 1, 2)
+    before = torch.tensor(case.sample("before", range(1, 4), B))
+    keys, values = _cache(case, B, 3 + T)
+    return call(case.floats("q", B, T, *keys.shape[2:]), keys, values, before[:, None] + torch.arange(T))
+
+
+def chunk_with_nan(case: Case) -> Call:
+    """A NaN is met by those queries of a chunk that read its slot, and by no others; where it is read, it comes out."""
+    T, before = case.size("tokens", 2, 3), case.size("before", 0, 2)
+    keys, values = _cache(case, 1, before + T)
+    values[:, -1, :, 0] = torch.nan
+    return call(case.floats("q", 1, T, *keys.shape[2:]), keys, values, torch.arange(before, before + T)[None])
+
+
+CHECKS = (
+    Check(old_text, 3), Check(values_never_set, 3), Check(keys_never_set), Check(row_of_nobody), Check(chunk, 3),
+    Check(chunk_with_nan),
+)  # fmt: skip

@@ -1,0 +1,109 @@
+"""Exercise 2.6: what a cache takes, and how many rows fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from nanoinfer.config import PRESETS, ModelConfig
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+
+
+def budget(shape: dict[str, int], memory: int, slots: int, bytes_per_number: int) -> dict[str, int]:
+    """What a dense cache of this model takes, in bytes, and the largest batch that fits.
+
+    shape: "n_layer", "n_head", "n_embd" and "parameters" (how many numbers the weights are) of a GPT-2.
+    memory: bytes of the device. slots: of each row. bytes_per_number: of weights and cache alike.
+    "token": one token in the cache, in all layers. "row": one row, used or not.
+    "rows": the most rows that fit beside the weights. The cache has one row more, the spare one. 0 where none fits.
+    """
+    token = 2 * shape["n_layer"] * shape["n_embd"] * bytes_per_number  # a key and a value, C numbers each
+    row = slots * token
+    free = memory - shape["parameters"] * bytes_per_number
+    return {"token": token, "row": row, "rows": max(0, free // row - 1)}
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """DenseCache.bytes, by which a cache that does not fit is refused."""
+
+    def bytes_of(config: ModelConfig, max_batch: int, max_len: int, dtype: torch.dtype) -> Any:
+        return (max_batch + 1) * mine(_shape(config), 0, max_len, dtype.itemsize)["row"]
+
+    with replaced("nanoinfer.dense:DenseCache.bytes", staticmethod(bytes_of)):
+        yield
+
+
+def _shape(config: ModelConfig) -> dict[str, int]:
+    names = ("n_layer", "n_head", "n_embd", "parameters")
+    return {name: getattr(config, name) for name in names}
+
+
+def _example() -> Call:
+    return call(_shape(PRESETS["gpt2"]), 16_000_000_000, 1024, 2)
+
+
+EXERCISE = Spec(
+    title="Bytes of a cache",
+    reference=budget,
+    task=(
+        "Before a cache is made: count what a token takes, what a row takes, and how many rows a device can hold\n"
+        "beside the model. A dense cache has room for the longest text in every row, whatever stands in it."
+    ),
+    invariants=(
+        "what a token takes does not depend on how the width is divided into heads",
+        "twice as many slots, twice as many bytes a row; the weights stay what they are",
+        "one row more than `rows` says does not fit",
+    ),
+    lines=5,
+    example=_example,
+    section="What a token costs in memory",
+    tolerance=1e-12,
+    imports=(),
+    refuse=("nanoinfer.dense:DenseCache.bytes",),
+    swap=swap,
+    hints=(
+        "Invariant: gpt2 has 12 layers and a width of 768. In 2 bytes a number, a token takes 36,864 bytes. Find the\n"
+        "factors of it.",
+        "Place: what attention keeps of a token is one key and one value in each layer, for all heads together. What\n"
+        "limits the batch is what the weights leave of the memory; and the cache that is made has a row more than the\n"
+        "batch.",
+        "Pseudocode:\n"
+        "  token: two vectors of the model's width for every layer, in bytes\n"
+        "  row: as many of them as there are slots\n"
+        "  subtract the weights from the memory, see how many whole rows go into the rest\n"
+        "  one of them is the spare one; a negative count means none",
+    ),
+)
+
+
+def _shapes(case: Case, most_layers: int, most_heads: int) -> dict[str, int]:
+    heads, size = case.size("n_head", 1, most_heads), case.choice("head size", (32, 64))
+    layers, vocabulary = case.size("n_layer", 1, most_layers), case.size("vocabulary", 100, 9999)
+    return _shape(ModelConfig(n_layer=layers, n_head=heads, n_embd=heads * size, vocab_size=vocabulary))
+
+
+def token(case: Case) -> Call:
+    """A token takes a key and a value of the model's width in every layer."""
+    return call(_shapes(case, 48, 20), 10**9, 1, case.choice("bytes_per_number", (1, 2, 4)))
+
+
+def row(case: Case) -> Call:
+    """A row takes all of its slots, used or not."""
+    return call(_shapes(case, 1, 1), 10**9, case.size("slots", 2, 1024), 4)
+
+
+def rows(case: Case) -> Call:
+    """The batch is what fits beside the weights, less the spare row, and never negative."""
+    shape = _shapes(case, 1, 1)
+    count, beyond = case.choice("whole rows", (-2, 0, 1, 2, 20, 21)), case.choice("beyond", (-1, 0, 1, 123))
+    row_bytes = 2 * shape["n_embd"] * 4
+    return call(shape, shape["parameters"] * 4 + count * row_bytes + beyond % row_bytes, 1, 4)
+
+
+CHECKS = (Check(token, 3, part="token"), Check(row, 2, part="row"), Check(rows, 12, part="rows"))

@@ -1,0 +1,128 @@
+"""Exercise 3.1: which blocks a row takes before a step writes into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+
+
+def grow(
+    owned: list[list[int]], lengths: list[int], free: list[int], block_size: int
+) -> tuple[list[list[int]], list[int]]:
+    """Every row's blocks, and those left free, once the step to come has room for all that it writes.
+
+    owned: each row's blocks, in the order of its text. lengths: each row's tokens, with those that the step is about to
+    write counted already; a row's blocks hold `block_size` tokens each. free: blocks of nobody; the last is taken first,
+    and row 0 takes before row 1. A row that has room takes none, and none that it has is given back or changes its
+    place. RuntimeError where a block is needed and none is free.
+    """
+    owned, free = [list(blocks) for blocks in owned], list(free)
+    for blocks, length in zip(owned, lengths, strict=True):
+        while len(blocks) * block_size < length:
+            if not free:
+                raise RuntimeError("no free block")
+            blocks.append(free.pop())
+    return owned, free
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """PagedCache.grow asks it, and puts what it answers into the allocator and the tables."""
+
+    def grow_rows(self: Any, lengths: Sequence[int]) -> None:
+        before = self._owned[: len(lengths)]
+        after, free = mine([list(blocks) for blocks in before], list(lengths), list(self.allocator._free), self.block_size)
+        for row, blocks in enumerate(after):
+            self._unclaimed -= len(blocks) - len(before[row])
+            self._owned[row] = list(blocks)
+            self.tables[row, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+        self.allocator._free = list(free)
+        self.allocator._owned[:] = bytes(block not in free for block in range(self.allocator.blocks))
+
+    with replaced("nanoinfer.paged:PagedCache.grow", grow_rows):
+        yield
+
+
+def _example() -> Call:
+    return call([[7], [2, 5]], [5, 8], [9, 3, 6], 4)
+
+
+EXERCISE = Spec(
+    title="Append to blocks",
+    reference=grow,
+    task=(
+        "Before each step every row must own the blocks that the step will write into. Give the rows what they lack, and\n"
+        "no more."
+    ),
+    invariants=(
+        "afterwards a row of n tokens owns n / block_size blocks, rounded up, or as many as it had, if that is more",
+        "the blocks that a row had stay where they were in its list",
+        "no block is owned twice, and owned and free ones together are those that came in",
+    ),
+    lines=7,
+    example=_example,
+    section="When a row takes a block",
+    axes=("result", "row", "block"),
+    tolerance=1e-9,
+    imports=(),
+    refuse=("nanoinfer.paged:PagedCache.grow",),
+    swap=swap,
+    hints=(
+        "Invariant: after the step, blocks owned times block_size is at least the length, and with one block less it would\n"
+        "not be. Try a length of one block exactly, and of one token more: the newest token is counted in it.",
+        "Place: all that is to be decided is whether a row still lacks a block. A prompt can lack several at once, so that\n"
+        "question is asked again after each block. What a row took before says nothing about where its next block lies.",
+        "Pseudocode:\n"
+        "  copy what came in\n"
+        "  row after row, as long as the blocks it has hold fewer tokens than its text:\n"
+        "      complain if there is nothing to take\n"
+        "      move the last free block behind the row's own\n"
+        "  hand both back",
+    ),
+)
+
+
+def _rows(case: Case, lengths: list[int], had: list[int], block_size: int, spare: int = 2) -> Call:
+    """Rows that own blocks for `had` tokens each and are to hold `lengths`; blocks are handed out in a random order."""
+    owns = [-(-tokens // block_size) for tokens in had]
+    needs = [max(0, -(-length // block_size) - own) for length, own in zip(lengths, owns, strict=True)]
+    order = (case.permutation("blocks", sum(owns) + sum(needs) + spare) + 1).tolist()
+    owned = [[order.pop() for _ in range(own)] for own in owns]
+    return call(owned, lengths, order, block_size)
+
+
+def one_more_token(case: Case) -> Call:
+    """In decode a row takes a block where its newest token is the first of one, and only there."""
+    size = case.size("block size", 1, 4)
+    had = [size * case.size("blocks", 1, 3) + more for more in (-1, 0, 1)]
+    had = [had[at] for at in case.permutation("order", 3).tolist()]
+    return _rows(case, [tokens + 1 for tokens in had], had, size)
+
+
+def prompts(case: Case) -> Call:
+    """A prompt takes all its blocks at once, in the order in which they are free; rows that have room take none."""
+    size = case.size("block size", 3, 5)
+    new = [size * blocks + more for blocks, more in ((case.size("blocks", 2, 3), 0), (1, 2), (1, 1))]
+    lengths = [*new[: case.size("prompts", 1, 3)], 2]
+    order = case.permutation("order", len(lengths)).tolist()
+    had = [*[0] * (len(lengths) - 1), 1]
+    return _rows(case, [lengths[at] for at in order], [had[at] for at in order], size)
+
+
+def no_block_free(case: Case) -> Call:
+    """Where blocks run out that is an error, whatever the rows before have taken; where the last one suffices it is none."""
+    size, rows = case.size("block size", 2, 4), case.size("rows", 1, 3)
+    asked = _rows(case, [size + 1] * rows, [size] * rows, size, spare=0)
+    if case.choice("lacks", (True, False)):
+        del asked.args[2][0]
+    return asked
+
+
+CHECKS = (Check(one_more_token, 4), Check(prompts, 4), Check(no_block_free, 4))

@@ -1,0 +1,76 @@
+"""Exercise 3.3: the bytes of a cache that hold no token, for both caches."""
+
+from __future__ import annotations
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Spec
+
+
+def waste(lengths: list[int], room: int, block_size: int, token_bytes: int) -> tuple[int, int]:
+    """Bytes without a token, in a dense cache and in a paged one, that hold rows of these lengths.
+
+    lengths: tokens of each row. room: the most that a row may come to hold. token_bytes: keys and values of one token.
+    Dense: `room` slots for each row, and a spare row for padding. Paged: blocks of `block_size` slots, each row as many
+    as its tokens need, and the null block; and the table, 4 bytes for every block that a row of `room` tokens would
+    have, a line for each row and a spare one.
+    """
+    tokens, lines = sum(lengths), len(lengths) + 1
+    blocks = 1 + sum(-(-length // block_size) for length in lengths)
+    table = 4 * lines * -(-room // block_size)
+    return (lines * room - tokens) * token_bytes, (blocks * block_size - tokens) * token_bytes + table
+
+
+def _example() -> Call:
+    return call([3, 8], 16, 4, 100)
+
+
+EXERCISE = Spec(
+    title="The waste of both caches",
+    reference=waste,
+    task=(
+        "Count the bytes that each cache takes and that hold no token's keys or values. The table of the paged cache is\n"
+        "such a thing too."
+    ),
+    invariants=(
+        "bytes with a token and bytes without one together are what the cache takes",
+        "the dense cache's waste does not depend on the block size, the paged cache's keys and values not on the room",
+        "a row wastes less than a block, in the paged cache, but for the table",
+        "with blocks of one token, the null block and the table are all that is left",
+    ),
+    lines=5,
+    example=_example,
+    section="What is left of the waste",
+    axes=("cache",),
+    tolerance=1e-9,
+    imports=(),
+    hints=(
+        "Invariant: put all rows at a multiple of the block size. Then the paged cache wastes one block and the table,\n"
+        "whatever the lengths are.",
+        "Place: each cache is a number of slots times the bytes of a token; what the tokens themselves take is the same in\n"
+        "both and is subtracted. Rounding up is done row by row, before anything is added. The table's width comes from\n"
+        "the room, not from the lengths.",
+        "Pseudocode:\n"
+        "  tokens: all lengths together\n"
+        "  dense slots: one line more than there are rows, each as long as the room\n"
+        "  paged slots: each row's length to the next multiple of a block, and one block more\n"
+        "  entries: lines times the blocks of a whole room, four bytes each\n"
+        "  bytes of slots without tokens, and the entries on top of the paged ones",
+    ),
+)
+
+
+def ragged(case: Case) -> Call:
+    """Rows of any lengths: each is rounded up by itself, and keeps what it does not fill."""
+    size, rows = case.size("block size", 2, 16), case.size("rows", 1, 4)
+    lengths = case.ints("lengths", 1, 4 * size, rows).tolist()
+    return call(lengths, 4 * size + case.size("more room", 0, 9), size, 2 * case.size("width", 1, 9) + 10)
+
+
+def whole_blocks(case: Case) -> Call:
+    """A row whose tokens fill its blocks has none that is empty; blocks of one token are always full."""
+    size, rows = case.size("block size", 1, 6), case.size("rows", 1, 3)
+    lengths = (case.ints("blocks", 1, 3, rows) * size).tolist()
+    return call(lengths, 4 * size, size, 2 * case.size("width", 1, 9) + 10)
+
+
+CHECKS = (Check(ragged, 4), Check(whole_blocks, 3))

@@ -1,0 +1,75 @@
+"""Exercise 3.4: how many numbers into the pool a token's key begins."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Spec
+
+
+def key_offsets(table: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int) -> Tensor:
+    """How many numbers of the pool stand before the key of `head`, for each token: (N,) int64.
+
+    table (width,) int32: the blocks of one row. positions (N,) int32: of tokens in its text. The pool of one layer has
+    the shape (blocks, heads, block_size, head_size), and lies in memory in this order, without gaps. It may hold more
+    numbers than 32 bits can count.
+    """
+    block = table[positions // block_size].long()  # (N,) wide before it is multiplied
+    return ((block * heads + head) * block_size + positions % block_size) * head_size
+
+
+def _example() -> Call:
+    table = torch.tensor([3, 1], dtype=torch.int32)
+    return call(table, torch.tensor([0, 1, 4], dtype=torch.int32), 1, 2, 4, 8)
+
+
+EXERCISE = Spec(
+    title="Where a key lies",
+    reference=key_offsets,
+    task=(
+        "Before a kernel can load a key it must know where it lies. Compute for tokens of one row, and for one head, how\n"
+        "many numbers of the pool stand before the key. The next exercise's kernel does the same with pointers."
+    ),
+    invariants=(
+        "two tokens of one block lie head_size numbers apart",
+        "a head's part of a block is block_size * head_size numbers in one piece",
+        "blocks lie heads * block_size * head_size numbers apart, whatever row they belong to",
+        "no offset is negative, however large the pool is",
+    ),
+    lines=2,
+    example=_example,
+    section="Which program reads which page",
+    axes=("token",),
+    tolerance=1e-12,
+    hints=(
+        "Invariant: the offset of the last number of the pool is its number of numbers less 1. For GPT-2's smallest model a\n"
+        "block of 16 tokens has 12,288 numbers in a layer, so block 174,763 begins beyond 2^31.",
+        "Place: an index into an array of shape (a, b, c, d) is ((i * b + j) * c + k) * d + l: here i comes out of the\n"
+        "table, j is the head, k the place in the block, l is 0. Then ask of which type i is, and what the product of two\n"
+        "numbers of 32 bits is.",
+        "Pseudocode:\n"
+        "  which of the row's blocks, and its number in the pool, as a number of 64 bits\n"
+        "  go to the block, in it to the head, in it to the token",
+    ),
+)
+
+
+def layout(case: Case) -> Call:
+    """The key is found by block, head and place, in a pool of any sizes."""
+    size, count, heads = case.choice("block size", (2, 4)), case.size("tokens", 1, 4), case.size("heads", 2, 5)
+    table, positions = case.permutation("table", 4).int(), case.ints("positions", size, 4 * size - 1, count).int()
+    head = 1 + int(case.ints("head", 0, heads - 2, 1))
+    return call(table, positions, head, heads, size, case.choice("width", (3, 5)))
+
+
+def large_pool(case: Case) -> Call:
+    """The last blocks of a pool are found too, where its numbers are more than 2^31."""
+    heads, size, width = case.choice("sizes", ((12, 16, 64), (25, 16, 64), (12, 64, 64)))
+    first = case.choice("times 2^31", (1, 3, 5)) * 2**31 // (heads * size * width) + 1
+    table = (case.permutation("table", 3) + first).int()
+    return call(table, size * case.permutation("blocks", 3)[: case.size("tokens", 1, 3)].int(), 0, heads, size, width)
+
+
+CHECKS = (Check(layout, 4), Check(large_pool, 6))

@@ -1,0 +1,84 @@
+"""Exercise 3.4: wrong answers and where they come from, correct variants, mutants that are none."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.exercise import Right, Wrong
+
+BLOCK = "table[positions // block_size].long()"
+OFFSET = "((block * heads + head) * block_size + positions % block_size) * head_size"
+WRONG = (
+    Wrong.patch(
+        "32-bits", "The table has 32 bits, so its products have room in 32 bits; the result can be widened later.", BLOCK, "table[positions // block_size]",
+        "vllm-project/vllm#47671, #50427; flashinfer-ai/flashinfer#3136; lightseekorg/tokenspeed#501",
+    ),
+    Wrong.patch(
+        "unsigned", "An offset that wraps is only negative; without its sign it is right.",
+        f"{BLOCK}  # (N,) wide before it is multiplied\n    return {OFFSET}",
+        f"table[positions // block_size].long()\n    return ({OFFSET}) & 0xFFFFFFFF",
+        "an author's own slip: it moves the end of the pool from 2^31 to 2^32",
+    ),
+    Wrong.patch(
+        "position-for-block", "A row's tokens lie one behind the other in the pool.",
+        BLOCK, "positions.long() // block_size",
+        "the dense cache of chapter 2",
+    ),
+    Wrong.patch(
+        "heads-last", "The pool lies token by token, each with all its heads, as the model gives them.",
+        OFFSET, "((block * block_size + positions % block_size) * heads + head) * head_size",
+        "vllm-project/vllm's FlashAttention layout, sgl-project/sglang: right there",
+    ),
+    Wrong.patch(
+        "head-ignored", "A block begins at the same place for every head.", "block * heads + head", "block * heads",
+        "an author's own slip: every head reads head 0",
+    ),
+    Wrong.patch(
+        "one-head-a-block", "A block holds block_size vectors of head_size numbers.",
+        OFFSET, "(block * block_size + positions % block_size) * head_size + head * 0",
+        "an author's own slip: the heads left out of the stride",
+    ),
+    Wrong.patch(
+        "heads-first", "Each head has a pool of its own, one behind the other.",
+        OFFSET, "((head * (int(table.max()) + 1) + block) * block_size + positions % block_size) * head_size",
+        "ROCm/aiter and others have pools of other orders: a layout is a contract",
+    ),
+    Wrong.patch(
+        "position-in-the-block", "A token's place in its block is its position.", "positions % block_size", "positions",
+        "an author's own slip: right in a row's first block",
+    ),
+    Wrong.patch(
+        "in-bytes", "Pointers count bytes.", OFFSET, f"({OFFSET}) * 2",
+        "C's char pointers; Triton's and torch's count numbers of their type",
+    ),
+)  # fmt: skip
+
+
+def token_by_token(table: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int) -> Tensor:
+    """Python's own numbers, which never wrap."""
+    stride = (heads * block_size * head_size, block_size * head_size, head_size)
+    found = []
+    for position in positions.tolist():
+        place = (int(table[position // block_size]), head, position % block_size)
+        found.append(sum(a * b for a, b in zip(place, stride, strict=True)))
+    return torch.tensor(found, device=table.device)
+
+
+def by_slots(table: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int) -> Tensor:
+    """From the slot, as the writing kernel has it."""
+    at = positions.to(torch.int64)
+    slot = table.to(torch.int64).take(at // block_size) * block_size + at % block_size
+    return (slot // block_size * heads + head) * (block_size * head_size) + slot % block_size * head_size
+
+
+def of_a_view(table: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int) -> Tensor:
+    """All offsets of each block's head, from which the tokens' are picked."""
+    first = (table.to(torch.float64) * (heads * block_size * head_size)).to(torch.int64) + head * block_size * head_size
+    whole = first[:, None] + torch.arange(0, block_size * head_size, head_size, device=table.device)
+    return whole.flatten()[positions.long()]
+
+
+RIGHT = (Right(token_by_token), Right(by_slots), Right(of_a_view))
+
+EQUIVALENT: dict[str, str] = {}

@@ -1,0 +1,119 @@
+"""Exercise 3.5: softmax over a context that comes tile by tile, each tile once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Spec
+
+
+def attend_tiles(
+    read: Callable[[int], tuple[list[float], list[float]]], tiles: int
+) -> tuple[float, float, float]:
+    """One pass over the tiles of a context: the highest score, the sum of weights, the weighted sum of values.
+
+    read: the number of a tile, from 0 -> its scores and its values, one of each for every token. Each tile is read once,
+    in order. Weights are exp(score - highest), where `highest` is that of all tiles, so the last two of the result are
+    relative to the first. A score of minus infinity belongs to no token, and its value may be anything, NaN too. Where
+    there is no token at all, the result is minus infinity and two zeros. Milakov and Gimelshein 2018, section 3.
+    """
+    maximum, total, acc = -math.inf, 0.0, 0.0
+    for tile in range(tiles):
+        scores, values = read(tile)
+        higher = max(maximum, *scores)
+        if higher == -math.inf:
+            continue
+        rescale = math.exp(maximum - higher)
+        weights = [math.exp(score - higher) for score in scores]
+        total = total * rescale + sum(weights)
+        acc = acc * rescale + sum(w * v for w, v, s in zip(weights, values, scores, strict=True) if s > -math.inf)
+        maximum = higher
+    return maximum, total, acc
+
+
+def _lent(scores: list[list[float]], values: list[list[float]]) -> Call:
+    """A call whose `read` hands out these tiles, and tells afterwards in which order they were read."""
+    asked: list[int] = []
+
+    def read(tile: int) -> tuple[list[float], list[float]]:
+        asked.append(tile)
+        return scores[tile], values[tile]
+
+    read.__doc__ = "tile 0 -> ([1, 3], [10, 20]); tile 1 -> ([2, 5], [30, 40])"
+    return call(read, len(scores), observe=lambda: {"tiles read": asked})
+
+
+def _example() -> Call:
+    return _lent([[1.0, 3.0], [2.0, 5.0]], [[10.0, 20.0], [30.0, 40.0]])
+
+
+EXERCISE = Spec(
+    title="Online softmax",
+    reference=attend_tiles,
+    task=(
+        "A softmax needs the highest score before it can weigh anything, and a kernel does not want to read the keys twice.\n"
+        "Keep three numbers while the tiles pass by, and correct them when a higher score turns up. In plain Python."
+    ),
+    invariants=(
+        "after each tile the three numbers are what a plain softmax over the tiles so far would have",
+        "cutting the same tokens into other tiles changes nothing",
+        "no exponential is ever taken of a number above 0",
+        "the third over the second is attention's result",
+    ),
+    lines=11,
+    example=_example,
+    section="Online softmax, step by step",
+    axes=("of maximum, sum, weighted sum",),
+    tolerance=1e-6,
+    imports=("import math",),
+    hints=(
+        "Invariant: the two sums are always relative to the highest score so far. When that rises by r, everything that is\n"
+        "in them was weighed too much, by exp(r).",
+        "Place: between reading a tile and adding it. The new highest is known then, and the old one still is. Take care\n"
+        "where both are minus infinity: their difference is not a number. And a weight of zero does not silence a value that\n"
+        "is not a number.",
+        "Pseudocode:\n"
+        "  nothing seen: highest minus infinity, both sums zero\n"
+        "  for every tile: the highest of old and new; skip a tile as long as there is no token\n"
+        "      shrink both sums by how far the highest has risen\n"
+        "      add the tile's weights to the one, and its weighed values to the other\n"
+        "      remember the highest",
+    ),
+)
+
+
+def _tiles(case: Case, count: int, width: int, scale: float, shift: float = 0.0) -> tuple[list[list[float]], ...]:
+    scores = (case.floats("scores", count, width) * scale + shift).tolist()
+    return scores, case.floats("values", count, width).tolist()
+
+
+def rising(case: Case) -> Call:
+    """When a tile brings a higher score, both sums are corrected before its own are added."""
+    scores, values = _tiles(case, case.size("tiles", 2, 4), case.size("tokens", 1, 3), 0.5)
+    return _lent([[s + 1.5 * at for s in tile] for at, tile in enumerate(scores)], values)
+
+
+def falling(case: Case) -> Call:
+    """When a tile brings no higher score, what is there stays as it is, and lower scores weigh less."""
+    scores, values = _tiles(case, case.size("tiles", 2, 4), case.size("tokens", 1, 3), 0.5)
+    return _lent([[s - 4.0 * at for s in tile] for at, tile in enumerate(scores)], values)
+
+
+def large_scores(case: Case) -> Call:
+    """Scores in the thousands, of either sign, neither overflow nor vanish."""
+    return _lent(*_tiles(case, 1, case.size("tokens", 1, 3), 1.0, case.choice("shift", (-3000.0, 3000.0))))
+
+
+def empty_slots(case: Case) -> Call:
+    """Slots of no token weigh nothing, whatever their values are, and a tile or a context of nothing else is empty."""
+    empty, last = case.choice("empty", ((), (0,), (0, 1))), case.size("tokens", 1, 2)
+    scores, values = _tiles(case, max(1, len(empty)) if len(empty) != 1 else 2, 3, 1.0)
+    for tile in range(len(scores)):
+        for slot in range(0 if tile in empty else last, 3):
+            scores[tile][slot], values[tile][slot] = -math.inf, math.nan
+    return _lent(scores, values)
+
+
+CHECKS = (Check(rising, 3), Check(falling, 3), Check(large_scores, 4), Check(empty_slots, 6))

@@ -1,0 +1,188 @@
+"""Exercise 3.6: decode attention over a row's pages, a page at a time, as a Triton kernel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer import paged_twins
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.chapters import run_file
+from nanoinfer.course.exercise import Check, Function, Kernel, Spec
+from nanoinfer.course.swapping import replaced
+
+try:
+    import triton.language as tl
+except ImportError:  # there are no wheels of Triton for macOS and Windows; the other exercises need none
+    tl = None
+
+LAUNCHER = Path(__file__).with_name("launch_attend.py")
+
+
+def attend_kernel(  # noqa: ANN201
+    q, k_pool, v_pool, tables, lengths, out, width,  # noqa: ANN001
+    H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Program (b, h) attends from row b's query, head h, to the first lengths[b] tokens of row b's pages.
+
+    Pointers: q and out to (B, H, D); k_pool and v_pool to (blocks, H, BLOCK, D), all of one floating type; tables to
+    (B, width) int32, the blocks of each row in the order of its text, and entries behind its text may name any block;
+    lengths to (B,) int64. D and BLOCK are powers of two. Slots that no token was written to may hold anything, NaN too.
+    Arithmetic is in float32. A row of length 0 gives zeros.
+    """
+    row, head = tl.program_id(0), tl.program_id(1)
+    length = tl.load(lengths + row)
+    d, place = tl.arange(0, D), tl.arange(0, BLOCK)
+    query = tl.load(q + (row * H + head) * D + d).to(tl.float32) * D**-0.5  # (D,)
+    maximum, total, acc = -float("inf"), 0.0, tl.zeros((D,), dtype=tl.float32)
+    for start in range(0, length, BLOCK):
+        block = tl.load(tables + row * width + start // BLOCK).to(tl.int64)
+        at = ((block * H + head) * BLOCK + place)[:, None] * D + d[None, :]  # (BLOCK, D)
+        inside = start + place < length  # (BLOCK,)
+        keys = tl.load(k_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
+        values = tl.load(v_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
+        scores = tl.where(inside, tl.sum(keys * query[None, :], 1), -float("inf"))  # (BLOCK,)
+        higher = tl.maximum(maximum, tl.max(scores, 0))
+        weights, rescale = tl.exp(scores - higher), tl.exp(maximum - higher)
+        acc = acc * rescale + tl.sum(values * weights[:, None], 0)
+        total = total * rescale + tl.sum(weights, 0)
+        maximum = higher
+    tl.store(out + (row * H + head) * D + d, acc / tl.maximum(total, 1e-30))
+
+
+def attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: Tensor) -> Tensor:
+    """What a launch of the kernel must give, by the twin in PyTorch: q (B, H, D) -> (B, H, D)."""
+    return paged_twins.attend_pages(q, k_pool, v_pool, tables, lengths, tables)
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """Every decode step's attention launches it, unsplit. ValueError where no kernel can run."""
+    if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
+        raise ValueError("without a GPU a kernel runs where TRITON_INTERPRET=1 stood before Python started")
+    launcher = run_file(LAUNCHER, "nanoinfer_ch03_launch_attend")
+
+    def attend_pages(q: Tensor, k: Tensor, v: Tensor, tables: Tensor, lengths: Tensor, done: Any, splits: int = 1) -> Any:
+        return launcher.attend(mine, q, k, v, tables, lengths)
+
+    with replaced("nanoinfer.paged_kernels:attend_pages", attend_pages):
+        yield
+
+
+def _example() -> Call:
+    pool = torch.arange(1.0, 9.0).view(4, 1, 2, 1)
+    return call(torch.zeros(1, 1, 1), pool, pool * 10, torch.tensor([[2, 3]], dtype=torch.int32), torch.tensor([3]))
+
+
+EXERCISE = Spec(
+    title="The kernel over one row's pages",
+    reference=attend_kernel,
+    task=(
+        "Write the kernel that decode runs in every layer: one program a row and head, which walks through the row's pages\n"
+        "and reads each once. It is launched as `attend` in the chapter's exercises/launch_attend.py does it, with a grid\n"
+        "of (B, H). small_kernel.py beside the text reads one token after the other; here a page is read at once, and that\n"
+        "is what masks are for."
+    ),
+    invariants=(
+        "a row's result depends on its own pages alone, wherever in the pool they lie",
+        "what stands in slots of no token changes nothing",
+        "no exponential is taken of a number above 0",
+        "the kernel compiles for GPUs of compute capability 7.5, 8.0 and 9.0",
+    ),
+    lines=18,
+    example=_example,
+    section="A page at a time",
+    axes=("row", "head", "channel"),
+    tolerance=1e-4,
+    imports=("import triton", "import triton.language as tl"),
+    refuse=("nanoinfer.paged_kernels:attend_pages", "nanoinfer.paged_twins:attend_pages"),
+    swap=swap,
+    kernel=Kernel(attend, LAUNCHER),
+    hints=(
+        "Invariant: fill every slot of no token with NaN, and the result must stay the same. So NaN must never get into a\n"
+        "product: not from a key, and not from a value.",
+        "Place: `other=` of tl.load decides what stands for a slot outside the text. For keys and values one number does no\n"
+        "harm; for scores it is another one, and tl.where puts it there. What the loop carries must have its final type\n"
+        "before the loop begins.",
+        "Pseudocode:\n"
+        "  who am I: row and head; how long is my row\n"
+        "  my query, in float32, scaled once\n"
+        "  three things to carry, as in exercise 3.5, of which the last is a vector of D\n"
+        "  from the first page to the one that the last token lies in:\n"
+        "      the page's block out of my row's line of the table, wide enough to be multiplied\n"
+        "      BLOCK keys and values of my head, from exercise 3.4's offsets, what is outside the text left out\n"
+        "      a score for each; the online softmax over them\n"
+        "  store the quotient, and mind the row without a token",
+    ),
+)
+
+
+def _case(
+    case: Case, lengths: list[int], heads: int, block: int, width: int, *, scale: float = 1.0, size: int = 4
+) -> Call:
+    """Rows of these lengths, in blocks in no order; every slot of no token holds NaN, and unused entries name such blocks."""
+    B, used = len(lengths), [-(-length // block) for length in lengths]
+    blocks = 2 + B * width
+    order = (case.permutation("blocks", blocks - 1) + 1).tolist()
+    pools = torch.full((2, blocks, heads, block, size), torch.nan)
+    tables = torch.tensor([order.pop() for _ in range(B * width)], dtype=torch.int32).view(B, width)
+    for row, length in enumerate(lengths):
+        contents = case.floats(f"row {row}", 2, heads, used[row] * block, size) + 0.3 * row
+        for at in range(used[row]):
+            real = min(block, length - at * block)
+            pools[:, tables[row, at], :, :real] = contents[:, :, at * block : at * block + real]
+    q = case.floats("q", B, heads, size) * scale
+    return call(q, pools[0].clone(), pools[1].clone(), tables, torch.tensor(lengths))
+
+
+def around_a_page(case: Case) -> Call:
+    """Texts that end just before, at and just behind the end of a page: every token counts, and no slot behind them."""
+    block, pages = case.choice("block", (2, 4)), case.size("pages", 1, 2)
+    lengths = [block * pages + more for more in (-1, 0, 1)]
+    return _case(case, [lengths[at] for at in case.permutation("order", 3).tolist()], 1, block, pages + 2)
+
+
+def rows_and_heads(case: Case) -> Call:
+    """Each program reads its own row's pages and its own head's part of them."""
+    rows, heads = case.size("rows", 1, 3), case.size("heads", 1, 3)
+    return _case(case, [4] * rows, heads, 4, 1, scale=2.0, size=case.choice("head size", (4, 16)))
+
+
+def large_scores(case: Case) -> Call:
+    """Scores in the hundreds, lower and higher from page to page, and one huge key in the last slot of all."""
+    asked = _case(case, [2 * case.size("pages", 2, 3)], 1, 2, 3, scale=40.0)
+    q, k_pool, _, tables, lengths = asked.args
+    at = int(lengths[0]) - 1 if case.choice("huge", (True, False)) else 0
+    k_pool[tables[0, at // 2], 0, at % 2] = 30.0 * q[0, 0].sign()
+    return asked
+
+
+def short_and_full_rows(case: Case) -> Call:
+    """A row of length 0 gives zeros, a row of length 1 its only value, and a row as long as the table its last token too."""
+    block, width = 4, case.size("width", 1, 2)
+    lengths = [0, 1, block * width]
+    return _case(case, [lengths[at] for at in case.permutation("order", 3).tolist()], 1, block, width)
+
+
+def half_precision(case: Case) -> Call:
+    """Keys and values in float16: they are multiplied and summed in float32."""
+    asked = _case(case, [4 * case.size("pages", 1, 2)], 1, 4, 2, scale=8.0, size=16)
+    q, k_pool, v_pool, tables, lengths = asked.args
+    return call(q.half(), (k_pool * 60).half(), v_pool.half(), tables, lengths)
+
+
+def compiles(case: Case) -> Call:
+    """What the interpreter runs the compiler must take too, for compute capability 7.5, 8.0 and 9.0."""
+    return call({"H": 12, "D": case.choice("D", (64, 32)), "BLOCK": 16}, compiles=True)
+
+
+CHECKS = (
+    Check(around_a_page, 3), Check(rows_and_heads, 3), Check(large_scores, 3), Check(short_and_full_rows),
+    Check(half_precision), Check(compiles, 1),
+)  # fmt: skip

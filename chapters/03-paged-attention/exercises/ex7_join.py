@@ -1,0 +1,146 @@
+"""Exercise 3.7: the parts of a split context, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+from nanoinfer.paged import choose_splits
+from nanoinfer.paged_twins import gather_pages
+
+
+def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
+    """Attention's result (N, D), from what S programs found in their parts of each of N contexts; float32.
+
+    maxima (N, S): the highest score of each part. totals (N, S): the sum of exp(score - the part's maximum). accs
+    (N, S, D): the values, summed by these weights. tokens (N, S) int64: how many tokens the part had. A part without
+    tokens was never written: what stands there is whatever was there before, NaN too. A context without tokens gives 0.
+    """
+    empty = tokens == 0
+    top = maxima.masked_fill(empty, -torch.inf).amax(1, keepdim=True)  # (N, 1)
+    share = (maxima - top).exp().masked_fill(empty, 0.0)  # (N, S) what a part's sums count, relative to the highest
+    total = (totals.masked_fill(empty, 0.0) * share).sum(1, keepdim=True)
+    acc = (accs.masked_fill(empty[:, :, None], 0.0) * share[:, :, None]).sum(1)  # (N, D)
+    return acc / total.clamp(min=1e-30)
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """The parts are computed in PyTorch, as many as the engine would choose, and joined by it."""
+
+    def attend(
+        q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: Tensor, done: Tensor, splits: int = 1
+    ) -> Tensor:
+        B, H, D = q.shape
+        splits = max(2, choose_splits(B, H, tables.shape[1] * k_pool.shape[2]))
+        return mine(*parts(q, k_pool, v_pool, tables, lengths, splits)).view(B, H, D).to(q.dtype)
+
+    with replaced("nanoinfer.paged_twins:attend_pages", attend):
+        if torch.cuda.is_available():
+            with replaced("nanoinfer.paged_kernels:attend_pages", attend):
+                yield
+        else:
+            yield
+
+
+def parts(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: Tensor, splits: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What the programs of a split context hand on: arguments of `join`, for N = B * H contexts."""
+    B, H, D = q.shape
+    keys, values = gather_pages(k_pool, tables).float(), gather_pages(v_pool, tables).float()  # (B, H, S, D)
+    slot = torch.arange(keys.shape[2], device=q.device)
+    each = -(-lengths // splits).clamp(min=1)  # (B,) tokens of a part
+    own = (slot // each[:, None])[:, None] == torch.arange(splits, device=q.device)[:, None]  # (B, splits, S)
+    own &= (slot < lengths[:, None])[:, None]
+    scores = torch.einsum("bhd,bhsd->bhs", q.float(), keys)[:, :, None] * D**-0.5  # (B, H, 1, S)
+    scores = scores.masked_fill(~own[:, None], -torch.inf)  # (B, H, splits, S)
+    maxima = scores.amax(-1)
+    weights = (scores - maxima[..., None]).exp().masked_fill(~own[:, None], 0.0)
+    accs = torch.einsum("bhps,bhsd->bhpd", weights, values.masked_fill((slot >= lengths[:, None])[:, None, :, None], 0.0))
+    tokens = own.sum(-1)[:, None].expand(B, H, splits)
+    return tuple(x.flatten(0, 1) for x in (maxima, weights.sum(-1), accs, tokens))  # type: ignore[return-value]
+
+
+def _example() -> Call:
+    accs = torch.tensor([[[2.0, 0.0], [4.0, 8.0]]])
+    return call(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.0]]), accs, torch.tensor([[1, 3]]))
+
+
+EXERCISE = Spec(
+    title="The join of splits",
+    reference=join,
+    task=(
+        "A long context was cut into S parts, and each part was attended to by a program of its own. Make one result of\n"
+        "what they left behind, for N contexts at once."
+    ),
+    invariants=(
+        "the result is that of one softmax over all tokens, however they were cut",
+        "a part with one token and a high score can outweigh one with a thousand",
+        "what stands in an empty part changes nothing",
+        "contexts know nothing of each other",
+    ),
+    lines=6,
+    example=_example,
+    section="The join",
+    axes=("context", "channel"),
+    tolerance=1e-4,
+    refuse=("nanoinfer.paged_twins:attend_pages",),
+    swap=swap,
+    hints=(
+        "Invariant: join the parts of a context that has only one part with tokens, and you get that part's weighted sum\n"
+        "over its sum, to the last digit, whatever its maximum is.",
+        "Place: before anything is added, all parts of a context must be relative to the same score. Which one keeps every\n"
+        "exponential at 1 or below? Then look at what an empty part could bring into a maximum, a sum and a product.",
+        "Pseudocode:\n"
+        "  the highest score of each context, empty parts left out\n"
+        "  how much less each part counts, relative to it; an empty part counts nothing\n"
+        "  both sums over the parts, scaled by that, with nothing of an empty part in them\n"
+        "  the one over the other, and mind the context that has no token",
+    ),
+)
+
+
+def _parts(case: Case, tokens: list[list[int]], spread: float, shift: float = 0.0) -> Call:
+    """Parts as programs leave them: of random scores whose level differs from part to part."""
+    N, S, D = len(tokens), len(tokens[0]), case.size("channels", 1, 3)
+    level = case.floats("level", N, S) * spread + shift
+    maxima, totals, accs = torch.full((N, S), torch.nan), torch.full((N, S), torch.nan), torch.full((N, S, D), torch.nan)
+    for n, row in enumerate(tokens):
+        for s, count in enumerate(row):
+            if count:
+                scores = case.floats(f"scores {n} {s}", count) + level[n, s]
+                weights = (scores - scores.max()).exp()
+                maxima[n, s], totals[n, s] = scores.max(), weights.sum()
+                accs[n, s] = weights @ (case.floats(f"values {n} {s}", count, D) + s)
+    return call(maxima, totals, accs, torch.tensor(tokens))
+
+
+def full_parts(case: Case) -> Call:
+    """Parts count by their maxima and their sums, not by how many they are or how long."""
+    rows, splits = case.size("contexts", 1, 3), case.size("parts", 2, 4)
+    return _parts(case, case.ints("tokens", 1, 6, rows, splits).tolist(), 1.5)
+
+
+def empty_parts(case: Case) -> Call:
+    """Parts without tokens, and contexts without any, bring nothing in, and what lies in their memory stays there."""
+    tokens = case.ints("tokens", 1, 3, 3, case.size("parts", 2, 4))
+    tokens[0, 1:], tokens[1] = 0, 0
+    return _parts(case, tokens[: case.size("contexts", 1, 3)].tolist(), 0.0)
+
+
+def far_apart(case: Case) -> Call:
+    """Scores of hundreds, of either sign, neither overflow nor vanish, beside a context whose scores are others."""
+    shift = case.choice("shift", (-300.0, 300.0))
+    asked = _parts(case, [[1, 1]] * case.size("contexts", 1, 2), 0.0, shift)
+    asked.args[0][1:] -= 2 * shift
+    return asked
+
+
+CHECKS = (Check(full_parts, 4), Check(empty_parts, 3), Check(far_apart, 4))

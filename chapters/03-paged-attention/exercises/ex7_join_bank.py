@@ -1,0 +1,154 @@
+"""Exercise 3.7: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.exercise import Edition, Right, Wrong
+
+
+def averaged(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
+    """Each part's result is a softmax of its own, and the whole is their mean."""
+    real = tokens > 0
+    each = torch.where(real[:, :, None], accs / totals[:, :, None], 0.0)
+    return each.sum(1) / real.sum(1, keepdim=True).clamp(min=1)
+
+
+def by_length(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
+    """A part counts by the number of its tokens."""
+    each = torch.where((tokens > 0)[:, :, None], accs / totals[:, :, None], 0.0)
+    return (each * tokens[:, :, None]).sum(1) / tokens.sum(1, keepdim=True).clamp(min=1)
+
+
+def by_maxima_alone(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
+    """Each part's result is weighed by a softmax over the parts' maxima."""
+    empty = tokens == 0
+    share = maxima.masked_fill(empty, -torch.inf).softmax(1).nan_to_num(0.0)
+    return (torch.where(empty[:, :, None], 0.0, accs / totals[:, :, None]) * share[:, :, None]).sum(1)
+
+
+def highest_wins(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
+    """The part with the highest score is as good as all of them."""
+    best = maxima.masked_fill(tokens == 0, -torch.inf).argmax(1)
+    rows = torch.arange(len(maxima), device=maxima.device)
+    result = accs[rows, best] / totals[rows, best][:, None]
+    return torch.where(tokens[rows, best][:, None] > 0, result, 0.0)
+
+
+TOP = "maxima.masked_fill(empty, -torch.inf).amax(1, keepdim=True)"
+TOTAL = "(totals.masked_fill(empty, 0.0) * share).sum(1, keepdim=True)"
+WRONG = (
+    Wrong(averaged, "what a mean of means does to groups of unequal weight"),
+    Wrong(by_length, "right for means, and a softmax is none; PaddlePaddle/Paddle and others merge losses so"),
+    Wrong(by_maxima_alone, "flashinfer-ai/flashinfer, merge of states: right with the log-sum-exp, wrong with the maximum"),
+    Wrong(highest_wins, "an author's own slip: right where one part outweighs all"),
+    Wrong.patch(
+        "without-maxima", "Sums and weighted sums of the parts can be added as they are.",
+        "(maxima - top).exp()", "torch.ones_like(maxima)",
+        "pytorch.org, \"Flash-Decoding\", whose last step is this one; without its rescaling",
+    ),
+    Wrong.patch(
+        "sum-not-rescaled", "Only the weighted sums are relative to the maxima.", TOTAL,
+        "totals.masked_fill(empty, 0.0).sum(1, keepdim=True)", "an author's own slip: one of two lines corrected",
+    ),
+    Wrong.patch(
+        "values-not-rescaled", "Only the sums of weights are relative to the maxima.",
+        " * share[:, :, None]).sum(1)  #", ").sum(1)  #", "an author's own slip: the other one",
+    ),
+    Wrong.patch(
+        "no-common-maximum", "exp(maximum) is the weight of a part; what it is relative to cancels out.",
+        "(maxima - top).exp()", "maxima.exp()", "dwavesystems/dwave-optimization#555: exp overflows at 89",
+    ),
+    Wrong.patch(
+        "one-maximum-for-all", "One highest score serves all contexts of the launch.",
+        TOP, "maxima.masked_fill(empty, -torch.inf).amax().expand(len(maxima), 1)",
+        "vllm-project/vllm#57094: one scale for a tensor, and all rows suffer from one",
+    ),
+    Wrong.patch(
+        "empty-parts-read", "A part of length 0 has weight 0, so what stands in it does not matter.",
+        "accs.masked_fill(empty[:, :, None], 0.0)", "accs",
+        "vllm-project/vllm#936, flashinfer-ai/flashinfer#4002: entries that nobody wrote",
+    ),
+    Wrong.patch(
+        "empty-parts-in-the-maximum", "The highest of all maxima is a maximum, whoever wrote it.",
+        TOP, "maxima.amax(1, keepdim=True)", "flashinfer-ai/flashinfer#4002",
+    ),
+    Wrong.patch(
+        "no-tokens-at-all", "There is always a token.", "total.clamp(min=1e-30)", "total",
+        "sgl-project/sglang#1469, vllm-project/vllm#57094: 0 / 0 in a padding row",
+    ),
+    Wrong.patch(
+        "over-the-parts", "The sum of S parts is divided by S.", "acc / total.clamp(min=1e-30)",
+        "acc / total.clamp(min=1e-30) / maxima.shape[1]", "an author's own slip: a mean and a sum confused",
+    ),
+)  # fmt: skip
+
+
+def part_by_part(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
+    """Loops; the parts of a context are joined one after the other, as an online softmax takes tiles."""
+    out = torch.zeros(len(maxima), accs.shape[2], device=accs.device)
+    for n in range(len(maxima)):
+        top, total, acc = -float("inf"), 0.0, out[n]
+        for s in range(maxima.shape[1]):
+            if tokens[n, s] == 0:
+                continue
+            higher = max(top, float(maxima[n, s]))
+            old, new = torch.tensor([top - higher, float(maxima[n, s]) - higher]).exp().tolist()
+            total, acc, top = total * old + float(totals[n, s]) * new, acc * old + accs[n, s] * new, higher
+        out[n] = acc / total if total > 0 else 0.0
+    return out
+
+
+def by_log_sum_exp(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
+    """Each part's result, weighed by a softmax over log-sum-exps; float64."""
+    real = tokens > 0
+    lse = torch.where(real, maxima.double() + totals.double().log(), -torch.inf)
+    share = lse.softmax(-1).nan_to_num(0.0)
+    each = torch.where(real[..., None], accs.double() / totals.double()[..., None], 0.0)
+    return torch.einsum("ns,nsd->nd", share, each)
+
+
+def in_place(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
+    """Empty parts are overwritten with what the engine's kernel writes there: -3e38 and zeros."""
+    maxima[tokens == 0], totals[tokens == 0], accs[tokens == 0] = -3e38, 0.0, 0.0
+    weights = torch.exp(maxima - maxima.max(-1, keepdim=True).values)
+    total = torch.linalg.vecdot(weights, totals)
+    return (weights.unsqueeze(1) @ accs).squeeze(1) / torch.where(total > 0, total, 1.0)[:, None]
+
+
+RIGHT = (Right(part_by_part), Right(by_log_sum_exp), Right(in_place))
+
+_TINY = "a part that is not empty has a sum of at least 1: any number far below it will do"
+EQUIVALENT = {
+    "return acc / total.clamp(min=2e-30)": _TINY,
+    "return acc / total.clamp(min=5e-31)": _TINY,
+}
+
+
+def join(lse: Tensor, outs: Tensor, tokens: Tensor) -> Tensor:
+    """Attention's result (N, D), from what S programs found in their parts of each of N contexts; float32.
+
+    lse (N, S): the logarithm of the sum of exp(score) over each part. outs (N, S, D): attention's result over each part
+    alone. tokens (N, S) int64: how many tokens the part had. A part without tokens was never written: what stands there
+    is whatever was there before, NaN too. A context without tokens gives 0.
+    """
+    empty = tokens == 0
+    share = lse.masked_fill(empty, -torch.inf).softmax(1).nan_to_num(0.0)  # (N, S)
+    return (outs.masked_fill(empty[:, :, None], 0.0) * share[:, :, None]).sum(1)
+
+
+def _to_lse(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
+    return maxima + totals.log(), accs / totals[:, :, None], tokens
+
+
+def _from_lse(lse: Tensor, outs: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
+    return lse, torch.where(tokens > 0, 1.0, torch.nan), outs, tokens
+
+
+EDITIONS = (
+    Edition(
+        "log-sum-exp", "a part hands on the logarithm of its sum of exponentials, and its own result", join,
+        args=_to_lse, back=_from_lse, result=lambda out, *args: out,
+    ),
+)  # fmt: skip

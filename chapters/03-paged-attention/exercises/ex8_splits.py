@@ -1,0 +1,84 @@
+"""Exercise 3.8: into how many parts the contexts of a launch are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+from nanoinfer.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
+
+
+def choose_splits(batch: int, heads: int, max_len: int, lengths: list[int]) -> int:
+    """Into how many parts each context of a decode launch is cut: a power of two, at least 1.
+
+    batch, heads: the launch has batch * heads programs for each part. max_len: tokens that a row may ever hold. lengths:
+    what the rows hold at this step; a captured graph is replayed with others. The launch should have at most PROGRAMS
+    programs, unless one part is too many already, a context at most MAX_SPLITS parts, and no more parts than
+    SPLIT_TOKENS go into max_len, a begun one counted. As many as these three allow, rounded down to a power of two.
+    """
+    tiles = -(-max_len // SPLIT_TOKENS)
+    wanted = min(MAX_SPLITS, PROGRAMS // (batch * heads), tiles)
+    return 1 << max(0, wanted.bit_length() - 1)
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """PagedCache.attend asks it before each layer's launch."""
+
+    def choose(batch: int, heads: int, longest: int) -> int:
+        return int(mine(batch, heads, longest, [longest] * batch))
+
+    with replaced("nanoinfer.paged:choose_splits", choose):
+        yield
+
+
+EXERCISE = Spec(
+    title="How many splits",
+    reference=choose_splits,
+    task=(
+        "More parts mean more programs at once, and more partial results to join. Choose their number, by numbers that are\n"
+        "the same at every replay of a captured graph."
+    ),
+    invariants=(
+        "a power of two",
+        "the same for every step of a captured batch size, whatever the rows hold",
+        "more rows, or more heads, never make it larger; a larger max_len never makes it smaller",
+    ),
+    lines=3,
+    example=lambda: call(8, 12, 1024, [20, 700, 3, 90, 512, 64, 64, 1]),
+    section="When splitting pays",
+    tolerance=1e-9,
+    imports=("from nanoinfer.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS",),
+    refuse=("nanoinfer.paged:choose_splits",),
+    swap=swap,
+    hints=(
+        "Invariant: the number is a part of the launch. Ask of each argument whether it can change between two replays.",
+        "Place: three limits, of which the smallest counts: one from the device, one from the join, one from the text. Two\n"
+        "of them are divisions; think about which of them leaves out what is begun and which counts it.",
+        "Pseudocode:\n"
+        "  how many tiles the longest possible text has\n"
+        "  the least of: the most parts, how often the launch fits into what runs at once, the tiles\n"
+        "  the highest power of two that is no larger, and never less than one",
+    ),
+)
+
+
+def many_rows(case: Case) -> Call:
+    """Where rows and heads fill the device, contexts are cut less, and at last not at all."""
+    heads, rows = case.choice("heads", (12, 16, 25)), case.size("rows", 2, 40) * case.choice("times", (1, 8))
+    room = case.choice("room", (512, 1024))
+    return call(rows, heads, room, case.ints("lengths", 1, room, rows).tolist())
+
+
+def few_rows(case: Case) -> Call:
+    """With room for many programs the room of a text decides: a begun tile is one, and there is a most."""
+    room = SPLIT_TOKENS * case.choice("tiles", (2, 8, 16, 16, 40)) + case.choice("less", (-1, -1, 0, 1))
+    rows = case.size("rows", 2, 4)
+    lengths = [max(1, room >> halved) for halved in case.sample("halved", range(2, 6), rows)]
+    return call(rows, case.choice("heads", (1, 5)), room, lengths)
+
+
+CHECKS = (Check(many_rows, 10), Check(few_rows, 10))

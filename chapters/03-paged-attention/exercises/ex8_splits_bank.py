@@ -1,0 +1,90 @@
+"""Exercise 3.8: wrong answers and where they come from, correct variants, mutants that are none."""
+
+from __future__ import annotations
+
+from nanoinfer.course.exercise import Right, Wrong
+from nanoinfer.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
+
+WANTED = "min(MAX_SPLITS, PROGRAMS // (batch * heads), tiles)"
+POWER = "1 << max(0, wanted.bit_length() - 1)"
+TILES = "-(-max_len // SPLIT_TOKENS)"
+WRONG = (
+    Wrong.patch(
+        "always-the-most", "More parts are always faster.", WANTED, "MAX_SPLITS",
+        "the table of section 13: at 64 rows and 1024 tokens 16 parts are slower than 4",
+    ),
+    Wrong.patch(
+        "by-the-longest", "What counts is how long the rows are now.", TILES, "-(-max(lengths) // SPLIT_TOKENS)",
+        "vllm-project/vllm#51119: the number chosen at capture is used for ever",
+    ),
+    Wrong.patch(
+        "by-the-mean", "What counts is how long the rows are in the mean.", TILES,
+        "-(-sum(lengths) // len(lengths) // SPLIT_TOKENS)", "vllm-project/vllm#19106: more at run time than at capture",
+    ),
+    Wrong.patch(
+        "of-the-first-row", "The first row speaks for all.", TILES, "-(-lengths[0] // SPLIT_TOKENS)",
+        "EvolvingLMMs-Lab/lmms-eval#1423: what holds for the first row, for all",
+    ),
+    Wrong.patch(
+        "no-power-of-two", "Any number of parts will do.", POWER, "max(1, wanted)",
+        "triton-lang/triton#621: tl.arange takes powers of two, and the join reads all parts at once",
+    ),
+    Wrong.patch(
+        "rounded-up", "The next power of two is near enough.", POWER, "1 << max(0, (wanted - 1).bit_length())",
+        "triton.next_power_of_2, where the one below was meant",
+    ),
+    Wrong.patch(
+        "heads-forgotten", "A launch has a program for each row.", "PROGRAMS // (batch * heads)", "PROGRAMS // batch",
+        "an author's own slip: a program reads one head",
+    ),
+    Wrong.patch(
+        "rows-forgotten", "A launch has a program for each head.", "PROGRAMS // (batch * heads)", "PROGRAMS // heads",
+        "Dao-AILab/flash-attention, num_splits: it takes both, as it must",
+    ),
+    Wrong.patch(
+        "begun-tile-left-out", "Only whole tiles are worth a part.", TILES, "max_len // SPLIT_TOKENS",
+        "an author's own slip: rounding in the wrong direction",
+    ),
+    Wrong.patch(
+        "to-the-last-program", "The device must be full: the launch may have some programs more.",
+        "PROGRAMS // (batch * heads)", "-(-PROGRAMS // (batch * heads))",
+        "an author's own slip: the last wave of programs runs alone",
+    ),
+    Wrong.patch(
+        "none-at-all", "Where there is no room for parts there are none.", POWER, "1 << wanted.bit_length() - 1 "
+        "if wanted else 0", "an author's own slip: a launch of 0 programs, and no output",
+    ),
+)  # fmt: skip
+
+
+def by_doubling(batch: int, heads: int, max_len: int, lengths: list[int]) -> int:
+    """Doubled as long as nothing speaks against it."""
+    splits = 1
+    while (
+        splits * 2 <= MAX_SPLITS and splits * 2 * batch * heads <= PROGRAMS and (splits * 2 - 1) * SPLIT_TOKENS < max_len
+    ):
+        splits *= 2
+    return splits
+
+
+def largest_that_passes(batch: int, heads: int, max_len: int, lengths: list[int]) -> int:
+    """All powers are tried, and the largest that passes is taken; 1 always passes."""
+    powers = [1, 2, 4, 8, 16, 32]
+    tiles = sum(1 for _ in range(0, max_len, SPLIT_TOKENS))
+    return max(p for p in powers if p == 1 or p <= min(MAX_SPLITS, tiles, PROGRAMS / (batch * heads)))
+
+
+def by_string(batch: int, heads: int, max_len: int, lengths: list[int]) -> int:
+    """The highest binary digit, from the number's own digits."""
+    wanted = sorted((MAX_SPLITS, PROGRAMS // batch // heads, (max_len - 1) // SPLIT_TOKENS + 1))[0]
+    return int("1" + "0" * (len(f"{wanted:b}") - 1), 2)
+
+
+RIGHT = (Right(by_doubling), Right(largest_that_passes), Right(by_string))
+
+_ORDER = "the least of three is the same in any order"
+EQUIVALENT = {
+    "return 1 << max(wanted.bit_length() - 1, 0)": "the larger of two is the same in either order",
+    "wanted = min(MAX_SPLITS, tiles, PROGRAMS // (batch * heads))": _ORDER,
+    "wanted = min(PROGRAMS // (batch * heads), MAX_SPLITS, tiles)": _ORDER,
+}

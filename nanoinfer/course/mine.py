@@ -1,0 +1,112 @@
+"""A learner's functions in the working engine: exactly those that pass their checks, each swapped in by itself.
+
+What passes is found out in workers, as always. Only then is the learner's code loaded into this process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from nanoinfer.course.chapters import chapters, run_file
+from nanoinfer.course.checking import Workers, check_exercise
+from nanoinfer.course.exercise import Exercise, Function
+from nanoinfer.course.folder import Folder
+from nanoinfer.course.swapping import has_place, swapped
+
+
+@dataclass
+class Own:
+    """One exercise of the learner's. function: his own, where it passed and has a place. calls: by the engine."""
+
+    exercise: Exercise
+    engine: str  # its chapter's
+    status: str
+    function: Function | None = None
+    calls: int = field(default=0)
+
+    def called(self) -> None:
+        """The engine called the function."""
+        self.calls += 1
+
+
+def own_functions(path: Path) -> list[Own]:
+    """All exercises that the folder has files of, checked; with the functions that may run in the engine.
+
+    ValueError where the folder has no exercise's file.
+    """
+    folder, found = Folder(path), []
+    with Workers("cpu") as workers:
+        for chapter in chapters():
+            for exercise in folder.exercises(chapter):
+                file = folder.file(chapter, exercise)
+                if not file.is_file():
+                    continue
+                status: str = check_exercise(exercise, file, workers.take).status
+                own = Own(exercise, chapter.engine, status)
+                if status == "passed" and has_place(exercise):
+                    own.function = _load(exercise, file)
+                found.append(own)
+    if not found:
+        raise ValueError(f"{path} has no exercise's file: `nanoinfer course start 1` makes them")
+    return found
+
+
+@contextmanager
+def in_the_engine(own: Sequence[Own]) -> Iterator[None]:
+    """The engine runs the learner's functions until the block ends."""
+    with ExitStack() as stack:
+        for one in own:
+            if one.function is not None:
+                stack.enter_context(swapped(one.exercise, one.function, one.called))
+        yield
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """The most bytes in tensors at one time that were made while `run` ran; what was there before is not counted."""
+    with _Tensors() as tensors:
+        run()
+    return int(tensors.peak)
+
+
+class _Tensors(TorchDispatchMode):  # type: ignore[misc, no-untyped-call]
+    """Follows the storages of every tensor that an operation gives back, as long as they live."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.before: set[int] = set()
+        self.peak: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.alive = {key: one for key, one in self.alive.items() if not one[0].expired()}  # type: ignore[no-untyped-call]
+        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        self.before |= given - self.alive.keys()
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self.before and storage._cdata not in self.alive:
+                    reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+                    self.alive[storage._cdata] = (reference, storage.nbytes())
+        self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
+        return out
+
+
+def _load(exercise: Exercise, file: Path) -> Function:
+    """The learner's function, in this process; files beside his own can be imported by it."""
+    sys.path.append(str(file.parent))
+    try:
+        function: Function = getattr(run_file(file, f"mine_{exercise.mark.replace('.', '_')}"), exercise.name)
+    finally:
+        sys.path.remove(str(file.parent))
+    return function

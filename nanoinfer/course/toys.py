@@ -1,0 +1,55 @@
+"""A model that fits into a few lines, for exercises about what is done with a model.
+
+Its logits at a column depend on all tokens up to there and on their positions, so a forgotten token, a wrong order and
+a wrong position all show. A hundred calls take a few milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+WIDTH = 8
+
+
+class Toy:
+    """Token ids (T) -> logits (T, vocab_size), float32, for 1 to `context` tokens. Weights by seed."""
+
+    def __init__(self, seed: int, vocab_size: int, context: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.vocab_size, self.context = vocab_size, context
+        self.tokens = torch.randn(vocab_size, WIDTH, generator=generator)
+        self.places = torch.randn(context, WIDTH, generator=generator)
+        self.head = torch.randn(vocab_size, WIDTH, generator=generator)
+
+    def logits(self, token_ids: Sequence[int]) -> Tensor:
+        """ValueError for what a model could not take either."""
+        ids = list(token_ids)
+        if not 1 <= len(ids) <= self.context:
+            raise ValueError(f"the model takes 1 to {self.context} tokens, not {len(ids)}")
+        if not all(isinstance(token, int) and 0 <= token < self.vocab_size for token in ids):
+            raise ValueError(f"token ids are whole numbers from 0 to {self.vocab_size - 1}")
+        x = (self.tokens[ids] + 0.5) * self.places[: len(ids)]  # (T, WIDTH)
+        return torch.sin(x.cumsum(0) * 1.7) @ self.head.T
+
+
+class Twins(Toy):
+    """A toy in which, at about every third token, ids 0 and 1 are the highest, by far, and all but tie.
+
+    scale: of all logits. apart: their distance, in units of 1e-4 * max(1, largest |logit|).
+    """
+
+    def __init__(self, seed: int, vocab_size: int, context: int, scale: float, apart: float) -> None:
+        super().__init__(seed, vocab_size, context)
+        self.scale, self.apart = scale, apart
+
+    def logits(self, token_ids: Sequence[int]) -> Tensor:
+        """As a toy's; ValueError for the same."""
+        logits = super().logits(token_ids) * self.scale
+        tied = torch.tensor(list(token_ids)).cumsum(0) % 3 == 0  # (T,)
+        logits[tied, 0] = logits.abs().amax(-1)[tied] + 0.05
+        unit = 1e-4 * logits.abs().amax(-1).clamp(min=1)
+        logits[tied, 1] = (logits[:, 0] - self.apart * unit)[tied]
+        return logits
