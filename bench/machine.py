@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,8 @@ import torch
 import nanoinfer
 
 from .records import Clocks, Machine, Memory
+
+LAUNCH = re.compile(r"(cuda|cu|hip)\w*Launch")  # cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, ...
 
 
 def describe(device: torch.device) -> Machine:
@@ -76,16 +79,21 @@ def import_seconds() -> float:
     return float(done.stdout)
 
 
-def launches(run: Callable[[], object]) -> int:
-    """Kernels that `run` launches on the GPU, by torch's profiler; copies and fills of memory are not counted."""
+def launches(run: Callable[[], object]) -> tuple[int, int]:
+    """Kernels that `run` has the GPU compute, and calls that launch them, by torch's profiler.
+
+    A replayed graph is one call. Copies and fills of memory are not counted.
+    """
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         run()
         torch.cuda.synchronize()
-    on_gpu = [event.name for event in profiler.events() or () if event.device_type == DeviceType.CUDA]
-    return sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu)
+    events = list(profiler.events() or ())
+    on_gpu = [event.name for event in events if event.device_type == DeviceType.CUDA]
+    calls = sum(event.device_type == DeviceType.CPU and bool(LAUNCH.match(event.name)) for event in events)
+    return sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu), calls
 
 
 def compiled_graphs() -> int:

@@ -62,6 +62,7 @@ def run(notebook: Any, root: Path) -> str:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",  # enough for models so small; on a busy machine, threads that wait cost minutes
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     }
     place = {"metadata": {"path": str(root / "notebooks")}}

@@ -31,9 +31,11 @@ def outcome(entrant: Entrant, model: GPT2, prompts: Tensor, report: Report, cloc
     before = memory_now(model.device)
     steps = sorted(entrant.contestant.step_times(prompts, case.new_tokens))
     peak = memory_peak(model.device)
+    kernels, calls = _launches(entrant, prompts, model.device)
     return Result(
         case=case,
         status="ok",
+        reason=getattr(entrant.contestant, "note", ""),
         generate_s=generate,
         ttft_s=ttft,
         itl_s=Spread(median=quantile(steps, 0.5), p10=quantile(steps, 0.1), p90=quantile(steps, 0.9), samples=()),
@@ -46,7 +48,8 @@ def outcome(entrant: Entrant, model: GPT2, prompts: Tensor, report: Report, cloc
         first_s=entrant.first_s,
         compile_s=entrant.compile_s,
         compiles=entrant.compiles,
-        launches_per_step=_launches(entrant, prompts, model.device),
+        launches_per_step=kernels,
+        calls_per_step=calls,
         stages=made.stages,
         memory_before=before,
         memory_peak=peak,
@@ -55,12 +58,15 @@ def outcome(entrant: Entrant, model: GPT2, prompts: Tensor, report: Report, cloc
     )
 
 
-def _launches(entrant: Entrant, prompts: Tensor, device: torch.device) -> float | None:
-    """Kernels a decode step: of five tokens, less those of one. None on a CPU, and for another process."""
+def _launches(entrant: Entrant, prompts: Tensor, device: torch.device) -> tuple[float | None, float | None]:
+    """Kernels and launching calls of a decode step: of five tokens, less those of one.
+
+    None on a CPU, and for a contestant in another process.
+    """
     if device.type != "cuda":
-        return None
+        return None, None
     many, one = (launches(partial(entrant.contestant.generate, prompts, n)) for n in (5, 1))
-    return (many - one) / 4 if many else None
+    return ((many[0] - one[0]) / 4, (many[1] - one[1]) / 4) if many[0] else (None, None)
 
 
 def line(result: Result) -> str:
@@ -78,6 +84,8 @@ def line(result: Result) -> str:
     text = f"{start} {speed}  {share}  spread {spread:.1%} of {len(result.generate_s.samples)}"
     if result.graphs is not None and result.graphs.hit_rate is not None:
         text += f"  replayed {result.graphs.hit_rate:.1%}"
+    if result.reason:
+        text += f"\n{start} {result.reason}"
     if result.compiles:
         text += f"\n{start} compiled {result.compiles} times within the timed runs: not to be believed"
     return text

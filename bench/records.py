@@ -108,7 +108,7 @@ class Result(Record):
 
     case: Case
     status: Status
-    reason: str = ""  # where status is not ok
+    reason: str = ""  # where status is not ok; else what its contestant has to say of itself, if anything
     generate_s: Spread | None = None  # prompts in, all tokens out
     ttft_s: Spread | None = None  # the same call for one new token
     itl_s: Spread | None = Field(default=None, description="p10, p90 of single steps, in a pass of their own")
@@ -122,6 +122,7 @@ class Result(Record):
     compile_s: float | None = None  # of all that came before the timed runs: in torch.compile and in Triton
     compiles: int = 0  # by torch.compile and Triton within the timed runs: 0, or the times are not to be believed
     launches_per_step: float | None = None  # kernels of one decode step, by torch's profiler; None on a CPU
+    calls_per_step: float | None = None  # by which the host launches them: a graph of many kernels is one
     stages: Stages | None = None  # None on a CPU
     memory_before: Memory | None = None
     memory_peak: Memory | None = None  # in one run: what this case needs beyond memory_before

@@ -51,6 +51,18 @@ def compare(first: Path, second: Path) -> None:
 
 
 @app.command()
+def ratios(
+    results: Annotated[Path, typer.Argument(help="Results file.")],
+    over: Annotated[str | None, typer.Option(help="Engine to compare with; the file's first by default.")] = None,
+) -> None:
+    """Decode speed of every engine of a file over one of them, with 95% intervals."""
+    from .ratios import ratios as of_file
+    from .records import Report
+
+    print("\n".join(or_exit(lambda: list(of_file(Report.load(results), over)))))
+
+
+@app.command()
 def prose(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit code 1 where a page is stale.")] = False,
     root: Annotated[Path, typer.Option(help="Folder of the repository.")] = Path("."),

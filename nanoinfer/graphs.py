@@ -91,7 +91,8 @@ class CudaRecorder:
     def record(self, step: Callable[[], object]) -> Replayable:
         """A graph of the step, which is not executed."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        # The outer `with` is for a capture that fails: torch would then go on working on the capture's stream.
+        with torch.cuda.stream(self._stream), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             step()
         return graph
 

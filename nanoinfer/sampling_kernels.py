@@ -136,7 +136,7 @@ def _sample_kernel(
 
     best = tl.full((FEW,), -float("inf"), tl.float32)
     best_id = tl.zeros((FEW,), dtype=tl.int32)
-    for start in range(0, n, FEW):
+    for start in tl.range(0, n, FEW, loop_unroll_factor=4 if GREEDY else 1):
         at = start + tl.arange(0, FEW)
         token = tl.load(ids + at, mask=(at < n) & (n < V), other=at)  # a list of all V logits is the row itself
         logit = _read(logits, n, start, FEW)

@@ -230,8 +230,9 @@ greedy = SamplingParams(max_tokens=16, temperature=0)
 
 
 def told(*prompts: str, params: SamplingParams = greedy) -> list[str]:
-    """Each prompt and what the engine makes of it."""
-    return [prompt + row.text for prompt, row in zip(prompts, llm.generate(list(prompts), params), strict=True)]
+    """Each prompt and what the engine makes of it, on one line."""
+    rows = zip(prompts, llm.generate(list(prompts), params), strict=True)
+    return [(prompt + row.text).replace("\n", "\\n") for prompt, row in rows]
 
 
 right = told("The fox", "Once upon a time")
@@ -346,7 +347,7 @@ for length in tokens:
     milliseconds.append(1e3 * sorted(times[1:])[1])
 for length, ms in zip(tokens, milliseconds, strict=True):
     print(f"{length:4} tokens: {ms:7.1f} ms")
-print("your guess:", guess, " measured:", round(milliseconds[-1] / milliseconds[-2], 2))
+print(f"on {torch.get_num_threads()} threads; your guess: {guess}, measured: {milliseconds[-1] / milliseconds[-2]:.2f}")
 
 # %% [markdown]
 # And an H200, where launching the kernels of a step takes longer than the work in them, until there are enough rows.
@@ -357,12 +358,15 @@ report = results("h200-gpu")
 naive = sorted((r["case"]["batch"], 1e3 * r["case"]["batch"] / r["tokens_per_s"]) for r in report["results"]
                if r["case"]["engine"] == "naive" and r["status"] == "ok")  # fmt: skip
 rows, steps = zip(*naive, strict=True)
-figure, (left, right_) = plt.subplots(1, 2, figsize=(9, 3.2))
-left.plot(tokens, milliseconds, "o-")
-left.set(title="this machine, the small model, 1 row", xlabel="tokens of context", ylabel="ms a step", ylim=(0, None))
-right_.plot(rows, steps, "o-")
-right_.set(title=f"{report['machine']['device']}, GPT-2, 128 tokens of prompt", xlabel="rows", ylabel="ms a step")
-right_.set(xscale="log", yscale="log")
+figure, (ours, theirs) = plt.subplots(1, 2, figsize=(9, 3.2))
+ours.plot(tokens, milliseconds, "o-")
+ours.set(title="here: the small model, 1 row", xlabel="tokens of context", ylabel="ms a step", ylim=(0, None))
+theirs.plot(rows, steps, "o-")
+theirs.set(title=f"{report['machine']['device']}: GPT-2, 128 tokens", xlabel="rows", ylabel="ms a step")
+theirs.set(xscale="log", yscale="log")
+theirs.set_xticks(rows, rows)
+theirs.set_yticks([2, 5, 10, 20], [2, 5, 10, 20])
+theirs.minorticks_off()
 figure.tight_layout()
 plt.show()
 for row, ms in naive:

@@ -9,6 +9,7 @@ import pytest
 
 from bench import claims
 from bench.compare import allowed, compare, interval, ratios, verdict
+from bench.ratios import ratios as within
 from bench.records import Report, Spread
 
 from .bench_samples import failed, ladder, report, result, saved
@@ -147,3 +148,17 @@ def test_verdicts() -> None:
         "even",
         "even",
     ]
+
+
+def test_ratios_within_one_file() -> None:
+    made = report(result("dense", 1, 0.004), result("paged", 1, 0.002), result("dense", 8, 0.004),
+                  failed("paged", 8, "failed", "no"), result("transformers", 8, 0.008))  # fmt: skip
+    lines = list(within(made, "dense"))
+    assert [" ".join(line.split()[:5]) for line in lines] == [
+        "random:gpt2 B=1 prompt 128 paged", "random:gpt2 B=8 prompt 128 transformers",
+    ]  # fmt: skip
+    assert re.search(r" (2\.0|1\.9)\d \[.*\] +faster than dense$", lines[0])
+    assert re.search(r" 0\.(50|49)\d \[.*\] +slower than dense$", lines[1])
+    assert list(within(made)) == lines  # over the first one
+    with pytest.raises(ValueError, match="engine must be one of the file's, dense, paged, transformers, not 'naive'"):
+        list(within(made, "naive"))

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from bench.contestants import ON_REQUEST, OTHERS, PEERS, UNFUSED, Limits, Missing, make
 from bench.contestants import vllm as peer
 from bench.contestants.fixed import FixedDense
+from bench.contestants.ours import Ours
 from bench.presets import PRESETS
 from bench.proving import proofs, provable
 from nanoinfer.llm import ENGINES
@@ -172,6 +173,9 @@ def test_the_step_compiles_whole_and_once(small_model: GPT2) -> None:
     assert got == make("dense", small_model, LIMITS).generate(PROMPTS, 20)
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
+    assert isinstance(contestant, FixedDense)
+    assert contestant._engine is not None
+    assert not hasattr(contestant._engine.memory, "visible")  # no result of the graph but the tokens
     torch._dynamo.reset()
 
 
@@ -189,7 +193,9 @@ def test_an_engine_without_its_fused_kernels_is_a_row_of_its_own(small_model: GP
     assert set(UNFUSED) == {f"{engine}-unfused" for engine in ENGINES if engine.endswith("-graph")}
     for name in UNFUSED:
         got = make(name, small_model, LIMITS)
-        assert got.name == name
+        assert isinstance(got, Ours)
+        assert (got.name, got.llm.engine) == (name, name.removesuffix("-unfused"))
+        assert (got.llm.max_len, got.llm.max_batch) == (LIMITS.max_len, LIMITS.max_batch)
         assert got.generate(PROMPTS, 9) == make("naive", small_model, LIMITS).generate(PROMPTS, 9)
 
 
@@ -212,9 +218,18 @@ def test_proofs_hold_and_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(bench.proving, "load_config", lambda name: SMALL)
     names = ["dense", "paged-graph-unfused", "dense-compile-reduce-overhead"]
+    lengths: list[list[int]] = []
+    prove = bench.proving.prove_tokens
+
+    def watched(oracle: Any, completions: Any, params: Any) -> Any:
+        lengths.append([len(c.prompt_token_ids) for c in completions])
+        return prove(oracle, completions, params)
+
+    monkeypatch.setattr(bench.proving, "prove_tokens", watched)
     monkeypatch.setattr(torch, "compile", lambda step, **options: step)
     found = list(proofs("small", [*names, "dense-1024"], torch.device("cpu")))  # the last does not do this model
     assert [(p.engine, p.tokens) for p in found] == [(name, 8 * 40) for name in names]
+    assert lengths == [list(range(1, 24, 3))] * 2 + [[24] * 8]
     original = FixedDense.generate
     wrong = lambda self, prompts, new: [[(t + 1) % 9 for t in row] for row in original(self, prompts, new)]  # noqa: E731
     monkeypatch.setattr(FixedDense, "generate", wrong)

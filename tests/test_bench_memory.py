@@ -52,6 +52,24 @@ def test_a_text_that_ends_by_itself_leaves_its_promise_unused(
     assert early.idle_promise > late.idle_promise + 0.1
 
 
+def test_tokens_are_those_that_were_fed(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row at a time: a prompt, then the same and one token more, and so on; the newest token is never fed."""
+    monkeypatch.setattr(waste, "STOP_SHARE", 0.0)
+    prompts: list[int] = []
+    requests = waste.LLM._requests
+
+    def watched(llm: waste.LLM, asked: list[list[int]], params: object) -> object:
+        prompts.extend(map(len, asked))
+        return requests(llm, asked, params)
+
+    monkeypatch.setattr(waste.LLM, "_requests", watched)
+    held = waste._held(small_model, "paged", 1, 12)
+    steps = [length + fed for length in prompts for fed in range(11)]  # with the last step the row is gone
+    assert (held.steps, held.rows) == (len(steps), 1.0)
+    assert held.tokens == pytest.approx(TOKEN * sum(steps) / len(steps))
+    assert held.owned == pytest.approx(TOKEN * BLOCK * sum(-(-n // BLOCK) for n in steps) / len(steps))
+
+
 def test_lengths_are_mostly_short() -> None:
     lengths = short(500, 1024)
     assert min(lengths) >= 16

@@ -6,7 +6,8 @@ No clock is read: the stub's generations move a clock of their own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ import bench.run
 from bench.contestants import OTHERS, Limits, Missing
 from bench.entrant import takes_turn
 from bench.estimate import AROUND, MEMORY_SHARE
+from bench.machine import launches
 from bench.presets import Preset, floor_seconds
 from bench.records import Report
 from bench.run import Benchmark
@@ -345,3 +347,23 @@ def test_a_dry_run_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not out.exists()
     for wrong in (["--engines", "nobody"], ["--batches", "0"], ["--batches", "one"], ["--preset", "none"]):
         assert CliRunner().invoke(app, ["run", *wrong, "--out", str(out), "--dry-run"]).exit_code == 2, wrong
+
+
+def test_kernels_and_the_calls_that_launch_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph of three kernels is one call; copies, fills and waits are neither."""
+    from torch.autograd import DeviceType
+
+    host = ("cudaGraphLaunch", "cuLaunchKernelEx", "cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize")
+    device = ("attend", "write", "gemm", "add", "norm", "Memcpy DtoH", "Memset (Device)")
+    events = [SimpleNamespace(name=name, device_type=DeviceType.CPU) for name in host]
+    events += [SimpleNamespace(name=name, device_type=DeviceType.CUDA) for name in device]
+    ran: list[int] = []
+
+    @contextmanager
+    def profile(activities: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(events=lambda: events)
+
+    monkeypatch.setattr(torch.profiler, "profile", profile)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert launches(lambda: ran.append(1)) == (5, 3)
+    assert ran == [1]

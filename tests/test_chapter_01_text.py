@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.blocks import Place, excerpt
 from bench.examples import load, number, printed
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import ModelConfig
@@ -218,6 +219,13 @@ class TestPage:
             for part in path.removeprefix(f"{file}.").split("."):
                 found = getattr(found, part)
 
+    def test_sections_that_exercises_point_to(self, sections: dict[str, str]) -> None:
+        from nanoinfer.course import chapters
+
+        titles = {title.split(". ", 1)[1] for title in sections}
+        for exercise in chapters.exercises(chapters.chapter(1)):
+            assert exercise.spec.section in titles, exercise.id
+
     def test_ten_questions(self) -> None:
         page = (CHAPTER / "questions.md").read_text(encoding="utf-8")
         assert [int(n) for n in re.findall(r"^(\d+)\. \*\*", page, re.M)] == list(range(1, 11))
@@ -237,6 +245,17 @@ class TestExamples:
     def test_no_such_file(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"there is no 99-none/example\.py"):
             printed(tmp_path / "99-none" / "example.py", "step")
+
+    @pytest.mark.parametrize("begin, found", [("nothing", "no"), ("x = x +", "2")])
+    def test_a_part_that_is_not_one_line(self, begin: str, found: str) -> None:
+        place = Place(CHAPTER / "README.md", ROOT)
+        with pytest.raises(ValueError, match=f"{found} lines start with '{re.escape(begin)}'"):
+            excerpt(place, "chapters.01-naive.small:logits_after", begin=begin)
+
+    def test_a_part_of_an_excerpt(self) -> None:
+        place = Place(CHAPTER / "README.md", ROOT)
+        lines = excerpt(place, "chapters.01-naive.small:logits_after", begin="scores =", end="heads =")
+        assert [line.split(" ")[0] for line in lines] == ["```python", "scores", "heads", "```"]
 
     def test_a_changed_file_is_read_anew(self, tmp_path: Path) -> None:
         file = tmp_path / "01-x" / "example.py"

@@ -44,7 +44,12 @@ def llm(make: Callable[..., LLM]) -> LLM:
 
 
 def engine_of(llm: LLM, max_batch: int, lag: int = 0) -> Engine:
-    """The engine itself, which `LLM` makes anew for each call."""
+    """The engine itself: `LLM` makes it anew for each call, or once where it replays graphs."""
+    if llm.engine.endswith("-graph"):
+        engine = LLM(llm.model, engine=llm.engine, max_batch=max_batch)._graphs
+        assert engine is not None
+        engine.lag = lag
+        return engine
     return Engine(llm.model, llm._spec.make([SMALL.n_positions] * max_batch), max_batch, lag=lag)
 
 

@@ -127,3 +127,15 @@ class TestTheNotebooks:
         assert len(outputs) > 10
         assert not [output for output in outputs if output.output_type == "error"]
         assert not re.search(r"(/home|/root|/tmp|/work)/", str(outputs)), "a path of the machine that it was run on"
+
+    def test_chapter_1_walks_a_step_and_breaks_the_engine(self) -> None:
+        cells = made(ROOT / "notebooks" / "01-naive.py").cells
+        code = [cell.source for cell in cells if cell.cell_type == "code"]
+        assert sum("show(" in source for source in code) >= 8
+        broken = [at for at, source in enumerate(code) if "with bank.mistake(" in source]
+        assert len(broken) >= 3
+        for at in broken:  # a guess before, a repair after
+            assert 'guess = "..."' in code[at]
+            assert any("assert" in source and "bank.mistake" not in source for source in code[at + 1 : at + 3])
+        assert sum("source(" in source for source in code) >= 4
+        assert any('results("h200-gpu")' in source for source in code)

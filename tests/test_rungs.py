@@ -232,9 +232,10 @@ def test_right_padding_needs_no_mask_and_left_padding_needs_positions(model: GPT
 @pytest.mark.parametrize("params", [{"temperature": 0}, {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "seed": 3}])
 def test_long_texts_of_the_small_model(device: torch.device, engine_name: str, params: dict[str, float]) -> None:
     """300 tokens of English, ragged: every token is the oracle's, with sampling and without."""
-    settings = SamplingParams(max_tokens=300, ignore_eos=True, **params)  # type: ignore[arg-type]
+    count = 30 if engine_name.endswith("-graph") and device.type == "cpu" else 300  # there it is the engine without
+    settings = SamplingParams(max_tokens=count, ignore_eos=True, **params)  # type: ignore[arg-type]
     with LLM(engine=engine_name, device=str(device), dtype="float32") as llm:
         done = llm.generate(["Once upon a time", "The old fox looked up at the tree and said", "I"], settings)
         proof = prove_tokens(llm.forward_logits, done, settings)
     print(proof)
-    assert proof.tokens == 900
+    assert proof.tokens == 3 * count

@@ -45,7 +45,7 @@ def test_in_the_interpreter() -> None:
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-3000:]
     passed = int(result.stdout.rsplit(" passed", 1)[0].split()[-1])
-    assert passed >= 35
+    assert passed >= 50
 
 
 def guarded(logits: Tensor, padding: int = 0) -> Tensor:
@@ -118,7 +118,7 @@ def test_the_same_bits(seed: int, step: int) -> None:
 
 @here
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1, 2, 65, 2048, V])
+@pytest.mark.parametrize("width", [1, 65, V])
 def test_the_same_tokens(width: int, dtype: torch.dtype) -> None:
     """Rows of all kinds in one launch: greedy, unfiltered, top-k alone, top-p alone, both; top_k around V."""
     kinds = list(itertools.product((0.0, 0.8), (0, 1, 5, width - 1, width, width + 1), (1e-9, 0.9, 1.0)))
@@ -129,7 +129,7 @@ def test_the_same_tokens(width: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("std", [0.02, 1.0, 30.0])
 def test_flat_and_peaked_rows(std: float) -> None:
     """Flat rows keep more than a list holds, and the search runs over the row; peaked ones keep one id."""
-    kinds = list(itertools.product((0.5, 1.7), (0, 50, 300, 4000), (0.3, 0.95, 0.99999)))
+    kinds = list(itertools.product((0.8,), (0, 50, 300, 4000), (0.3, 0.99999)))
     check(logits_of(len(kinds), V, std), mixed(kinds))
 
 
@@ -225,8 +225,8 @@ def chi_square_limit(freedom: int) -> float:
 @here
 @pytest.mark.parametrize("temperature, top_k, top_p", [(1.0, 0, 1.0), (1.5, 8, 1.0), (0.9, 10, 0.9)])
 def test_distribution(temperature: float, top_k: int, top_p: float) -> None:
-    """Steps of one seed against the filtered softmax by chi-square; few in the interpreter, which is slow."""
-    n = 20_000 if DEVICE == "cuda" else 250
+    """Steps of one seed against the filtered softmax by chi-square: few in the interpreter, which takes long."""
+    n = 20_000 if DEVICE == "cuda" else 100 if top_k else 600
     logits = logits_of(1, 24, std=1.0, dtype=torch.bfloat16, seed=5)
     rows = rows_of(n, temperature, top_k, top_p)
     rows.seed.fill_(11)

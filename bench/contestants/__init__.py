@@ -31,8 +31,8 @@ class Limits:
 class Contestant(Protocol):
     """One way to generate from given weights.
 
-    Two more are used where a contestant has them: `warm_up()`, called once after it is made and timed apart (graphs are
-    captured there), and `stats`, the counters of one of our engines.
+    Three more are used where a contestant has them: `warm_up()`, called once after it is made and timed apart (graphs
+    are captured there); `stats`, the counters of one of our engines; and `note`, what is to be known of its times.
     """
 
     name: str

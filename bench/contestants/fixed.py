@@ -43,6 +43,13 @@ class FixedDense:
         self.name, self.mode, self._model, self._length = name, mode, model, length
         self._maker = RequestMaker(gpt2_tokenizer(), length, model.config.vocab_size, random.Random(0))
         self._engine: Engine | None = None
+        self._skips = 0 if mode is None else int(torch._dynamo.utils.counters["inductor"]["cudagraph_skips"])
+
+    @property
+    def note(self) -> str:
+        """What torch made of the step, where it did not do what the mode asks for."""
+        skips = int(torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]) - self._skips if self.mode else 0
+        return f"torch.compile made no CUDA graph of {skips} compiled steps" if skips else ""
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
         return [row.token_ids for row in self._rows(prompts, new_tokens)]

@@ -7,18 +7,22 @@ and costs the check in which it came; the next check gets a new worker.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from nanoinfer.course import shrinking
+from nanoinfer.course import kernels, shrinking
 from nanoinfer.course.cases import Call, Case
 from nanoinfer.course.chapters import resolve
-from nanoinfer.course.client import Loaded, Worker
-from nanoinfer.course.exercise import Check, Exercise
-from nanoinfer.course.mistakes import Tells
-from nanoinfer.course.outcomes import Crashed, Hung, Outcome, Raised, Refused, local, show, told
+from nanoinfer.course.client import Loaded, Refuse, Worker
+from nanoinfer.course.exercise import Check, Exercise, Right, Wrong
+from nanoinfer.course.mistakes import Solve, Tells
+from nanoinfer.course.outcomes import Crashed, Hung, Outcome, Raised, Refused, show, told
 from nanoinfer.course.records import CheckResult, ExerciseResult, Failure, Receipt, Status
+from nanoinfer.course.sources import answer_source
 
 SEED = "course"  # of the inputs that learners see; a grader brings its own
 
@@ -28,10 +32,6 @@ class Workers:
 
     def __init__(self, device: str) -> None:
         self.device, self._spare = device, Worker(device)
-
-    def compiler(self) -> Worker:
-        """One that compiles kernels, to be closed by whoever asked for it."""
-        return Worker(self.device, compiling=True)
 
     def take(self) -> Worker:
         """A worker of one's own, to be closed by whoever took it."""
@@ -47,7 +47,10 @@ class Workers:
 
 @dataclass
 class Runner:
-    """A learner's file of one exercise, loaded into a worker that is replaced when it dies."""
+    """A learner's file of one exercise, loaded into a worker that is replaced when it dies.
+
+    compiler: makes the worker that compiles kernels; it is started where a call asks for that.
+    """
 
     exercise: Exercise
     path: Path
@@ -60,12 +63,14 @@ class Runner:
     parts: set[str] = field(default_factory=set)
     printed: str = ""
     begun: bool = True
+    compiler: Callable[[], Worker] = lambda: Worker(compiling=True)
     _worker: Worker | None = None
+    _compiling: Worker | None = None
 
     def load(self) -> bool:
         """Whether the file runs and has the function; `problem` says why not."""
         self._worker = self._worker if self._worker is not None and self._worker.alive else self.start()
-        found = self._worker.load(self.path, self.exercise.name, refused(self.exercise))
+        found = self._load_into(self._worker)
         if isinstance(found, Loaded):
             self.files, self.lines = found.files, frozenset(found.lines)
             return True
@@ -76,8 +81,23 @@ class Runner:
         self.printed = self._worker.printed()
         return False
 
+    def _load_into(self, worker: Worker) -> Loaded | Outcome | None:
+        launcher = self.exercise.spec.kernel.launcher if self.exercise.spec.kernel else None
+        return worker.load(self.path, self.exercise.name, refused(self.exercise), launcher)
+
+    def _compile(self, asked: Call) -> Outcome:
+        """The outcome of compiling, in a worker of its own."""
+        if self._compiling is None or not self._compiling.alive:
+            self._compiling = self.compiler()
+            found = self._load_into(self._compiling)
+            if not isinstance(found, Loaded):
+                return found or Crashed(f"{self.path.name} has no function {self.exercise.name}")
+        return self._compiling.call(asked, self.limit_s)
+
     def call(self, asked: Call) -> Outcome:
         """The outcome of one call; loads the file again where the worker has died."""
+        if asked.compiles:
+            return self._compile(asked)
         if (self._worker is None or not self._worker.alive) and not self.load():
             return Crashed(self.problem)
         assert self._worker is not None
@@ -88,13 +108,14 @@ class Runner:
         return outcome
 
     def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            self._worker.close()
+        """End the workers."""
+        for worker in (self._worker, self._compiling):
+            if worker is not None:
+                worker.close()
 
 
-def refused(exercise: Exercise) -> list[tuple[str, int, str]]:
-    """File, line and name of the functions that a solution must not call."""
+def refused(exercise: Exercise) -> Refuse:
+    """What a solution must not call: the reference, what amounts to it, and whatever the chapter knows as an answer."""
     named = {name.replace(":", "."): resolve(name) for name in exercise.spec.refuse}
     reference = exercise.spec.reference
     told_name = reference.replace(":", ".") if isinstance(reference, str) else exercise.name
@@ -102,7 +123,8 @@ def refused(exercise: Exercise) -> list[tuple[str, int, str]]:
     if exercise.edition:
         named[exercise.name] = exercise.function
     codes = {name: function.__code__ for name, function in named.items() if hasattr(function, "__code__")}
-    return [(code.co_filename, code.co_firstlineno, name) for name, code in codes.items()]
+    functions = tuple((code.co_filename, code.co_firstlineno, name) for name, code in codes.items())
+    return Refuse(functions, (f"{exercise.path.parent}{os.sep}", f"<{exercise.id} "))
 
 
 def check_exercise(
@@ -115,13 +137,14 @@ def check_exercise(
     name_mistakes: bool = False,
 ) -> ExerciseResult:
     """The result of all checks of an exercise on the file at `path`. start: makes a worker for `device`."""
-    if not path.is_file():
-        return missing(exercise, path, device, seed)
+    problem = kernels.why_not(exercise) if path.is_file() else f"there is no file {path.name}"
+    if problem:
+        return not_run(exercise, path, device, seed, problem)
     runner = Runner(exercise, path, start, exercise.spec.limit_s)
     try:
         results = [_check(runner, check, seed) for check in exercise.checks] if runner.load() else []
         failed = any(result.status in ("failed", "hung", "crashed") for result in results)
-        mistake = Tells(exercise, seed).name(runner.call) if name_mistakes and _worth_naming(results) else None
+        mistake = known_mistake(runner, start, seed) if name_mistakes and _worth_naming(results) else None
         run = sum(result.status != "not run" for result in results)
         receipt = Receipt(
             files=hashes(path, runner.files), registered=len(exercise.checks), collected=len(results), run=run,
@@ -144,11 +167,48 @@ def check_exercise(
         runner.close()
 
 
-def missing(exercise: Exercise, path: Path, device: str, seed: str) -> ExerciseResult:
-    """The result where there is no file: nothing was run."""
+def not_run(exercise: Exercise, path: Path, device: str, seed: str, problem: str) -> ExerciseResult:
+    """The result where there is no file, or nothing here that could run it: nothing was run."""
     receipt = Receipt((), len(exercise.checks), 0, 0, 0, 0, (), device, seed)
-    problem = f"there is no file {path.name}"
     return ExerciseResult(exercise.id, exercise.spec.title, path.name, (), receipt, problem=problem)
+
+
+def known_mistake(runner: Runner, start: Callable[[], Worker], seed: str) -> Wrong | None:
+    """The wrong answer that a learner's file equals. Wrong kernels are run in a worker too."""
+    if runner.exercise.spec.kernel is None:
+        return Tells(runner.exercise, seed).name(runner.call)
+    with kernel_solver(runner.exercise, start) as solver:
+        return Tells(runner.exercise, seed, solver).name(runner.call)
+
+
+@contextmanager
+def kernel_solver(exercise: Exercise, start: Callable[[], Worker]) -> Iterator[Callable[[Wrong | Right], Solve]]:
+    """How answers of the bank that are kernels are called: each from a file of its own, all in two workers."""
+    workers: dict[bool, Worker] = {}
+
+    def take(compiling: bool) -> Worker:
+        if compiling not in workers or not workers[compiling].alive:
+            workers[compiling] = Worker(compiling=True) if compiling else start()
+        return workers[compiling]
+
+    with TemporaryDirectory() as folder:
+
+        def solver(answer: Wrong | Right) -> Solve:
+            path = Path(folder).resolve() / answer.name / exercise.file
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(answer_source(exercise, answer), encoding="utf-8")
+
+            def solve(asked: Call) -> Outcome:
+                runner = Runner(exercise, path, lambda: take(False), exercise.spec.limit_s, compiler=lambda: take(True))
+                return runner.call(asked)
+
+            return solve
+
+        try:
+            yield solver
+        finally:
+            for worker in workers.values():
+                worker.close()
 
 
 def _worth_naming(results: list[CheckResult]) -> bool:
@@ -160,7 +220,7 @@ def _check(runner: Runner, check: Check, seed: str) -> CheckResult:
     exercise = runner.exercise
     for at in range(check.cases):
         case = Case(f"{seed}/{check.name}/{at}")
-        expected = local(exercise.function, exercise.call(check, case))
+        expected = exercise.expected(exercise.call(check, case))
         got = runner.call(exercise.call(check, case))
         status = status_of(exercise, check, expected, got)
         if status == "failed":
@@ -189,13 +249,13 @@ def _failure(runner: Runner, check: Check, case: Case) -> Failure:
     exercise = runner.exercise
 
     def fails(smaller: Case) -> bool:
-        expected = local(exercise.function, exercise.call(check, smaller))
+        expected = exercise.expected(exercise.call(check, smaller))
         return status_of(exercise, check, expected, runner.call(exercise.call(check, smaller))) == "failed"
 
     found = shrinking.smallest(case, fails)
     asked = exercise.call(check, found)
     inputs = tuple((name, show(value)) for name, value in exercise.named(asked).items())
-    expected, got = local(exercise.function, asked), runner.call(exercise.call(check, found))
+    expected, got = exercise.expected(asked), runner.call(exercise.call(check, found))
     where = exercise.compare(check, expected, got)
     if where is None:  # it fails now and then: state is kept between calls
         return Failure(inputs, "", told(expected), "another result at the next call with the same input")

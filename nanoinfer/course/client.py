@@ -39,6 +39,17 @@ class Loaded:
     files: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Refuse:
+    """What a solution must not call. functions: file, line and name of each. files: how their names begin."""
+
+    functions: tuple[tuple[str, int, str], ...] = ()
+    files: tuple[str, ...] = ()
+
+
+NOTHING = Refuse()
+
+
 @dataclass
 class Seen:
     """What the tracer saw of the learner's code since it was loaded."""
@@ -79,14 +90,15 @@ class Worker:
         return not self._dead
 
     def load(
-        self, path: Path, function: str, refuse: Sequence[tuple[str, int, str]] = (), launcher: Path | None = None
+        self, path: Path, function: str, refuse: Refuse = NOTHING, launcher: Path | None = None
     ) -> Loaded | Outcome | None:
-        """Run the learner's file; None where it has no such function. refuse: file, line and name of functions.
+        """Run the learner's file; None where it has no such function.
 
         launcher: of a kernel, the file that launches it.
         """
         self.seen, self._printed = Seen(), ""
-        asked = {"op": "load", "path": str(path), "function": function, "package": self._package, "refuse": refuse}
+        asked: dict[str, Any] = {"op": "load", "path": str(path), "function": function, "package": self._package}
+        asked |= {"refuse": refuse.functions, "answers": refuse.files}
         asked |= {"launcher": str(launcher) if launcher else "", "compiling": self.compiling}
         reply = self._ask(asked, [], LOAD_LIMIT_S, ())
         if not isinstance(reply, tuple):
@@ -99,7 +111,7 @@ class Worker:
     def call(self, asked: Call, limit_s: float) -> Outcome:
         """The outcome of one call of the loaded function."""
         packer = wire.Packer()
-        header = {"op": "call", "args": packer.pack(list(asked.args))}
+        header: dict[str, Any] = {"op": "call", "args": packer.pack(list(asked.args))}
         reply = self._ask(header, packer.bodies, limit_s, packer.functions)
         if not isinstance(reply, tuple):
             return reply

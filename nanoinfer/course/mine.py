@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from nanoinfer.course import kernels
 from nanoinfer.course.chapters import chapters, run_file
 from nanoinfer.course.checking import Workers, check_exercise
 from nanoinfer.course.exercise import Exercise, Function
@@ -104,6 +105,12 @@ class _Tensors(TorchDispatchMode):  # type: ignore[misc, no-untyped-call]
 
 def _load(exercise: Exercise, file: Path) -> Function:
     """The learner's function, in this process; files beside his own can be imported by it."""
+    if exercise.spec.kernel is not None:
+        return kernels.in_engine(exercise, lambda: _found(exercise, file))
+    return _found(exercise, file)
+
+
+def _found(exercise: Exercise, file: Path) -> Function:
     sys.path.append(str(file.parent))
     try:
         function: Function = getattr(run_file(file, f"mine_{exercise.mark.replace('.', '_')}"), exercise.name)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nanoinfer.course import chapters, mutants, sources, stubs
 from nanoinfer.course.cases import Case
-from nanoinfer.course.checking import SEED, Runner, status_of
+from nanoinfer.course.checking import SEED, Runner, kernel_solver, status_of
 from nanoinfer.course.client import Worker
-from nanoinfer.course.exercise import Check, Exercise, Function
-from nanoinfer.course.mistakes import NEEDED, Tells
+from nanoinfer.course.exercise import Check, Exercise, Right, Wrong
+from nanoinfer.course.mistakes import NEEDED, Solve, Tells
 from nanoinfer.course.outcomes import deviation, local
 from nanoinfer.course.records import Status
 
@@ -63,16 +65,23 @@ class Bench:
     def __init__(self, exercise: Exercise, folder: Path, limit_s: float) -> None:
         self.exercise, self.path, self.limit_s = exercise, folder / exercise.file, limit_s
         self._worker = Worker()
+        self._compiling: Worker | None = None
 
-    def _start(self) -> Worker:
+    def start(self) -> Worker:
+        """The one that runs; a new one where it has died."""
         if not self._worker.alive:
             self._worker = Worker()
         return self._worker
 
+    def _compiler(self) -> Worker:
+        if self._compiling is None or not self._compiling.alive:
+            self._compiling = Worker(compiling=True)
+        return self._compiling
+
     def runner(self, source: str) -> Runner:
         """A runner for this source."""
         self.path.write_text(source, encoding="utf-8")
-        return Runner(self.exercise, self.path, self._start, self.limit_s)
+        return Runner(self.exercise, self.path, self.start, self.limit_s, compiler=self._compiler)
 
     def statuses(self, source: str) -> dict[str, Status]:
         """The status of every check; after a hang the rest counts as hung."""
@@ -88,15 +97,17 @@ class Bench:
     def _status(self, runner: Runner, check: Check) -> Status:
         for at in range(check.cases):
             case = Case(f"{SEED}/{check.name}/{at}")
-            expected = local(self.exercise.function, self.exercise.call(check, case))
+            expected = self.exercise.expected(self.exercise.call(check, case))
             status = status_of(self.exercise, check, expected, runner.call(self.exercise.call(check, case)))
             if status != "passed":
                 return status
         return "passed"
 
     def close(self) -> None:
-        """End the worker."""
+        """End the workers."""
         self._worker.close()
+        if self._compiling is not None:
+            self._compiling.close()
 
 
 def measure(exercise: Exercise, say: Callable[[str], None] = lambda line: None) -> Strength:
@@ -106,9 +117,10 @@ def measure(exercise: Exercise, say: Callable[[str], None] = lambda line: None) 
         bench = Bench(exercise, Path(folder).resolve(), exercise.spec.limit_s)
         try:
             _stub(exercise, bench, result)
-            _wrong(exercise, bench, result)
-            _right(exercise, bench, result)
-            _gap(exercise, result)
+            with answers(exercise) as solver:
+                _wrong(exercise, bench, result, solver)
+                _right(exercise, bench, result)
+                _gap(exercise, result, solver)
             bench.limit_s = MUTANT_LIMIT_S
             caught = _mutants(exercise, bench, result, say)
         finally:
@@ -125,9 +137,19 @@ def _stub(exercise: Exercise, bench: Bench, result: Strength) -> None:
             result.problems.append(f"the untouched stub is {status!r} in check {name}")
 
 
-def _wrong(exercise: Exercise, bench: Bench, result: Strength) -> None:
+@contextmanager
+def answers(exercise: Exercise) -> Iterator[Callable[[Wrong | Right], Solve]]:
+    """How answers of the bank are called: in this process, or in workers where they are kernels."""
+    if exercise.spec.kernel is None:
+        yield lambda answer: partial(local, sources.answer_function(exercise, answer))
+        return
+    with kernel_solver(exercise, Worker) as solver:
+        yield solver
+
+
+def _wrong(exercise: Exercise, bench: Bench, result: Strength, solver: Callable[[Wrong | Right], Solve]) -> None:
     """Every wrong answer must be rejected, and be told by its name."""
-    tells = Tells(exercise, SEED)
+    tells = Tells(exercise, SEED, solver)
     for wrong in exercise.wrong:
         source = sources.answer_source(exercise, wrong)
         rejected = [name for name, status in bench.statuses(source).items() if status != "passed"]
@@ -150,7 +172,7 @@ def _wrong(exercise: Exercise, bench: Bench, result: Strength) -> None:
 
 def _right(exercise: Exercise, bench: Bench, result: Strength) -> None:
     """Reference and correct variants must pass everything."""
-    reference = sources.submission(exercise.function, sources.function_source(exercise.function), exercise.name)
+    reference = sources.whole_file(exercise, exercise.function, sources.function_source(exercise.function))
     answers = [("reference", reference), *((r.name, sources.answer_source(exercise, r)) for r in exercise.right)]
     for name, source in answers:
         failed = [check for check, status in bench.statuses(source).items() if status != "passed"]
@@ -160,18 +182,19 @@ def _right(exercise: Exercise, bench: Bench, result: Strength) -> None:
             result.problems.append(f"the correct answer {name} is rejected by {', '.join(failed)}")
 
 
-def _gap(exercise: Exercise, result: Strength) -> None:
+def _gap(exercise: Exercise, result: Strength, solver: Callable[[Wrong | Right], Solve]) -> None:
     """How far right answers lie from the reference, and how far the nearest wrong one."""
     inputs = [(c, Case(f"{SEED}/{c.name}/{at}")) for c in exercise.checks for at in range(c.cases)]
-    expected = [local(exercise.function, exercise.call(check, case)) for check, case in inputs]
+    expected = [exercise.expected(exercise.call(check, case)) for check, case in inputs]
 
-    def furthest(answer: Function) -> float:
-        outcomes = [local(answer, exercise.call(check, case)) for check, case in inputs]
+    def furthest(answer: Wrong | Right) -> float:
+        solve = solver(answer)
+        outcomes = [solve(exercise.call(check, case)) for check, case in inputs]
         pairs = zip(inputs, expected, outcomes, strict=True)
         return max(deviation(check.looked_at(one), check.looked_at(other)) for (check, _), one, other in pairs)
 
-    result.furthest_right = max(furthest(sources.answer_function(exercise, right)) for right in exercise.right)
-    result.closest_wrong = min(furthest(sources.answer_function(exercise, wrong)) for wrong in exercise.real_wrong)
+    result.furthest_right = max(map(furthest, exercise.right))
+    result.closest_wrong = min(map(furthest, exercise.real_wrong))
     tolerance = exercise.spec.tolerance
     if not (result.furthest_right * 4 <= tolerance and tolerance * 4 <= result.closest_wrong):
         result.problems.append(
@@ -185,7 +208,7 @@ def _mutants(exercise: Exercise, bench: Bench, result: Strength, say: Callable[[
     caught: dict[str, list[str]] = {}
     unknown = set(exercise.equivalent)
     for mutant in mutants.mutants(sources.function_source(exercise.function)):
-        source = sources.submission(exercise.function, mutant.source, exercise.name)
+        source = sources.whole_file(exercise, exercise.function, mutant.source)
         rejected = [name for name, status in bench.statuses(source).items() if status != "passed"]
         say(f"{'killed  ' if rejected else 'SURVIVES'} {mutant.name}")
         unknown.discard(mutant.name)

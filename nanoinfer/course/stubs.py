@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nanoinfer.course.chapters import Chapter
 from nanoinfer.course.exercise import Exercise
-from nanoinfer.course.outcomes import Returned, local
+from nanoinfer.course.outcomes import Returned
 from nanoinfer.course.sources import function_source
 
 WIDTH = 100  # of an example's lines
@@ -48,7 +48,7 @@ def declaration(exercise: Exercise) -> str:
     assert isinstance(node, ast.FunctionDef)
     doc = node.body[0]
     told = f"{exercise.mark} {exercise.name}: {exercise.spec.title[:1].lower()}{exercise.spec.title[1:]}"
-    head = "\n".join(source.splitlines()[: doc.end_lineno])
+    head = "\n".join([*["@triton.jit"] * bool(exercise.spec.kernel), *source.splitlines()[: doc.end_lineno]])
     return f'{head}\n    raise NotImplementedError("{told}")\n'
 
 
@@ -65,9 +65,9 @@ def example(exercise: Exercise) -> str:
     asked = exercise.example()
     named = exercise.named(asked)
     lines = [line for name, value in named.items() for line in _shown(name, value)]
-    outcome = local(exercise.function, asked)
+    outcome = exercise.expected(asked)
     assert isinstance(outcome, Returned)
-    lines += [f"{exercise.name}({', '.join(named)})", f"  -> {literal(outcome.value)}"]
+    lines += [f"{exercise.oracle.__name__}({', '.join(named)})", f"  -> {literal(outcome.value)}"]
     return textwrap.indent("\n".join(lines), "    ")
 
 

@@ -36,11 +36,27 @@ def all_rows_to_the_end(forward: Forward, prompts: list[list[int]], chunk: int) 
     return logits
 
 
+def one_token_a_step(forward: Forward, prompts: list[list[int]], chunk: int) -> Tensor:
+    """After the first chunk a cached model takes one token at a time."""
+    found: dict[int, Tensor] = {}
+    begins = [0, *range(chunk, max(map(len, prompts)))]
+    for start in begins:
+        rows = [row for row, prompt in enumerate(prompts) if len(prompt) > start]
+        parts = [prompts[row][start : start + (1 if start else chunk)] for row in rows]
+        T = max(map(len, parts))
+        ids = torch.tensor([part + [0] * (T - len(part)) for part in parts])
+        last = torch.tensor([len(part) - 1 for part in parts])
+        logits = forward(rows, ids, torch.arange(start, start + T).expand(len(rows), T), last)
+        found |= {row: logits[at] for at, row in enumerate(rows)}
+    return torch.stack([found[row] for row in range(len(prompts))])
+
+
 RANGE = "range(0, max(map(len, prompts)), chunk)"
 LAST = "torch.tensor([len(part) - 1 for part in parts])"
 POSITIONS = "torch.arange(start, start + T).expand(len(rows), T)"
 PARTS = "prompts[row][start : start + chunk]"
-FOUND = "found |= dict(zip(rows, forward(rows, ids, positions, last), strict=True))"
+STEP = "logits = forward(rows, ids, positions, last)"
+FOUND = "found |= {row: logits[at] for at, row in enumerate(rows)}"
 WRONG = (
     Wrong.patch(
         "chunk-by-itself", "A chunk is a text of its own, and begins at position 0.", POSITIONS,
@@ -52,19 +68,20 @@ WRONG = (
     ),
     Wrong.patch(
         "first-chunks-logits", "A row's first token is chosen after its first chunk.", FOUND,
-        "found = dict(zip(rows, forward(rows, ids, positions, last), strict=True)) | found",
+        "found = {row: logits[at] for at, row in enumerate(rows)} | found",
         "vllm-project/vllm#4139: tokens are sampled from unfinished prompts",
     ),
     Wrong(all_rows_to_the_end, "tenstorrent/tt-xla#5830: idle rows get a token of the padding"),
     Wrong(row_after_row, "right tokens, and the batch is lost: as many steps as all prompts have chunks together"),
     Wrong.patch(
-        "rows-renumbered", "The rows of a step are numbered from 0.", FOUND, FOUND.replace(
-            "forward(rows,", "forward(list(range(len(rows))),"
-        ), "tenstorrent/tt-metal#52808: slots against the order in the chunk",
+        "rows-renumbered", "The rows of a step are numbered from 0.", STEP,
+        STEP.replace("rows", "list(range(len(rows)))"),
+        "tenstorrent/tt-metal#52808: slots against the order in the chunk",
     ),
     Wrong.patch(
         "rest-dropped", "A prompt is a number of whole chunks.", RANGE,
-        "range(0, max(chunk, max(map(len, prompts)) // chunk * chunk), chunk)", "an author's own slip: // for rounding up",
+        "range(0, max(chunk, max(map(len, prompts)) // chunk * chunk), chunk)",
+        "an author's own slip: the division that rounds down",
     ),
     Wrong.patch(
         "shortest-prompt", "All prompts end when the first one does.", "max(map(len, prompts)), chunk",
@@ -75,14 +92,14 @@ WRONG = (
         "prompts[row][max(0, start - 1) : start + chunk]", "skyzh/tiny-llm#46: an offset that does not fit its tokens",
     ),
     Wrong.patch(
-        "one-pass", "Chunks change nothing in the result, so they are left out.", RANGE,
-        "range(0, max(map(len, prompts)), max(chunk, max(map(len, prompts))))",
+        "one-pass", "Chunks change nothing in the result, so they are left out.", "found = {}",
+        "found, chunk = {}, max(chunk, max(map(len, prompts)))",
         "true of the result; the memory for a whole prompt is needed all the same",
     ),
+    Wrong(one_token_a_step, "huggingface/candle#3743: whole prompts and single tokens, and nothing between"),
     Wrong.patch(
-        "one-token-a-step", "After the first chunk a cached model takes one token at a time.", RANGE,
-        "[*range(0, max(map(len, prompts)), chunk)][:1] + [*range(chunk, max(map(len, prompts)))]",
-        "huggingface/candle#3743: code that knows a whole prompt and single tokens, and nothing between",
+        "one-step-more", "The end of the prompt must be reached, so the end of the range is too.", RANGE,
+        RANGE.replace(", chunk)", " + 1, chunk)"), "an author's own slip: an empty step where the last chunk is full",
     ),
     Wrong.patch(
         "longest-first", "The step's rows come in the order of their lengths, and so do the results.",
@@ -147,4 +164,8 @@ def by_recursion(forward: Forward, prompts: list[list[int]], chunk: int) -> Tens
 
 RIGHT = (Right(whole_table), Right(until_nothing_is_left), Right(by_recursion))
 
-EQUIVALENT: dict[str, str] = {}
+_PADDING = "ids of padded columns are not looked at"
+EQUIVALENT = {
+    "ids = torch.tensor([part + [-1] * (T - len(part)) for part in parts])": _PADDING,
+    "ids = torch.tensor([part + [1] * (T - len(part)) for part in parts])": _PADDING,
+}

@@ -1,0 +1,130 @@
+"""What to guess in chapter 1 before it is measured: all of it with the small model, in a few seconds."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.config import PRESETS
+from nanoinfer.course import bank
+from nanoinfer.course.predicting import Prediction
+from nanoinfer.model import GPT2, Step
+from nanoinfer.naive import FullContext
+from nanoinfer.weights import load_model
+
+REPEATS = 5
+SHAPE = {name: getattr(PRESETS["small"], name) for name in ("n_layer", "n_embd", "vocab_size")}
+
+
+def flops(tokens: int) -> int:
+    """Of one pass over so many tokens, by exercise 1.7."""
+    return int(bank.reference("1.7")(SHAPE, tokens, 4)["flops"])
+
+
+def seconds(run: Callable[[], object], device: torch.device) -> float:
+    """The median of several runs, after one that is not counted."""
+    found = []
+    for _ in range(REPEATS + 1):
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        found.append(time.perf_counter() - start)
+    return statistics.median(found[1:])
+
+
+def model_on(device: torch.device) -> GPT2:
+    return load_model("small", device, torch.float32)
+
+
+@torch.inference_mode()
+def pass_seconds(model: GPT2, tokens: int, rows: int = 1) -> float:
+    """One pass of the model over rows of so many tokens."""
+    ids = torch.full((rows, tokens), 464, device=model.device)
+    positions = torch.arange(tokens, device=model.device).expand(rows, tokens)
+    last = torch.full((rows,), tokens - 1, device=model.device)
+    step = Step(ids, positions, last, torch.arange(rows, device=model.device), longest=tokens)
+    return seconds(lambda: model(step, FullContext()), model.device)
+
+
+def longer_pass(device: torch.device) -> float:
+    model = model_on(device)
+    return pass_seconds(model, 512) / pass_seconds(model, 64)
+
+
+def longer_text(device: torch.device) -> float:
+    with LLM(model_on(device), engine="naive") as llm:
+        took = {}
+        for new in (4, 32, 128):  # the first is not counted
+            params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
+            start = time.perf_counter()
+            llm.generate([[464]], params)
+            took[new] = time.perf_counter() - start
+    return took[128] / took[32]
+
+
+def more_rows(device: torch.device) -> float:
+    model = model_on(device)
+    return 8 * pass_seconds(model, 64) / pass_seconds(model, 64, rows=8)
+
+
+def speed(device: torch.device) -> float:
+    return 1 / pass_seconds(model_on(device), 128)
+
+
+def arithmetic_speed(device: torch.device) -> float:
+    """Passes over 128 tokens a second, if this device did nothing but multiply large matrices."""
+    a = torch.randn(1024, 1024, device=device)
+    return 2 * 1024**3 / seconds(lambda: a @ a, device) / flops(128)
+
+
+def _launches(bound: float, measured: float) -> str:
+    if measured < 0.7 * bound:
+        return (
+            "the shorter run is not busy with arithmetic alone: launching operations and reading weights takes time that "
+            "does not grow with the tokens, and the longer run pays no more for it"
+        )
+    return "arithmetic decides here: quadratic work shows as quadratic time" + (
+        ", and large matrices lose something besides" if measured > 1.3 * bound else ""
+    )
+
+
+def _rows(bound: float, measured: float) -> str:
+    if measured > 0.7 * bound:
+        return "one row left most of the device idle: its time went into launches, and eight rows share them"
+    return f"one row of 64 tokens kept this device busy already, so eight rows take {8 / measured:.1f} times as long"
+
+
+def _speed(bound: float, measured: float) -> str:
+    return (
+        f"{measured / bound:.0%} of what large products reach: these are smaller, and between them stand launches, "
+        "LayerNorms and sums, which move bytes and do hardly any arithmetic"
+    )
+
+
+PREDICTIONS = (
+    Prediction(
+        "longer-pass", "How many times as long does a pass over 512 tokens take as one over 64?", "times",
+        lambda device: flops(512) / flops(64), "the ratio of their arithmetic, attention's square included",
+        longer_pass, _launches,
+    ),
+    Prediction(
+        "longer-text", "How many times as long does the naive engine take for 128 tokens as for 32?", "times",
+        lambda device: sum(map(flops, range(1, 129))) / sum(map(flops, range(1, 33))),
+        "the ratio of the arithmetic of all their passes: for long texts it tends to 16, four times the tokens squared",
+        longer_text, _launches,
+    ),
+    Prediction(
+        "more-rows", "How many times as many tokens a second do eight rows make as one, at 64 tokens each?", "times",
+        lambda device: 8.0, "eight times the rows in the same time", more_rows, _rows,
+    ),
+    Prediction(
+        "speed", "How many tokens a second does the naive engine make here, after 128 tokens of text?", "tokens/s",
+        arithmetic_speed, "a pass's arithmetic at the speed of a product of two matrices of 1024 by 1024, just measured",
+        speed, _speed,
+    ),
+)  # fmt: skip

@@ -1,0 +1,97 @@
+"""What a cache costs: its bytes and the slots that a step reads, by arithmetic; and times, from bench/results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from bench.attention import AttentionReport, Backend, ReadLength
+from bench.values import factor, seconds, share, size
+from nanoinfer.config import PRESETS, ModelConfig
+from nanoinfer.dense import READ_MULTIPLE, DenseCache
+
+here = Path(__file__).parent
+RESULTS = here.parents[1] / "bench" / "results"
+GPT2, WIDTH = PRESETS["gpt2"], torch.bfloat16.itemsize
+ROWS, SLOTS = 512, 1024
+
+
+def token_bytes(config: ModelConfig = GPT2) -> int:
+    """Of one token in the cache, in bfloat16."""
+    return config.kv_numbers * WIDTH
+
+
+def cache_bytes(config: ModelConfig = GPT2, rows: int = ROWS, slots: int = SLOTS) -> int:
+    """Of a cache of so many rows; the spare row is left out here, to keep the arithmetic plain."""
+    return rows * slots * token_bytes(config)
+
+
+def weight_bytes(config: ModelConfig = GPT2) -> int:
+    """Of the weights, in bfloat16."""
+    return config.parameters * WIDTH
+
+
+def memory() -> None:
+    """What a token and a row take, and how many rows take as much as the weights."""
+    print(f"{'':14}{'weights':>10}{'a token':>12}{'a row of 1024':>16}{'512 rows':>12}{'weights, in rows':>20}")
+    for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
+        config = PRESETS[name]
+        row = cache_bytes(config, 1)
+        cells = f"{size(weight_bytes(config)):>10}{token_bytes(config):>12,}{size(row):>16}{size(512 * row):>12}"
+        print(f"{name:14}{cells}{weight_bytes(config) / row:>20.1f}")
+
+
+def how_far() -> None:
+    """How many slots a step reads, by the longest text in it, in a cache of 1024 slots."""
+    cache = DenseCache(PRESETS["tiny"], 1, SLOTS, torch.device("cpu"), torch.float32)
+    print(f"{'longest text':14}{'slots read':>12}{'of them needed':>16}{'if all were read':>18}")
+    for longest in (5, 128, 129, 300, 1000):
+        read = cache.bucket(longest)
+        print(f"{longest:<14}{read:>12}{longest / read:>16.0%}{longest / SLOTS:>18.1%}")
+
+
+def attention() -> AttentionReport:
+    """What was measured of SDPA and of read lengths."""
+    return AttentionReport.model_validate_json((RESULTS / "h200-attention.json").read_bytes())
+
+
+def backend(what: str, batch: int, mask: str) -> Backend:
+    """One call of SDPA."""
+    (found,) = (b for b in attention().backends if (b.what, b.batch, b.mask) == (what, batch, mask))
+    return found
+
+
+def read_length(batch: int, context: int) -> ReadLength:
+    """One decode step, by how far it reads."""
+    (found,) = (r for r in attention().read_lengths if (r.batch, r.context) == (batch, context))
+    return found
+
+
+def _over_fast(what: str, batch: int, mask: str) -> str:
+    fast = backend(what, batch, "is_causal" if what == "prefill" else "none")
+    return factor(backend(what, batch, mask).seconds.median / fast.seconds.median)
+
+
+def _read(batch: int, context: int) -> str:
+    found = read_length(batch, context)
+    return factor(found.read_all_s.median / found.read_multiple_s.median)
+
+
+NUMBERS: dict[str, Callable[[], str]] = {
+    "token": lambda: f"{token_bytes():,}",
+    "row": lambda: size(cache_bytes(rows=1)),
+    "cache": lambda: size(cache_bytes()),
+    "weights": lambda: size(weight_bytes()),
+    "rows as large": lambda: f"{weight_bytes() / cache_bytes(rows=1):.1f}",
+    "used": lambda: share(256 / SLOTS),
+    "multiple": lambda: f"{READ_MULTIPLE}",
+    "prefill none": lambda: seconds(backend("prefill", 8, "is_causal").seconds.median),
+    "prefill boolean": lambda: _over_fast("prefill", 8, "boolean"),
+    "prefill additive": lambda: _over_fast("prefill", 8, "additive"),
+    "decode boolean": lambda: _over_fast("decode", 64, "boolean"),
+    "decode additive": lambda: _over_fast("decode", 64, "additive"),
+    "read all 64": lambda: _read(64, 64),
+    "read all 256": lambda: _read(256, 64),
+}

@@ -1,0 +1,149 @@
+"""What the text of chapter 2 shows: each function prints one block of it, and NUMBERS gives its single numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench.examples import load
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.dense import DenseCache
+
+here = Path(__file__).parent
+run, cost = load(here / "running.py"), load(here / "cost.py")
+LONG = "Once upon a time there was a king who had three sons, and the youngest of them was"  # 19 tokens
+memory, how_far, NUMBERS = cost.memory, cost.how_far, cost.NUMBERS
+
+
+def same_again() -> None:
+    """One key of an old token, in the naive engine's first four steps; and where every query reads every key."""
+    ids = run.text_ids(0, 3)
+    print(f"{'step':6}{'text':40}key of {run.word(ids[1])}{'':17}where all read all")
+    for step in range(4):
+        seen = ids[: 3 + step]
+        cells = []
+        for both_ways in (False, True):
+            key = run.states(seen, both_ways)[run.LAYER][1][1, run.HEAD, :4]
+            cells.append(" ".join(f"{number:6.3f}" for number in key.tolist()))
+        text = run.one.gpt2_tokenizer().decode(seen)
+        print(f"{step:<6}{text:40}{cells[0]:31}{cells[1]}")
+
+
+def what_changes() -> None:
+    """The largest change of the old tokens' queries, keys and values, layer by layer, when a token is added."""
+    ids = run.text_ids(0, 1)
+    layers = (0, 1, 2, 5, 11)
+    print(f"{'':28}" + "".join(f"{f'layer {layer}':>10}" for layer in layers))
+    for name, both_ways in (("causal", False), ("where all read all", True)):
+        before, after = run.states(ids[:-1], both_ways), run.states(ids, both_ways)
+        for at, tensor in enumerate(("queries", "keys", "values")):
+            change = [float((after[i][at][:-1] - before[i][at]).abs().max()) for i in layers]
+            cells = "".join(f"{'0' if c < 1e-9 else f'{c:.2f}':>10}" for c in change)
+            print(f"{name if at == 0 else '':20}{tensor:8}{cells}")
+
+
+def newest_alone() -> None:
+    """The loop that feeds the newest token alone, without a cache and with one."""
+    run.show("the whole text", run.one.continued(run.PROMPTS[0], run.NEW))
+    run.show("the newest token alone", run.one.continued(run.PROMPTS[0], run.NEW, seen=1))
+    run.show("alone, with a cache", run.continued(run.PROMPTS[:1])[0])
+
+
+def slots() -> None:
+    """Text where a token's slot is its position, and where it is something else."""
+    for label, name in (
+        ("slot = position", ""), ("slot = column", "column-is-slot"),
+        ("offset counted twice", "offset-counted-twice"),
+    ):  # fmt: skip
+        run.show(label, run.continued(run.PROMPTS[:1], "2.2" if name else "", name)[0])
+
+
+def top_left() -> None:
+    """One query at position 5 and the cache's six keys, by PyTorch's is_causal and by position."""
+    ids = run.text_ids(0, 3)
+    q, k, _ = (part[:, run.HEAD] for part in run.states(ids)[run.LAYER])
+    print(f"{'the newest query, a key a column':36}" + "".join(f"{run.word(i):>9}" for i in ids))
+    for label, mask in (("is_causal", torch.ones(1, 6).tril().bool()), ("by position", torch.ones(1, 6).bool())):
+        scores = (q[5:] @ k.T / k.shape[-1] ** 0.5).masked_fill(~mask, -torch.inf)
+        print(f"{label:36}" + "".join(f"{p:9.3f}" for p in scores.softmax(-1)[0].tolist()))
+
+
+def masks_at_work() -> None:
+    """Text with the triangle at the top left, and with slots off by one."""
+    for label, name in (
+        ("by position", ""), ("triangle of columns", "triangle-at-the-top-left"), ("own slot hidden", "itself-hidden"),
+    ):  # fmt: skip
+        run.show(label, run.continued(run.PROMPTS[:1], "2.3" if name else "", name)[0])
+
+
+def padded() -> None:
+    """Row 1 beside row 0, where it goes on at its own length and where at the padded one."""
+    run.show("row 1 alone", run.continued(run.PROMPTS[1:])[0])
+    run.show("beside row 0", run.continued()[1])
+    run.show("on at 3, not at 2", run.continued(id="2.4", name="padded-length")[1])
+    run.show("on at 19", run.continued([LONG, run.PROMPTS[1]], "2.4", "padded-length")[1])
+
+
+def padded_on_the_left() -> None:
+    """What follows row 1 with its padding on the left."""
+    right = run.one.logits(run.batch()[0])[1, 1].softmax(-1)
+    print(f"{'padding on the right':44}{run.best(right)}")
+    for label, hidden, own in (
+        ("on the left", False, False), ("on the left, hidden", True, False),
+        ("on the left, hidden, positions of its own", True, True),
+    ):  # fmt: skip
+        print(f"{label:44}{run.best(run.left_padded(hidden, own))}")
+
+
+def spare_row() -> None:
+    """One number of the keys that the prefill leaves in each slot."""
+    cases = (
+        ("into the spare row", {}), ("into row 1 at its own position", {"id": "2.2", "name": "padding-stored"}),
+        ("into row 1 at position 0", {"id": "2.2", "name": "padding-stored", "padded_position": 0}),
+    )  # fmt: skip
+    print(f"{'the padded column is written':34}{'row 1: slot 0':>14}{'1':>9}{'2':>9}{'spare: slot 2':>18}")
+    for label, how in cases:
+        k = run.prefilled(**how).k[0, :, :, 0, 0]  # (rows, slots)
+        print(f"{label:34}{k[1, 0]:14.3f}{k[1, 1]:9.3f}{k[1, 2]:9.3f}{k[2, 2]:18.3f}")
+
+
+def hidden_slots() -> None:
+    """Attention over six slots of which three are read, by what stands in the others."""
+    ids = run.text_ids(0, 3)
+    q, k, v = (part[:, run.HEAD][None, None].clone() for part in run.states(ids)[run.LAYER])
+    mask = (torch.arange(6) < 3)[None]
+    print(f"{'slots 3 to 5 hold':26}result for the query at position 2")
+    for label, number in (("zeros", 0.0), ("the rest of the text", None), ("10,000", 1e4), ("NaN", torch.nan)):
+        values: Tensor = v.clone()
+        if number is not None:
+            values[:, :, 3:] = number
+        out = F.scaled_dot_product_attention(q[:, :, 2:3], k, values, attn_mask=mask)[0, 0, 0, :5]
+        print(f"{label:26}" + " ".join(f"{x:7.3f}" for x in out.tolist()))
+
+
+def refilled() -> None:
+    """Two texts through one row of a cache, one after the other."""
+    prompts = [run.PROMPTS[0], run.PROMPTS[1]]
+    params = SamplingParams(max_tokens=run.NEW, temperature=0)
+    told = LLM(run.model(), engine="dense", max_batch=1).generate(prompts, params)
+    run.show("first in the row", prompts[0] + told[0].text)
+    run.show("then, in the same slots", prompts[1] + told[1].text)
+
+
+def chunks() -> None:
+    """A prompt of 19 tokens whole and in chunks: steps, columns, and how far the logits are from each other."""
+    whole = run.one.logits(torch.tensor([run.encode(LONG)]))[0, -1]
+    T = len(run.encode(LONG))
+    print(f"{'chunk':8}{'steps':>6}{'columns each':>16}   largest difference of the logits")
+    for chunk in (T, 8, 3, 1):
+        cache = DenseCache(run.model().config, 1, T, torch.device("cpu"), torch.float64)
+        sizes = [min(chunk, T - start) for start in range(0, T, chunk)]
+        logits = run.in_chunks(cache, run.encode(LONG), chunk)
+        each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]}, last {sizes[-1]}"
+        difference = float((logits - whole).abs().max())
+        print(f"{chunk:<8}{len(sizes):>6}{each:>16}   {'below 1e-5' if difference < 1e-5 else f'{difference:.1e}'}")
+    run.show("in chunks of 8", run.continued([LONG], chunk=8)[0])
+    run.show("each chunk by itself", run.continued([LONG], "2.7", "chunk-by-itself", chunk=8)[0])
