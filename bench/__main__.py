@@ -84,6 +84,17 @@ def kernels(
 
 
 @app.command()
+def sampling(
+    device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/sampling.json"),
+) -> None:
+    """The sampling kernel alone, against a sort, torch.topk and rejection: inside a graph."""
+    from .sampling import measure
+
+    or_exit(lambda: measure(device, out))
+
+
+@app.command()
 def graphs(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
     out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/graphs.json"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,7 @@ if importlib.util.find_spec("nanoinfer") is None:
 for name in ("tiktoken", "safetensors", "matplotlib"):
     if importlib.util.find_spec(name) is None:
         subprocess.run([*pip, name], check=True)"""
+SHOWS = re.compile(r"(print\()?(\w+\.)?source\([^\n]*\)")
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
@@ -94,8 +96,21 @@ def write(root: Path, say: Callable[[str], object] = print) -> list[str]:
 
 
 def check(root: Path) -> list[str]:
-    """What is wrong with the notebooks as they lie there, and what fails when they are run."""
-    return [*stale(root), *(f"{_name(s, root)}: {fault}" for s in sources(root) if (fault := run(made(s), root)))]
+    """What is wrong with the notebooks as they lie there, what fails when they are run, and code that has changed."""
+    faults = stale(root)
+    for source in sources(root):
+        notebook, path = made(source), source.with_suffix(".ipynb")
+        if fault := run(notebook, root):
+            faults.append(f"{_name(source, root)}: {fault}")
+        elif not faults and _shown(notebook) != _shown(_imported("nbformat").read(path, as_version=4)):
+            faults.append(f"{_name(path, root)} shows code that has changed: run `python -m bench notebooks`")
+    return faults
+
+
+def _shown(notebook: Any) -> list[str]:
+    """What the cells printed that only show a function's source: the same on every machine."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and SHOWS.fullmatch(cell.source)]
+    return ["".join(output.get("text", "") for output in cell.outputs) for cell in cells]
 
 
 def stale(root: Path) -> list[str]:

@@ -97,15 +97,15 @@ def sample(device: str, dtype: torch.dtype = torch.float32) -> None:
 
 CASES: dict[str, Callable[[str], None]] = {
     "write": write,
-    "write, large heads": lambda device: write(device, heads=2, size=128),
+    "write large heads": lambda device: write(device, heads=2, size=128),
     "attend": lambda device: attend(device, 1),
-    "attend, splits": lambda device: attend(device, 4),
-    "attend, head size 80": lambda device: attend(device, 2, size=80),
-    "attend, bfloat16": lambda device: attend(device, 4, dtype=torch.bfloat16),
-    "fused, one row": lambda device: fused(device, 1),
-    "fused, 33 rows": lambda device: fused(device, 33),
+    "attend splits": lambda device: attend(device, 4),
+    "attend head size 80": lambda device: attend(device, 2, size=80),
+    "attend bfloat16": lambda device: attend(device, 4, dtype=torch.bfloat16),
+    "fused one row": lambda device: fused(device, 1),
+    "fused 33 rows": lambda device: fused(device, 33),
     "sample": sample,
-    "sample, bfloat16": lambda device: sample(device, torch.bfloat16),
+    "sample bfloat16": lambda device: sample(device, torch.bfloat16),
 }
 PLANTED: dict[str, Callable[[str], None]] = {"planted overrun": lambda device: write(device, overrun=1)}
 

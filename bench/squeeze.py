@@ -46,16 +46,21 @@ def pool_for(lengths: Sequence[int], token: int) -> int:
     return (1 + sum(map(_blocks, lengths))) * BLOCK * token
 
 
+def room(lengths: Sequence[int], pool: int, token: int) -> tuple[int, int]:
+    """Dense rows and blocks that `pool` bytes hold beside the spare row and the null block. ValueError for none."""
+    longest = max(lengths)
+    rows, blocks = pool // (longest * token) - 1, pool // (BLOCK * token) - 1
+    if rows < 1 or blocks < _blocks(longest):
+        raise ValueError(f"pool must hold a row of {longest} tokens and a spare one, not {pool / 1e6:g} MB")
+    return rows, blocks
+
+
 def squeeze(model: GPT2, lengths: Sequence[int], pool: int) -> Iterator[Squeezed]:
     """Dense with as many rows as fit into `pool` bytes, paged with as many blocks; they take turns.
 
     lengths: of the texts, each half prompt and half new tokens. ValueError where the longest does not fit.
     """
-    token, longest = model.config.kv_numbers * model.dtype.itemsize, max(lengths)
-    dense_rows = pool // (longest * token) - 1  # one row is spare
-    blocks = pool // (BLOCK * token) - 1  # one block is the null block
-    if dense_rows < 1 or blocks < _blocks(longest):
-        raise ValueError(f"pool must hold a row of {longest} tokens and a spare one, not {pool / 1e6:g} MB")
+    dense_rows, blocks = room(lengths, pool, model.config.kv_numbers * model.dtype.itemsize)
     draws = random.Random(2)
     prompts = [draws.choices(range(model.config.vocab_size), k=length - length // 2) for length in lengths]
     params = [SamplingParams(temperature=0, max_tokens=length // 2, ignore_eos=True) for length in lengths]

@@ -20,7 +20,7 @@ from nanoinfer.weights import load_model
 
 from .machine import commit, describe
 from .records import SCHEMA_VERSION, Machine, Record
-from .squeeze import BLOCK, Squeezed, nbytes, pool_for, short, squeeze
+from .squeeze import BLOCK, Squeezed, nbytes, pool_for, room, short, squeeze
 
 STOP_SHARE = 1 / 80  # of the ids end a text, so that random ones end after 80 tokens in the mean
 
@@ -88,11 +88,12 @@ def measure(
     name = model or ("random:gpt2" if on_gpu else "small")
     gpt = load_model(name, device, dtype, seed=0)
     token = gpt.config.kv_numbers * dtype.itemsize
-    rows, longest = (64, 256) if on_gpu else (8, 64)
-    held = tuple(_held(gpt, engine, rows, longest) for engine in ("dense", "paged"))
     count = requests or (512 if on_gpu else 24)
     lengths = short(count, min(gpt.config.n_positions, 1024 if on_gpu else 96))
     pool = pool or pool_for(lengths, token)
+    room(lengths, pool, token)  # says at once if there is none
+    rows, longest = (64, 256) if on_gpu else (8, 64)
+    held = tuple(_held(gpt, engine, rows, longest) for engine in ("dense", "paged"))
     squeezed = tuple(squeeze(gpt, lengths, pool))
     report = WasteReport(
         date=datetime.now(timezone.utc).date().isoformat(), commit=commit(), machine=describe(device), model=name,

@@ -84,12 +84,17 @@ class CudaRecorder:
     def warm(self, step: Callable[[], object]) -> None:
         """Run the step, so that kernels are compiled and workspaces are there: a capture may not wait for either."""
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            step()
-        torch.cuda.current_stream().wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                step()
+        finally:  # where it fails, too: what it has launched must be over before the state is put back
+            torch.cuda.current_stream().wait_stream(self._stream)
 
     def record(self, step: Callable[[], object]) -> Replayable:
         """A graph of the step, which is not executed."""
+        # The matrix library's workspace then comes out of the graphs' own pool. One from outside is let go by whoever
+        # clears them, torch.compile among others, and the graph would go on writing there: pytorch#193402.
+        torch._C._cuda_clearCublasWorkspaces()
         graph = torch.cuda.CUDAGraph()
         # The outer `with` is for a capture that fails: torch would then go on working on the capture's stream.
         with torch.cuda.stream(self._stream), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -126,6 +126,22 @@ class Block(nn.Module):
         self.mlp = MLP(config.n_embd, config.inner, **kind)
 
 
+class Layer(NamedTuple):
+    """Weight and bias of each map of a block, looked up once: a module's attributes are slow to find."""
+
+    ln_1: tuple[Tensor, Tensor]
+    c_attn: tuple[Tensor, Tensor]
+    attn_proj: tuple[Tensor, Tensor]
+    ln_2: tuple[Tensor, Tensor]
+    c_fc: tuple[Tensor, Tensor]
+    mlp_proj: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, block: Block) -> Layer:
+        maps = block.ln_1, block.attn.c_attn, block.attn.c_proj, block.ln_2, block.mlp.c_fc, block.mlp.c_proj
+        return cls(*((each.weight, each.bias) for each in maps))
+
+
 class GPT2(nn.Module):
     """GPT-2. Its parameters have the names of the published files; `weights.py` fills them.
 
@@ -148,6 +164,7 @@ class GPT2(nn.Module):
         self.wpe = Table(config.n_positions, config.n_embd, **kind)
         self.h = nn.ModuleList(Block(config, **kind) for _ in range(config.n_layer))
         self.ln_f = Norm(config.n_embd, **kind)
+        self.layers = [Layer.of(block) for block in cast(Iterable[Block], self.h)]
 
     @property
     def device(self) -> torch.device:
@@ -172,22 +189,19 @@ class GPT2(nn.Module):
         (B, T), C = step.token_ids.shape, self.config.n_embd
         x = F.embedding(step.token_ids, self.wte.weight).view(B * T, C)  # but for attention, no token knows of another
         update = F.embedding(step.positions, self.wpe.weight).view(B * T, C)
-        ops = self.ops
-        for layer, block in enumerate(cast(Iterable[Block], self.h)):
-            x, h = self.add_norm(x, update, block.ln_1)
-            qkv = ops.linear(h, block.attn.c_attn.weight, block.attn.c_attn.bias)  # (B * T, 3 * C)
+        ops, eps = self.ops, self.config.layer_norm_epsilon
+        for index, layer in enumerate(self.layers):
+            x, h = ops.add_norm(x, update, *layer.ln_1, eps)
+            qkv = ops.linear(h, *layer.c_attn)  # (B * T, 3 * C)
             q, k, v = qkv.view(B, T, 3, self.config.n_head, self.config.head_size).unbind(2)  # (B, T, H, D) each
-            y = memory.attend(layer, q, k, v).reshape(B * T, C)  # heads side by side
-            update = ops.linear_update(y, block.attn.c_proj.weight, block.attn.c_proj.bias)
+            y = memory.attend(index, q, k, v).reshape(B * T, C)  # heads side by side
+            update = ops.linear_update(y, *layer.attn_proj)
 
-            x, h = self.add_norm(x, update, block.ln_2)
-            h = ops.linear_gelu(h, block.mlp.c_fc.weight, block.mlp.c_fc.bias)  # (B * T, 4 * C)
-            update = ops.linear_update(h, block.mlp.c_proj.weight, block.mlp.c_proj.bias)
-        _, h = self.add_norm(x, update, self.ln_f)
+            x, h = ops.add_norm(x, update, *layer.ln_2, eps)
+            h = ops.linear_gelu(h, *layer.c_fc)  # (B * T, 4 * C)
+            update = ops.linear_update(h, *layer.mlp_proj)
+        _, h = ops.add_norm(x, update, self.ln_f.weight, self.ln_f.bias, eps)
         return h.view(B, T, C)
-
-    def add_norm(self, x: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
-        return self.ops.add_norm(x, update, norm.weight, norm.bias, self.config.layer_norm_epsilon)
 
     def head(self, x: Tensor) -> Tensor:
         """(..., C) -> logits (..., vocab_size). The head is the token embedding, transposed."""

@@ -156,6 +156,8 @@ show("the stream with it", x)
 
 # %%
 source(FullContext.attend)
+
+# %%
 print("largest difference:", float((FullContext().attend(0, q, k, v).reshape(B, T, C) - y).abs().max()))
 
 # %% [markdown]
@@ -193,6 +195,8 @@ show("logits", logits)
 theirs = model(step, FullContext())
 print("largest difference from the engine's:", float((logits - theirs).abs().max()))
 assert torch.allclose(logits, theirs, atol=1e-5)
+
+# %%
 source(GPT2.forward)
 
 # %% [markdown]
@@ -263,7 +267,6 @@ print(bank.source("1.1", "no-mask"))
 
 # %%
 assert told("The fox", "Once upon a time") == right
-source(FullContext.attend)
 
 # %% [markdown]
 # ## Break 2: the stream itself is normalised

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM
-from nanoinfer.config import ModelConfig
+from nanoinfer.config import PRESETS, ModelConfig
 from nanoinfer.graphs import ladder, pick
 from nanoinfer.model import GPT2
 from nanoinfer.naive import forward_logits
@@ -437,3 +437,19 @@ def test_pages_beyond_32_bits() -> None:
         got = paged_kernels.attend_pages(q[:1], k_pool, v_pool, table, lengths, done, splits)
         expected = paged_twins.attend_pages(q[:1], k_pool, v_pool, table, lengths, done)
         torch.testing.assert_close(got, expected, rtol=2e-3, atol=2e-3)
+
+
+def test_the_workspace_of_matrix_kernels_is_the_graphs_own(kind: Kind) -> None:
+    """G22: torch.compile and others clear the workspaces that matrix kernels share, and what is then there is not theirs.
+
+    In gpt2's shape, since small matrices need no workspace.
+    """
+    wide = random_model(PRESETS["gpt2"], seed=2, std=0.1, device="cuda")
+    llm, params = make(wide, kind, max_batch=8, max_len=64), greedy_rows(*[20] * 8)
+    llm.warm_up()
+    before = tokens(llm, [5] * 8, params)
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    others = [torch.full((2**22,), float("nan"), device="cuda") for _ in range(64)]  # over all that was given back
+    assert tokens(llm, [5] * 8, params) == before
+    assert all(bool(other.isnan().all()) for other in others)

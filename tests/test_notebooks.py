@@ -81,6 +81,17 @@ def test_a_cell_that_was_not_run(book: Path) -> None:
     assert stale(book) == ["notebooks/01-one.ipynb was not run to its end: run `python -m bench notebooks`"]
 
 
+def test_shown_code_that_has_changed(book: Path) -> None:
+    """A cell that shows a function's source is held to the function as it is now."""
+    (book / "mine.py").write_text("def one():\n    return 1\n")
+    head = "# %%\nimport inspect\nimport mine\n\n\ndef source(thing):\n    print(inspect.getsource(thing))\n"
+    (book / "notebooks" / "01-one.py").write_text(f"{head}\n\n# %%\nsource(mine.one)\n")
+    assert write(book, lambda line: None) == []
+    assert check(book) == []
+    (book / "mine.py").write_text("def one():\n    return 2\n")
+    assert check(book) == ["notebooks/01-one.ipynb shows code that has changed: run `python -m bench notebooks`"]
+
+
 def test_a_notebook_without_a_source(book: Path) -> None:
     written(book).rename(book / "notebooks" / "02-two.ipynb")
     assert stale(book) == [

@@ -29,7 +29,7 @@ here = pytest.mark.skipif(not RUNS_HERE, reason="runs in the interpreter's proce
 
 triton = pytest.importorskip("triton", reason="there are no wheels of Triton here")
 kernels = pytest.importorskip("nanoinfer.sampling_kernels")
-tl, _bits = triton.language, kernels._bits
+tl, _bits, _gumbel = triton.language, kernels._bits, kernels._gumbel
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 INF = float("inf")
@@ -99,29 +99,36 @@ def logits_of(n: int, width: int, std: float = 3.0, dtype: torch.dtype = torch.f
 
 
 @triton.jit
-def _bits_kernel(seed, step, ids, out, N: tl.constexpr):  # noqa: ANN001, ANN202
+def _noise_kernel(seed, step, ids, bits, noise, N: tl.constexpr):  # noqa: ANN001, ANN202
     at = tl.arange(0, N)
-    bits = _bits(tl.load(seed), tl.load(step), tl.load(ids + at))
-    tl.store(out + at, bits.to(tl.int64))
+    seed, step, token = tl.load(seed), tl.load(step), tl.load(ids + at)
+    tl.store(bits + at, _bits(seed, step, token).to(tl.int64))
+    tl.store(noise + at, _gumbel(seed, step, token))
 
 
 @here
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 + 5, 2**63 - 1])
 @pytest.mark.parametrize("step", [0, 7, 2**31 - 1])
-def test_the_same_bits(seed: int, step: int) -> None:
-    ids = torch.tensor([0, 1, 2, 17, 255, 8191, 50_256, 2**31 - 1], device=DEVICE)
-    arguments = torch.tensor([seed], device=DEVICE), torch.tensor([step], device=DEVICE), ids
-    out = torch.empty_like(ids)
-    _bits_kernel[(1,)](*arguments, out, N=8)
-    assert torch.equal(out, sampling.random_bits(*arguments))
+def test_the_same_bits_and_noise(seed: int, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ids at random, and of two that seed 0 and step 0 give the bits 0x00000006 and 0xfffffffe."""
+    ids = torch.cat([torch.tensor([0, 1, 50_256, 108_367_106, 117_945_068, 2**31 - 1]), torch.arange(1000, 5090)])
+    ids = ids.to(DEVICE)
+    arguments = torch.tensor([seed], device=DEVICE), torch.tensor([step], device=DEVICE)
+    bits, noise = torch.empty_like(ids), torch.empty(len(ids), device=DEVICE)
+    _noise_kernel[(1,)](*arguments, ids, bits, noise, N=len(ids))
+    assert torch.equal(bits, sampling.random_bits(*arguments, ids))
+    monkeypatch.setattr(sampling, "random_bits", lambda seed, step, _: bits)
+    torch.testing.assert_close(noise, sampling.gumbel(*arguments, len(ids)), rtol=1e-6, atol=1e-6)
+    if seed == step == 0:
+        assert bits[3:5].tolist() == [0x00000006, 0xFFFFFFFE]
 
 
 @here
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1, 65, V])
+@pytest.mark.parametrize("width", [1, 2, 65, V])
 def test_the_same_tokens(width: int, dtype: torch.dtype) -> None:
     """Rows of all kinds in one launch: greedy, unfiltered, top-k alone, top-p alone, both; top_k around V."""
-    kinds = list(itertools.product((0.0, 0.8), (0, 1, 5, width - 1, width, width + 1), (1e-9, 0.9, 1.0)))
+    kinds = list(itertools.product((0.0, 0.8), (0, 5, width - 1, width + 1), (1e-9, 0.9, 1.0)))
     check(logits_of(len(kinds), width, dtype=dtype), mixed(kinds), padding=47)
 
 
@@ -163,6 +170,12 @@ DIFFICULT = [
 def test_difficult_rows(name: str) -> None:
     """Ties at the threshold, infinities and numbers at the ends of float32, under each kind of filter."""
     check(difficult(name), mixed([(0.7, 50, 0.9), (0.7, 0, 0.9), (1.3, 50, 1.0), (0.7, 300, 0.3)]))
+
+
+@here
+def test_more_ties_than_a_list_has_room_for() -> None:
+    """All of them are kept, and the noise decides among all."""
+    check(torch.full((12, 2 * V), 3.0), mixed([(0.7, 50, 0.9), (0.7, 0, 0.9), (1.3, 50, 1.0)], copies=4))
 
 
 @here
@@ -216,6 +229,14 @@ def test_a_row_depends_on_itself_alone() -> None:
     assert torch.equal(kernels.sample(apart, rows), together)
 
 
+def check_counts(tokens: Tensor, expected: Tensor) -> None:
+    """How often each id came against how often it should, by chi-square; where it should not, it must not."""
+    counts, kept = Counter(tokens.tolist()), expected.nonzero()[:, 0].tolist()
+    assert set(counts) <= set(kept)
+    statistic = sum((counts[i] - float(expected[i])) ** 2 / float(expected[i]) for i in kept)
+    assert statistic < chi_square_limit(len(kept) - 1)
+
+
 def chi_square_limit(freedom: int) -> float:
     """The value that a true distribution passes once in 10,000 times (Wilson and Hilferty 1931)."""
     a = 2 / (9 * freedom)
@@ -223,30 +244,42 @@ def chi_square_limit(freedom: int) -> float:
 
 
 @here
-@pytest.mark.parametrize("temperature, top_k, top_p", [(1.0, 0, 1.0), (1.5, 8, 1.0), (0.9, 10, 0.9)])
+@pytest.mark.parametrize("temperature, top_k, top_p", [(1.0, 0, 1.0), (0.9, 10, 0.9)])
 def test_distribution(temperature: float, top_k: int, top_p: float) -> None:
     """Steps of one seed against the filtered softmax by chi-square: few in the interpreter, which takes long."""
-    n = 20_000 if DEVICE == "cuda" else 100 if top_k else 600
+    n = 20_000 if DEVICE == "cuda" else 50 if top_k else 400
     logits = logits_of(1, 24, std=1.0, dtype=torch.bfloat16, seed=5)
     rows = rows_of(n, temperature, top_k, top_p)
     rows.seed.fill_(11)
     rows.step.copy_(torch.arange(n))
-    counts = Counter(kernels.sample(logits.to(DEVICE).expand(n, 24), rows).tolist())
+    tokens = kernels.sample(logits.to(DEVICE).expand(n, 24), rows)
     scores = logits.float() / temperature
     lowest = sampling.threshold(scores, torch.tensor([top_k]), torch.tensor([top_p]))
-    expected = n * scores.masked_fill(scores < lowest, -INF).softmax(-1)[0]
-    kept = expected.nonzero()[:, 0].tolist()
-    assert set(counts) <= set(kept)
-    statistic = sum((counts[i] - float(expected[i])) ** 2 / float(expected[i]) for i in kept)
-    assert statistic < chi_square_limit(len(kept) - 1)
+    check_counts(tokens, n * scores.masked_fill(scores < lowest, -INF).softmax(-1)[0])
+
+
+@here
+@pytest.mark.parametrize("top_k, top_p", [(0, 1.0), (8, 1.0), (0, 0.8), (10, 0.9)])
+def test_the_benchmarks_rival_draws_what_it_should(top_k: int, top_p: float) -> None:
+    """Rejection: other tokens for the same seeds, of the same distribution but that top_p is of all probabilities."""
+    from bench.rejection import rejection
+
+    n = 20_000 if DEVICE == "cuda" else 60
+    logits = logits_of(1, 24, std=1.0, seed=5)
+    tokens = rejection(logits.to(DEVICE).expand(n, 24), rows_of(n, 0.9, top_k, top_p))
+    scores = logits / 0.9
+    by_k = sampling.threshold(scores, torch.tensor([top_k]), torch.tensor([1.0]))
+    by_p = sampling.threshold(scores, torch.tensor([0]), torch.tensor([top_p]))
+    expected = n * scores.masked_fill(scores < torch.maximum(by_k, by_p), -INF).softmax(-1)[0]
+    check_counts(tokens, expected)
 
 
 @here
 @pytest.mark.parametrize("field, change", [("step", 1), ("top_k", 1), ("top_k", -1), ("temperature", 0.3)])
 def test_the_comparison_can_fail(field: str, change: float) -> None:
     """Noise of the next step, a filter that keeps one id more or fewer, another temperature."""
-    logits, rows = logits_of(30, 400, std=1.0, dtype=torch.bfloat16), rows_of(30, 0.8, 4)
-    other = rows_of(30, 0.8, 4)
+    logits, rows = logits_of(12, 400, std=1.0, dtype=torch.bfloat16), rows_of(12, 0.8, 4)
+    other = rows_of(12, 0.8, 4)
     getattr(other, field).add_(change)
     with pytest.raises(AssertionError, match="rows"):
         near_ties(logits.to(DEVICE), rows, kernels.sample(guarded(logits), other))

@@ -53,8 +53,11 @@ def how_far() -> None:
 
 
 def attention() -> AttentionReport:
-    """What was measured of SDPA and of read lengths."""
-    return AttentionReport.model_validate_json((RESULTS / "h200-attention.json").read_bytes())
+    """What was measured of SDPA and of read lengths. ValueError where the file is missing."""
+    path = RESULTS / "h200-attention.json"
+    if not path.is_file():
+        raise ValueError(f"no results file {path.name}")
+    return AttentionReport.model_validate_json(path.read_bytes())
 
 
 def backend(what: str, batch: int, mask: str) -> Backend:

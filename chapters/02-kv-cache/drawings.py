@@ -66,8 +66,8 @@ def columns() -> Drawing:
 
     alt = (
         f"Generation of {NEW} tokens after a prompt of {PROMPT} with a cache: the first step computes {PROMPT} "
-        f"columns, each later one a single column, and reads the keys and values of all positions before it. {computed} "
-        f"columns are computed, where the naive engine computes {naive.columns(PROMPT, NEW)}."
+        f"columns, each later one a single column, and reads the keys and values of all positions before it. "
+        f"{computed} columns are computed, where the naive engine computes {naive.columns(PROMPT, NEW)}."
     )
     rows = [(str(at), str(1 if at else PROMPT), str(PROMPT + at - 1 if at else 0)) for at in range(NEW)]
     return Drawing(
@@ -105,8 +105,8 @@ def slots() -> Drawing:
 
     alt = (
         f"A cache of two rows of {SLOTS} slots and a spare row. After the prompts row 0 holds {held(0, 0)} in slots 0 "
-        f"to 2 and row 1 {held(1, 0)} in slots 0 and 1; row 1's padded column went to slot 2 of the spare row. After two "
-        f"decode steps row 0 holds {held(0, 2)} and row 1 {held(1, 2)}: each new token stands at its own position."
+        f"to 2 and row 1 {held(1, 0)} in slots 0 and 1; row 1's padded column went to slot 2 of the spare row. After "
+        f"two decode steps row 0 holds {held(0, 2)} and row 1 {held(1, 2)}: each new token stands at its own position."
     ).replace('"', "'")
     rows = tuple(
         (f"row {row}", *(words[row][: lengths[row] + 2] + ["empty"] * SLOTS)[:SLOTS]) for row in range(2)
@@ -133,7 +133,7 @@ def masks() -> Drawing:
     ]  # fmt: skip
 
     def draw(theme: Theme) -> Figure:
-        figure, ax = boxes.canvas(15.6, 6.9)
+        figure, ax = boxes.canvas(15.6, 7.2)
         for at, (title, positions, table) in enumerate(panels):
             left, top = 1.75 + 7.4 * (at % 2), 0.75 + 3.95 * (at // 2)
             boxes.write(ax, (left, top - 0.45), title, size=11)
@@ -150,8 +150,8 @@ def masks() -> Drawing:
             (5.0, "hidden", "hidden, though it is written"),
             (11.2, "empty", "empty"),
         ):
-            square(ax, (x, 6.0), theme, kind)
-            boxes.write(ax, (x + 1.05, 6.39), text)
+            square(ax, (x, 6.3), theme, kind)
+            boxes.write(ax, (x + 1.05, 6.69), text)
         return figure
 
     def said(positions: list[int], table: list[list[bool]]) -> str:

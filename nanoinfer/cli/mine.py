@@ -59,7 +59,7 @@ def generate_mine(
 def _part(own: Own) -> str:
     if own.function is not None:
         return "yours"
-    return f"the reference's ({own.status if own.status != 'passed' else 'passed, but has no place in the engine'})"
+    return f"the reference's ({own.status})"
 
 
 def _bytes(llm: LLM, done: Sequence[Completion]) -> int:

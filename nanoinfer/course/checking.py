@@ -28,21 +28,28 @@ SEED = "course"  # of the inputs that learners see; a grader brings its own
 
 
 class Workers:
-    """Workers for one device, the next one starting while the present one is busy: importing torch takes seconds."""
+    """Workers for one device, the next one starting while the present one is busy: importing torch takes seconds.
 
-    def __init__(self, device: str) -> None:
-        self.device, self._spare = device, Worker(device)
+    wanted: how many will be needed, as far as can be known; no more are started ahead.
+    """
+
+    def __init__(self, device: str, wanted: int = 1) -> None:
+        self.device, self._wanted = device, wanted
+        self._spare: Worker | None = None
 
     def take(self) -> Worker:
         """A worker of one's own, to be closed by whoever took it."""
-        taken, self._spare = self._spare, Worker(self.device)
+        taken = self._spare or Worker(self.device)
+        self._wanted -= 1
+        self._spare = Worker(self.device) if self._wanted > 0 else None
         return taken
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._spare.close()
+        if self._spare is not None:
+            self._spare.close()
 
 
 @dataclass

@@ -131,6 +131,15 @@ class Worker:
 
     def close(self) -> None:
         """End the process, and everything that it started."""
+        self._end()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _end(self) -> None:
         self._dead = True
         with contextlib.suppress(OSError):
             if os.name == "posix":
@@ -142,12 +151,6 @@ class Worker:
             with contextlib.suppress(OSError):
                 if stream is not None:
                     stream.close()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _ask(
         self, header: dict[str, Any], bodies: list[bytes], limit_s: float, functions: Sequence[Callable[..., Any]]
@@ -169,7 +172,7 @@ class Worker:
         except OSError:
             return self._crashed()
         except (wire.WireError, KeyError, TypeError, ValueError, IndexError) as error:
-            self.close()
+            self._end()
             return Crashed(f"it sent a message that cannot be read ({type(error).__name__}: {error})")
 
     def _stdin(self) -> Any:
@@ -190,12 +193,12 @@ class Worker:
         try:
             frame = self._frames.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            self.close()
+            self._end()
             return Hung(limit_s)
         if frame is None:
             return self._crashed()
         if isinstance(frame, str):
-            self.close()
+            self._end()
             return Crashed(frame)
         return frame
 
@@ -203,7 +206,7 @@ class Worker:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         code = self._process.returncode
-        self.close()
+        self._end()
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
                 return Crashed(f"the process was ended by {signal.Signals(-code).name}")

@@ -177,6 +177,7 @@ class Exercise:
     equivalent: Mapping[str, str] = field(default_factory=dict)  # mutant -> why it is no mistake
     editions: tuple[Edition, ...] = ()
     edition: Edition | None = None
+    original: Function | None = None  # of an edition, the plain form's right answer
 
     @property
     def chapter(self) -> int:
@@ -185,6 +186,11 @@ class Exercise:
     @property
     def number(self) -> int:
         return int(self.id.split(".")[1])
+
+    @property
+    def plain(self) -> Function:
+        """The right answer in the plain form, which patches are made for."""
+        return self.original or self.function
 
     @property
     def name(self) -> str:
@@ -227,7 +233,7 @@ class Exercise:
         if found is None:
             raise ValueError(f"exercise {self.id} has no edition {name!r}")
         spec = replace(self.spec, axes=found.axes or self.spec.axes)
-        return replace(self, function=found.reference, edition=found, spec=spec)
+        return replace(self, function=found.reference, edition=found, spec=spec, original=self.function)
 
     def call(self, check: Check, case: Case) -> Call:
         """A check's call, in the form of this edition."""

@@ -22,10 +22,11 @@ from nanoinfer.course.chapters import chapters, run_file
 from nanoinfer.course.checking import Workers, check_exercise
 from nanoinfer.course.exercise import Exercise, Function
 from nanoinfer.course.folder import Folder
+from nanoinfer.course.stubs import stub
 from nanoinfer.course.swapping import has_place, swapped
 
 
-@dataclass
+@dataclass(eq=False)
 class Own:
     """One exercise of the learner's. function: his own, where it passed and has a place. calls: by the engine."""
 
@@ -41,24 +42,29 @@ class Own:
 
 
 def own_functions(path: Path) -> list[Own]:
-    """All exercises that the folder has files of, checked; with the functions that may run in the engine.
+    """All exercises that the folder has files of; with the functions that pass their checks, and run in the engine.
 
     ValueError where the folder has no exercise's file.
     """
-    folder, found = Folder(path), []
-    with Workers("cpu") as workers:
-        for chapter in chapters():
-            for exercise in folder.exercises(chapter):
-                file = folder.file(chapter, exercise)
-                if not file.is_file():
-                    continue
-                status: str = check_exercise(exercise, file, workers.take).status
-                own = Own(exercise, chapter.engine, status)
-                if status == "passed" and has_place(exercise):
-                    own.function = _load(exercise, file)
-                found.append(own)
+    folder, found, files = Folder(path), [], {}
+    for chapter in chapters():
+        for exercise in folder.exercises(chapter):
+            file = folder.file(chapter, exercise)
+            if file.is_file():
+                untouched = file.read_bytes() == stub(exercise, chapter).encode()
+                files[exercise.id] = file
+                found.append(Own(exercise, chapter.engine, "not begun" if untouched else ""))
     if not found:
         raise ValueError(f"{path} has no exercise's file: `nanoinfer course start 1` makes them")
+    begun = [own for own in found if not own.status and has_place(own.exercise)]
+    with Workers("cpu", len(begun)) as workers:
+        for own in found:
+            if own in begun:
+                own.status = check_exercise(own.exercise, files[own.exercise.id], workers.take).status
+            own.status = own.status or "it has no place in the engine"
+    for own in begun:
+        if own.status == "passed":
+            own.function = _load(own.exercise, files[own.exercise.id])
     return found
 
 

@@ -119,7 +119,7 @@ class Server:
     def _call(self, asked: dict[str, Any], body: bytes) -> None:
         """Call the function; reply with what came.
 
-        A kernel must compile, and so can call nothing that it is refused. It is followed until its lines are known, since
+        A kernel must compile, and so can call nothing that it is refused. It is followed until its lines are known:
         that makes Triton's interpreter three times as slow.
         """
         args = wire.Unpacker(body, self.device, self._stand_in).unpack(asked["args"])

@@ -38,7 +38,7 @@ def run_checks(
     if not folder.chapter(chapter).is_dir():
         raise ValueError(f"there is no {folder.chapter(chapter)}: `nanoinfer course start {chapter.number}` makes it")
     with ExitStack() as stack:
-        workers = {name: stack.enter_context(Workers(name)) for name in where}
+        workers = {name: stack.enter_context(Workers(name, len(chosen))) for name in where}
         for exercise in chosen:
             for name in where:
                 progress = folder.load()

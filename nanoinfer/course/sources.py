@@ -19,10 +19,10 @@ def answer_source(exercise: Exercise, answer: Wrong | Right) -> str:
     if not isinstance(answer.answer, tuple):
         return whole_file(exercise, answer.answer, function_source(answer.answer))
     old, new = answer.answer
-    source = function_source(exercise.function)
+    source = function_source(exercise.plain)
     if source.count(old) != 1:
         raise ValueError(f"{exercise.id}, {answer.name}: {old!r} stands {source.count(old)} times in the reference")
-    return whole_file(exercise, exercise.function, source.replace(old, new))
+    return whole_file(exercise, exercise.plain, source.replace(old, new))
 
 
 def whole_file(exercise: Exercise, function: Function, source: str) -> str:

@@ -21,7 +21,7 @@ from nanoinfer.course.checking import SEED, Runner, kernel_solver, status_of
 from nanoinfer.course.client import Worker
 from nanoinfer.course.exercise import Check, Exercise, Right, Wrong
 from nanoinfer.course.mistakes import NEEDED, Solve, Tells
-from nanoinfer.course.outcomes import deviation, local
+from nanoinfer.course.outcomes import Outcome, deviation, local
 from nanoinfer.course.records import Status
 
 MUTANT_LIMIT_S = 5.0  # a mutant that loops for ever is killed by this
@@ -64,6 +64,7 @@ class Bench:
 
     def __init__(self, exercise: Exercise, folder: Path, limit_s: float) -> None:
         self.exercise, self.path, self.limit_s = exercise, folder / exercise.file, limit_s
+        self._expected: dict[str, Outcome] = {}  # by the seed of the case
         self._worker = Worker()
         self._compiling: Worker | None = None
 
@@ -97,8 +98,10 @@ class Bench:
     def _status(self, runner: Runner, check: Check) -> Status:
         for at in range(check.cases):
             case = Case(f"{SEED}/{check.name}/{at}")
-            expected = self.exercise.expected(self.exercise.call(check, case))
-            status = status_of(self.exercise, check, expected, runner.call(self.exercise.call(check, case)))
+            if case.seed not in self._expected:
+                self._expected[case.seed] = self.exercise.expected(self.exercise.call(check, case))
+            got = runner.call(self.exercise.call(check, case))
+            status = status_of(self.exercise, check, self._expected[case.seed], got)
             if status != "passed":
                 return status
         return "passed"

@@ -11,7 +11,7 @@ from nanoinfer.course.cases import Call, Case, call
 from nanoinfer.course.exercise import Check, Spec
 from nanoinfer.course.toys import Toy, Twins
 
-VOCAB, CONTEXT = 24, 24
+VOCAB, CONTEXT = 24, 16
 
 
 def check_engine(

@@ -38,6 +38,7 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
 
 
 def model_on(device: torch.device) -> GPT2:
+    """The small model in float32."""
     return load_model("small", device, torch.float32)
 
 
@@ -52,11 +53,13 @@ def pass_seconds(model: GPT2, tokens: int, rows: int = 1) -> float:
 
 
 def longer_pass(device: torch.device) -> float:
+    """A pass over 512 tokens over one of 64."""
     model = model_on(device)
     return pass_seconds(model, 512) / pass_seconds(model, 64)
 
 
 def longer_text(device: torch.device) -> float:
+    """128 new tokens over 32."""
     with LLM(model_on(device), engine="naive") as llm:
         took = {}
         for new in (4, 32, 128):  # the first is not counted
@@ -68,11 +71,13 @@ def longer_text(device: torch.device) -> float:
 
 
 def more_rows(device: torch.device) -> float:
+    """Tokens a second of eight rows over those of one."""
     model = model_on(device)
     return 8 * pass_seconds(model, 64) / pass_seconds(model, 64, rows=8)
 
 
 def speed(device: torch.device) -> float:
+    """Tokens a second after 128 tokens."""
     return 1 / pass_seconds(model_on(device), 128)
 
 
@@ -85,8 +90,8 @@ def arithmetic_speed(device: torch.device) -> float:
 def _launches(bound: float, measured: float) -> str:
     if measured < 0.7 * bound:
         return (
-            "the shorter run is not busy with arithmetic alone: launching operations and reading weights takes time that "
-            "does not grow with the tokens, and the longer run pays no more for it"
+            "the shorter run is not busy with arithmetic alone: launching operations and reading weights takes time "
+            "that does not grow with the tokens, and the longer run pays no more for it"
         )
     return "arithmetic decides here: quadratic work shows as quadratic time" + (
         ", and large matrices lose something besides" if measured > 1.3 * bound else ""
@@ -124,7 +129,8 @@ PREDICTIONS = (
     ),
     Prediction(
         "speed", "How many tokens a second does the naive engine make here, after 128 tokens of text?", "tokens/s",
-        arithmetic_speed, "a pass's arithmetic at the speed of a product of two matrices of 1024 by 1024, just measured",
+        arithmetic_speed,
+        "a pass's arithmetic at the speed of a product of two matrices of 1024 by 1024, measured here",
         speed, _speed,
     ),
 )  # fmt: skip

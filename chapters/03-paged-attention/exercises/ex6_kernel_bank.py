@@ -17,6 +17,9 @@ PAGES = f"""range(0, length, BLOCK):
         block = {TABLE}
         at = ((block * H + head) * BLOCK + place)[:, None] * D + d[None, :]  # (BLOCK, D)
         inside = {INSIDE}"""
+READ = f"""        keys = tl.load(k_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
+        values = tl.load(v_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
+        scores = {SCORES}"""
 WRONG = (
     Wrong.patch(
         "table-ignored", "A row's blocks lie one behind the other in the pool.", TABLE,
@@ -31,8 +34,9 @@ WRONG = (
         "EvolvingLMMs-Lab/lmms-eval#1423: what holds for the first row, for all",
     ),
     Wrong.patch(
-        "no-tail-mask", "A page is read whole, so every slot of it counts.", SCORES,
-        "tl.sum(keys * query[None, :], 1)", "vllm-project/vllm#641: scores of slots that hold no token",
+        "no-tail-mask", "A page is read whole, so every slot of it counts.", READ,
+        READ.replace(", mask=inside[:, None], other=0.0", "").replace(SCORES, "tl.sum(keys * query[None, :], 1)"),
+        "vllm-project/vllm#641: slots that hold no token",
     ),
     Wrong.patch(
         "mask-one-too-far", "A text of n tokens ends at position n.", INSIDE, "start + place <= length",
@@ -56,19 +60,11 @@ WRONG = (
         "vllm-project/vllm#641, #53856; Dao-AILab/flash-attention#1745; flashinfer-ai/flashinfer#941",
     ),
     Wrong.patch(
-        "keys-not-masked", "The mask makes a score minus infinity whatever is added to it.",
-        'tl.load(k_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)\n'
-        '    values = tl.load(v_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)\n'
-        '    scores = tl.where(inside, tl.sum(keys * query[None, :], 1), -float("inf"))'.replace("\n    ", "\n        "),
-        'tl.load(k_pool + at).to(tl.float32)\n'
-        '        values = tl.load(v_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)\n'
-        '        scores = tl.sum(keys * query[None, :], 1) + tl.where(inside, 0.0, -float("inf"))',
+        "keys-not-masked", "Minus infinity hides whatever it is added to.", READ,
+        READ.replace("k_pool + at, mask=inside[:, None], other=0.0", "k_pool + at").replace(
+            SCORES, 'tl.sum(keys * query[None, :], 1) + tl.where(inside, 0.0, -float("inf"))'
+        ),
         "ggml-org/llama.cpp#3523: NaN plus minus infinity is NaN",
-    ),
-    Wrong.patch(
-        "whole-table-read", "All entries of a row's table are its pages; masks do the rest.",
-        "range(0, length, BLOCK)", "range(0, width * BLOCK, BLOCK)",
-        "sgl-project/sglang#32477; here NaN comes from minus infinity less minus infinity, in a row without a token",
     ),
     Wrong.patch(
         "freed-pages-read", "An entry of the table that is not 0 is a page of the row, and all but the last are full.",
@@ -124,7 +120,7 @@ WRONG = (
     ),
     Wrong.patch(
         "half-precision", "What is stored in 16 bits can be multiplied and summed in 16 bits.",
-        "tl.sum(keys * query[None, :], 1)", "tl.sum((keys * query[None, :]).to(q.dtype.element_ty), 1).to(tl.float32)",
+        "tl.sum(keys * query[None, :], 1)", "tl.sum((keys * query[None, :]).to(k_pool.dtype.element_ty), 1).to(tl.float32)",
         "huggingface/transformers#25420: what 16 bits make visible",
     ),
     Wrong.patch(

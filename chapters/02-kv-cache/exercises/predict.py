@@ -1,0 +1,157 @@
+"""What to guess in chapter 2 before it is measured: with the small model, in a few seconds each."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+
+from nanoinfer.config import PRESETS
+from nanoinfer.course import bank
+from nanoinfer.course.predicting import Prediction
+from nanoinfer.dense import DenseCache
+from nanoinfer.engine import RowMemory
+from nanoinfer.model import GPT2
+from nanoinfer.naive import Naive
+from nanoinfer.runner import decode_step
+from nanoinfer.sampling import greedy
+from nanoinfer.state import BatchState
+from nanoinfer.weights import load_model
+
+STEPS, REPEATS, SLOTS = 3, 3, 1024
+CONFIG = PRESETS["small"]
+SHAPE = {name: getattr(CONFIG, name) for name in ("n_layer", "n_embd", "vocab_size")}
+
+
+def naive_flops(tokens: int) -> int:
+    """Of one pass over so many tokens, by exercise 1.7."""
+    return int(bank.reference("1.7")(SHAPE, tokens, 4)["flops"])
+
+
+def cached_flops(context: int) -> int:
+    """Of one new token whose query reads so many keys: the matrices of one token, and attention's two products."""
+    return naive_flops(1) + 4 * CONFIG.n_layer * CONFIG.n_embd * (context - 1)
+
+
+def read_bytes(rows: int, slots: int) -> int:
+    """Of a decode step in float32: the weights once, and so many slots of every row."""
+    return 4 * (CONFIG.parameters + rows * slots * CONFIG.kv_numbers)
+
+
+def cache_of(model: GPT2, rows: int, multiple: int = 128) -> DenseCache:
+    """A cache of SLOTS slots a row that is read in steps of `multiple`."""
+    return DenseCache(CONFIG, rows, SLOTS, model.device, model.dtype, multiple)
+
+
+@torch.inference_mode()
+def step_seconds(model: GPT2, memory: RowMemory, rows: int, context: int) -> float:
+    """The median time of a decode step of rows that hold so many tokens already."""
+    found = []
+    for _ in range(REPEATS + 1):
+        state = BatchState.empty(rows, model.device)
+        state.position.fill_(context)
+        state.live.fill_(1)
+        _wait(model)
+        start = time.perf_counter()
+        for step in range(STEPS):
+            decode_step(model, memory, state, rows, context + step + 1, greedy)
+        _wait(model)
+        found.append((time.perf_counter() - start) / STEPS)
+    return statistics.median(found[1:])
+
+
+def _wait(model: GPT2) -> None:
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+
+
+def model_on(device: torch.device) -> GPT2:
+    """The small model in float32."""
+    return load_model("small", device, torch.float32)
+
+
+def with_and_without(device: torch.device) -> float:
+    """A naive step over a cached one, after 500 tokens."""
+    model = model_on(device)
+    naive = step_seconds(model, Naive(1, SLOTS, device), 1, 500)
+    return naive / step_seconds(model, cache_of(model, 1), 1, 500)
+
+
+def longer_context(device: torch.device) -> float:
+    """A cached step after 890 tokens over one after 50."""
+    model = model_on(device)
+    cache = cache_of(model, 1)
+    return step_seconds(model, cache, 1, 890) / step_seconds(model, cache, 1, 50)
+
+
+def everything_read(device: torch.device) -> float:
+    """A step of 8 rows that reads all slots over one that reads as many as it needs."""
+    model = model_on(device)
+    return step_seconds(model, cache_of(model, 8, SLOTS), 8, 50) / step_seconds(model, cache_of(model, 8), 8, 50)
+
+
+def rows_as_large_as_the_weights(device: torch.device) -> float:
+    """By the tensors themselves: how many rows of the cache the model's own memory would hold."""
+    model = model_on(device)
+    cache = cache_of(model, 1)
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    return weights / (sum(held.numel() * held.element_size() for held in cache.tensors()) / 2)  # a row and a spare one
+
+
+def _with(bound: float, measured: float) -> str:
+    if measured < 0.7 * bound:
+        return (
+            "the cached step is not busy with arithmetic: launching its operations and reading the weights takes "
+            "longer than computing one column, so most of what the cache saves cannot be seen"
+        )
+    return "arithmetic decides here, and the cache saves nearly all of it"
+
+
+def _longer(bound: float, measured: float) -> str:
+    return (
+        "attention reads more slots, up to the next multiple of 128, under a mask; the matrices, the head and the "
+        "launches stay what they were" + (", and are most of the step" if measured < 2 else "")
+    )
+
+
+def _everything(bound: float, measured: float) -> str:
+    if measured < 0.7 * bound:
+        return "slots are only a part of the step: weights and launches cost the same, however many slots are read"
+    return "what is hidden is read like all else: a mask saves no byte" + (
+        ", and attention under a mask reads more slowly than the matrices are read" if measured > 1.3 * bound else ""
+    )
+
+
+def _rows(bound: float, measured: float) -> str:
+    return (
+        "a count of parameters against tensors in memory: the token embedding has some rows more there than the "
+        "vocabulary, so that the head runs faster"
+    )
+
+
+PREDICTIONS = (
+    Prediction(
+        "with-and-without",
+        "After 500 tokens of text, how many times as long does a step take without a cache as with one?",
+        "times", lambda device: naive_flops(501) / cached_flops(501),
+        "the ratio of their arithmetic: 501 columns against one that reads 501 keys", with_and_without, _with,
+    ),
+    Prediction(
+        "longer-context",
+        "With a cache: how many times as long does a step take after 890 tokens as after 50?", "times",
+        lambda device: cached_flops(896) / cached_flops(128),
+        "the ratio of their arithmetic, with slots read up to a multiple of 128", longer_context, _longer,
+    ),
+    Prediction(
+        "everything-read",
+        "Eight rows of 50 tokens in a cache of 1024 slots: how many times as long does a step take if all are read?",
+        "times", lambda device: read_bytes(8, 1024) / read_bytes(8, 128),
+        "the ratio of the bytes that are read: the weights, and slots of use or hidden", everything_read, _everything,
+    ),
+    Prediction(
+        "rows-as-weights", "How many rows of 1024 slots take as much memory as the small model's weights?", "rows",
+        lambda device: CONFIG.parameters / (SLOTS * CONFIG.kv_numbers),
+        "parameters over a row's numbers, 2 * layers * width * slots", rows_as_large_as_the_weights, _rows,
+    ),
+)  # fmt: skip

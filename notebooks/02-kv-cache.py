@@ -1,0 +1,439 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Chapter 2: a prefill and a decode step, tensor by tensor
+#
+# This notebook fills a very small cache by hand: a prefill of two rows, then one decode step. Every tensor is printed
+# and drawn, and at the end the numbers are those of a pass over the whole text. Then you break the real engine in a
+# few places, guess what comes out, and repair it. The chapter's text is `chapters/02-kv-cache/README.md`; run the
+# cells from top to bottom. No GPU is needed.
+
+# %%
+import time
+
+import matplotlib.pyplot as plt
+import torch
+import torch.nn.functional as F
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.config import PRESETS, ModelConfig
+from nanoinfer.course import bank
+from nanoinfer.course.notebook import quiz, results, show, source
+from nanoinfer.dense import DenseCache
+from nanoinfer.model import Step
+from nanoinfer.naive import Naive, forward_logits
+from nanoinfer.runner import decode_step
+from nanoinfer.sampling import greedy as choose_greedy
+from nanoinfer.state import BatchState
+from nanoinfer.weights import random_model
+
+_ = torch.set_grad_enabled(False)
+
+# %% [markdown]
+# ## The model, the prompts, and an empty cache
+#
+# One layer, two heads of four numbers, a vocabulary of ten tokens, random weights. Row 0 has three tokens, row 1 two
+# and a column of padding. The cache has a row for each, six slots long, and a spare row at the end.
+
+# %%
+config = ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=8, vocab_size=10)
+model = random_model(config, seed=4, std=0.6)
+B, T, C, H, D = 2, 3, config.n_embd, config.n_head, config.head_size
+ROWS, SLOTS, SPARE = B + 1, 6, B
+
+ids = torch.tensor([[3, 1, 4], [1, 5, 0]])
+last = torch.tensor([2, 1])  # the column of each row's last real token
+keys = torch.zeros(ROWS, SLOTS, H, D)
+values = torch.zeros(ROWS, SLOTS, H, D)
+show("token ids", ids)
+show("keys of head 0, first number, in every slot", keys[:, :, 0, 0])
+
+# %% [markdown]
+# ## 1. Positions
+#
+# Padding stands on the right, so columns are positions, row by row. They say two things: which position embedding a
+# token gets, and into which slot it goes.
+
+# %%
+positions = torch.arange(T).expand(B, T)
+real = torch.arange(T) <= last[:, None]  # (B, T)
+show("positions", positions)
+show("real", real.int())
+
+# %% [markdown]
+# ## 2. Queries, keys and values of the prompts
+#
+# As in chapter 1: embeddings, a normalised copy, one matrix. Shown is head 0.
+
+# %%
+block = model.h[0]
+
+
+def queries_keys_values(ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The stream (B, T, C), and q, k, v (B, T, H, D) of the one layer."""
+    x = F.embedding(ids, model.wte.weight) + F.embedding(positions, model.wpe.weight)
+    h = F.layer_norm(x, (C,), block.ln_1.weight, block.ln_1.bias)
+    qkv = h @ block.attn.c_attn.weight + block.attn.c_attn.bias
+    return x, *qkv.view(*ids.shape, 3, H, D).unbind(2)
+
+
+x, q, k, v = queries_keys_values(ids, positions)
+show("keys of head 0", k[:, :, 0])
+
+# %% [markdown]
+# ## 3. Slots
+#
+# A slot is a position, in the row's own row of the cache. The padded column is sent to the spare row. Rows end to
+# end, a slot is one number: row times six, plus position.
+
+# %%
+rows = torch.where(real, torch.arange(B)[:, None], SPARE)  # (B, T)
+slots = rows * SLOTS + positions  # (B, T)
+show("row of the cache", rows)
+show("slot, rows end to end", slots)
+
+# %% [markdown]
+# ## 4. Written
+#
+# Every column is written, in one operation; none is left out. Row 1's slot 2 stays empty.
+
+# %%
+keys.view(-1, H, D).index_copy_(0, slots.flatten(), k.flatten(0, 1))
+values.view(-1, H, D).index_copy_(0, slots.flatten(), v.flatten(0, 1))
+show("keys of head 0, first number, in every slot", keys[:, :, 0, 0])
+assert float(keys[1, 2].abs().max()) == 0
+
+# %% [markdown]
+# ## 5. The prompts' own attention, and the first new tokens
+#
+# All that a prompt's queries may read came with this step, so nothing is read from the cache yet. Here the engine's
+# plain pass chooses the first new token of each row.
+
+# %%
+after = forward_logits(model, ids)[torch.arange(B), last]  # (B, V)
+new = after.argmax(-1)[:, None]  # (B, 1)
+show("logits after each row's last real token", after)
+show("new tokens", new)
+
+# %% [markdown]
+# # The decode step
+#
+# ## 6. One column a row
+#
+# Only the new tokens go through the model. They stand behind each row's own text: at position 3 and at position 2,
+# not at the padded length.
+
+# %%
+where = (last + 1)[:, None]  # (B, 1)
+x, q, k, v = queries_keys_values(new, where)
+show("positions", where)
+show("queries of head 0", q[:, :, 0])
+
+# %% [markdown]
+# ## 7. Written, before anything is read
+#
+# Row 1's new token fills the slot that its padding did not get.
+
+# %%
+slots = torch.arange(B)[:, None] * SLOTS + where
+keys.view(-1, H, D).index_copy_(0, slots.flatten(), k.flatten(0, 1))
+values.view(-1, H, D).index_copy_(0, slots.flatten(), v.flatten(0, 1))
+show("keys of head 0, first number, in every slot", keys[:, :, 0, 0])
+
+# %% [markdown]
+# ## 8. The mask
+#
+# A query reads the slots up to its own position: four in row 0, three in row 1. Below, 1 is read and 0 is hidden.
+
+# %%
+visible = torch.arange(SLOTS) <= where[:, :, None]  # (B, 1, SLOTS)
+show("visible", visible[:, 0].int())
+
+# %% [markdown]
+# ## 9. Scores and weights
+#
+# One query against all slots of its row. Hidden scores become minus infinity, so their weight is 0; each line sums to
+# 1.
+
+# %%
+scores = torch.einsum("bqhd,bshd->bhqs", q, keys[:B]) / D**0.5  # (B, H, 1, SLOTS)
+weights = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
+show("weights of head 0", weights[:, 0, 0])
+assert torch.allclose(weights.sum(-1), torch.ones(B, H, 1))
+
+# %% [markdown]
+# ## 10. The rest of the block, for one column
+#
+# Values by these weights, then chapter 1's block: everything but attention looks at one token at a time.
+
+# %%
+y = torch.einsum("bhqs,bshd->bqhd", weights, values[:B]).reshape(B, 1, C)
+x = x + y @ block.attn.c_proj.weight + block.attn.c_proj.bias
+h = F.layer_norm(x, (C,), block.ln_2.weight, block.ln_2.bias)
+inner = F.gelu(h @ block.mlp.c_fc.weight + block.mlp.c_fc.bias, approximate="tanh")
+x = x + inner @ block.mlp.c_proj.weight + block.mlp.c_proj.bias
+final = F.layer_norm(x, (C,), model.ln_f.weight, model.ln_f.bias)[:, 0]
+logits = final @ model.wte.weight[: config.vocab_size].T  # (B, V)
+show("logits", logits)
+
+# %% [markdown]
+# ## 11. The same as the whole text again
+#
+# The naive engine sends all tokens through the model once more. The numbers are the same, row by row: the past does
+# not change.
+
+# %%
+texts = [[*ids[row, : last[row] + 1].tolist(), int(new[row])] for row in range(B)]
+for row, text in enumerate(texts):
+    again = forward_logits(model, torch.tensor([text]))[0, -1]
+    print(f"row {row}: text {text}, largest difference {float((again - logits[row]).abs().max()):.1e}")
+    assert torch.allclose(again, logits[row], atol=1e-5)
+
+# %% [markdown]
+# The engine's cache does what you have just done by hand. `begin` makes slots and mask once a step; `write` and
+# `read` run in every layer:
+
+# %%
+source(DenseCache.begin)
+source(DenseCache.write)
+source(DenseCache.read)
+
+# %% [markdown]
+# ## 12. A chunk is neither more nor less
+#
+# The same cache answers for two new tokens at once, at positions 3 and 4. The mask has a line for each; the second
+# query reads the first one's slot.
+
+# %%
+cache = DenseCache(config, 1, SLOTS, model.device, model.dtype)
+first = Step(torch.tensor([[3, 1, 4]]), torch.arange(3)[None], torch.tensor([2]), torch.tensor([0]), 3, fresh=True)
+model(cache.begin(first), cache)
+chunk = Step(torch.tensor([[1, 5]]), torch.tensor([[3, 4]]), torch.tensor([1]), torch.tensor([0]), longest=5)
+by_chunk = model(cache.begin(chunk), cache)
+show("visible to the chunk", cache.visible[0, 0].int())
+whole = forward_logits(model, torch.tensor([[3, 1, 4, 1, 5]]))[:, -1]
+print("largest difference from the whole text at once:", f"{float((by_chunk - whole).abs().max()):.1e}")
+assert torch.allclose(by_chunk, whole, atol=1e-5)
+
+# %% [markdown]
+# ## 13. What stands in hidden slots
+#
+# Row 1's slots 3 to 5 are hidden. Put numbers there, then NaN, and look at the result again. Guess both times.
+
+# %%
+guess = "..."
+for number in (0.0, 1e4, torch.nan):
+    values[1, 3:] = number
+    y = torch.einsum("bhqs,bshd->bqhd", weights, values[:B])
+    print(f"slots 3 to 5 hold {number}: {[round(n, 4) for n in y[1, 0, 0].tolist()]}")
+
+# %% [markdown]
+# # Break it
+#
+# From here on it is the real engine with the small model that ships. `bank.mistake` puts a known wrong answer of the
+# chapter's exercises into the engine, for as long as its block runs. **Write your guess down before you run a cell.**
+
+# %%
+llm = LLM(engine="dense", device="cpu")
+greedy = SamplingParams(max_tokens=16, temperature=0)
+
+
+def told(*prompts: str, by: LLM = llm) -> list[str]:
+    """Each prompt and what the engine makes of it, on one line."""
+    rows = zip(prompts, by.generate(list(prompts), greedy), strict=True)
+    return [(prompt + row.text).replace("\n", "\\n") for prompt, row in rows]
+
+
+LONG = "Once upon a time there was a king who had three sons, and the youngest of them"
+right = told("The fox", LONG)
+print(*right, sep="\n")
+
+# %% [markdown]
+# ## Break 1: the column is the slot
+#
+# A decode step has one column, number 0, and the new key is written to slot 0. Guess: which tokens does a query still
+# find in the cache, and what does the text look like?
+
+# %%
+guess = "..."
+with bank.mistake("2.2", "column-is-slot"):
+    wrong = told("The fox", LONG)
+print("your guess:", guess, *wrong, sep="\n")
+assert wrong != right
+
+# %% [markdown]
+# Each new token overwrites the one before it, and the slots that it should have filled stay zeros, which the mask
+# lets through. The mistake is in two lines; find them:
+
+# %%
+print(bank.source("2.2", "column-is-slot"))
+
+# %% [markdown]
+# *Repair it.* Outside the block the engine has its own `write` again.
+
+# %%
+assert told("The fox", LONG) == right
+
+# %% [markdown]
+# ## Break 2: a triangle at the top left
+#
+# Causal attention, as the library's switch has it. Guess: does it crash, does it repeat itself, does it look right?
+
+# %%
+guess = "..."
+with bank.mistake("2.3", "triangle-at-the-top-left"):
+    wrong = told("The fox", LONG)
+print("your guess:", guess, *wrong, sep="\n")
+assert wrong != right
+
+# %% [markdown]
+# In every decode step the query reads slot 0 and nothing else. And the prompt was read rightly, which gives the text
+# its beginning. *Repaired:*
+
+# %%
+assert told("The fox", LONG) == right
+
+# %% [markdown]
+# ## Break 3: decode goes on at the padded length
+#
+# Guess: which of the two rows goes wrong, the short one, the long one, or both? And `The fox` alone?
+
+# %%
+guess = "..."
+with bank.mistake("2.4", "padded-length"):
+    together, alone = told("The fox", LONG), told("The fox")
+print("your guess:", guess, "together:", *together, "alone:", *alone, sep="\n")
+assert together[0] != right[0]
+assert [together[1], alone[0]] == [right[1], right[0]]
+
+# %% [markdown]
+# *Repaired:* each row goes on behind its own last token. A test of single rows would never have seen it.
+
+# %%
+assert told("The fox", LONG) == right
+
+# %% [markdown]
+# ## Break 4: a weight of zero
+#
+# In this exercise the engine's cache begins with NaN in every slot, and what is hidden is given the weight 0. Guess:
+# NaN is nobody's best logit; what does `argmax` make of it?
+
+# %%
+guess = "..."
+with bank.mistake("2.5", "weight-zero"):
+    wrong = told("The fox")
+print("your guess:", guess, *wrong, sep="\n")
+assert wrong[0] != right[0]
+
+# %% [markdown]
+# Token 0 is `!`. *Repaired:* the engine's own cache begins as zeros, so that there is never a NaN to be hidden.
+
+# %%
+assert told("The fox", LONG) == right
+print("finite in a new cache:", bool(DenseCache(config, 1, SLOTS, model.device, model.dtype).v.isfinite().all()))
+
+# %% [markdown]
+# ## Break 5: a chunk by itself
+#
+# The prompts go through in chunks of eight tokens, and each chunk begins at position 0 again. Guess: is `The fox`
+# wrong, too?
+
+# %%
+guess = "..."
+in_chunks = LLM(llm.model, engine="dense", prefill_chunk=8)
+with bank.mistake("2.7", "chunk-by-itself"):
+    wrong = told("The fox", LONG, by=in_chunks)
+print("your guess:", guess, *wrong, sep="\n")
+assert wrong[0] == right[0]
+assert wrong[1] != right[1]
+
+# %% [markdown]
+# A prompt that fits into one chunk shows nothing. *Repaired:* in chunks or whole, the text is the same.
+
+# %%
+assert told("The fox", LONG, by=in_chunks) == right
+
+# %% [markdown]
+# # What it saves, and what it takes
+#
+# The time of a decode step behind a longer and longer text, on the machine that runs this notebook, without a cache
+# and with one. Guess the ratio at 512 tokens first.
+
+
+# %%
+def step_ms(memory: Naive | DenseCache, context: int) -> float:
+    """Milliseconds of a decode step of one row that has so many tokens."""
+    state, times = BatchState.empty(1, llm.model.device), []
+    for _ in range(5):
+        state.position.fill_(context)
+        state.live.fill_(1)
+        start = time.perf_counter()
+        decode_step(llm.model, memory, state, 1, context + 1, choose_greedy)
+        times.append(time.perf_counter() - start)
+    return 1e3 * sorted(times[1:])[1]
+
+
+guess = "..."
+contexts, small = (32, 128, 256, 512), PRESETS["small"]
+naive_ms = [step_ms(Naive(1, 1024, llm.model.device), context) for context in contexts]
+memory = DenseCache(small, 1, 1024, llm.model.device, llm.model.dtype)
+dense_ms = [step_ms(memory, context) for context in contexts]
+for context, one, other in zip(contexts, naive_ms, dense_ms, strict=True):
+    print(f"{context:4} tokens: {one:7.1f} ms without a cache, {other:6.1f} ms with one")
+print(f"your guess: {guess}, measured: {naive_ms[-1] / dense_ms[-1]:.1f}")
+
+# %% [markdown]
+# And an H200, by rows, behind 128 tokens. At one row launches decide, of which the cached step has more; with many
+# rows arithmetic does. These numbers come out of the benchmark's results file.
+
+# %%
+report = results("h200-gpu")
+figure, (ours, theirs) = plt.subplots(1, 2, figsize=(9, 3.2))
+ours.plot(contexts, naive_ms, "o-", label="naive")
+ours.plot(contexts, dense_ms, "s-", label="dense")
+ours.set(title="here: the small model, 1 row", xlabel="tokens of context", ylabel="ms a step", ylim=(0, None))
+for engine, marker in (("naive", "o"), ("dense", "s")):
+    found = sorted((r["case"]["batch"], 1e3 * r["case"]["batch"] / r["tokens_per_s"]) for r in report["results"]
+                   if r["case"]["engine"] == engine and r["status"] == "ok")  # fmt: skip
+    theirs.plot(*zip(*found, strict=True), f"{marker}-", label=engine)
+    for row, ms in found:
+        if row in (1, 8, 64, 256):
+            print(f"{engine}, {row:4} rows: {ms:7.2f} ms a step")
+theirs.set(title=f"{report['machine']['device']}: GPT-2, 128 tokens", xlabel="rows", ylabel="ms a step")
+theirs.set(xscale="log", yscale="log")
+for axis in (ours, theirs):
+    axis.legend()
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# What it takes: bytes of a cache, in bfloat16, beside the weights. The spare row is counted.
+
+# %%
+for name in ("small", "gpt2", "gpt2-xl"):
+    shape = PRESETS[name]
+    sizes = [DenseCache.bytes(shape, rows, 1024, torch.bfloat16) / 1e9 for rows in (1, 64, 512)]
+    cells = "  ".join(f"{rows} rows {size:7.2f} GB" for rows, size in zip((1, 64, 512), sizes, strict=True))
+    print(f"{name:8} a token {2 * shape.kv_numbers:>8,} bytes, weights {2 * shape.parameters / 1e9:5.2f} GB, {cells}")
+
+# %% [markdown]
+# # Quiz
+#
+# It never counts for marks. With `pip install jupyterquiz` it has buttons.
+
+# %%
+quiz(2)
+
+# %% [markdown]
+# **Where to go on.** `nanoinfer course start 2` gives you the exercises; the mistakes above are some of those that
+# their checks know by name.
