@@ -98,7 +98,7 @@ def _attend_kernel(
 def write_pages(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
     """Put new keys and values (N, H, D) into their slots (N,) int64 of the pools (pages, H, page, D)."""
     N, H, D = k.shape
-    power = triton.next_power_of_2(H * D)
+    power = 1 << (H * D - 1).bit_length()  # the next power of two
     _write_kernel[(N,)](
         k, v, k_pool, v_pool, slots, k.stride(0), v.stride(0), H=H, D=D, PAGE=k_pool.shape[2], HD_POWER=power
     )
@@ -119,7 +119,7 @@ def attend_pages(
     tile, stages = (32, 3) if splits == 1 else (64, 1)
     _attend_kernel[(B, H, splits)](
         q, k_pool, v_pool, tables, lengths, out, parts, done, q.stride(0), tables.stride(0), D**-0.5,
-        H=H, D=D, D_POWER=triton.next_power_of_2(D), PAGE=k_pool.shape[2], TILE=tile, SPLITS=splits,
+        H=H, D=D, D_POWER=1 << (D - 1).bit_length(), PAGE=k_pool.shape[2], TILE=tile, SPLITS=splits,
         STAGES=stages, num_warps=2,
     )  # fmt: skip
     return out

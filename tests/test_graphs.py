@@ -648,6 +648,7 @@ def test_late_stops(model: GPT2, engine: str, lag: int) -> None:
         assert [done[i].finish_reason for i in range(8)] == [c.finish_reason for c in expected]
         if engine == "paged-graph":
             assert memory.allocator.free_blocks == memory.allocator.blocks - 1
+            assert memory.can_admit(16 * memory.allocator.free_blocks)  # and none is still promised to anybody
             assert not memory.tables.any()
     assert llm.stats.new_tokens == 2 * sum(len(c.token_ids) for c in expected)
     assert sum(computed) == llm.stats.new_tokens + llm.stats.dropped_tokens

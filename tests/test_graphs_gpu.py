@@ -440,7 +440,7 @@ def test_pages_beyond_32_bits() -> None:
 
 
 def test_the_workspace_of_matrix_kernels_is_the_graphs_own(kind: Kind) -> None:
-    """G22: torch.compile and others clear the workspaces that matrix kernels share, and what is then there is not theirs.
+    """G22: torch.compile and others clear the workspaces that matrix kernels share; what is then there is another's.
 
     In gpt2's shape, since small matrices need no workspace.
     """

@@ -59,3 +59,25 @@ def test_the_command_works_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> 
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
+
+
+def test_the_course_works_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    for file in ("README.md", "exercises/ex1_attention.py", "exercises/quiz.json", "exercises/strength.json"):
+        assert f"nanoinfer/chapters/01-naive/{file}" in names
+    assert not [name for name in names if name.endswith((".pyc", "my-course"))]
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
+    for arguments, code in ((["start", "1"], 0), (["check", "1.4"], 1)):
+        command = [
+            sys.executable,
+            "-P" if sys.version_info >= (3, 11) else "-B",
+            "-m",
+            "nanoinfer",
+            "course",
+            *arguments,
+        ]
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert result.returncode == code, result.stderr
+    assert "1.4 The filters: not begun" in result.stdout
+    assert not (tmp_path / "site" / "my-course").exists()

@@ -18,7 +18,7 @@ from nanoinfer.dense import DenseCache
 def write(
     keys: Tensor, values: Tensor, layer: int, k: Tensor, v: Tensor, positions: Tensor, last: Tensor, rows: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Put a step's keys and values of one layer into the cache, in place; returns keys[:, :-1] and values[:, :-1].
+    """Put a step's keys and values of one layer into the cache; returns it without the spare row, keys and values.
 
     keys, values (L, R + 1, S, H, D): R rows of S slots in each layer, and a spare row behind them, which is nobody's.
     k, v (B, T, H, D): of this step's tokens. positions (B, T) int64: where each stands in its own text, below S.
@@ -68,11 +68,10 @@ EXERCISE = Spec(
     task=(
         "Write a step's keys and values into the cache. A token's slot is its position, in its own row of the cache\n"
         "and in the layer that is being computed. Padded columns must not touch anybody's slots; the spare row takes\n"
-        "anything, so that every column can be written and nothing has to be left out."
+        "anything, so that every column can be written and nothing has to be left out. The engine does it in place."
     ),
     invariants=(
         "a slot changes only if a real token of this step stands at its position, in its row and layer",
-        "the tensors that came in are changed, they keep their place in memory",
         "row i of the step need not be row i of the cache",
         "the order of columns makes no difference: what counts is the position",
     ),

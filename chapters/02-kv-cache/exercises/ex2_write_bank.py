@@ -144,7 +144,7 @@ EQUIVALENT: dict[str, str] = {}
 def write(
     keys: Tensor, values: Tensor, layer: int, k: Tensor, v: Tensor, positions: Tensor, last: Tensor, rows: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Put a step's keys and values of one layer into the cache, in place; returns keys[1:] and values[1:].
+    """Put a step's keys and values of one layer into the cache; returns it without the spare row, keys and values.
 
     keys, values (R + 1, L, H, S, D): first a spare row, which is nobody's, then R rows; in each layer and head S slots.
     k, v (B, T, H, D): of this step's tokens. positions (B, T) int64: where each stands in its own text, below S.

@@ -59,7 +59,7 @@ def swap(mine: Function) -> Iterator[None]:
 
 
 def _example() -> Call:
-    values = torch.tensor([[[[4.0]], [[8.0]], [[torch.nan]]]])
+    values = torch.tensor([[[[4.0]], [[8.0]], [[99.0]]]])
     return call(torch.zeros(1, 2, 1, 1), torch.zeros(1, 3, 1, 1), values, torch.tensor([[1, -1]]))
 
 

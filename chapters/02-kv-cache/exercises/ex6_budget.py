@@ -64,7 +64,6 @@ EXERCISE = Spec(
     example=_example,
     section="What a token costs in memory",
     tolerance=1e-12,
-    imports=(),
     refuse=("nanoinfer.dense:DenseCache.bytes",),
     swap=swap,
     hints=(

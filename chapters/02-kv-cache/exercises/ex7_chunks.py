@@ -26,7 +26,7 @@ def prefill(
     behind it are padding, and their ids are not looked at. It writes the real tokens' keys and values to the slots of
     their positions, lets each query read its row's slots up to its own position, and returns (b, V): the logits at each
     row's last real token.
-    prompts: token ids of each, at least one, all of different or equal lengths. chunk: columns of a step at most.
+    prompts: token ids of each, at least one, in any lengths. chunk: columns of a step at most.
     """
     found = {}
     for start in range(0, max(map(len, prompts)), chunk):

@@ -92,7 +92,7 @@ EXERCISE = Spec(
     example=_example,
     section="A page at a time",
     axes=("row", "head", "channel"),
-    tolerance=1e-4,
+    tolerance=2e-4,
     imports=("import triton", "import triton.language as tl"),
     swap=swap,
     kernel=Kernel(attend, LAUNCHER),
@@ -154,15 +154,14 @@ def rows_and_heads(case: Case) -> Call:
 
 def large_scores(case: Case) -> Call:
     """Scores in the hundreds, of either sign, scores that fall from page to page, and one huge key in the last slot."""
-    pages = case.size("pages", 2, 3)
-    asked = _case(case, [2 * pages], 1, 2, pages, free=1.0)
+    rows, n = case.size("rows", 1, 4), 4
+    asked = _case(case, [n] * rows, 1, 2, 2, free=1.0)
     q, k_pool, _, tables, _ = asked.args
     q.abs_().add_(1)
-    n = 2 * pages
-    kinds = ([200.0] * n, [-200.0] * n, [60.0] * 2 + [-60.0] * (n - 2), [0.0] * (n - 1) + [300.0])
-    levels = case.choice("kind", kinds)
-    for token in range(n):
-        k_pool[tables[0, token // 2], 0, token % 2] += levels[token] * 2 / q[0, 0].square().sum() * q[0, 0]
+    kinds = ([200.0] * n, [-200.0] * n, [60.0, 60.0, -60.0, -60.0], [0.0, 0.0, 0.0, 300.0])
+    for row, kind in enumerate(case.sample("kinds", kinds, rows)):
+        for token, level in enumerate(kind):
+            k_pool[tables[row, token // 2], 0, token % 2] += 2 * level / q[row, 0].square().sum() * q[row, 0]
     return asked
 
 
@@ -177,7 +176,7 @@ def half_precision(case: Case) -> Call:
     """Keys and values in float16: they are multiplied and summed in float32."""
     asked = _case(case, [4 * case.size("pages", 1, 2)], 1, 4, 2, size=16)
     q, k_pool, v_pool, tables, lengths = asked.args
-    return call(q.abs() + 1, (k_pool * 0.2 + 40).half(), v_pool.half(), tables, lengths)
+    return call(q.abs() + 1, (k_pool * 0.2 + 20).half(), v_pool.half(), tables, lengths)
 
 
 def compiles(case: Case) -> Call:
@@ -186,6 +185,6 @@ def compiles(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(rows_and_heads), Check(around_a_page, 3), Check(large_scores, 5), Check(short_and_full_rows),
+    Check(rows_and_heads), Check(around_a_page, 3), Check(large_scores, 3), Check(short_and_full_rows),
     Check(half_precision), Check(compiles, 1),
 )  # fmt: skip

@@ -1,0 +1,103 @@
+"""The running example of chapter 3: three texts in one pool of blocks of four tokens, through the small model.
+
+It is computed in float64, so that every machine prints the same digits. No GPU and no Triton are needed.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.course import bank
+from nanoinfer.engine import Engine
+from nanoinfer.model import GPT2
+from nanoinfer.paged import PagedCache
+from nanoinfer.tokenizer import gpt2_tokenizer
+from nanoinfer.weights import load_model
+
+PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")
+BLOCK, BLOCKS, STEPS = 4, 16, 6  # tokens of a block; blocks of the pool; decode steps that have been made
+LAYER, HEAD = 7, 3  # of the attention that is shown
+RAGGED = (20, 40, 100, 300)  # tokens of the four rows whose waste is counted
+GREEDY = {"temperature": 0, "ignore_eos": True}
+
+
+@cache
+def model() -> GPT2:
+    """The small model, in float64."""
+    return load_model("small", torch.device("cpu"), torch.float64)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool in the middle of a run. texts: token ids of each row that are written. tables: each row's blocks."""
+
+    memory: PagedCache
+    texts: list[list[int]]
+    tables: list[list[int]]
+
+
+@cache
+def pool() -> Pool:
+    """The three texts after some decode steps, growing side by side."""
+    memory = PagedCache(model().config, len(PROMPTS), 32, BLOCKS, BLOCK, torch.device("cpu"), torch.float64)
+    engine = Engine(model(), memory, len(PROMPTS))
+    llm = LLM(model(), engine="naive")
+    requests = llm._requests(list(PROMPTS), SamplingParams(max_tokens=12, **GREEDY))
+    steps = engine.generate(requests)
+    for _ in range(STEPS + 1):  # the prompts, and so many tokens more
+        next(steps)
+    texts = [[*row.request.prompt_token_ids, *row.token_ids][:-1] for row in engine._rows]  # the newest is not fed
+    return Pool(memory, texts, [list(blocks) for blocks in memory._owned[: len(PROMPTS)]])
+
+
+def word(token_id: int) -> str:
+    """A token in quotation marks, so that a space before it is seen."""
+    return f'"{gpt2_tokenizer().decode([token_id])}"'.replace("\n", "\\n")
+
+
+def head_of(row: int) -> tuple[Tensor, Tensor, Tensor]:
+    """One head at the row's next step: query (D,), keys and values (S, D) out of the row's pages."""
+    held = pool()
+    seen: dict[str, Tensor] = {}
+
+    class Watch(PagedCache):
+        def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if layer == LAYER:
+                seen["q"] = q[row, 0, HEAD]
+            return super().attend(layer, q, k, v)
+
+    from nanoinfer.model import Step
+
+    memory = held.memory
+    last = torch.tensor([text[-1] for text in held.texts])[:, None]
+    position = torch.tensor([len(text) - 1 for text in held.texts])[:, None]
+    kind, memory.__class__ = memory.__class__, Watch
+    with torch.inference_mode():
+        fed = Step(last, position, torch.zeros(len(last), dtype=torch.int64), slice(0, len(last)), longest=32)
+        model()(memory.begin(fed), memory)  # the newest written token once more: it writes what stands there
+    memory.__class__ = kind
+    blocks, n = held.tables[row], len(held.texts[row])
+    keys, values = (p[LAYER, blocks, HEAD].flatten(0, 1)[:n] for p in (memory.k, memory.v))
+    return seen["q"], keys, values
+
+
+def continued(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any) -> list[str]:
+    """Greedy texts of the paged engine with blocks of 16, right or with a mistake of the exercises' banks."""
+    with bank.mistake(*mistake) if mistake else nullcontext():
+        llm = LLM(model(), engine="paged", block_size=16, **options)
+        done = llm.generate(list(PROMPTS), SamplingParams(max_tokens=new_tokens, **GREEDY))
+    return [prompt + row.text for prompt, row in zip(PROMPTS, done, strict=True)]
+
+
+def show(label: str, text: str) -> None:
+    """A label and a text in quotation marks, wrapped."""
+    text = '"' + text.replace("\n", "\\n") + '"'
+    print(textwrap.fill(text, 100, initial_indent=f"{label:24}", subsequent_indent=" " * 24))
