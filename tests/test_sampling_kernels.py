@@ -37,6 +37,7 @@ TOLERANCE = 1e-5
 V = 9000  # more than one tile, and no multiple of anything
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(RUNS_HERE, reason="this is that process")
 def test_in_the_interpreter() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
@@ -275,7 +276,7 @@ def test_the_benchmarks_rival_draws_what_it_should(top_k: int, top_p: float) -> 
 
 
 @here
-@pytest.mark.parametrize("field, change", [("step", 1), ("top_k", 1), ("top_k", -1), ("temperature", 0.3)])
+@pytest.mark.parametrize("field, change", [("step", 1), ("top_k", 1), ("top_k", -1), ("temperature", -0.7)])
 def test_the_comparison_can_fail(field: str, change: float) -> None:
     """Noise of the next step, a filter that keeps one id more or fewer, another temperature."""
     logits, rows = logits_of(12, 400, std=1.0, dtype=torch.bfloat16), rows_of(12, 0.8, 4)

@@ -6,6 +6,7 @@ It is computed in float64, so that every machine prints the same digits. No GPU 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -16,15 +17,15 @@ from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.course import bank
-from nanoinfer.engine import Engine
-from nanoinfer.model import GPT2
+from nanoinfer.engine import Engine, Row
+from nanoinfer.model import GPT2, Step
 from nanoinfer.paged import PagedCache
 from nanoinfer.tokenizer import gpt2_tokenizer
 from nanoinfer.weights import load_model
 
 PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")
 BLOCK, BLOCKS, STEPS = 4, 16, 6  # tokens of a block; blocks of the pool; decode steps that have been made
-LAYER, HEAD = 7, 3  # of the attention that is shown
+ROW, LAYER, HEAD = 2, 4, 3  # of the attention that is shown: the highest score stands in the second page
 RAGGED = (20, 40, 100, 300)  # tokens of the four rows whose waste is counted
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
@@ -37,11 +38,15 @@ def model() -> GPT2:
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool in the middle of a run. texts: token ids of each row that are written. tables: each row's blocks."""
+    """A pool in the middle of a run. texts: token ids of each row that are written. tables: each row's blocks.
+
+    steps: the run itself, kept here because a run that is let go frees its rows.
+    """
 
     memory: PagedCache
     texts: list[list[int]]
     tables: list[list[int]]
+    steps: Iterator[list[Row]]
 
 
 @cache
@@ -55,7 +60,7 @@ def pool() -> Pool:
     for _ in range(STEPS + 1):  # the prompts, and so many tokens more
         next(steps)
     texts = [[*row.request.prompt_token_ids, *row.token_ids][:-1] for row in engine._rows]  # the newest is not fed
-    return Pool(memory, texts, [list(blocks) for blocks in memory._owned[: len(PROMPTS)]])
+    return Pool(memory, texts, [list(blocks) for blocks in memory._owned[: len(PROMPTS)]], steps)
 
 
 def word(token_id: int) -> str:
@@ -73,8 +78,6 @@ def head_of(row: int) -> tuple[Tensor, Tensor, Tensor]:
             if layer == LAYER:
                 seen["q"] = q[row, 0, HEAD]
             return super().attend(layer, q, k, v)
-
-    from nanoinfer.model import Step
 
     memory = held.memory
     last = torch.tensor([text[-1] for text in held.texts])[:, None]

@@ -51,7 +51,7 @@ EXERCISE = Spec(
     lines=8,
     example=_example,
     section="The past does not change",
-    axes=("layer", "query 0, key 1, value 2:", "token"),
+    axes=("layer", "of queries, keys, values: number", "token"),
     tolerance=0.1,
     hints=(
         "Invariant: a stream that is the same as before gives the same query, key and value. So before any layer one\n"

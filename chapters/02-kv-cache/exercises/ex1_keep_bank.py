@@ -160,6 +160,6 @@ EDITIONS = (
     Edition(
         "read-by", "the table says by whom each key is read, and the layers stand last", keep, args=_turned,
         back=_turned, result=lambda kept, *args: kept.permute(2, 1, 0),
-        axes=("token", "query 0, key 1, value 2:", "layer"),
+        axes=("token", "of queries, keys, values: number", "layer"),
     ),
 )  # fmt: skip

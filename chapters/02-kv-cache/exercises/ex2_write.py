@@ -78,7 +78,7 @@ EXERCISE = Spec(
     lines=6,
     example=_example,
     section="A slot is a position",
-    axes=("keys 0, values 1:", "layer", "row", "slot", "head", "channel"),
+    axes=("of keys, values: number", "layer", "row", "slot", "head", "channel"),
     tolerance=1e-6,
     refuse=("nanoinfer.dense:DenseCache.write", "nanoinfer.dense:DenseCache.attend"),
     swap=swap,
@@ -110,22 +110,22 @@ def _new(case: Case, B: int, T: int, heads: int, size: int) -> tuple[Tensor, Ten
 def prompts(case: Case) -> Call:
     """A prompt's keys and values go to the layer and the row that are named, and nowhere else."""
     layers, B, T = case.size("layers", 2, 3), case.size("rows", 1, 2), case.size("tokens", 1, 3)
-    rows = torch.tensor(case.sample("which rows", range(1, 4), B))
+    rows = torch.tensor(case.sample("which rows", range(1, 3), B))
     heads, size = case.size("heads", 1, 2), case.size("head size", 1, 2)
     positions = torch.arange(T).expand(B, T).clone()
     layer = case.size("layer", 1, layers - 1)
     last = torch.full((B,), T - 1)
     return call(
-        *_cache(case, layers, 4, T + 2, heads, size), layer, *_new(case, B, T, heads, size), positions, last, rows
+        *_cache(case, layers, 3, T + 1, heads, size), layer, *_new(case, B, T, heads, size), positions, last, rows
     )
 
 
 def decode(case: Case) -> Call:
     """One token a row, each at its own position, far from slot 0; with several columns, each at its own."""
     B, T = case.size("rows", 2, 3), case.size("tokens", 1, 2)
-    starts = torch.tensor(case.sample("starts", range(1, 8), B))
+    starts = torch.tensor(case.sample("starts", range(1, 5), B))
     positions = starts[:, None] + torch.arange(T)
-    cache, new = _cache(case, 1, B, 11, 1, 1), _new(case, B, T, 1, 1)
+    cache, new = _cache(case, 1, B, 6, 1, 1), _new(case, B, T, 1, 1)
     return call(*cache, 0, *new, positions, torch.full((B,), T - 1), torch.arange(B))
 
 

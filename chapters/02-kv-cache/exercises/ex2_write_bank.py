@@ -178,6 +178,6 @@ EDITIONS = (
     Edition(
         "row-first", "the spare row is the first, and heads stand before slots", write, args=_there, back=_back,
         result=lambda written, *args: tuple(held.permute(1, 0, 3, 2, 4) for held in written),
-        axes=("keys 0, values 1:", "row", "layer", "head", "slot", "channel"),
+        axes=("of keys, values: number", "row", "layer", "head", "slot", "channel"),
     ),
 )  # fmt: skip

@@ -116,6 +116,6 @@ EDITIONS = (
     Edition(
         "time-first", "columns stand before rows: `real` is (T, B)", places, args=_turned, back=_turned,
         result=lambda found, *args: (found[0].T, found[1]),
-        axes=("columns 0, next 1:", "column", "row"),
+        axes=("of positions, next: number", "column", "row"),
     ),
 )  # fmt: skip

@@ -1,0 +1,236 @@
+"""What the text of chapter 3 shows: each function prints one block of it, and NUMBERS gives its single numbers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+
+from bench.examples import load
+from bench.values import seconds, size
+from nanoinfer.config import PRESETS
+from nanoinfer.course import bank
+from nanoinfer.dense import DenseCache
+from nanoinfer.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS, PagedCache, choose_splits
+
+here = Path(__file__).parent
+run, measured = load(here / "running.py"), load(here / "measured.py")
+split_times, byte_times = measured.split_times, measured.byte_times
+waste_table, squeeze_table = measured.waste_table, measured.squeeze_table
+GPT2, BFLOAT16 = PRESETS["gpt2"], torch.bfloat16
+TOKEN = GPT2.kv_numbers * 2  # bytes of keys and values of one token, in bfloat16
+
+
+def room() -> None:
+    """Four rows in a dense cache for gpt2: what each holds, and what is kept for it."""
+    print(f"{'row':4}{'tokens':>8}{'slots':>8}{'empty':>8}{'bytes without a token':>24}")
+    for row, length in enumerate(run.RAGGED):
+        empty = GPT2.n_positions - length
+        print(f"{row:<4}{length:>8}{GPT2.n_positions:>8}{empty / GPT2.n_positions:>8.0%}{size(empty * TOKEN):>24}")
+    whole = DenseCache.bytes(GPT2, len(run.RAGGED), GPT2.n_positions, BFLOAT16)
+    print(f"with the spare row {size(whole)}, of which {1 - sum(run.RAGGED) * TOKEN / whole:.0%} hold no token")
+
+
+def tables() -> None:
+    """The running example's tables, and the tokens in each block."""
+    held = run.pool()
+    for row, (table, text) in enumerate(zip(held.tables, held.texts, strict=True)):
+        print(f"row {row}   table {', '.join(map(str, table))}")
+        for at, block in enumerate(table):
+            words = " ".join(run.word(i) for i in text[at * run.BLOCK : (at + 1) * run.BLOCK])
+            print(f"        block {block:<3} {words}")
+    print(f"free    {', '.join(map(str, sorted(held.memory.allocator._free)))}; block 0 is nobody's")
+
+
+def slots() -> None:
+    """From a position to a slot, for some tokens of row 0."""
+    held = run.pool()
+    print("position  token      which of its blocks  block  place  slot")
+    for at in (2, 3, 4, 5, 8):
+        block = held.tables[0][at // run.BLOCK]
+        place = at % run.BLOCK
+        print(f"{at:>8}  {run.word(held.texts[0][at]):10} {at // run.BLOCK:>19}  {block:>5}  {place:>5}  {block * run.BLOCK + place:>4}")
+
+
+def neighbours() -> None:
+    """The text with every token written behind the slot of the row's first."""
+    right, wrong = run.continued(), run.continued(("3.2", "neighbours"))
+    run.show("by the table", right[1])
+    run.show("as if contiguous", wrong[1])
+
+
+def growing() -> None:
+    """Blocks of 16 by the length of the text, newest token included."""
+    grow = bank.reference("3.1")
+    print("tokens written  length with the newest  blocks before the step  blocks after")
+    for written in (15, 16, 17, 31, 32, 33):
+        owned = [list(range(-(-written // 16)))]
+        after, _ = grow(owned, [written + 1], [99], 16)
+        print(f"{written:>14}  {written + 1:>22}  {len(owned[0]):>22}  {len(after[0]):>12}")
+
+
+def late_by_one() -> None:
+    """Row 1 where the newest token is not counted."""
+    right, wrong = run.continued(), run.continued(("3.1", "newest-left-out"))
+    for row in (1, 0):
+        run.show(f"row {row}", right[row])
+        run.show("newest not counted", wrong[row])
+
+
+def minus_one() -> None:
+    """Slots of a ragged step, with padding at slot 0 and at slot -1."""
+    positions, last = torch.arange(5).expand(2, 5), torch.tensor([4, 1])
+    tables = torch.tensor([[3, 5], [7, 0]])
+    for name, function in (("padding to slot 0", bank.reference("3.2")), ("padding to -1", bank.wrong("3.2", "minus-one"))):
+        found = function(tables, positions, last, run.BLOCK)
+        print(f"{name:18} row 0: {found[0].tolist()}   row 1: {found[1].tolist()}")
+    print(f"slot -1 is place {-1 % run.BLOCK} of block {-1 // run.BLOCK}: in Python and in PyTorch, the last of the pool")
+
+
+def promises() -> None:
+    """A pool of 8 blocks and three requests: who may come in, and what is left."""
+    memory = PagedCache(PRESETS["tiny"], 4, 128, 1 + 8, 16, torch.device("cpu"), torch.float32)
+
+    def line(what: str) -> None:
+        free, promised = memory.allocator.free_blocks, memory._unclaimed
+        fits = [tokens for tokens in (16, 48, 64) if memory.can_admit(tokens)]
+        told = f"up to {fits[-1]} tokens" if fits else "nobody"
+        print(f"{what:44}{free:>5} free  {promised} of them promised   next: {told}")
+
+    line("nobody is running")
+    memory.admit(0, 70)
+    memory.grow([20])
+    line("row 0 may reach 70 tokens, and has 20")
+    memory.admit(1, 40)
+    memory.grow([20, 10])
+    line("row 1 may reach 40 tokens, and has 10")
+    memory.grow([40, 30])
+    line("both have grown by 20")
+    memory.release([0])
+    memory.move([1], [0])
+    line("row 0 ended at 40 tokens, by a stop token")
+
+
+def block_sizes() -> None:
+    """The waste of the four rows by the block size, keys and values and table apart."""
+    spread = bank.reference("3.3")
+    print(f"{'block':>6}{'blocks':>8}{'keys and values without a token':>34}{'table':>11}{'pieces of row 3':>17}")
+    for block in (1, 4, 16, 64, 256, 1024):
+        _, whole = spread(list(run.RAGGED), GPT2.n_positions, block, TOKEN)
+        table = 4 * (len(run.RAGGED) + 1) * -(-GPT2.n_positions // block)
+        blocks = 1 + sum(-(-n // block) for n in run.RAGGED)
+        print(f"{block:>6}{blocks:>8}{size(whole - table):>34}{size(table):>11}{-(-run.RAGGED[3] // block):>17}")
+
+
+def gathered() -> None:
+    """Bytes that move where a step copies its rows' pages side by side first, for one layer of gpt2."""
+    layer = TOKEN // GPT2.n_layer
+    read, widest = sum(run.RAGGED) * layer, len(run.RAGGED) * -(-max(run.RAGGED) // 16) * 16 * layer
+    print(f"the tokens' keys and values              {size(read):>8}")
+    print(f"gathered up to the longest row: read     {size(widest):>8}")
+    print(f"                                written  {size(widest):>8}")
+    print(f"                                read     {size(widest):>8}   {3 * widest / read:.1f} times the first line")
+
+
+def online() -> None:
+    """One head of row 2, page by page: the three numbers that are kept, and what a plain softmax gives."""
+    q, keys, values = run.head_of(run.ROW)
+    scores, channel = (keys @ q / math.sqrt(len(q))).tolist(), values[:, 0].tolist()
+    top, total, acc = -math.inf, 0.0, 0.0
+    for at in range(0, len(scores), run.BLOCK):
+        page, held = scores[at : at + run.BLOCK], channel[at : at + run.BLOCK]
+        print(f"page {at // run.BLOCK}: scores {' '.join(f'{s:5.2f}' for s in page)}   values {' '.join(f'{v:5.2f}' for v in held)}")
+        higher = max(top, *page)
+        rescale = math.exp(top - higher)
+        weights = [math.exp(s - higher) for s in page]
+        print(f"        maximum {top:5.2f} -> {higher:5.2f}   what is kept counts exp({top - higher:.2f}) = {rescale:.3f}")
+        total = total * rescale + sum(weights)
+        acc = acc * rescale + sum(w * v for w, v in zip(weights, held, strict=True))
+        top = higher
+        print(f"        sum {total:.3f}   weighted values {acc:.3f}")
+    plain = torch.tensor(scores, dtype=torch.float64).softmax(0) @ torch.tensor(channel, dtype=torch.float64)
+    print(f"result  {acc:.3f} / {total:.3f} = {acc / total:.3f}   softmax over all at once: {float(plain):.3f}")
+
+
+def not_rescaled() -> None:
+    """The same sums where nothing is rescaled, and where a page's mean is taken."""
+    q, keys, values = run.head_of(run.ROW)
+    scores, channel = keys @ q / math.sqrt(len(q)), values[:, 0]
+    total = acc = torch.zeros((), dtype=torch.float64)
+    means = []
+    for page, held in zip(scores.split(run.BLOCK), channel.split(run.BLOCK), strict=True):
+        weights = (page - page.max()).exp()
+        total, acc = total + weights.sum(), acc + weights @ held
+        means.append(float(page.softmax(0) @ held))
+    print(f"right                     {float(scores.softmax(0) @ channel):6.3f}")
+    print(f"partial sums just added   {float(acc / total):6.3f}")
+    print(f"mean of the pages         {sum(means) / len(means):6.3f}   of {', '.join(f'{m:.3f}' for m in means)}")
+    large = torch.tensor([90.0, 91.0])
+    print(f"exp of scores 90 and 91   {large.exp().tolist()} in float32; relative to the highest {(large - 91).exp().tolist()[0]:.3f} and 1.0")
+
+
+def masks() -> None:
+    """A page of which one slot is written, under three masks."""
+    scores, values = torch.tensor([1.0, 0.4, 2.0, -1.0]), torch.tensor([3.0, float("nan"), 7.0, 5.0])
+    inside = torch.arange(4) < 1
+    ways = {
+        "no mask": scores.softmax(0) @ values,
+        "score 0 outside": torch.where(inside, scores, 0.0).softmax(0) @ torch.where(inside, values, 0.0),
+        "score -inf outside": torch.where(inside, scores, -torch.inf).softmax(0) @ values,
+        "and values 0 outside": torch.where(inside, scores, -torch.inf).softmax(0) @ torch.where(inside, values, 0.0),
+    }
+    print("slots: one token of value 3, then never written: NaN, 7, 5")
+    for name, result in ways.items():
+        print(f"{name:22}{float(result):6.2f}")
+
+
+def programs() -> None:
+    """Programs of a launch for gpt2, and the splits that the engine chooses for a context of 1024."""
+    print(f"{'rows':>6}{'programs, not split':>21}{'splits chosen':>15}{'programs':>10}{'tokens each':>13}")
+    for batch in (1, 2, 8, 16, 64, 256):
+        splits = choose_splits(batch, GPT2.n_head, 1024)
+        alone = batch * GPT2.n_head
+        print(f"{batch:>6}{alone:>21}{splits:>15}{alone * splits:>10}{1024 // splits:>13}")
+
+
+def joined() -> None:
+    """Row 2's head in two parts, as two programs find them, and three ways to join."""
+    q, keys, values = run.head_of(run.ROW)
+    scores, channel = keys @ q / math.sqrt(len(q)), values[:, 0]
+    parts, cut = [], run.BLOCK
+    for s, v in ((scores[:cut], channel[:cut]), (scores[cut:], channel[cut:])):
+        weights = (s - s.max()).exp()
+        parts.append((float(s.max()), float(weights.sum()), float(weights @ v), len(s)))
+    for at, (top, total, acc, count) in enumerate(parts):
+        print(f"part {at}: {count} tokens   maximum {top:.2f}   sum {total:.3f}   weighted values {acc:.3f}   alone {acc / total:.3f}")
+    highest = max(top for top, *_ in parts)
+    shares = [math.exp(top - highest) for top, *_ in parts]
+    acc, total = (sum(s * p[i] for s, p in zip(shares, parts, strict=True)) for i in (2, 1))
+    print(f"scaled by exp(maximum - {highest:.2f}) = {', '.join(f'{s:.3f}' for s in shares)}, then added: {acc / total:.3f}")
+    print(f"averaged: {sum(p[2] / p[1] for p in parts) / 2:.3f}   weighed by their tokens: "
+          f"{sum(p[3] * p[2] / p[1] for p in parts) / len(scores):.3f}")  # fmt: skip
+
+
+def widths() -> None:
+    """How often a kernel would be compiled over a text, if a number that grows with it were a constant."""
+    text = range(1, 1025)
+    ways = {
+        "its length": len(set(text)),
+        "blocks of the longest row": len({-(-n // 16) for n in text}),
+        "the same, rounded up to a power of two": len({1 << (-(-n // 16) - 1).bit_length() for n in text}),
+        "blocks of the whole context": 1,
+    }
+    print("a text grows to 1024 tokens; versions of the kernel, if this is a compile-time constant:")
+    for name, count in ways.items():
+        print(f"{name:42}{count:>5}")
+
+
+NUMBERS = measured.NUMBERS | {
+    "token": lambda: size(TOKEN),
+    "token exact": lambda: f"{TOKEN:,}",
+    "split tokens": lambda: f"{SPLIT_TOKENS}",
+    "programs": lambda: f"{PROGRAMS}",
+    "most splits": lambda: f"{MAX_SPLITS}",
+    "per token": lambda: seconds(measured.time_of(1, 1024, "1").seconds.median / 1024),
+}

@@ -1,0 +1,126 @@
+"""Chapter 3's numbers out of results files: the kernel alone, the caches' waste, and tables of both.
+
+Made by `python -m bench kernels --out bench/results/h200-kernels.json` and `python -m bench memory --out
+bench/results/h200-memory.json`; the text is filled anew by `python -m bench prose`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.kernels import KernelReport, KernelTime
+from bench.values import factor, seconds, share, size
+from bench.waste import Held, WasteReport
+
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
+HEADS, HEAD_SIZE, BYTES = 12, 64, 2  # gpt2's, bfloat16
+
+
+def kernels() -> KernelReport:
+    """The kernel alone. FileNotFoundError with the command that makes it."""
+    return KernelReport.model_validate_json(_text("h200-kernels", "kernels"))
+
+
+def waste() -> WasteReport:
+    """What both caches hold. FileNotFoundError with the command that makes it."""
+    return WasteReport.model_validate_json(_text("h200-memory", "memory"))
+
+
+def _text(name: str, command: str) -> str:
+    path = RESULTS / f"{name}.json"
+    if not path.is_file():
+        raise ValueError(f"no results file {name}.json: `python -m bench {command} --out bench/results/{name}.json`")
+    return path.read_text(encoding="utf-8")
+
+
+def time_of(batch: int, context: int, arm: str) -> KernelTime:
+    """One measured call. arm: "sdpa", "sdpa, mask", "chosen" for what the engine runs, or a number of splits."""
+    here = [t for t in kernels().times if (t.batch, t.context) == (batch, context)]
+    if arm == "chosen":
+        (found,) = [t for t in here if t.chosen]
+    else:
+        name = f"paged, block 16, splits {arm}" if arm.isdigit() else arm
+        (found,) = [t for t in here if t.arm == name]
+    return found
+
+
+def split_times() -> None:
+    """The kernel over a context of 1024 by the number of splits; a star where the engine's choice is."""
+    times = [t for t in kernels().times if t.context == 1024 and t.arm.startswith("paged, block 16")]
+    counts = sorted({splits_of(t) for t in times})
+    print(f"{'rows':>5}{'programs, not split':>21}" + "".join(f"{f'{n} splits' if n > 1 else 'not split':>13}" for n in counts))
+    for batch in sorted({t.batch for t in times}):
+        cells = []
+        for count in counts:
+            found = next((t for t in times if t.batch == batch and splits_of(t) == count), None)
+            cells.append(f"{seconds(found.seconds.median)}{'*' if found.chosen else ' '}" if found else "")
+        print(f"{batch:>5}{batch * HEADS:>21}" + "".join(f"{cell:>13}" for cell in cells))
+
+
+def splits_of(time: KernelTime) -> int:
+    """The number of splits in an arm's name."""
+    return int(time.arm.rsplit(" ", 1)[1])
+
+
+def byte_times() -> None:
+    """What keys and values are, how long the device's own copy would take for them, and what the kernel takes."""
+    report = kernels()
+    print(f"{'rows':>5}{'context':>9}{'keys and values':>17}{'the bytes alone':>17}{'the kernel':>12}{'share':>8}{'SDPA, dense':>13}")
+    for t in sorted((t for t in report.times if t.chosen), key=lambda t: (t.batch, t.context)):
+        number = 2 * t.batch * t.context * HEADS * HEAD_SIZE * BYTES
+        dense = time_of(t.batch, t.context, "sdpa").seconds.median
+        cells = (size(number), seconds(number / report.copy_bytes_per_s), seconds(t.seconds.median))
+        print(f"{t.batch:>5}{t.context:>9}{cells[0]:>17}{cells[1]:>17}{cells[2]:>12}{share(t.bytes_share):>8}{seconds(dense):>13}")
+
+
+def waste_table() -> None:
+    """Both caches on the same ragged batch: means over the decode steps."""
+    report = waste()
+    print(f"{'':8}{'allocated':>12}{'promised':>12}{'owned':>12}{'tokens':>12}{'owned, no token':>18}")
+    for h in report.held:
+        cells = "".join(f"{size(value):>12}" for value in (h.allocated, h.promised, h.owned, h.tokens))
+        print(f"{h.engine:8}{cells}{share(h.fragments):>18}")
+
+
+def squeeze_table() -> None:
+    """Many short requests in a pool of the same bytes."""
+    for s in waste().squeezed:
+        print(f"{s.engine:8}{s.rows:>5} rows at once in {size(s.allocated)}: {s.tokens_per_s:,.0f} tok/s")
+
+
+def _held(engine: str) -> Held:
+    (found,) = [h for h in waste().held if h.engine == engine]
+    return found
+
+
+def _squeezed(engine: str) -> float:
+    (found,) = [s for s in waste().squeezed if s.engine == engine]
+    return found.tokens_per_s
+
+
+def _ratio(top: tuple[int, int, str], bottom: tuple[int, int, str]) -> str:
+    return factor(time_of(*top).seconds.median / time_of(*bottom).seconds.median)
+
+
+NUMBERS: dict[str, Callable[[], str]] = {
+    "copy": lambda: f"{kernels().copy_bytes_per_s / 1e12:.2f} TB/s",
+    "one row unsplit": lambda: seconds(time_of(1, 1024, "1").seconds.median),
+    "one row chosen": lambda: seconds(time_of(1, 1024, "chosen").seconds.median),
+    "one row gain": lambda: _ratio((1, 1024, "1"), (1, 1024, "chosen")),
+    "one row bytes": lambda: seconds(2 * 1024 * HEADS * HEAD_SIZE * BYTES / kernels().copy_bytes_per_s),
+    "one row share": lambda: share(time_of(1, 1024, "chosen").bytes_share),
+    "one row short": lambda: seconds(time_of(1, 128, "chosen").seconds.median),
+    "most rows share": lambda: share(time_of(256, 1024, "chosen").bytes_share),
+    "most rows unsplit": lambda: seconds(time_of(256, 1024, "1").seconds.median),
+    "64 rows share": lambda: share(time_of(64, 1024, "chosen").bytes_share),
+    "64 rows sdpa": lambda: share(time_of(64, 1024, "sdpa").bytes_share),
+    "64 rows over sdpa": lambda: _ratio((64, 1024, "chosen"), (64, 1024, "sdpa")),
+    "dense waste": lambda: share(_held("dense").waste),
+    "paged waste": lambda: share(_held("paged").waste),
+    "dense fragments": lambda: share(_held("dense").fragments),
+    "paged fragments": lambda: share(_held("paged").fragments),
+    "idle promise": lambda: share(_held("paged").idle_promise),
+    "requests": lambda: f"{waste().requests}",
+    "squeeze gain": lambda: factor(_squeezed("paged") / _squeezed("dense")),
+}
