@@ -29,7 +29,7 @@ from nanoinfer.sampling import Sampler
 from nanoinfer.state import BatchState
 
 PREFILL_TOKENS = 2048  # of a captured prefill at most: with more, the GPU is busy and a graph gains nothing
-KEPT = 256  # graphs at most
+KEPT = 512  # graphs at most
 MEMORY_SHARE = 0.1  # of free memory that a captured step may take
 
 
@@ -159,7 +159,10 @@ class GraphRunner(EagerRunner):
         return shape if self.recorder and self._fits(*shape) else (batch, columns)
 
     def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
-        """Capture all steps of the ladders now. on_capture: told after each how many of how many are done."""
+        """Capture the ladders now; of prefills the fresh and greedy ones.
+
+        on_capture: told after each how many of how many are done.
+        """
         reads = sorted({self.cache.bucket(longest) for longest in range(1, self.max_len + 1)})
         shapes = [(rows, columns) for columns in self.columns for rows in powers(1, 2 * max(self.rows, default=0) - 1)]
         keys = [Key(*shape, shape[1], True, samplers[0]) for shape in shapes if self._fits(*shape)]
@@ -192,6 +195,7 @@ class GraphRunner(EagerRunner):
     def _capture(self, keys: Sequence[Key], on_capture: Callable[[int, int], None] | None = None) -> None:
         """Warm every step, then record every step. Meanwhile all rows are nobody's, so that no live one is touched."""
         assert self.recorder is not None
+        torch.cuda.empty_cache()  # a capture does so too, and what it gives back is not a graph's
         started, free = time.perf_counter(), _free_bytes(self.state.token.device)
         steps = {key: self._step(key) for key in keys}
         saved = self.state.integers.clone()
@@ -256,7 +260,7 @@ def affordable_rows(model: GPT2) -> int:
 
 
 def ladder(maximum: int) -> list[int]:
-    """Batch sizes that are captured: 1, 2, 4, 8, then four to eight in each doubling; always ends in `maximum`."""
+    """Batch sizes that are captured: 1, 2, 4, 8, then two to four in each doubling; always ends in `maximum`."""
     sizes = [1, 2, 4, 8]
     while sizes[-1] < maximum:
         sizes.append(sizes[-1] + max(8, (1 << sizes[-1].bit_length()) // 8))

@@ -148,20 +148,22 @@ def difficult(name: str) -> Tensor:
     masked[:, 100:] = -INF
     alone = torch.full_like(x, -INF)
     alone[:, 8999] = 1.0
+    few = torch.full_like(x, -INF)
+    few[:, [5, 600, 8000]] = 1e20
     infinite = x.clone()
     infinite[:, [50, 8500]] = INF
     ends = torch.full_like(x, -60_000.0)
     ends[:, 4321] = 60_000.0
     return {
         "all equal": torch.full_like(x, 3.0), "equal to zero": torch.zeros_like(x), "in steps of 1": x.round(),
-        "in steps of 0.1": (x * 10).round() / 10, "mostly -inf": masked, "one id": alone, "+inf": infinite,
-        "near the limits": x * 1e37, "denormal": x * 1e-40, "all -inf": torch.full_like(x, -INF), "ends": ends,
-        "negative": x - 500, "ascending": x.sort(-1).values, "descending": x.sort(-1, descending=True).values,
+        "in steps of 0.1": (x * 10).round() / 10, "mostly -inf": masked, "one id": alone, "three huge ids": few,
+        "+inf": infinite, "near the limits": x * 1e37, "denormal": x * 1e-40, "all -inf": torch.full_like(x, -INF),
+        "ends": ends, "negative": x - 500, "ascending": x.sort(-1).values, "descending": x.sort(-1, descending=True).values,
     }[name]  # fmt: skip
 
 
 DIFFICULT = [
-    "all equal", "equal to zero", "in steps of 1", "in steps of 0.1", "mostly -inf", "one id", "+inf",
+    "all equal", "equal to zero", "in steps of 1", "in steps of 0.1", "mostly -inf", "one id", "three huge ids", "+inf",
     "near the limits", "denormal", "all -inf", "ends", "negative", "ascending", "descending",
 ]  # fmt: skip
 
@@ -328,5 +330,5 @@ def test_compiles_without_a_gpu(dtype: str, greedy: bool, capability: int) -> No
     constants = {"V": 50_257, "TILE": kernels.TILE, "FEW": few, "GROUPS": kernels.GROUPS, "GREEDY": greedy}
     signature = types | dict.fromkeys(constants, "constexpr")
     source = ASTSource(kernels._sample_kernel, signature=signature, constexprs=constants)
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 16})
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": kernels.WARPS})
     assert len(compiled.asm["cubin"]) > 1000

@@ -8,11 +8,12 @@ from pathlib import Path
 import torch
 
 from bench.examples import load
-from bench.values import seconds, size
+from bench.values import size
 from nanoinfer.config import PRESETS
 from nanoinfer.course import bank
 from nanoinfer.dense import DenseCache
-from nanoinfer.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS, PagedCache, choose_splits
+from nanoinfer.paged import PagedCache, choose_splits
+from nanoinfer.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")
@@ -226,11 +227,14 @@ def widths() -> None:
         print(f"{name:42}{count:>5}")
 
 
-NUMBERS = measured.NUMBERS | {
-    "token": lambda: size(TOKEN),
-    "token exact": lambda: f"{TOKEN:,}",
-    "split tokens": lambda: f"{SPLIT_TOKENS}",
-    "programs": lambda: f"{PROGRAMS}",
-    "most splits": lambda: f"{MAX_SPLITS}",
-    "per token": lambda: seconds(measured.time_of(1, 1024, "1").seconds.median / 1024),
-}
+def small_file() -> None:
+    """What small.py makes of the first two prompts, and how many blocks it needed."""
+    small = load(here / "small.py")
+    rows = [gpt2_tokenizer().encode(prompt) for prompt in run.PROMPTS[:2]]
+    most = small.generate(rows, 24, 16, *small.load(small.DATA / "small"))
+    for row, ids in enumerate(rows):
+        run.show(f"row {row}", gpt2_tokenizer().decode(ids))
+    print(f"at most {most} of 16 blocks of {small.BLOCK} in use, for {sum(map(len, rows))} tokens at the end")
+
+
+NUMBERS = measured.NUMBERS | {"token": lambda: size(TOKEN)}

@@ -1,7 +1,7 @@
 """Chapter 3's numbers out of results files: the kernel alone, the caches' waste, and tables of both.
 
-Made by `python -m bench kernels --out bench/results/h200-kernels.json` and `python -m bench memory --out
-bench/results/h200-memory.json`; the text is filled anew by `python -m bench prose`.
+Made by `python -m bench kernels`, `memory` and `recompiles`, each with `--out bench/results/h200-NAME.json`; the text is
+filled anew by `python -m bench prose`.
 """
 
 from __future__ import annotations
@@ -10,21 +10,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.kernels import KernelReport, KernelTime
+from bench.recompiles import RecompileReport
 from bench.values import factor, seconds, share, size
 from bench.waste import Held, WasteReport
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 HEADS, HEAD_SIZE, BYTES = 12, 64, 2  # gpt2's, bfloat16
+WALK = 2 * 1024 * HEAD_SIZE * BYTES  # bytes of keys and values that one program reads of 1024 tokens
 
 
 def kernels() -> KernelReport:
-    """The kernel alone. FileNotFoundError with the command that makes it."""
+    """The kernel alone. ValueError with the command that makes it."""
     return KernelReport.model_validate_json(_text("h200-kernels", "kernels"))
 
 
 def waste() -> WasteReport:
-    """What both caches hold. FileNotFoundError with the command that makes it."""
+    """What both caches hold. ValueError with the command that makes it."""
     return WasteReport.model_validate_json(_text("h200-memory", "memory"))
+
+
+def recompiles() -> RecompileReport:
+    """What Triton compiled while texts grew. ValueError with the command that makes it."""
+    return RecompileReport.model_validate_json(_text("h200-recompiles", "recompiles"))
 
 
 def _text(name: str, command: str) -> str:
@@ -99,28 +106,34 @@ def _squeezed(engine: str) -> float:
     return found.tokens_per_s
 
 
+def _walk() -> float:
+    """Seconds of one program's walk over 1024 tokens, with next to nothing beside it."""
+    return time_of(1, 1024, "1").seconds.median
+
+
 def _ratio(top: tuple[int, int, str], bottom: tuple[int, int, str]) -> str:
     return factor(time_of(*top).seconds.median / time_of(*bottom).seconds.median)
 
 
 NUMBERS: dict[str, Callable[[], str]] = {
-    "copy": lambda: f"{kernels().copy_bytes_per_s / 1e12:.2f} TB/s",
-    "one row unsplit": lambda: seconds(time_of(1, 1024, "1").seconds.median),
+    "walk bytes": lambda: size(WALK),
+    "walk room": lambda: size(_walk() * kernels().copy_bytes_per_s),
+    "walk programs": lambda: f"{_walk() * kernels().copy_bytes_per_s / WALK:,.0f}",
+    "per token": lambda: seconds(_walk() / 1024),
+    "one row unsplit": lambda: seconds(_walk()),
     "one row chosen": lambda: seconds(time_of(1, 1024, "chosen").seconds.median),
     "one row gain": lambda: _ratio((1, 1024, "1"), (1, 1024, "chosen")),
     "one row bytes": lambda: seconds(2 * 1024 * HEADS * HEAD_SIZE * BYTES / kernels().copy_bytes_per_s),
     "one row share": lambda: share(time_of(1, 1024, "chosen").bytes_share),
     "one row short": lambda: seconds(time_of(1, 128, "chosen").seconds.median),
     "most rows share": lambda: share(time_of(256, 1024, "chosen").bytes_share),
-    "most rows unsplit": lambda: seconds(time_of(256, 1024, "1").seconds.median),
     "64 rows share": lambda: share(time_of(64, 1024, "chosen").bytes_share),
     "64 rows sdpa": lambda: share(time_of(64, 1024, "sdpa").bytes_share),
-    "64 rows over sdpa": lambda: _ratio((64, 1024, "chosen"), (64, 1024, "sdpa")),
-    "dense waste": lambda: share(_held("dense").waste),
-    "paged waste": lambda: share(_held("paged").waste),
     "dense fragments": lambda: share(_held("dense").fragments),
     "paged fragments": lambda: share(_held("paged").fragments),
     "idle promise": lambda: share(_held("paged").idle_promise),
     "requests": lambda: f"{waste().requests}",
+    "recompiled": lambda: f"{sum(recompiles().runs[-1].kernels.values())}",
+    "compiled first": lambda: f"{sum(recompiles().runs[0].kernels.values())}",
     "squeeze gain": lambda: factor(_squeezed("paged") / _squeezed("dense")),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 
 
 def main() -> None:
@@ -19,6 +20,7 @@ def main() -> None:
     os.dup2(2, 1)
     sys.dont_write_bytecode = True
     sys.path[:0] = [entry for entry in settings["path"] if entry not in sys.path]
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is no dependency of ours
     import torch
 
     from nanoinfer.course.server import Server

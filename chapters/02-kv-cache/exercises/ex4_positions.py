@@ -36,8 +36,8 @@ def swap(mine: Function) -> Iterator[None]:
     def begin_with_mine(self: Any, step: Any) -> Any:
         real = torch.arange(step.positions.shape[1], device=step.last.device) <= step.last[:, None]
         positions, after = mine(real, step.positions[:, 0])
-        following[:] = [after]
-        return begin(self, replace(step, positions=positions))
+        following[:] = [after.long()]
+        return begin(self, replace(step, positions=positions.long()))
 
     def prefill_and_place(model: Any, memory: Any, state: Any, prompts: Any, sampler: Any) -> None:
         with torch.inference_mode():

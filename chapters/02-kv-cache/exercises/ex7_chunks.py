@@ -61,7 +61,7 @@ def swap(mine: Function) -> Iterator[None]:
 
         logits = mine(forward, prompts, self.prefill_chunk or max(map(len, prompts)))
         rows = self.state.at(slots)
-        rows.token.copy_(self._sampler(admitted)(logits.to(self.device), rows))
+        rows.token.copy_(self._sampler(admitted)(logits.to(self.device).float(), rows))
         rows.position.copy_(torch.tensor([len(prompt) for prompt in prompts]))
         rows.step.fill_(1)
         self.stats.requests += len(admitted)

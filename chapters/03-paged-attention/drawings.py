@@ -1,0 +1,107 @@
+"""The diagrams of chapter 3, drawn from its running example: `python -m bench diagrams 03-paged-attention`.
+
+Which program of the kernel reads which page is another one, `python -m bench walk`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from bench.examples import load
+from bench.figures.style import WIDTH, Drawing, Theme
+
+run = load(Path(__file__).parent / "running.py")
+ROOM = 1024  # slots of a row in the dense cache
+
+
+def drawings() -> list[Drawing]:
+    """All diagrams of the chapter."""
+    return [pool(), room()]
+
+
+def pool() -> Drawing:
+    """The tables of the running example, and its pool with the tokens that each block holds."""
+    held = run.pool()
+    owner = {block: (row, at) for row, table in enumerate(held.tables) for at, block in enumerate(table)}
+    inside = {
+        block: [run.word(i).strip('" ') or "'" for i in held.texts[row][at * run.BLOCK : (at + 1) * run.BLOCK]]
+        for block, (row, at) in owner.items()
+    }
+
+    def draw(theme: Theme) -> Figure:
+        figure = Figure(figsize=(WIDTH, 5.0), layout=None)
+        ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        ax.axis("off")
+        ax.set_xlim(0, 16)
+        ax.set_ylim(10, 0)
+        colors = (theme.accent, *theme.peers[:2])
+        ax.text(0.2, 0.45, "tables", fontsize=11.5)
+        for row, table in enumerate(held.tables):
+            y = 0.85 + 0.85 * row
+            ax.text(0.2, y + 0.35, f"row {row}", va="center", color=theme.muted)
+            for at in range(4):
+                block = table[at] if at < len(table) else 0
+                box(ax, (1.4 + 0.9 * at, y), (0.8, 0.7), colors[row] if block else None, theme)
+                ax.text(1.8 + 0.9 * at, y + 0.36, str(block), ha="center", va="center",
+                        color=theme.text if block else theme.muted)  # fmt: skip
+        ax.text(0.2, 3.9, f"the pool: {run.BLOCKS} blocks of {run.BLOCK} tokens", fontsize=11.5)
+        for block in range(run.BLOCKS):
+            x, y = 0.2 + 3.95 * (block % 4), 4.25 + 1.42 * (block // 4)
+            row = owner[block][0] if block in owner else None
+            box(ax, (x, y), (3.75, 1.2), colors[row] if row is not None else None, theme)
+            label = f"{block}: nobody's" if block == 0 else f"{block}: row {row}" if row is not None else f"{block}: free"
+            ax.text(x + 0.12, y + 0.3, label, fontsize=9, va="center", color=theme.muted)
+            for at, name in enumerate(inside.get(block, ())):
+                ax.text(x + 0.12 + 0.9 * at, y + 0.82, name, fontsize=8, va="center")
+        return figure
+
+    told = "; ".join(f"row {row}: {', '.join(map(str, table))}" for row, table in enumerate(held.tables))
+    alt = (
+        f"Three tables above a pool of {run.BLOCKS} blocks of {run.BLOCK} tokens. The rows' blocks in the order of their "
+        f"texts are {told}. In the pool they lie mixed; block 0 is nobody's, and blocks {len(owner) + 1} to "
+        f"{run.BLOCKS - 1} are free."
+    )
+    rows = tuple((str(b), f"row {owner[b][0]}", " ".join(inside[b])) for b in sorted(owner))
+    return Drawing("03-paged-attention-pool", "Blocks and tables", alt, ("block", "owner", "tokens"), rows, draw)
+
+
+def box(ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str | None, theme: Theme) -> None:
+    """A box filled with a row's colour, or empty."""
+    if color is not None:
+        ax.add_patch(Rectangle(corner, *size, facecolor=color, alpha=0.28, edgecolor="none"))
+    ax.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=color or theme.grid, linewidth=1.3))
+
+
+def room() -> Drawing:
+    """Four rows in both caches: slots with a token, and slots without."""
+    lengths = run.RAGGED
+    paged = [-(-length // 16) * 16 for length in lengths]
+
+    def draw(theme: Theme) -> Figure:
+        figure = Figure(figsize=(WIDTH, 2.7), layout=None)
+        for ax, taken, title in zip(
+            figure.subplots(1, 2, sharey=True), ([ROOM] * 4, paged), ("dense: 1024 slots a row", "paged: blocks of 16"),
+            strict=True,
+        ):  # fmt: skip
+            ax.barh(range(4), taken, height=0.62, color="none", edgecolor=theme.muted, hatch="////", linewidth=1.0)
+            ax.barh(range(4), lengths, height=0.62, color=theme.accent)
+            ax.set_title(title)
+            ax.set_xlim(0, ROOM * 1.02)
+            ax.set_ylim(3.6, -0.6)
+            ax.set_yticks(range(4), [f"{length} tokens" for length in lengths])
+            ax.set_xlabel("slots; hatched: taken, without a token")
+            ax.grid(axis="y", visible=False)
+        figure.subplots_adjust(left=0.12, right=0.985, top=0.88, bottom=0.21, wspace=0.07)
+        return figure
+
+    alt = (
+        f"Four rows of {', '.join(map(str, lengths))} tokens in two caches. The dense one takes {ROOM} slots for each, "
+        f"nearly all of them empty; the paged one takes {', '.join(map(str, paged))}, so that hardly any are."
+    )
+    rows = tuple((str(n), str(ROOM), str(ROOM - n), str(p), str(p - n)) for n, p in zip(lengths, paged, strict=True))
+    header = ("tokens", "dense slots", "empty", "paged slots", "empty")
+    return Drawing("03-paged-attention-room", "Room in both caches", alt, header, rows, draw)
