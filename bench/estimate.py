@@ -26,7 +26,7 @@ def run_seconds(case: Case, results: Sequence[Result]) -> float:
     before = [r for r in before if r.case.batch < case.batch and r.case.prompt_tokens == case.prompt_tokens]
     if before and before[-1].status in ("over budget", "out of memory"):
         return float("inf")
-    points = [(r.case.batch, r.generate_s.median) for r in before if r.generate_s is not None][-2:]
+    points = list({r.case.batch: r.generate_s.median for r in before if r.generate_s is not None}.items())[-2:]
     if not points:
         return 0.0
     batch, seconds = points[-1]

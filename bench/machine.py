@@ -169,7 +169,9 @@ class ClockLog:
 
 
 def commit() -> str:
-    """The checkout's commit, with `+` where files differ from it; `unknown` outside one."""
+    """The checkout's commit, with `+` where files differ from it; NANOINFER_COMMIT says it for a copy of a checkout."""
+    if said := os.environ.get("NANOINFER_COMMIT"):
+        return said
     root = Path(__file__).parents[1]
     try:
         git = ["git", "-C", str(root)]
@@ -177,7 +179,7 @@ def commit() -> str:
         dirty = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
         return name.stdout.strip() + ("+" if dirty.stdout.strip() else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("NANOINFER_COMMIT", "unknown")
+        return "unknown"
 
 
 def _version(package: str) -> str | None:
