@@ -298,7 +298,8 @@ def test_cost_is_what_the_engine_does(length: int) -> None:
 @pytest.mark.gpu
 @each
 def test_the_reference_passes_on_a_gpu(exercise: Exercise, tmp_path) -> None:  # noqa: ANN001
-    from nanoinfer.course.checking import Workers, check_exercise
+    from nanoinfer.course.checking import check_exercise
+    from nanoinfer.course.running import Workers
 
     path = tmp_path / exercise.file
     source = sources.submission(exercise.function, sources.function_source(exercise.function), exercise.name)

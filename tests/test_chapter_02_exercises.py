@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import json
 import re
-from collections.abc import Sequence
+import tokenize
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
@@ -13,10 +15,13 @@ import torch
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import ModelConfig
-from nanoinfer.course import chapters, predicting, quizzing, sources
+from nanoinfer.course import chapters, measuring, predicting, quizzing, sources, strength, stubs
 from nanoinfer.course.cases import Case
+from nanoinfer.course.checking import check_exercise
 from nanoinfer.course.exercise import Exercise
-from nanoinfer.course.outcomes import local
+from nanoinfer.course.mistakes import Tells
+from nanoinfer.course.outcomes import Returned, local
+from nanoinfer.course.running import Workers
 from nanoinfer.course.swapping import has_place, swapped
 from nanoinfer.dense import DenseCache
 from nanoinfer.model import GPT2
@@ -27,6 +32,7 @@ from .conftest import STD, prompts_of
 
 CHAPTER = chapters.chapter(2)
 EXERCISES = chapters.exercises(CHAPTER)
+STORED = json.loads(measuring.stored(CHAPTER).read_text(encoding="utf-8"))
 PLACED = [one for one in EXERCISES if has_place(one)]
 CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=300, vocab_size=211)
 PARAMS = [SamplingParams(max_tokens=n, temperature=0, ignore_eos=True) for n in (9, 3, 6, 4, 7)]  # not all at once
@@ -44,6 +50,90 @@ def generated(model: GPT2, chunk: int | None = None, rows: int = 2) -> list[tupl
     told = llm.generate(PROMPTS, PARAMS)
     prove_tokens(llm.forward_logits, told, PARAMS)
     return [row.token_ids for row in told]
+
+
+each = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: one.id)
+
+
+class TestStrength:
+    @each
+    def test_is_as_stored(self, exercise: Exercise) -> None:
+        """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the file says."""
+        result = strength.measure(exercise)
+        assert result.problems == []
+        (stored,) = (one for one in STORED["exercises"] if one["id"] == exercise.id)
+        assert json.loads(json.dumps(result.to_json())) == stored
+
+    def test_the_three_figures_are_the_sums(self) -> None:
+        for name, verb in measuring.FIGURES.items():
+            for key in (verb, "of"):
+                assert STORED[name][key] == sum(one[name][key] for one in STORED["exercises"])
+            assert STORED[name][verb] == STORED[name]["of"]  # all, as demanded
+        assert [one["id"] for one in STORED["exercises"]] == [one.id for one in EXERCISES]
+
+    @each
+    def test_no_two_checks_have_the_same_input(self, exercise: Exercise) -> None:
+        seen = set()
+        for check in exercise.checks:
+            for at in range(check.cases):
+                asked = exercise.call(check, Case(f"course/{check.name}/{at}"))
+                shown = repr([a.tolist() if isinstance(a, torch.Tensor) else a for a in asked.args if not callable(a)])
+                assert (shown, check.part) not in seen
+                seen.add((shown, check.part))
+
+    @pytest.mark.gpu
+    @each
+    def test_the_reference_passes_on_a_gpu(self, exercise: Exercise, tmp_path: Path) -> None:
+        path = tmp_path / exercise.file
+        source = sources.submission(exercise.function, sources.function_source(exercise.function), exercise.name)
+        path.write_text(source, encoding="utf-8")
+        with Workers("cuda") as workers:
+            result = check_exercise(exercise, path, workers.take, device="cuda")
+        assert result.status == "passed", result
+
+
+class TestStubsAndHints:
+    @each
+    def test_the_stub_has_signature_and_example(self, exercise: Exercise) -> None:
+        source = stubs.stub(exercise, CHAPTER)
+        (mine,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+        (theirs,) = ast.parse(sources.function_source(exercise.function)).body
+        assert isinstance(theirs, ast.FunctionDef)
+        assert ast.dump(mine.args) == ast.dump(theirs.args)
+        assert ast.get_docstring(mine) == ast.get_docstring(theirs)
+        assert f'NotImplementedError("{exercise.mark} ' in source
+        assert max(map(len, source.splitlines())) <= 120
+        outcome = local(exercise.function, exercise.example())
+        assert isinstance(outcome, Returned)
+        assert f"-> {stubs.literal(outcome.value)}" in source
+
+    @each
+    def test_hints_do_not_contain_the_solution(self, exercise: Exercise) -> None:
+        """No run of six words or signs of a right answer stands in a hint."""
+        answers = [sources.function_source(exercise.function)]
+        answers += [sources.answer_source(exercise, right) for right in exercise.right]
+        runs = {run for source in answers for run in runs_of(_code(source))}
+        assert len(exercise.spec.hints) == 3
+        for hint in exercise.spec.hints:
+            assert not runs & set(runs_of(WORD.findall(hint))), hint
+
+    def test_the_measure_of_hints_would_notice(self) -> None:
+        runs = set(runs_of(_code(sources.function_source(chapters.exercise("2.4").function))))
+        assert runs & set(runs_of(WORD.findall("try counted = real.cumsum(1) first")))
+
+
+WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|[^\s\w]")
+
+
+def runs_of(words: list[str], length: int = 6) -> list[tuple[str, ...]]:
+    """All runs of so many words that stand one behind the other."""
+    return [tuple(words[at : at + length]) for at in range(len(words) - length + 1)]
+
+
+def _code(source: str) -> list[str]:
+    """Names, numbers and signs of code, without comments and docstrings."""
+    kinds = (tokenize.NAME, tokenize.NUMBER, tokenize.OP)
+    return [t.string for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type in kinds]
 
 
 class TestPlaces:
@@ -92,10 +182,10 @@ class TestPlaces:
         self, model: GPT2, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         exercise = chapters.exercise("2.6")
-        needed = DenseCache.bytes(CONFIG, 2, 26, torch.float32)
+        needed = DenseCache.bytes(CONFIG, 2, 23, torch.float32)
         for free, fits in ((needed, True), (needed - 1, False)):
             monkeypatch.setattr("nanoinfer.memories.free_memory", lambda device, free=free: free)
-            refused = pytest.raises(ValueError, match="2 rows and 26 tokens takes") if not fits else nullcontext()
+            refused = pytest.raises(ValueError, match="2 rows and 23 tokens takes") if not fits else nullcontext()
             with swapped(exercise, exercise.function), refused:
                 generated(model)
 
@@ -126,12 +216,14 @@ class TestEditions:
             assert not rejected(sources.answer_function(plain, right)), right.name
         for wrong in exercise.real_wrong:
             assert rejected(sources.answer_function(plain, wrong)), wrong.name
+        assert all(len(found) == 3 for found in Tells(exercise, "course").found.values())
 
     @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: one.id)
     def test_no_edition_is_told_in_the_text(self, exercise: Exercise) -> None:
         text = (CHAPTER.folder / "README.md").read_text(encoding="utf-8")
         for edition in exercise.editions:
             assert edition.says not in text
+            assert edition.name not in text
 
 
 class TestBank:
@@ -159,16 +251,6 @@ class TestBank:
             assert wrong.says.endswith("."), wrong.name
             assert len(wrong.origin) > 10, wrong.name
         assert len({wrong.says for wrong in exercise.wrong}) == len(exercise.wrong)
-
-    def test_the_strength_that_is_stored_is_of_these(self) -> None:
-        stored = json.loads((CHAPTER.exercises / "strength.json").read_text(encoding="utf-8"))
-        assert [one["id"] for one in stored["exercises"]] == [one.id for one in EXERCISES]
-        for told, exercise in zip(stored["exercises"], EXERCISES, strict=True):
-            assert set(told["matrix"]) == {wrong.name for wrong in exercise.real_wrong}
-            checks = {check.name for check in exercise.checks}
-            assert all(set(rejecting) <= checks and rejecting for rejecting in told["matrix"].values())
-        for figure, verb in (("wrong_answers", "caught"), ("mutants", "killed"), ("correct_variants", "passed")):
-            assert stored[figure][verb] == stored[figure]["of"]
 
 
 class TestWhatStandsBesides:
@@ -210,18 +292,6 @@ class TestWhatStandsBesides:
             told = re.search(rf"\*\*{re.escape(exercise.id)}\*\* (.+?)(?=\n\n|\Z)", oral, re.S)
             assert told, exercise.id
             assert told[1].count("?") + len(re.findall(r"\b(?:Read me|Show)\b", told[1])) >= 3, exercise.id
-
-    def test_hints_do_not_hold_the_answer(self) -> None:
-        """No line of a reference, and no call of it with its arguments, stands in a hint."""
-        for exercise in EXERCISES:
-            hints = _plain("\n".join(exercise.spec.hints))
-            for line in sources.function_source(exercise.function).split('"""')[-1].splitlines():
-                code = _plain(line.split("#")[0])
-                assert len(code) < 8 or code not in hints, (exercise.id, line)
-
-
-def _plain(text: str | Sequence[str]) -> str:
-    return re.sub(r"\s+", "", str(text))
 
 
 def test_notebook_breaks_with_mistakes_of_the_bank() -> None:

@@ -13,9 +13,9 @@ import torch
 
 from nanoinfer.course import chapters
 from nanoinfer.course.cases import call
-from nanoinfer.course.checking import refused
 from nanoinfer.course.client import Loaded, Refuse, Worker
 from nanoinfer.course.outcomes import Crashed, Foreign, Hung, Outcome, Raised, Refused, Returned
+from nanoinfer.course.running import refused
 from tests.course_samples import Keep
 
 

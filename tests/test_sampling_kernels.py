@@ -158,7 +158,8 @@ def difficult(name: str) -> Tensor:
         "all equal": torch.full_like(x, 3.0), "equal to zero": torch.zeros_like(x), "in steps of 1": x.round(),
         "in steps of 0.1": (x * 10).round() / 10, "mostly -inf": masked, "one id": alone, "three huge ids": few,
         "+inf": infinite, "near the limits": x * 1e37, "denormal": x * 1e-40, "all -inf": torch.full_like(x, -INF),
-        "ends": ends, "negative": x - 500, "ascending": x.sort(-1).values, "descending": x.sort(-1, descending=True).values,
+        "ends": ends, "negative": x - 500, "ascending": x.sort(-1).values,
+        "descending": x.sort(-1, descending=True).values,
     }[name]  # fmt: skip
 
 
@@ -179,6 +180,16 @@ def test_difficult_rows(name: str) -> None:
 def test_more_ties_than_a_list_has_room_for() -> None:
     """All of them are kept, and the noise decides among all."""
     check(torch.full((12, 2 * V), 3.0), mixed([(0.7, 50, 0.9), (0.7, 0, 0.9), (1.3, 50, 1.0)], copies=4))
+
+
+@here
+def test_equal_scores_go_to_the_lowest_id_in_a_list_too() -> None:
+    """Noise is lost in logits of 1e20. A list is not in the order of ids: here the lowest stands last of 3,001."""
+    logits = logits_of(1, 30_000)
+    for start in range(8192, 30_000, 8192)[:3]:
+        logits[:, start : start + 1000] = 1e20
+    logits[:, 5000] = 1e20
+    assert check(logits, rows_of(1, 0.7, 50)).tolist() == [5000]
 
 
 @here

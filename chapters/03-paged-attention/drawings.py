@@ -53,7 +53,9 @@ def pool() -> Drawing:
             x, y = 0.2 + 3.95 * (block % 4), 4.25 + 1.42 * (block // 4)
             row = owner[block][0] if block in owner else None
             box(ax, (x, y), (3.75, 1.2), colors[row] if row is not None else None, theme)
-            label = f"{block}: nobody's" if block == 0 else f"{block}: row {row}" if row is not None else f"{block}: free"
+            label = (
+                f"{block}: nobody's" if block == 0 else f"{block}: row {row}" if row is not None else f"{block}: free"
+            )
             ax.text(x + 0.12, y + 0.3, label, fontsize=9, va="center", color=theme.muted)
             for at, name in enumerate(inside.get(block, ())):
                 ax.text(x + 0.12 + 0.9 * at, y + 0.82, name, fontsize=8, va="center")
@@ -61,8 +63,8 @@ def pool() -> Drawing:
 
     told = "; ".join(f"row {row}: {', '.join(map(str, table))}" for row, table in enumerate(held.tables))
     alt = (
-        f"Three tables above a pool of {run.BLOCKS} blocks of {run.BLOCK} tokens. The rows' blocks in the order of their "
-        f"texts are {told}. In the pool they lie mixed; block 0 is nobody's, and blocks {len(owner) + 1} to "
+        f"Three tables above a pool of {run.BLOCKS} blocks of {run.BLOCK} tokens. The rows' blocks in the order of "
+        f"their texts are {told}. In the pool they lie mixed; block 0 is nobody's, and blocks {len(owner) + 1} to "
         f"{run.BLOCKS - 1} are free."
     )
     rows = tuple((str(b), f"row {owner[b][0]}", " ".join(inside[b])) for b in sorted(owner))

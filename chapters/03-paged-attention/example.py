@@ -51,7 +51,8 @@ def slots() -> None:
     for at in (2, 3, 4, 5, 8):
         block = held.tables[0][at // run.BLOCK]
         place = at % run.BLOCK
-        print(f"{at:>8}  {run.word(held.texts[0][at]):10} {at // run.BLOCK:>19}  {block:>5}  {place:>5}  {block * run.BLOCK + place:>4}")
+        name, slot = run.word(held.texts[0][at]), block * run.BLOCK + place
+        print(f"{at:>8}  {name:10} {at // run.BLOCK:>19}  {block:>5}  {place:>5}  {slot:>4}")
 
 
 def neighbours() -> None:
@@ -83,10 +84,15 @@ def minus_one() -> None:
     """Slots of a ragged step, with padding at slot 0 and at slot -1."""
     positions, last = torch.arange(5).expand(2, 5), torch.tensor([4, 1])
     tables = torch.tensor([[3, 5], [7, 0]])
-    for name, function in (("padding to slot 0", bank.reference("3.2")), ("padding to -1", bank.wrong("3.2", "minus-one"))):
+    for name, function in (
+        ("padding to slot 0", bank.reference("3.2")),
+        ("padding to -1", bank.wrong("3.2", "minus-one")),
+    ):
         found = function(tables, positions, last, run.BLOCK)
         print(f"{name:18} row 0: {found[0].tolist()}   row 1: {found[1].tolist()}")
-    print(f"slot -1 is place {-1 % run.BLOCK} of block {-1 // run.BLOCK}: in Python and in PyTorch, the last of the pool")
+    print(
+        f"slot -1 is place {-1 % run.BLOCK} of block {-1 // run.BLOCK}: in Python and in PyTorch, the last of the pool"
+    )
 
 
 def promises() -> None:
@@ -141,11 +147,14 @@ def online() -> None:
     top, total, acc = -math.inf, 0.0, 0.0
     for at in range(0, len(scores), run.BLOCK):
         page, held = scores[at : at + run.BLOCK], channel[at : at + run.BLOCK]
-        print(f"page {at // run.BLOCK}: scores {' '.join(f'{s:5.2f}' for s in page)}   values {' '.join(f'{v:5.2f}' for v in held)}")
+        shown = [" ".join(f"{number:5.2f}" for number in numbers) for numbers in (page, held)]
+        print(f"page {at // run.BLOCK}: scores {shown[0]}   values {shown[1]}")
         higher = max(top, *page)
         rescale = math.exp(top - higher)
         weights = [math.exp(s - higher) for s in page]
-        print(f"        maximum {top:5.2f} -> {higher:5.2f}   what is kept counts exp({top - higher:.2f}) = {rescale:.3f}")
+        print(
+            f"        maximum {top:5.2f} -> {higher:5.2f}   what is kept counts exp({top - higher:.2f}) = {rescale:.3f}"
+        )
         total = total * rescale + sum(weights)
         acc = acc * rescale + sum(w * v for w, v in zip(weights, held, strict=True))
         top = higher
@@ -168,7 +177,8 @@ def not_rescaled() -> None:
     print(f"partial sums just added   {float(acc / total):6.3f}")
     print(f"mean of the pages         {sum(means) / len(means):6.3f}   of {', '.join(f'{m:.3f}' for m in means)}")
     large = torch.tensor([90.0, 91.0])
-    print(f"exp of scores 90 and 91   {large.exp().tolist()} in float32; relative to the highest {(large - 91).exp().tolist()[0]:.3f} and 1.0")
+    shifted = " and ".join(f"{e:.3f}" for e in (large - 91).exp().tolist())
+    print(f"exp of scores 90 and 91   {large.exp().tolist()} in float32; relative to the highest {shifted}")
 
 
 def masks() -> None:
@@ -204,11 +214,13 @@ def joined() -> None:
         weights = (s - s.max()).exp()
         parts.append((float(s.max()), float(weights.sum()), float(weights @ v), len(s)))
     for at, (top, total, acc, count) in enumerate(parts):
-        print(f"part {at}: {count} tokens   maximum {top:.2f}   sum {total:.3f}   weighted values {acc:.3f}   alone {acc / total:.3f}")
+        sums = f"maximum {top:.2f}   sum {total:.3f}   weighted values {acc:.3f}"
+        print(f"part {at}: {count} tokens   {sums}   alone {acc / total:.3f}")
     highest = max(top for top, *_ in parts)
     shares = [math.exp(top - highest) for top, *_ in parts]
     acc, total = (sum(s * p[i] for s, p in zip(shares, parts, strict=True)) for i in (2, 1))
-    print(f"scaled by exp(maximum - {highest:.2f}) = {', '.join(f'{s:.3f}' for s in shares)}, then added: {acc / total:.3f}")
+    told = ", ".join(f"{s:.3f}" for s in shares)
+    print(f"scaled by exp(maximum - {highest:.2f}) = {told}, then added: {acc / total:.3f}")
     print(f"averaged: {sum(p[2] / p[1] for p in parts) / 2:.3f}   weighed by their tokens: "
           f"{sum(p[3] * p[2] / p[1] for p in parts) / len(scores):.3f}")  # fmt: skip
 

@@ -35,7 +35,9 @@ def launch(kernel: Any, q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tenso
     for name, tensor, (own, _) in zip(("q", "k_pool", "v_pool", "tables", "lengths"), given, buffers, strict=False):
         if not torch.equal(own.nan_to_num(99.0), tensor.nan_to_num(99.0)):
             raise ValueError(f"the kernel changed {name}, which it is to read")
-    if not all(bool(zone.isnan().all() if zone.is_floating_point() else (zone == 0).all()) for _, z in buffers for zone in z):
+    if not all(
+        bool(zone.isnan().all() if zone.is_floating_point() else (zone == 0).all()) for _, z in buffers for zone in z
+    ):
         raise ValueError("the kernel wrote outside of its buffers")
     return buffers[-1][0]
 

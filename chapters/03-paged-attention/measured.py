@@ -1,7 +1,7 @@
 """Chapter 3's numbers out of results files: the kernel alone, the caches' waste, and tables of both.
 
-Made by `python -m bench kernels`, `memory` and `recompiles`, each with `--out bench/results/h200-NAME.json`; the text is
-filled anew by `python -m bench prose`.
+Made by `python -m bench kernels`, `memory` and `recompiles`, each with `--out bench/results/h200-NAME.json`; the text
+is filled anew by `python -m bench prose`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def split_times() -> None:
     """The kernel over a context of 1024 by the number of splits; a star where the engine's choice is."""
     times = [t for t in kernels().times if t.context == 1024 and t.arm.startswith("paged, block 16")]
     counts = sorted({splits_of(t) for t in times})
-    print(f"{'rows':>5}{'programs, not split':>21}" + "".join(f"{f'{n} splits' if n > 1 else 'not split':>13}" for n in counts))
+    print(
+        f"{'rows':>5}{'programs, not split':>21}"
+        + "".join(f"{f'{n} splits' if n > 1 else 'not split':>13}" for n in counts)
+    )
     for batch in sorted({t.batch for t in times}):
         cells = []
         for count in counts:
@@ -73,12 +76,14 @@ def splits_of(time: KernelTime) -> int:
 def byte_times() -> None:
     """What keys and values are, how long the device's own copy would take for them, and what the kernel takes."""
     report = kernels()
-    print(f"{'rows':>5}{'context':>9}{'keys and values':>17}{'the bytes alone':>17}{'the kernel':>12}{'share':>8}{'SDPA, dense':>13}")
+    columns = f"{'keys and values':>17}{'the bytes alone':>17}{'the kernel':>12}{'share':>8}{'SDPA, dense':>13}"
+    print(f"{'rows':>5}{'context':>9}{columns}")
     for t in sorted((t for t in report.times if t.chosen), key=lambda t: (t.batch, t.context)):
         number = 2 * t.batch * t.context * HEADS * HEAD_SIZE * BYTES
         dense = time_of(t.batch, t.context, "sdpa").seconds.median
         cells = (size(number), seconds(number / report.copy_bytes_per_s), seconds(t.seconds.median))
-        print(f"{t.batch:>5}{t.context:>9}{cells[0]:>17}{cells[1]:>17}{cells[2]:>12}{share(t.bytes_share):>8}{seconds(dense):>13}")
+        kernel, alone = f"{cells[2]:>12}{share(t.bytes_share):>8}", seconds(dense)
+        print(f"{t.batch:>5}{t.context:>9}{cells[0]:>17}{cells[1]:>17}{kernel}{alone:>13}")
 
 
 def waste_table() -> None:

@@ -1,4 +1,4 @@
-"""GPT-2 with a paged KV cache: chapter 3 in one file. Needs torch and tiktoken, nothing else. What is new: table, free."""
+"""GPT-2 with a paged KV cache: chapter 3 in one file. Needs torch and tiktoken. What is new: `table` and `free`."""
 
 import base64
 import json
@@ -47,7 +47,7 @@ def step(new: list[int], at: int, table: list[int], pool: torch.Tensor, w: dict[
 
 
 def generate(rows: list[list[int]], n: int, blocks: int, w: dict[str, torch.Tensor], shape: dict[str, int]) -> int:
-    """Append n tokens at most to each row, a token a row in turn; all share `blocks` blocks. The most that were in use."""
+    """Append up to n tokens to each row, all in one pool, a token a row in turn; the most blocks that were in use."""
     L, H, C = shape["n_layer"], shape["n_head"], shape["n_embd"]
     pool, free = torch.zeros(2, L, blocks, H, BLOCK, C // H), list(range(blocks))
     tables, fed, most = [[] for _ in rows], [0] * len(rows), 0  # each row's blocks, and its tokens in the pool

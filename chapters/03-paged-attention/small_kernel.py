@@ -12,7 +12,9 @@ from torch import Tensor
 
 
 @triton.jit
-def attend_kernel(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
+def attend_kernel(
+    q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
+):
     """Program (b, h) reads the pages of row b, and of each its head's part."""
     row, head, d = tl.program_id(0), tl.program_id(1), tl.arange(0, D)
     query = tl.load(q + (row * H + head) * D + d).to(tl.float32) * D**-0.5  # (D,)
@@ -35,8 +37,6 @@ def attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: T
     Pools (pages, H, BLOCK, D), tables (B, width) int32. D must be a power of two, and a row of length 0 gives zeros.
     """
     B, H, D = q.shape
-    q, out = q.contiguous(), torch.empty_like(q)
-    attend_kernel[(B, H)](
-        q, k_pool, v_pool, tables, lengths, out, tables.shape[1], H=H, D=D, BLOCK=k_pool.shape[2]
-    )
+    q, tables, out = q.contiguous(), tables.contiguous(), torch.empty(B, H, D, dtype=q.dtype, device=q.device)
+    attend_kernel[(B, H)](q, k_pool, v_pool, tables, lengths, out, tables.shape[1], H=H, D=D, BLOCK=k_pool.shape[2])
     return out

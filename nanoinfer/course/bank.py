@@ -31,8 +31,8 @@ def origin(id: str, name: str) -> str:
 
 
 def reference(id: str) -> Function:
-    """The right answer, a function of the exercise's signature."""
-    return chapters.exercise(id).function
+    """The right answer, a function of the exercise's signature; a kernel as the engine launches it."""
+    return sources.reference_function(chapters.exercise(id))
 
 
 def wrong(id: str, name: str) -> Function:

@@ -42,13 +42,16 @@ class Case:
     """A seeded source of sizes and numbers.
 
     sizes: sizes wanted by the shrinker, by name. simple: floats are small whole numbers, easy to follow by hand.
-    drawn: name, lowest and drawn value of every size, for the shrinker.
+    zeros: floats that the shrinker wants to be zeros, by name. drawn: name, lowest and drawn value of every size, and
+    floats_drawn: names of all floats that were, both for the shrinker.
     """
 
     seed: str
     sizes: Mapping[str, int] = field(default_factory=dict)
     simple: bool = False
+    zeros: frozenset[str] = frozenset()
     drawn: dict[str, tuple[int, int]] = field(default_factory=dict)
+    floats_drawn: dict[str, None] = field(default_factory=dict)
 
     def size(self, name: str, low: int, high: int) -> int:
         """A whole number from low to high, that the shrinker may make smaller."""
@@ -67,6 +70,9 @@ class Case:
     def floats(self, name: str, *shape: int, scale: float = 1.0) -> Tensor:
         """float32 from a normal distribution; small whole numbers in a simple case."""
         generator = self._generator(name)
+        self.floats_drawn[name] = None
+        if name in self.zeros:
+            return torch.zeros(shape)
         if self.simple:
             return torch.randint(-2, 3, shape, generator=generator).float()
         return torch.randn(shape, generator=generator) * scale

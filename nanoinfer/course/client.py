@@ -82,6 +82,7 @@ class Worker:
         self._printed = ""
         self._ready, self._dead = False, False
         self.seen = Seen()
+        self.asked: set[int] = set()  # which of the functions that the last call was lent it asked for, by number
         for target in (self._read, self._drain):
             threading.Thread(target=target, daemon=True).start()
 
@@ -90,16 +91,21 @@ class Worker:
         return not self._dead
 
     def load(
-        self, path: Path, function: str, refuse: Refuse = NOTHING, launcher: Path | None = None
+        self,
+        path: Path,
+        function: str,
+        refuse: Refuse = NOTHING,
+        launcher: Path | None = None,
+        traced: bool = True,
     ) -> Loaded | Outcome | None:
         """Run the learner's file; None where it has no such function.
 
-        launcher: of a kernel, the file that launches it.
+        launcher: of a kernel, the file that launches it. traced: whether it is told which lines of a kernel ran.
         """
         self.seen, self._printed = Seen(), ""
         asked: dict[str, Any] = {"op": "load", "path": str(path), "function": function, "package": self._package}
         asked |= {"refuse": refuse.functions, "answers": refuse.files}
-        asked |= {"launcher": str(launcher) if launcher else "", "compiling": self.compiling}
+        asked |= {"launcher": str(launcher) if launcher else "", "compiling": self.compiling, "traced": traced}
         reply = self._ask(asked, [], LOAD_LIMIT_S, ())
         if not isinstance(reply, tuple):
             return reply
@@ -110,7 +116,7 @@ class Worker:
 
     def call(self, asked: Call, limit_s: float) -> Outcome:
         """The outcome of one call of the loaded function."""
-        packer = wire.Packer()
+        packer, self.asked = wire.Packer(), set()
         header: dict[str, Any] = {"op": "call", "args": packer.pack(list(asked.args))}
         reply = self._ask(header, packer.bodies, limit_s, packer.functions)
         if not isinstance(reply, tuple):
@@ -183,6 +189,7 @@ class Worker:
     ) -> tuple[dict[str, Any], list[bytes]]:
         args = wire.Unpacker(body).unpack(asked["args"])
         try:
+            self.asked.add(asked["function"])
             value = functions[asked["function"]](*args)
         except Exception as error:
             return {"op": "raised", "message": str(error)[:600]}, []

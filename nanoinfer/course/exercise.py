@@ -209,8 +209,13 @@ class Exercise:
 
     @property
     def mark(self) -> str:
-        """What the untouched stub raises begins with this."""
+        """Chapter and number as messages have them: ch01.ex4."""
         return f"ch{self.chapter:02d}.ex{self.number}"
+
+    @property
+    def undone(self) -> str:
+        """What the untouched stub raises."""
+        return f"{self.mark} {self.name}: {self.spec.title[:1].lower()}{self.spec.title[1:]}"
 
     @property
     def real_wrong(self) -> tuple[Wrong, ...]:

@@ -59,7 +59,7 @@ def matrix_lines(result: Strength, checks: Sequence[str]) -> list[str]:
         lines.append(f"  {name:<{width}}  " + " ".join("x" if check in rejected else "." for check in checks))
     lines.append(
         f"  mutants {result.killed} of {result.mutants} killed, {result.equivalent} no mistakes; correct variants "
-        f"{sum(result.right.values())} of {len(result.right)} passed; {len(result.lessons)} lessons"
+        f"{sum(result.right.values())} of {len(result.right)} passed; lessons {len(result.lessons)}"
     )
     return lines
 

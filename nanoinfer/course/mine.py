@@ -19,9 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 from nanoinfer.course import kernels
 from nanoinfer.course.chapters import chapters, run_file
-from nanoinfer.course.checking import Workers, check_exercise
+from nanoinfer.course.checking import check_exercise
 from nanoinfer.course.exercise import Exercise, Function
 from nanoinfer.course.folder import Folder
+from nanoinfer.course.running import Workers
 from nanoinfer.course.stubs import stub
 from nanoinfer.course.swapping import has_place, swapped
 

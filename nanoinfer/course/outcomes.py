@@ -145,7 +145,7 @@ def _tensors(expected: Tensor, got: Tensor, tolerance: float, axes: Sequence[str
 def told(outcome: Outcome) -> str:
     """An outcome in a few words."""
     if isinstance(outcome, Returned):
-        return show(outcome.value) if outcome.value is not None else "it returned without an error"
+        return show(outcome.value) if outcome.value is not None else "no error"
     if isinstance(outcome, Raised):
         message = f": {outcome.message}" if outcome.message else ""
         return f"{outcome.kind}{message}" + (f" ({outcome.where})" if outcome.where else "")
@@ -157,6 +157,8 @@ def told(outcome: Outcome) -> str:
 def show(value: Any) -> str:  # noqa: PLR0911  one for each kind of value
     """A value as a message prints it: numbers with six digits, large tensors by their shape."""
     if isinstance(value, Tensor):
+        if value.numel() > 1 and not bool(value.any()):
+            return f"zeros of shape {tuple(value.shape)}"
         if value.numel() > SHOWN:
             return f"{_dtype(value)} of shape {tuple(value.shape)}"
         return show(value.tolist())

@@ -30,9 +30,8 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -
     elif result.mistake_sought and result.status == "failed":
         yield from _indented("This is none of the known mistakes.")
     if failed:
-        yield from _indented(
-            f'Read: {chapter.text}, "{exercise.spec.section}". A hint: nanoinfer course hint {result.id}'
-        )
+        read = f"Read: {chapter.text}, section {exercise.spec.section}."
+        yield from _indented(f"{read} A hint: nanoinfer course hint {result.id}")
         yield from _printed(result.printed)
     elif result.status == "not begun":
         yield from _indented(f"{result.file} is the stub as it came")

@@ -9,12 +9,13 @@ from contextlib import ExitStack
 import torch
 
 from nanoinfer.course.chapters import Chapter
-from nanoinfer.course.checking import Workers, check_exercise
+from nanoinfer.course.checking import check_exercise
 from nanoinfer.course.exercise import Exercise
 from nanoinfer.course.folder import Folder, Tries
 from nanoinfer.course.predicting import calibration
 from nanoinfer.course.records import ExerciseResult
 from nanoinfer.course.report import Line
+from nanoinfer.course.running import Workers
 
 NAMED_FROM = 2  # the failing try from which on a known mistake is named
 

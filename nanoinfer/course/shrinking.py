@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from nanoinfer.course.cases import Case
 
-TRIES = 60  # calls of the solution at most
+TRIES = 100  # calls of the solution at most
 OTHER_SEEDS = 6
 
+Fails = Callable[[Case], bool]
 
-def smallest(case: Case, fails: Callable[[Case], bool]) -> Case:
+
+def smallest(case: Case, fails: Fails) -> Case:
     """The smallest case found on which `fails` still holds; `case` itself, which fails, where there is none."""
     left = TRIES
 
@@ -19,31 +22,43 @@ def smallest(case: Case, fails: Callable[[Case], bool]) -> Case:
         left -= 1
         return left >= 0 and fails(candidate)
 
-    best = case
+    best = _lowest(case, still)
+    if best is None:
+        best = _fewer(_simple(case, still), dict(case.drawn), still)
+    return best if best is case else _fewer_numbers(best, still)
+
+
+def _lowest(case: Case, still: Fails) -> Case | None:
+    """All sizes at their lowest: where that shows it, nothing has fewer numbers."""
     least = {name: low for name, (low, _) in case.drawn.items()}
-    for other in range(OTHER_SEEDS):  # all sizes at their lowest: where that shows it, nothing is smaller
-        candidate = Case(f"{case.seed}/small {other}" if other else case.seed, least, simple=True)
-        if still(candidate):
-            return candidate
-    for seed in [case.seed, *(f"{case.seed}/simple {other}" for other in range(2))]:
-        candidate = Case(seed, {name: value for name, (_, value) in case.drawn.items()}, simple=True)
-        if still(candidate):
-            best = candidate
-            break
-    return _fewer(best, dict(case.drawn), still)
+    seeds = [case.seed, *(f"{case.seed}/small {other}" for other in range(1, OTHER_SEEDS))]
+    return next((one for seed in seeds if still(one := Case(seed, least, simple=True))), None)
 
 
-def _fewer(best: Case, drawn: dict[str, tuple[int, int]], still: Callable[[Case], bool]) -> Case:
+def _simple(case: Case, still: Fails) -> Case:
+    """The same sizes with small whole numbers, where these show it as well."""
+    sizes = {name: value for name, (_, value) in case.drawn.items()}
+    seeds = [case.seed, *(f"{case.seed}/simple {other}" for other in range(2))]
+    return next((one for seed in seeds if still(one := Case(seed, sizes, simple=True))), case)
+
+
+def _fewer(best: Case, drawn: dict[str, tuple[int, int]], still: Fails) -> Case:
     """One size after the other, as small as it may become while it still fails."""
     for name, (low, value) in drawn.items():
         for size in range(low, value):
             sizes = {n: v for n, (_, v) in drawn.items()} | dict(best.sizes) | {name: size}
-            found = next((c for c in _seeds(best, sizes) if still(c)), None)
+            seeds = (best.seed, f"{best.seed}/again")
+            found = next((one for seed in seeds if still(one := Case(seed, sizes, best.simple))), None)
             if found is not None:
                 best = found
                 break
     return best
 
 
-def _seeds(best: Case, sizes: dict[str, int]) -> list[Case]:
-    return [Case(seed, sizes, best.simple) for seed in (best.seed, f"{best.seed}/again")]
+def _fewer_numbers(best: Case, still: Fails) -> Case:
+    """Zeros in place of whatever does not matter."""
+    for name in list(best.floats_drawn):
+        candidate = replace(best, zeros=best.zeros | {name}, drawn={}, floats_drawn={})
+        if still(candidate):
+            best = candidate
+    return best

@@ -38,14 +38,24 @@ def whole_file(exercise: Exercise, function: Function, source: str) -> str:
 def answer_function(exercise: Exercise, answer: Wrong | Right) -> Function:
     """A wrong answer or a correct variant as a function of this process; a kernel as the engine launches it."""
     if exercise.spec.kernel is not None:
-        source, title = answer_source(exercise, answer), f"{exercise.id} {answer.name}"
-        return kernels.in_engine(exercise, lambda: kernels.from_source(source, exercise.name, title))
+        return _kernel(exercise, answer_source(exercise, answer), answer.name)
     if not isinstance(answer.answer, tuple):
         return answer.answer
     space: dict[str, Any] = {"__name__": "answer"}
     exec(compile(answer_source(exercise, answer), f"<{exercise.id} {answer.name}>", "exec"), space)
     function: Function = space[exercise.name]
     return function
+
+
+def reference_function(exercise: Exercise) -> Function:
+    """The right answer as a function of this process; a kernel as the engine launches it."""
+    if exercise.spec.kernel is None:
+        return exercise.function
+    return _kernel(exercise, whole_file(exercise, exercise.function, function_source(exercise.function)), "reference")
+
+
+def _kernel(exercise: Exercise, source: str, name: str) -> Function:
+    return kernels.in_engine(exercise, lambda: kernels.from_source(source, exercise.name, f"{exercise.id} {name}"))
 
 
 def function_source(function: Function) -> str:

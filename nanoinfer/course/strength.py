@@ -17,12 +17,13 @@ from typing import Any
 
 from nanoinfer.course import chapters, mutants, sources, stubs
 from nanoinfer.course.cases import Case
-from nanoinfer.course.checking import SEED, Runner, kernel_solver, status_of
+from nanoinfer.course.checking import SEED, status_of
 from nanoinfer.course.client import Worker
 from nanoinfer.course.exercise import Check, Exercise, Right, Wrong
 from nanoinfer.course.mistakes import NEEDED, Solve, Tells
 from nanoinfer.course.outcomes import Outcome, deviation, local
 from nanoinfer.course.records import Status
+from nanoinfer.course.running import Runner, kernel_solver
 
 MUTANT_LIMIT_S = 5.0  # a mutant that loops for ever is killed by this
 

@@ -38,7 +38,7 @@ def imports(exercise: Exercise) -> str:
     lines = ["from __future__ import annotations", ""]
     if "Callable" in signature(exercise):
         lines += ["from collections.abc import Callable", ""]
-    return "\n".join([*lines, *exercise.spec.imports])
+    return "\n".join([*lines, *exercise.spec.imports]).rstrip()
 
 
 def declaration(exercise: Exercise) -> str:
@@ -47,9 +47,8 @@ def declaration(exercise: Exercise) -> str:
     (node,) = ast.parse(source).body
     assert isinstance(node, ast.FunctionDef)
     doc = node.body[0]
-    told = f"{exercise.mark} {exercise.name}: {exercise.spec.title[:1].lower()}{exercise.spec.title[1:]}"
     head = "\n".join([*["@triton.jit"] * bool(exercise.spec.kernel), *source.splitlines()[: doc.end_lineno]])
-    return f'{head}\n    raise NotImplementedError("{told}")\n'
+    return f'{head}\n    raise NotImplementedError("{exercise.undone}")\n'
 
 
 def signature(exercise: Exercise) -> str:

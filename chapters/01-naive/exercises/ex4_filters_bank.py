@@ -74,7 +74,7 @@ WRONG = (
         "lucidrains/x-transformers#184",
     ),
     Wrong.patch(
-        "scores-summed", "The running total is that of the scores.",
+        "scores-summed", "The running total is that of log-probabilities: it is negative, so top_p never cuts.",
         "before = probs.cumsum(-1) - probs",
         "before = descending.log_softmax(-1).cumsum(-1) - descending.log_softmax(-1)",
         "skyzh/tiny-llm#32",

@@ -57,9 +57,9 @@ def swap(mine: Function) -> Iterator[None]:
 
 
 def _example() -> Call:
-    keys = torch.zeros(1, 2, 4, 1, 1)
-    k = torch.tensor([[[[5.0]], [[6.0]], [[7.0]]]])
-    return call(keys, keys.clone(), 0, k, k + 0.5, torch.tensor([[1, 2, 3]]), torch.tensor([1]), torch.tensor([0]))
+    keys = torch.zeros(1, 2, 3, 1, 1)
+    k = torch.tensor([[[[5.0]], [[6.0]]]])
+    return call(keys, keys.clone(), 0, k, k + 0.5, torch.tensor([[1, 2]]), torch.tensor([0]), torch.tensor([0]))
 
 
 EXERCISE = Spec(

@@ -72,8 +72,8 @@ EXERCISE = Spec(
         "Invariant: count the True in a line. It is the query's position plus one, whatever the step is: prefill,\n"
         "chunk or decode. If your count depends on the number of columns, it is a triangle of columns.",
         "Place: it is one comparison of two tensors that broadcast against each other. Slots run along the last\n"
-        "dimension; positions have to be given the shape (B, 1, T, 1). Rounding up is a division that rounds down, of\n"
-        "the negative number.",
+        "dimension; positions keep rows and queries in front of it, and get a dimension of size 1 for the heads, and\n"
+        "one for the slots. Rounding up is a division that rounds down, of the negative number.",
         "Pseudocode:\n"
         "  how many slots: `longest` rounded up to whole multiples, or all of the row if that is fewer\n"
         "  number these slots from 0\n"

@@ -135,7 +135,8 @@ def _same(positions: Tensor, longest: int, multiple: int, slots: int) -> tuple[T
 
 EDITIONS = (
     Edition(
-        "added", "the mask is added to the scores: numbers in place of truths", visible, args=_same, back=_same,
+        "as-numbers", "the mask is numbers that are added to the scores, in place of truths", visible,
+        args=_same, back=_same,
         result=lambda mask, *args: torch.zeros(mask[:, 0].shape).masked_fill(~mask[:, 0], -torch.inf),
         axes=("row", "query", "slot"),
     ),

@@ -171,7 +171,7 @@ def _back(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> tuple[Ten
 
 EDITIONS = (
     Edition(
-        "lengths", "heads stand before tokens and slots, and lengths are given in place of positions", read,
+        "heads-first", "heads stand before tokens and slots, and lengths are given in place of positions", read,
         args=_there, back=_back, result=lambda out, *args: out.transpose(1, 2),
         axes=("row", "head", "column", "channel"),
     ),

@@ -19,7 +19,7 @@ def grow(
     """Every row's blocks, and those left free, once the step to come has room for all that it writes.
 
     owned: each row's blocks, in the order of its text. lengths: each row's tokens, with those that the step is about to
-    write counted already; a row's blocks hold `block_size` tokens each. free: blocks of nobody; the last is taken first,
+    write counted already; a block holds `block_size` tokens. free: blocks of nobody; the last of them is taken first,
     and row 0 takes before row 1. A row that has room takes none, and none that it has is given back or changes its
     place. RuntimeError where a block is needed and none is free.
     """
@@ -38,7 +38,9 @@ def swap(mine: Function) -> Iterator[None]:
 
     def grow_rows(self: Any, lengths: Sequence[int]) -> None:
         before = self._owned[: len(lengths)]
-        after, free = mine([list(blocks) for blocks in before], list(lengths), list(self.allocator._free), self.block_size)
+        after, free = mine(
+            [list(blocks) for blocks in before], list(lengths), list(self.allocator._free), self.block_size
+        )
         for row, blocks in enumerate(after):
             self._unclaimed -= len(blocks) - len(before[row])
             self._owned[row] = list(blocks)
@@ -58,8 +60,8 @@ EXERCISE = Spec(
     title="Append to blocks",
     reference=grow,
     task=(
-        "Before each step every row must own the blocks that the step will write into. Give the rows what they lack, and\n"
-        "no more."
+        "Before each step every row must own the blocks that the step will write into. Give the rows what they lack,\n"
+        "and no more."
     ),
     invariants=(
         "afterwards a row of n tokens owns n / block_size blocks, rounded up, or as many as it had, if that is more",
@@ -75,10 +77,11 @@ EXERCISE = Spec(
     refuse=("nanoinfer.paged:PagedCache.grow",),
     swap=swap,
     hints=(
-        "Invariant: after the step, blocks owned times block_size is at least the length, and with one block less it would\n"
-        "not be. Try a length of one block exactly, and of one token more: the newest token is counted in it.",
-        "Place: all that is to be decided is whether a row still lacks a block. A prompt can lack several at once, so that\n"
-        "question is asked again after each block. What a row took before says nothing about where its next block lies.",
+        "Invariant: after the step, blocks owned times block_size is at least the length, and with one block less it\n"
+        "would not be. Try a length of one block exactly, and of one token more: the newest token is counted in it.",
+        "Place: all that is to be decided is whether a row still lacks a block. A prompt can lack several at once,\n"
+        "so that question is asked again after each block. What a row took before says nothing about where its next\n"
+        "block lies.",
         "Pseudocode:\n"
         "  copy what came in\n"
         "  row after row, as long as the blocks it has hold fewer tokens than its text:\n"
@@ -117,7 +120,7 @@ def prompts(case: Case) -> Call:
 
 
 def no_block_free(case: Case) -> Call:
-    """Where blocks run out that is an error, whatever the rows before have taken; where the last one suffices it is none."""
+    """Where blocks run out that is an error, whatever rows before have taken; where the last suffices it is none."""
     size, rows = case.size("block size", 2, 4), case.size("rows", 1, 3)
     asked = _rows(case, [size + 1] * rows, [size] * rows, size, spare=0)
     if case.choice("lacks", (True, False)):

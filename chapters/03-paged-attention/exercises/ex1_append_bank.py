@@ -104,7 +104,7 @@ WRONG = (
     ),
     Wrong(as_the_longest, "the dense cache of chapter 2, which is a rectangle"),
     Wrong(neighbours, "the pages of a contiguous cache; Kwon et al. 2023, section 3, on what it fragments"),
-    Wrong(moved, "Python's own list; vllm-project/vllm#9083: what recomputing a row costs"),
+    Wrong(moved, "Python's own list, which moves when it grows; Kwon et al. 2023, section 3.1: reserved in one piece"),
     Wrong(what_is_there, "vllm-project/vllm#45357: a count that is hoped for; candle-vllm#56"),
     Wrong(by_remainder, "GeeeekExplorer/nano-vllm#240: the test by remainder, taken out of its place in decode"),
     Wrong(gives_back, "an author's own slip: a step that begins anew gives every row another row's keys"),
@@ -164,7 +164,7 @@ def blocks_begun(owned: Rows, lengths: list[int], free: list[int], block_size: i
     """The blocks that are begun, in the order in which they are taken: (row, place in the row's list, block).
 
     owned: each row's blocks, in the order of its text. lengths: each row's tokens, with those that the step is about to
-    write counted already; a row's blocks hold `block_size` tokens each. free: blocks of nobody; the last is taken first,
+    write counted already; a block holds `block_size` tokens. free: blocks of nobody; the last of them is taken first,
     and row 0 takes before row 1. A row that has room takes none. RuntimeError where a block is needed and none is free.
     """
     left, begun = list(free), []

@@ -52,8 +52,8 @@ EXERCISE = Spec(
     title="A slot for every token",
     reference=slot_mapping,
     task=(
-        "A step brings T columns for each of B rows, and every real one of them must be written to the slot that the row's\n"
-        "table gives it. Find the slots, for all layers at once."
+        "A step brings T columns for each of B rows, and every real one of them must be written to the slot that the\n"
+        "row's table gives it. Find the slots, for all layers at once."
     ),
     invariants=(
         "two real tokens never have the same slot",
@@ -69,11 +69,11 @@ EXERCISE = Spec(
     refuse=("nanoinfer.paged:PagedCache.begin",),
     swap=swap,
     hints=(
-        "Invariant: give a row other blocks for the same text, and every one of its slots moves with its block, while the\n"
-        "place within the block stays.",
-        "Place: two numbers come out of a position, which of the row's blocks it is in, and where in it. The first is a\n"
-        "column of the table; one entry a token is picked from each row's own line. Padding is known by columns, not by\n"
-        "positions.",
+        "Invariant: give a row other blocks for the same text, and every one of its slots moves with its block,\n"
+        "while the place within the block stays.",
+        "Place: two numbers come out of a position, which of the row's blocks it is in, and where in it. The first\n"
+        "is a column of the table; one entry a token is picked from each row's own line. Padding is known by\n"
+        "columns, not by positions.",
         "Pseudocode:\n"
         "  for each token, the number of its block among the row's blocks, and look that up in the row's line\n"
         "  go as many slots into the pool as there are before that block, and then to the token's place\n"

@@ -90,7 +90,9 @@ def token_by_token(tables: Tensor, positions: Tensor, last: Tensor, block_size: 
 
 def all_slots_first(tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> Tensor:
     """The slots of each row's whole room are laid out, then picked by position; int32 throughout."""
-    room = (tables[:, :, None] * block_size + torch.arange(block_size, dtype=torch.int32, device=tables.device)).flatten(1)
+    room = (
+        tables[:, :, None] * block_size + torch.arange(block_size, dtype=torch.int32, device=tables.device)
+    ).flatten(1)
     real = F.one_hot(last + 1, positions.shape[1] + 1).flip(1).cumsum(1).flip(1)[:, 1:]
     return room.gather(1, positions) * real.int()
 
@@ -129,7 +131,7 @@ def _pairs(slots: Tensor, tables: Tensor, positions: Tensor, last: Tensor, block
 
 EDITIONS = (
     Edition(
-        "places", "the answer is a pair of block and place for each column, not a slot", places,
+        "block-and-place", "the answer is a pair of block and place for each column, not a slot", places,
         args=lambda *args: args, back=lambda *args: args, result=_pairs, axes=("row", "column", "of the pair"),
     ),
 )  # fmt: skip

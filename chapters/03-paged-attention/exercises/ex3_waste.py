@@ -28,8 +28,8 @@ EXERCISE = Spec(
     title="The waste of both caches",
     reference=waste,
     task=(
-        "Count the bytes that each cache takes and that hold no token's keys or values. The table of the paged cache is\n"
-        "such a thing too."
+        "Count the bytes that each cache takes and that hold no token's keys or values. The table of the paged cache\n"
+        "is such a thing too."
     ),
     invariants=(
         "bytes with a token and bytes without one together are what the cache takes",
@@ -44,11 +44,11 @@ EXERCISE = Spec(
     tolerance=1e-9,
     imports=(),
     hints=(
-        "Invariant: put all rows at a multiple of the block size. Then the paged cache wastes one block and the table,\n"
-        "whatever the lengths are.",
-        "Place: each cache is a number of slots times the bytes of a token; what the tokens themselves take is the same in\n"
-        "both and is subtracted. Rounding up is done row by row, before anything is added. The table's width comes from\n"
-        "the room, not from the lengths.",
+        "Invariant: put all rows at a multiple of the block size. Then the paged cache wastes one block and the\n"
+        "table, whatever the lengths are.",
+        "Place: each cache is a number of slots times the bytes of a token; what the tokens themselves take is the\n"
+        "same in both and is subtracted. Rounding up is done row by row, before anything is added. The table's width\n"
+        "comes from the room, not from the lengths.",
         "Pseudocode:\n"
         "  tokens: all lengths together\n"
         "  dense slots: one line more than there are rows, each as long as the room\n"

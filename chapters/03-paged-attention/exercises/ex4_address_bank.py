@@ -11,7 +11,8 @@ BLOCK = "table[positions // block_size].long()"
 OFFSET = "((block * heads + head) * block_size + positions % block_size) * head_size"
 WRONG = (
     Wrong.patch(
-        "32-bits", "The table has 32 bits, so its products have room in 32 bits; the result can be widened later.", BLOCK, "table[positions // block_size]",
+        "32-bits", "The table has 32 bits, so its products have room in 32 bits; the result can be widened later.",
+        BLOCK, "table[positions // block_size]",
         "vllm-project/vllm#47671, #50427; flashinfer-ai/flashinfer#3136; lightseekorg/tokenspeed#501",
     ),
     Wrong.patch(
@@ -28,7 +29,7 @@ WRONG = (
     Wrong.patch(
         "heads-last", "The pool lies token by token, each with all its heads, as the model gives them.",
         OFFSET, "((block * block_size + positions % block_size) * heads + head) * head_size",
-        "vllm-project/vllm's FlashAttention layout, sgl-project/sglang: right there",
+        "MiniMax-AI/MSA#14: NHD, right in engines with that layout, and HND, which this one has",
     ),
     Wrong.patch(
         "head-ignored", "A block begins at the same place for every head.", "block * heads + head", "block * heads",
@@ -42,7 +43,7 @@ WRONG = (
     Wrong.patch(
         "heads-first", "Each head has a pool of its own, one behind the other.",
         OFFSET, "((head * (int(table.max()) + 1) + block) * block_size + positions % block_size) * head_size",
-        "ROCm/aiter and others have pools of other orders: a layout is a contract",
+        "LMCache/LMCache#4729 lists eight orders of the same dimensions: a layout is a contract",
     ),
     Wrong.patch(
         "position-in-the-block", "A token's place in its block is its position.", "positions % block_size", "positions",

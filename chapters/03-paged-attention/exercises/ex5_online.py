@@ -9,13 +9,11 @@ from nanoinfer.course.cases import Call, Case, call
 from nanoinfer.course.exercise import Check, Spec
 
 
-def attend_tiles(
-    read: Callable[[int], tuple[list[float], list[float]]], tiles: int
-) -> tuple[float, float, float]:
+def attend_tiles(read: Callable[[int], tuple[list[float], list[float]]], tiles: int) -> tuple[float, float, float]:
     """One pass over the tiles of a context: the highest score, the sum of weights, the weighted sum of values.
 
-    read: the number of a tile, from 0 -> its scores and its values, one of each for every token. Each tile is read once,
-    in order. Weights are exp(score - highest), where `highest` is that of all tiles, so the last two of the result are
+    read: the number of a tile, from 0 -> its scores and its values, one of each a token. Each tile is read once, in
+    order. Weights are exp(score - highest), where `highest` is that of all tiles, so the last two of the result are
     relative to the first. A score of minus infinity belongs to no token, and its value may be anything, NaN too. Where
     there is no token at all, the result is minus infinity and two zeros. Milakov and Gimelshein 2018, section 3.
     """
@@ -53,8 +51,9 @@ EXERCISE = Spec(
     title="Online softmax",
     reference=attend_tiles,
     task=(
-        "A softmax needs the highest score before it can weigh anything, and a kernel does not want to read the keys twice.\n"
-        "Keep three numbers while the tiles pass by, and correct them when a higher score turns up. In plain Python."
+        "A softmax needs the highest score before it can weigh anything, and a kernel does not want to read the keys\n"
+        "twice. Keep three numbers while the tiles pass by, and correct them when a higher score turns up. In plain\n"
+        "Python."
     ),
     invariants=(
         "after each tile the three numbers are what a plain softmax over the tiles so far would have",
@@ -69,11 +68,11 @@ EXERCISE = Spec(
     tolerance=1e-6,
     imports=("import math",),
     hints=(
-        "Invariant: the two sums are always relative to the highest score so far. When that rises by r, everything that is\n"
-        "in them was weighed too much, by exp(r).",
-        "Place: between reading a tile and adding it. The new highest is known then, and the old one still is. Take care\n"
-        "where both are minus infinity: their difference is not a number. And a weight of zero does not silence a value that\n"
-        "is not a number.",
+        "Invariant: the two sums are always relative to the highest score so far. When that rises by r, everything\n"
+        "that is in them was weighed too much, by exp(r).",
+        "Place: between reading a tile and adding it. The new highest is known then, and the old one still is. Take\n"
+        "care where both are minus infinity: their difference is not a number. And a weight of zero does not silence\n"
+        "a value that is not a number.",
         "Pseudocode:\n"
         "  nothing seen: highest minus infinity, both sums zero\n"
         "  for every tile: the highest of old and new; skip a tile as long as there is no token\n"

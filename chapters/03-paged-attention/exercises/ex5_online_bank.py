@@ -125,7 +125,7 @@ def each_tile_then_joined(read: Read, tiles: int) -> tuple[float, float, float]:
 
 
 def kept_then_weighed(read: Read, tiles: int) -> tuple[float, float, float]:
-    """Reading is one pass; scores and values are kept, and weighed afterwards. It needs the memory that a kernel lacks."""
+    """Reading is one pass; scores and values are kept, and weighed afterwards, in memory that a kernel lacks."""
     kept = [(s, v) for tile in range(tiles) for s, v in zip(*read(tile), strict=True) if math.isfinite(s)]
     if not kept:
         return -math.inf, 0.0, 0.0

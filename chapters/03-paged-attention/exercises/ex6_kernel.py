@@ -21,16 +21,15 @@ if TYPE_CHECKING:  # Triton is not imported here: there are no wheels of it for 
 LAUNCHER = Path(__file__).parents[1] / "launch_attend.py"
 
 
-def attend_kernel(  # noqa: ANN201
-    q, k_pool, v_pool, tables, lengths, out, width,  # noqa: ANN001
-    H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def attend_kernel(
+    q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
+):
     """Program (b, h) attends from row b's query, head h, to the first lengths[b] tokens of row b's pages.
 
     Pointers: q and out to (B, H, D); k_pool and v_pool to (blocks, H, BLOCK, D), of any floating types; tables to
     (B, width) int32, the blocks of each row in the order of its text, and entries behind its text may name any block;
     lengths to (B,) int64. D and BLOCK are powers of two. Slots that no token was written to may hold anything, NaN too.
-    Arithmetic is in float32. A row of length 0 gives zeros.
+    Scores are products over sqrt(D). Arithmetic is in float32. A row of length 0 gives zeros.
     """
     row, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(lengths + row)
@@ -61,7 +60,9 @@ def attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: T
 def swap(mine: Function) -> Iterator[None]:
     """Every decode step's attention launches it, unsplit. It comes bound to its launcher, a function like `attend`."""
 
-    def attend_pages(q: Tensor, k: Tensor, v: Tensor, tables: Tensor, lengths: Tensor, done: Any, splits: int = 1) -> Any:
+    def attend_pages(
+        q: Tensor, k: Tensor, v: Tensor, tables: Tensor, lengths: Tensor, done: Any, splits: int = 1
+    ) -> Any:
         return mine(q, k, v, tables, lengths)
 
     with replaced("nanoinfer.paged_kernels:attend_pages", attend_pages):
@@ -77,9 +78,9 @@ EXERCISE = Spec(
     title="The kernel over one row's pages",
     reference=attend_kernel,
     task=(
-        "Write the kernel that decode runs in every layer: one program a row and head, which walks through the row's pages\n"
-        "and reads each once. It is launched by `attend` in the chapter's launch_attend.py, with a grid of (B, H).\n"
-        " small_kernel.py beside the text reads one token after the other; here a page is read at once, and that\n"
+        "Write the kernel that decode runs in every layer: one program a row and head, which walks through the row's\n"
+        "pages and reads each once. It is launched by `attend` in the chapter's launch_attend.py, with a grid of (B,\n"
+        "H). small_kernel.py beside the text reads one token after the other; here a page is read at once, and that\n"
         "is what masks are for."
     ),
     invariants=(
@@ -97,11 +98,11 @@ EXERCISE = Spec(
     swap=swap,
     kernel=Kernel(attend, LAUNCHER),
     hints=(
-        "Invariant: fill every slot of no token with NaN, and the result must stay the same. So NaN must never get into a\n"
-        "product: not from a key, and not from a value.",
-        "Place: `other=` of tl.load decides what stands for a slot outside the text. For keys and values one number does no\n"
-        "harm; for scores it is another one, and tl.where puts it there. What the loop carries must have its final type\n"
-        "before the loop begins.",
+        "Invariant: fill every slot of no token with NaN, and the result must stay the same. So NaN must never get\n"
+        "into a product: not from a key, and not from a value.",
+        "Place: `other=` of tl.load decides what stands for a slot outside the text. For keys and values one number\n"
+        "does no harm; for scores it is another one, and tl.where puts it there. What the loop carries must have its\n"
+        "final type before the loop begins.",
         "Pseudocode:\n"
         "  who am I: row and head; how long is my row\n"
         "  my query, in float32, scaled once\n"
@@ -118,9 +119,9 @@ EXERCISE = Spec(
 def _case(
     case: Case, lengths: list[int], heads: int, block: int, width: int, *, size: int = 4, free: float = torch.nan
 ) -> Call:
-    """Rows of these lengths, in blocks in no order. No slot without a token is clean, and unused entries name such blocks.
+    """Rows of these lengths, in blocks in no order. No slot without a token is clean, and unused entries name blocks.
 
-    Blocks of nobody hold NaN, or `free`. The ends of last blocks hold, by row, NaN in the keys, in the values, or other numbers.
+    Blocks of nobody hold NaN, or `free`. Ends of last blocks hold, by row, NaN in the keys, in the values, or neither.
     """
     B, used = len(lengths), [-(-length // block) for length in lengths]
     dirt = [((torch.nan, 7.0), (3.0, torch.nan), (4.0, -5.0))[at] for at in case.permutation("dirt", 3).tolist()]
@@ -166,7 +167,7 @@ def large_scores(case: Case) -> Call:
 
 
 def short_and_full_rows(case: Case) -> Call:
-    """A row of length 0 gives zeros, a row of length 1 its only value, and a row as long as the table its last token too."""
+    """A row of length 0 gives zeros, one of length 1 its only value, and one that fills its table all tokens."""
     block, width = 4, case.size("width", 1, 2)
     lengths = [0, 1, block * width]
     return _case(case, [lengths[at] for at in case.permutation("order", 3).tolist()], 1, block, width)

@@ -76,10 +76,10 @@ WRONG = (
     ),
     Wrong.patch(
         "no-scale", "The softmax makes the scale of the scores irrelevant.", " * D**-0.5", "",
-        "delzac/cntkx#10",
+        "PAIR-code/tiny-transformers#71",
     ),
     Wrong.patch(
-        "scale-of-d", "Scores are divided by D.", " * D**-0.5", " / D", "jadore801120/attention-is-all-you-need-pytorch",
+        "scale-of-d", "Scores are divided by D.", " * D**-0.5", " / D", "delzac/cntkx#10",
     ),
     Wrong.patch(
         "values-not-rescaled", "Only the sum of weights is relative to the maximum.", "acc * rescale", "acc",
@@ -95,8 +95,9 @@ WRONG = (
         "dwavesystems/dwave-optimization#555, blue-oil/blueoil#945: exp overflows at 89 in float32",
     ),
     Wrong.patch(
-        "this-pages-maximum", "Each page is relative to its own highest score.", "tl.maximum(maximum, tl.max(scores, 0))",
-        "tl.max(scores, 0)", "an author's own slip: a maximum that does not run",
+        "this-pages-maximum", "Each page is relative to its own highest score.",
+        "tl.maximum(maximum, tl.max(scores, 0))", "tl.max(scores, 0)",
+        "an author's own slip: a maximum that does not run",
     ),
     Wrong.patch(
         "values-from-keys", "Keys and values lie in one pool.", "tl.load(v_pool + at", "tl.load(k_pool + at",
@@ -107,8 +108,8 @@ WRONG = (
         "an author's own slip: every head reads head 0",
     ),
     Wrong.patch(
-        "query-of-head-0", "A row has one query.", "tl.load(q + (row * H + head) * D + d)", "tl.load(q + row * H * D + d)",
-        "an author's own slip: the other half of the same",
+        "query-of-head-0", "A row has one query.", "tl.load(q + (row * H + head) * D + d)",
+        "tl.load(q + row * H * D + d)", "an author's own slip: the other half of the same",
     ),
     Wrong.patch(
         "query-of-row-0", "A launch has one query a head.", "tl.load(q + (row * H + head) * D + d)",
@@ -120,25 +121,25 @@ WRONG = (
     ),
     Wrong.patch(
         "half-precision", "What is stored in 16 bits can be multiplied and summed in 16 bits.",
-        "tl.sum(keys * query[None, :], 1)", "tl.sum((keys * query[None, :]).to(k_pool.dtype.element_ty), 1).to(tl.float32)",
+        "tl.sum(keys * query[None, :], 1)",
+        "tl.sum((keys * query[None, :]).to(k_pool.dtype.element_ty), 1).to(tl.float32)",
         "huggingface/transformers#25420: what 16 bits make visible",
     ),
     Wrong.patch(
-        "sum-begins-as-a-whole-number", "0 and 0.0 are the same.", '-float("inf"), 0.0, tl.zeros', '-float("inf"), 0, tl.zeros',
-        "triton-lang/triton, whose compiler fixes a loop's types before the loop; its interpreter does not",
+        "sum-begins-as-a-whole-number", "0 and 0.0 are the same.", '-float("inf"), 0.0, tl.zeros',
+        '-float("inf"), 0, tl.zeros', "triton-lang/triton#1891, #2151: a loop's variable must keep its type",
     ),
     Wrong.patch(
         "leaves-the-loop", "A loop can be left where the text ends.", "range(0, length, BLOCK):\n",
         "range(0, width * BLOCK, BLOCK):\n        if start >= length:\n            break\n",
-        "triton-lang/triton: break runs in the interpreter, and is no construct of its compiler",
+        "triton-lang/triton#3157: break runs in the interpreter, and is no construct of the compiler",
     ),
 )  # fmt: skip
 
 
-def token_by_token(  # noqa: ANN201
-    q, k_pool, v_pool, tables, lengths, out, width,  # noqa: ANN001
-    H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def token_by_token(
+    q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
+):
     """One token after the other, as the chapter's small_kernel.py: no masks at all."""
     row, head = tl.program_id(0), tl.program_id(1)
     d = tl.arange(0, D)
@@ -155,11 +156,8 @@ def token_by_token(  # noqa: ANN201
     tl.store(out + row * H * D + head * D + d, tl.where(total > 0, acc / total, 0.0))
 
 
-def own_maxima(  # noqa: ANN201
-    q, k_pool, v_pool, tables, lengths, out, width,  # noqa: ANN001
-    H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Every place of the page keeps a maximum, a sum and an output of its own, joined at the end, as the engine's kernel."""
+def own_maxima(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
+    """Every place of the page keeps a maximum, a sum and an output of its own, joined at the end: the engine's way."""
     place, d = tl.arange(0, BLOCK), tl.arange(0, D)
     mine = (tl.program_id(0) * H + tl.program_id(1)) * D + d
     length = tl.load(lengths + tl.program_id(0))
@@ -180,10 +178,7 @@ def own_maxima(  # noqa: ANN201
     tl.store(out + mine, tl.sum(acc * share[:, None], 0) / tl.maximum(tl.sum(total * share, 0), 1e-20))
 
 
-def two_sweeps(  # noqa: ANN201
-    q, k_pool, v_pool, tables, lengths, out, width,  # noqa: ANN001
-    H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def two_sweeps(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
     """Slow and right: the keys are read twice, first for the highest score, then for the weights."""
     row, head = tl.program_id(0), tl.program_id(1)
     length, place, d = tl.load(lengths + row), tl.arange(0, BLOCK), tl.arange(0, D)

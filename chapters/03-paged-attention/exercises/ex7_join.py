@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
@@ -41,12 +42,15 @@ def swap(mine: Function) -> Iterator[None]:
         splits = max(2, choose_splits(B, H, tables.shape[1] * k_pool.shape[2]))
         return mine(*parts(q, k_pool, v_pool, tables, lengths, splits)).view(B, H, D).to(q.dtype)
 
-    with replaced("nanoinfer.paged_twins:attend_pages", attend):
-        if torch.cuda.is_available():
-            with replaced("nanoinfer.paged_kernels:attend_pages", attend):
-                yield
-        else:
-            yield
+    with ExitStack() as stack:
+        stack.enter_context(replaced("nanoinfer.paged_twins:attend_pages", attend))
+        if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
+            from nanoinfer import paged_kernels
+
+            # Where a learner's own kernel stands already it does the work, and joins nothing.
+            if paged_kernels.attend_pages.__module__ == paged_kernels.__name__:
+                stack.enter_context(replaced("nanoinfer.paged_kernels:attend_pages", attend))
+        yield
 
 
 def parts(
@@ -56,14 +60,16 @@ def parts(
     B, H, D = q.shape
     keys, values = gather_pages(k_pool, tables).float(), gather_pages(v_pool, tables).float()  # (B, H, S, D)
     slot = torch.arange(keys.shape[2], device=q.device)
-    each = -(-lengths // splits).clamp(min=1)  # (B,) tokens of a part
+    each = (-(-lengths // splits)).clamp(min=1)  # (B,) tokens of a part
     own = (slot // each[:, None])[:, None] == torch.arange(splits, device=q.device)[:, None]  # (B, splits, S)
     own &= (slot < lengths[:, None])[:, None]
     scores = torch.einsum("bhd,bhsd->bhs", q.float(), keys)[:, :, None] * D**-0.5  # (B, H, 1, S)
     scores = scores.masked_fill(~own[:, None], -torch.inf)  # (B, H, splits, S)
     maxima = scores.amax(-1)
     weights = (scores - maxima[..., None]).exp().masked_fill(~own[:, None], 0.0)
-    accs = torch.einsum("bhps,bhsd->bhpd", weights, values.masked_fill((slot >= lengths[:, None])[:, None, :, None], 0.0))
+    accs = torch.einsum(
+        "bhps,bhsd->bhpd", weights, values.masked_fill((slot >= lengths[:, None])[:, None, :, None], 0.0)
+    )
     tokens = own.sum(-1)[:, None].expand(B, H, splits)
     return tuple(x.flatten(0, 1) for x in (maxima, weights.sum(-1), accs, tokens))  # type: ignore[return-value]
 
@@ -77,8 +83,8 @@ EXERCISE = Spec(
     title="The join of splits",
     reference=join,
     task=(
-        "A long context was cut into S parts, and each part was attended to by a program of its own. Make one result of\n"
-        "what they left behind, for N contexts at once."
+        "A long context was cut into S parts, and each part was attended to by a program of its own. Make one result\n"
+        "of what they left behind, for N contexts at once."
     ),
     invariants=(
         "the result is that of one softmax over all tokens, however they were cut",
@@ -94,10 +100,11 @@ EXERCISE = Spec(
     refuse=("nanoinfer.paged_twins:attend_pages",),
     swap=swap,
     hints=(
-        "Invariant: join the parts of a context that has only one part with tokens, and you get that part's weighted sum\n"
-        "over its sum, to the last digit, whatever its maximum is.",
-        "Place: before anything is added, all parts of a context must be relative to the same score. Which one keeps every\n"
-        "exponential at 1 or below? Then look at what an empty part could bring into a maximum, a sum and a product.",
+        "Invariant: join the parts of a context that has only one part with tokens, and you get that part's weighted\n"
+        "sum over its sum, to the last digit, whatever its maximum is.",
+        "Place: before anything is added, all parts of a context must be relative to the same score. Which one keeps\n"
+        "every exponential at 1 or below? Then look at what an empty part could bring into a maximum, a sum and a\n"
+        "product.",
         "Pseudocode:\n"
         "  the highest score of each context, empty parts left out\n"
         "  how much less each part counts, relative to it; an empty part counts nothing\n"
@@ -111,7 +118,11 @@ def _parts(case: Case, tokens: list[list[int]], spread: float, shift: float = 0.
     """Parts as programs leave them: of random scores whose level differs from part to part."""
     N, S, D = len(tokens), len(tokens[0]), case.size("channels", 1, 3)
     level = case.floats("level", N, S) * spread + shift
-    maxima, totals, accs = torch.full((N, S), torch.nan), torch.full((N, S), torch.nan), torch.full((N, S, D), torch.nan)
+    maxima, totals, accs = (
+        torch.full((N, S), torch.nan),
+        torch.full((N, S), torch.nan),
+        torch.full((N, S, D), torch.nan),
+    )
     for n, row in enumerate(tokens):
         for s, count in enumerate(row):
             if count:

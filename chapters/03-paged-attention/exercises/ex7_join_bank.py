@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -40,8 +42,8 @@ TOP = "maxima.masked_fill(empty, -torch.inf).amax(1, keepdim=True)"
 TOTAL = "(totals.masked_fill(empty, 0.0) * share).sum(1, keepdim=True)"
 WRONG = (
     Wrong(averaged, "what a mean of means does to groups of unequal weight"),
-    Wrong(by_length, "right for means, and a softmax is none; PaddlePaddle/Paddle and others merge losses so"),
-    Wrong(by_maxima_alone, "flashinfer-ai/flashinfer, merge of states: right with the log-sum-exp, wrong with the maximum"),
+    Wrong(by_length, "how means of groups are joined; a softmax is no mean"),
+    Wrong(by_maxima_alone, "flashinfer-ai/flashinfer#4051: its merge, right with log-sum-exps and wrong with maxima"),
     Wrong(highest_wins, "an author's own slip: right where one part outweighs all"),
     Wrong.patch(
         "without-maxima", "Sums and weighted sums of the parts can be added as they are.",
@@ -68,7 +70,7 @@ WRONG = (
     Wrong.patch(
         "empty-parts-read", "A part of length 0 has weight 0, so what stands in it does not matter.",
         "accs.masked_fill(empty[:, :, None], 0.0)", "accs",
-        "vllm-project/vllm#936, flashinfer-ai/flashinfer#4002: entries that nobody wrote",
+        "ROCm/aiter#4420, flashinfer-ai/flashinfer#4002: one part that nobody wrote, and all is NaN",
     ),
     Wrong.patch(
         "empty-parts-in-the-maximum", "The highest of all maxima is a maximum, whoever wrote it.",
@@ -126,29 +128,36 @@ EQUIVALENT = {
 }
 
 
-def join(lse: Tensor, outs: Tensor, tokens: Tensor) -> Tensor:
+def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
     """Attention's result (N, D), from what S programs found in their parts of each of N contexts; float32.
 
-    lse (N, S): the logarithm of the sum of exp(score) over each part. outs (N, S, D): attention's result over each part
-    alone. tokens (N, S) int64: how many tokens the part had. A part without tokens was never written: what stands there
-    is whatever was there before, NaN too. A context without tokens gives 0.
+    Scores are in units of log 2, since a GPU's exponential is that of 2. maxima (N, S): the highest score of each part.
+    totals (N, S): the sum of 2 ** (score - the part's maximum). accs (N, S, D): the values, summed by these weights.
+    tokens (N, S) int64: how many tokens the part had. A part without tokens was never written: what stands there is
+    whatever was there before, NaN too. A context without tokens gives 0.
     """
-    empty = tokens == 0
-    share = lse.masked_fill(empty, -torch.inf).softmax(1).nan_to_num(0.0)  # (N, S)
-    return (outs.masked_fill(empty[:, :, None], 0.0) * share[:, :, None]).sum(1)
+    some = tokens > 0
+    top = torch.where(some, maxima, -torch.inf).amax(1, keepdim=True)  # (N, 1)
+    share = torch.where(some, torch.exp2(maxima - top), 0.0)  # (N, S)
+    total = (torch.where(some, totals, 0.0) * share).sum(1, keepdim=True)
+    acc = (torch.where(some[:, :, None], accs, 0.0) * share[:, :, None]).sum(1)  # (N, D)
+    return acc / total.clamp(min=1e-30)
 
 
-def _to_lse(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
-    return maxima + totals.log(), accs / totals[:, :, None], tokens
+LOG2_E = math.log2(math.e)
 
 
-def _from_lse(lse: Tensor, outs: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
-    return lse, torch.where(tokens > 0, 1.0, torch.nan), outs, tokens
+def _to_2(maxima: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    return (maxima * LOG2_E, *rest)
+
+
+def _from_2(maxima: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    return (maxima / LOG2_E, *rest)
 
 
 EDITIONS = (
     Edition(
-        "log-sum-exp", "a part hands on the logarithm of its sum of exponentials, and its own result", join,
-        args=_to_lse, back=_from_lse, result=lambda out, *args: out,
+        "powers-of-two", "scores are in units of log 2: a weight is 2 ** (score - maximum)", join,
+        args=_to_2, back=_from_2, result=lambda out, *args: out,
     ),
 )  # fmt: skip

@@ -14,9 +14,9 @@ from nanoinfer.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
 def choose_splits(batch: int, heads: int, max_len: int, lengths: list[int]) -> int:
     """Into how many parts each context of a decode launch is cut: a power of two, at least 1.
 
-    batch, heads: the launch has batch * heads programs for each part. max_len: tokens that a row may ever hold. lengths:
-    what the rows hold at this step; a captured graph is replayed with others. The launch should have at most PROGRAMS
-    programs, unless one part is too many already, a context at most MAX_SPLITS parts, and no more parts than
+    batch, heads: the launch has batch * heads programs for each part. max_len: the most that a row may ever hold.
+    lengths: what the rows hold at this step; a captured graph is replayed with others. The launch should have at most
+    PROGRAMS programs, unless one part is too many already, a context at most MAX_SPLITS parts, and no more parts than
     SPLIT_TOKENS go into max_len, a begun one counted. As many as these three allow, rounded down to a power of two.
     """
     tiles = -(-max_len // SPLIT_TOKENS)
@@ -39,8 +39,8 @@ EXERCISE = Spec(
     title="How many splits",
     reference=choose_splits,
     task=(
-        "More parts mean more programs at once, and more partial results to join. Choose their number, by numbers that are\n"
-        "the same at every replay of a captured graph."
+        "More parts mean more programs at once, and more partial results to join. Choose their number, by numbers\n"
+        "that are the same at every replay of a captured graph."
     ),
     invariants=(
         "a power of two",
@@ -55,9 +55,10 @@ EXERCISE = Spec(
     refuse=("nanoinfer.paged:choose_splits",),
     swap=swap,
     hints=(
-        "Invariant: the number is a part of the launch. Ask of each argument whether it can change between two replays.",
-        "Place: three limits, of which the smallest counts: one from the device, one from the join, one from the text. Two\n"
-        "of them are divisions; think about which of them leaves out what is begun and which counts it.",
+        "Invariant: the number is a part of the launch. Ask of each argument whether it can change between two "
+        "replays.",
+        "Place: three limits, of which the smallest counts: one from the device, one from the join, one from the\n"
+        "text. Two of them are divisions; think about which of them leaves out what is begun and which counts it.",
         "Pseudocode:\n"
         "  how many tiles the longest possible text has\n"
         "  the least of: the most parts, how often the launch fits into what runs at once, the tiles\n"

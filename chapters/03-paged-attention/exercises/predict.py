@@ -1,0 +1,161 @@
+"""What to guess in chapter 3 before it is measured: in a few seconds, on a CPU or a GPU."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.config import PRESETS
+from nanoinfer.course import bank
+from nanoinfer.course.predicting import Prediction
+from nanoinfer.dense import DenseCache
+from nanoinfer.paged import PagedCache, choose_splits
+from nanoinfer.weights import load_model
+
+REPEATS = 5
+H, D, PAGE = 12, 64, 16  # gpt2's heads
+TEXTS = (12, 12, 16, 20, 20, 24, 30, 30, 40, 48, 64, 96)  # tokens of each text at its end; half of them are the prompt
+POOL = 1 << 25  # bytes
+
+
+def seconds(run: Callable[[], object], device: torch.device) -> float:
+    """The median of several runs, after one that is not counted."""
+    found = []
+    for _ in range(REPEATS + 1):
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        found.append(time.perf_counter() - start)
+    return statistics.median(found[1:])
+
+
+def blocks_of(tokens: int) -> int:
+    """Blocks that a text of so many tokens needs."""
+    return len(bank.reference("3.1")([[]], [tokens], list(range(tokens)), PAGE)[0][0])
+
+
+def full_room(device: torch.device) -> float:
+    """Slots of a dense cache over the slots of all texts' blocks, each text at its end."""
+    return (len(TEXTS) + 1) * max(TEXTS) / (PAGE * sum(map(blocks_of, TEXTS)))
+
+
+def room(device: torch.device) -> float:
+    """The same in a run, by what its rows own in the mean of its steps."""
+    with LLM(load_model("small", device, torch.float32), engine="paged") as llm:
+        params = [SamplingParams(max_tokens=n // 2, temperature=0, ignore_eos=True) for n in TEXTS]
+        requests = llm._requests([[464] * (n - n // 2) for n in TEXTS], params)
+        engine, owned = llm._engine(requests), []
+        for _ in engine.generate(requests):
+            if engine._rows:
+                owned.append(PAGE * sum(map(len, engine.memory._owned)))
+    return (len(TEXTS) + 1) * max(TEXTS) / statistics.mean(owned)
+
+
+def dense_rows(device: torch.device) -> float:
+    """Rows of 1024 tokens in the pool, one of them spare."""
+    config, rows = PRESETS["small"], 1
+    while DenseCache.bytes(config, rows + 1, config.n_positions, torch.float32) <= POOL:
+        rows += 1
+    return rows
+
+
+def mean_rows(device: torch.device) -> float:
+    """Texts of the mean length that blocks of the same bytes hold, over rows of the dense cache."""
+    token = PRESETS["small"].kv_numbers * 4
+    return POOL / token / statistics.mean(TEXTS) / dense_rows(device)
+
+
+def rows(device: torch.device) -> float:
+    """Texts that a paged cache of the same bytes admits, one after the other, over rows of the dense one."""
+    config = PRESETS["small"]
+    blocks = POOL // PagedCache.bytes(config, 1, PAGE, torch.float32)
+    cache, admitted = PagedCache(config, 4096, 1024, blocks, PAGE, torch.device("cpu"), torch.float32), 0
+    while cache.can_admit(length := TEXTS[admitted % len(TEXTS)]):
+        cache.admit(admitted, length)
+        admitted += 1
+    return admitted / dense_rows(device)
+
+
+def pages(batch: int, context: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Arguments of `attend_pages`, in random order: queries, pools, tables, lengths, counters."""
+    count = batch * context // PAGE
+    q, pool = torch.randn(batch, H, D, device=device), torch.randn(2, count + 1, H, PAGE, D, device=device)
+    tables = (torch.randperm(count, device=device) + 1).view(batch, -1).int()
+    done = torch.zeros(batch * H, dtype=torch.int32, device=device)
+    return q, pool[0], pool[1], tables, torch.full((batch,), context, device=device), done
+
+
+def attention(batch: int, context: int, device: torch.device) -> float:
+    """One layer's decode attention over pages: the kernel on a GPU, its twin on a CPU."""
+    if device.type == "cuda":
+        from nanoinfer import paged_kernels as kernels
+    else:
+        from nanoinfer import paged_twins as kernels  # type: ignore[no-redef]
+    asked, splits = pages(batch, context, device), choose_splits(batch, H, context)
+    return seconds(lambda: kernels.attend_pages(*asked, splits), device)
+
+
+def contiguous(batch: int, context: int, device: torch.device) -> float:
+    """The same over keys and values that lie side by side, by PyTorch's own attention."""
+    q = torch.randn(batch, H, 1, D, device=device)
+    k, v = torch.randn(2, batch, H, context, D, device=device)
+    return seconds(lambda: F.scaled_dot_product_attention(q, k, v), device)
+
+
+def _room(bound: float, measured: float) -> str:
+    return (
+        "texts take blocks as they grow and leave when they end, so that in the mean fewer are in use than at full "
+        "length; the dense cache's rows stay what they are"
+    )
+
+
+def _rows(bound: float, measured: float) -> str:
+    return "each text wastes the end of its last block, and one block is nobody's: short texts feel that most"
+
+
+def _context(bound: float, measured: float) -> str:
+    if measured < 0.7 * bound:
+        return (
+            "the shorter one is not busy with bytes: a launch, and the way through length, table and key, take what "
+            "they take"
+        )
+    return "bytes decide at both ends, so eight times the context is eight times the time, or somewhat more"
+
+
+def _table(bound: float, measured: float) -> str:
+    if measured > 1.5:
+        return (
+            "the pages are copied side by side before they are read: that is the twin's way, and what a kernel avoids"
+        )
+    return "the kernel reads each page where it lies; looking up a page costs little beside reading it"
+
+
+PREDICTIONS = (
+    Prediction(
+        "room", f"Twelve texts end at {', '.join(map(str, TEXTS))} tokens. How many times as large as the blocks in "
+        "use, in the mean over the run, is a dense cache of rows as long as the longest?", "times",
+        full_room, "the same, if every text were at its end all the time", room, _room,
+    ),
+    Prediction(
+        "rows", "A dense cache has rows of 1024 tokens. How many times as many of these texts does a paged cache of "
+        "the same bytes hold at once?", "times",
+        mean_rows, "the bytes over those of a text of the mean length", rows, _rows,
+    ),
+    Prediction(
+        "context", "One row's decode attention over 1024 tokens: how many times as long as over 128?", "times",
+        lambda device: 8.0, "the ratio of the bytes",
+        lambda device: attention(1, 1024, device) / attention(1, 128, device), _context,
+    ),
+    Prediction(
+        "table", "Eight rows of 512 tokens: how many times as long does attention over pages take as PyTorch's over "
+        "keys that lie side by side?", "times", lambda device: 1.0, "both read the same bytes once",
+        lambda device: attention(8, 512, device) / contiguous(8, 512, device), _table,
+    ),
+)  # fmt: skip

@@ -1,0 +1,403 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Chapter 3: a decode step through table, slots and pages
+#
+# This notebook follows one decode step of a very small GPT-2 through a paged cache: which blocks two rows own, where
+# the new keys are written, which pages attention reads, and how partial results are joined. Then you break the real
+# engine in a few places, guess what comes out, and repair it. The chapter's text is
+# `chapters/03-paged-attention/README.md`; run the cells from top to bottom. No GPU is needed. Kernels run in Triton's
+# interpreter where there is Triton.
+
+# %%
+import importlib.util
+import math
+import os
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from torch import Tensor
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.config import ModelConfig
+from nanoinfer.course import bank, chapters
+from nanoinfer.course.chapters import run_file
+from nanoinfer.course.notebook import quiz, results, show, source
+from nanoinfer.model import Step
+from nanoinfer.naive import FullContext
+from nanoinfer.paged import BlockAllocator, PagedCache, choose_splits
+from nanoinfer.paged_twins import attend_pages, gather_pages, write_pages
+from nanoinfer.weights import random_model
+
+_ = torch.set_grad_enabled(False)
+
+# %% [markdown]
+# ## A pool, and nobody in it
+#
+# One layer, two heads of four numbers, blocks of two tokens. Ten blocks, of which block 0 is nobody's. The tables
+# have a line for each of two rows, and one for padding; an entry of 0 is not in use.
+
+# %%
+config = ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=10)
+model = random_model(config, seed=4, std=0.4)
+BLOCK, H, D = 2, config.n_head, config.head_size
+cache = PagedCache(config, 2, config.n_positions, 10, BLOCK, torch.device("cpu"), torch.float32)
+print("keys of all layers:", tuple(cache.k.shape), "layers, blocks, heads, places, numbers")
+show("tables", cache.tables)
+
+# %% [markdown]
+# ## 1. Two rows are admitted
+#
+# Row 0 may reach 8 tokens, row 1 may reach 7: four blocks each. They are promised, not taken. Of nine free blocks one
+# is left that another row could be promised.
+
+# %%
+cache.admit(0, 8)
+cache.admit(1, 7)
+print("free blocks:", cache.allocator.free_blocks, " of them promised:", cache._unclaimed)
+print("room for a row of 2 tokens:", cache.can_admit(2), " of 3 tokens:", cache.can_admit(3))
+source(PagedCache.can_admit)
+
+# %% [markdown]
+# ## 2. Their prompts need blocks
+#
+# Four tokens and two: row 0 takes two blocks, row 1 one. `grow` is called before every step.
+
+# %%
+cache.grow([4, 2])
+show("tables", cache.tables)
+source(BlockAllocator.allocate)
+
+# %% [markdown]
+# ## 3. The prompts' slots
+#
+# A slot is block times block size plus place. Row 1 has only two real tokens; its other columns are padding, and go to
+# slot 0.
+
+# %%
+ids, last = torch.tensor([[3, 1, 4, 1], [1, 5, 0, 0]]), torch.tensor([3, 1])
+prompts = Step(ids, torch.arange(4).expand(2, 4), last, rows=torch.tensor([0, 1]), longest=4, fresh=True)
+cache.begin(prompts)
+show("slots", cache._slots.view(2, 4))
+source(PagedCache.begin)
+
+# %% [markdown]
+# ## 4. What lies in the pool now
+#
+# The model runs, and its attention writes keys and values. Shown is the first number of head 0's keys, a line for
+# each block: block 0 has taken row 1's padding, and the rest of the pool is untouched.
+
+# %%
+model(prompts, cache)
+show("head 0's keys, first number, by block and place", cache.k[0, :, 0, :, 0])
+
+# %% [markdown]
+# ## 5. A decode step grows the rows
+#
+# Both rows have a newest token, which is not written yet and counts all the same: lengths 5 and 3. Each is the first of
+# a block, so each row takes one, and now the blocks of a row are no neighbours any more.
+
+# %%
+cache.grow([5, 3])
+show("tables", cache.tables)
+
+# %% [markdown]
+# ## 6. The step's slots
+#
+# One token a row: row 0's stands at position 4, row 1's at position 2.
+
+# %%
+step = Step(torch.tensor([[5], [9]]), torch.tensor([[4], [2]]), torch.tensor([0, 0]), rows=slice(0, 2), longest=5)
+cache.begin(step)
+print("slots:", cache._slots.tolist(), " lengths that a query reads:", cache._lengths.tolist())
+
+# %% [markdown]
+# ## 7. Write
+#
+# Queries, keys and values of the new tokens, as the block makes them. The keys and values go to their slots before
+# anything is read. Compare the pool with part 4: two places have changed.
+
+# %%
+block = model.h[0]
+x = model.wte.weight[step.token_ids[:, 0]] + model.wpe.weight[step.positions[:, 0]]  # (B, C)
+h = torch.nn.functional.layer_norm(x, (8,), block.ln_1.weight, block.ln_1.bias)
+q, k, v = (h @ block.attn.c_attn.weight + block.attn.c_attn.bias).view(2, 3, H, D).unbind(1)  # (B, H, D) each
+write_pages(k, v, cache.k[0], cache.v[0], cache._slots)
+show("head 0's keys, first number, by block and place", cache.k[0, :, 0, :, 0])
+source(write_pages)
+
+# %% [markdown]
+# ## 8. Read by the table
+#
+# The pages of each row side by side, as the plain twin of the kernel reads them: head 0's keys, a line for each slot.
+# Row 0 has five tokens in three pages. Row 1 has three tokens in two; its third table entry is 0, so the null block is
+# read in its place, and masked.
+
+# %%
+tables, lengths = cache.tables[:2, :3], cache._lengths
+keys, values = gather_pages(cache.k[0], tables), gather_pages(cache.v[0], tables)  # (B, H, S, D)
+show("head 0's keys, row 0 and row 1", keys[:, 0])
+
+# %% [markdown]
+# ## 9. Scores, and the mask
+#
+# A score for each slot; behind the text it becomes minus infinity. Values there are replaced as well, since 0 times
+# NaN would be NaN. Here the pool was zeros, so nothing would have been seen.
+
+# %%
+inside = torch.arange(6) < lengths[:, None]  # (B, S)
+scores = torch.einsum("bhd,bhsd->bhs", q, keys) / D**0.5
+scores = scores.masked_fill(~inside[:, None], -torch.inf)
+show("scores of both heads, row 0 and row 1", scores)
+print("0 * nan =", 0 * float("nan"))
+
+# %% [markdown]
+# ## 10. Page by page
+#
+# Row 0, head 0, first channel: three numbers are kept while pages pass by. When the maximum rises, what was kept is
+# scaled down. (If it does not rise here, change `row` and `head` and run the cell again.)
+
+# %%
+row, head = 0, 0
+top, total, acc = -math.inf, 0.0, 0.0
+for page in range(3):
+    s = scores[row, head, page * BLOCK : (page + 1) * BLOCK].tolist()
+    w = values[row, head, page * BLOCK : (page + 1) * BLOCK, 0].tolist()
+    higher = max(top, *s)
+    rescale = math.exp(top - higher)
+    total = total * rescale + sum(math.exp(a - higher) for a in s)
+    acc = acc * rescale + sum(math.exp(a - higher) * b for a, b in zip(s, w, strict=True))
+    print(f"page {page}: scores {s[0]:6.2f} {s[1]:6.2f}   maximum {higher:.2f}   what was kept counts {rescale:.3f}   "
+          f"sum {total:.3f}   weighted {acc:.3f}")  # fmt: skip
+    top = higher
+plain = float(scores[row, head].softmax(-1) @ values[row, head, :, 0])
+print(f"result {acc / total:.6f}, by one softmax over all {plain:.6f}")
+assert abs(acc / total - plain) < 1e-5
+
+# %% [markdown]
+# ## 11. All rows and heads
+#
+# The twin of the kernel gives the same numbers; and so does chapter 1's attention over the whole texts, without any
+# cache.
+
+# %%
+paged = attend_pages(q, cache.k[0], cache.v[0], tables, lengths, cache._splits_done)
+show("attention's result, row 0 and row 1", paged)
+
+
+class Keep(FullContext):
+    """Chapter 1's memory, which keeps what attention gave."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.out = super().attend(layer, q, k, v)
+        return self.out
+
+
+for row, text in enumerate(([3, 1, 4, 1, 5], [1, 5, 9])):
+    whole, n = Keep(), len(text)
+    model(Step(torch.tensor([text]), torch.arange(n)[None], torch.tensor([n - 1]), slice(0, 1), longest=n), whole)
+    print(f"row {row}: largest difference from chapter 1's {float((whole.out[0, -1] - paged[row]).abs().max()):.1e}")
+    assert torch.allclose(whole.out[0, -1], paged[row], atol=1e-5)
+
+# %% [markdown]
+# ## 12. Two parts, and their join
+#
+# Row 0's context cut in two, as two programs would do: each has a maximum, a sum and weighted values of its own.
+# Scaled by their maxima and added they give the whole; averaged they do not.
+
+# %%
+parts = []
+for part in (slice(0, 4), slice(4, 6)):
+    top = float(scores[0, 0, part].max())
+    weights = (scores[0, 0, part] - top).exp()
+    parts.append((top, float(weights.sum()), weights @ values[0, 0, part]))
+highest = max(top for top, _, _ in parts)
+joined = sum(math.exp(top - highest) * acc for top, _, acc in parts)
+joined = joined / sum(math.exp(top - highest) * total for top, total, _ in parts)
+averaged = sum(acc / total for _, total, acc in parts) / 2
+show("joined, averaged, and the whole at once", torch.stack((joined, averaged, paged[0, 0])))
+assert torch.allclose(joined, paged[0, 0], atol=1e-5)
+
+# %% [markdown]
+# ## 13. The kernel
+#
+# The smallest one that is right: one program a row and head, one token after the other. On a CPU it runs in Triton's
+# interpreter, which must be chosen before Triton is imported.
+
+# %%
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+folder = Path(chapters.chapter(3).folder)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if HAS_TRITON:
+    if device.type == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    small = run_file(folder / "small_kernel.py", "small_kernel")
+    out = small.attend(*(x.to(device) for x in (q, cache.k[0], cache.v[0], tables, lengths)))
+    os.environ.pop("TRITON_INTERPRET", None)  # the engine below takes the twins on a CPU: they are faster there
+    print(f"largest difference from the twin's: {float((out.cpu() - paged).abs().max()):.1e}")
+    assert torch.allclose(out.cpu(), paged, atol=1e-5)
+else:
+    print("There is no Triton here: it has wheels for Linux alone. Everything else in this notebook runs.")
+print((folder / "small_kernel.py").read_text().split("@triton.jit")[1].split("def attend(")[0])
+
+# %% [markdown]
+# # Break it
+#
+# From here on it is the real engine with the small model that ships. `bank.mistake` puts a known wrong answer of the
+# chapter's exercises into the engine, for as long as its block runs. **Write your guess down before you run a cell.**
+
+# %%
+llm = LLM(engine="paged", dtype="float32")
+GREEDY = SamplingParams(max_tokens=24, temperature=0)
+
+
+def told(*prompts: str) -> list[str]:
+    """Each prompt with what the engine makes of it."""
+    done = llm.generate(list(prompts), GREEDY)
+    return [prompt + row.text for prompt, row in zip(prompts, done, strict=True)]
+
+
+PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")
+right = told(*PROMPTS)
+print(*right, sep="\n")
+
+# %% [markdown]
+# ## Break 1: neighbours in the text are neighbours in memory
+#
+# Every token is written behind the slot of its row's first. The table is right, and is used for reading. Blocks hold
+# 16 tokens. Guess: does it go wrong at once, never, or from which token on?
+
+# %%
+guess = "..."
+with bank.mistake("3.2", "neighbours"):
+    wrong = told(*PROMPTS)
+print("your guess:", guess, *wrong, sep="\n")
+assert wrong != right
+
+# %% [markdown]
+# As long as a text stays within its first block it is right. Here is the whole mistake, and then the repair: outside
+# the block the engine has its own slots again.
+
+# %%
+print(bank.source("3.2", "neighbours"))
+assert told(*PROMPTS) == right
+
+# %% [markdown]
+# ## Break 2: the newest token needs no room yet
+#
+# A row takes its next block one step too late, so the first token of each block has no slot of its own: it goes to
+# the null block. Guess: how many of the three texts change?
+
+# %%
+guess = "..."
+with bank.mistake("3.1", "newest-left-out"):
+    wrong = told(*PROMPTS)
+print("your guess:", guess, *wrong, sep="\n")
+print("changed:", sum(a != b for a, b in zip(right, wrong, strict=True)), "of 3")
+assert wrong != right
+
+# %% [markdown]
+# *Repaired.* A lost key is not always missed: a text that reads well proves nothing.
+
+# %%
+assert told(*PROMPTS) == right
+
+# %% [markdown]
+# ## Break 3: partial results are averaged
+#
+# Each context is cut into parts, and the parts' results are averaged. Guess: does it still write English?
+
+# %%
+guess = "..."
+with bank.mistake("3.7", "averaged"):
+    wrong = told(*PROMPTS)
+print("your guess:", guess, *wrong, sep="\n")
+assert wrong != right
+
+# %% [markdown]
+# *Repaired* with the right join, which is swapped in just as well.
+
+# %%
+print(bank.source("3.7", "averaged"))
+assert told(*PROMPTS) == right
+
+# %% [markdown]
+# ## Break 4: 0 times NaN
+#
+# A freed page may hold anything. Fill the slots behind the texts with NaN, and attend with a mask on the scores
+# alone. Guess: which rows are hit?
+
+# %%
+guess = "..."
+poisoned = cache.v[0].clone()
+poisoned[tables[1, 1], :, 1] = float("nan")  # row 1 has three tokens: its second page is half full
+weights = scores.softmax(-1)
+by_scores_alone = torch.einsum("bhs,bhsd->bhd", weights, gather_pages(poisoned, tables))
+print("your guess:", guess)
+show("masked scores, unmasked values: row 0 and row 1", by_scores_alone)
+
+# %% [markdown]
+# *Repaired:* the values are replaced before they are multiplied. That is what the twin and the kernels do.
+
+# %%
+whole = attend_pages(q, cache.k[0], poisoned, tables, lengths, cache._splits_done)
+assert torch.equal(whole, paged)
+
+# %% [markdown]
+# # How many splits
+#
+# The engine's choice by rows and room, for GPT-2's twelve heads. Guess the first and the last column before you run
+# it.
+
+# %%
+table = [[choose_splits(batch, 12, room) for batch in (1, 4, 16, 64, 256)] for room in (64, 256, 1024)]
+show("splits: rows 1, 4, 16, 64, 256; room 64, 256, 1024", torch.tensor(table))
+
+# %% [markdown]
+# # What it costs on an H200
+#
+# One layer's attention at decode over 1024 tokens, out of the benchmark's results file: the kernel as the engine runs
+# it, the same without splitting, and the time that keys and values alone would take at the copy bandwidth.
+
+# %%
+report = results("h200-kernels")
+times = [t for t in report["times"] if t["context"] == 1024]
+rows = sorted({t["batch"] for t in times})
+arms = {
+    "as chosen": [t for t in times if t["chosen"]],
+    "not split": [t for t in times if t["arm"] == "paged, block 16, splits 1"],
+}
+figure, ax = plt.subplots(figsize=(6, 3.4))
+for name, found in arms.items():
+    ax.plot([t["batch"] for t in found], [1e6 * t["seconds"]["median"] for t in found], "o-", label=name)
+bytes_alone = [2 * n * 1024 * 12 * 64 * 2 / report["copy_bytes_per_s"] * 1e6 for n in rows]
+ax.plot(rows, bytes_alone, "k--", label="the bytes alone")
+ax.set(xscale="log", yscale="log", xlabel="rows", ylabel="µs", title=report["machine"]["device"])
+ax.set_xticks(rows, rows)
+ax.minorticks_off()
+ax.legend()
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# # Quiz
+#
+# It never counts for marks. With `pip install jupyterquiz` it has buttons.
+
+# %%
+quiz(3)
+
+# %% [markdown]
+# **Where to go on.** `nanoinfer course start 3` gives you the exercises, the kernel among them; the mistakes above
+# are some of those that their checks know by name.

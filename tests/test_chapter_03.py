@@ -1,0 +1,315 @@
+"""Chapter 3's exercises: how strong their checks are, their stubs, hints, quiz, editions and places in the engine."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tokenize
+from contextlib import ExitStack
+
+import pytest
+import torch
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.config import ModelConfig
+from nanoinfer.course import bank, chapters, measuring, predicting, quizzing, sources, strength, stubs
+from nanoinfer.course.cases import Case
+from nanoinfer.course.exercise import Exercise
+from nanoinfer.course.mistakes import Tells
+from nanoinfer.course.outcomes import Returned, local
+from nanoinfer.course.swapping import has_place, swapped
+from nanoinfer.devices import has_triton
+from nanoinfer.model import GPT2
+from nanoinfer.paged import choose_splits
+from nanoinfer.proof import prove_tokens
+from nanoinfer.weights import random_model
+
+from .conftest import STD, prompts_of
+
+CHAPTER = chapters.chapter(3)
+EXERCISES = chapters.exercises(CHAPTER)
+STORED = json.loads(measuring.stored(CHAPTER).read_text(encoding="utf-8"))
+ANYWHERE = [one for one in EXERCISES if one.spec.kernel is None]
+PLACED = [one for one in ANYWHERE if has_place(one)]
+CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=300, vocab_size=211)
+PARAMS = [SamplingParams(max_tokens=n, temperature=0, ignore_eos=True) for n in (40, 20, 30, 36, 25)]
+PROMPTS = prompts_of([15, 1, 17, 3, 33], CONFIG.vocab_size)
+
+each = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: one.id)
+triton = pytest.mark.skipif(not has_triton(), reason="there are no wheels of Triton here")
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2:
+    return random_model(CONFIG, seed=7, std=STD)
+
+
+def generated(model: GPT2) -> list[tuple[int, ...]]:
+    """Tokens of ragged texts over several blocks, in a pool so small that rows wait, are refilled and moved."""
+    llm = LLM(model, engine="paged", max_batch=3, kv_blocks=12)
+    told = llm.generate(PROMPTS, PARAMS)
+    prove_tokens(llm.forward_logits, told, PARAMS)
+    return [row.token_ids for row in told]
+
+
+class TestStrength:
+    @each
+    def test_is_as_stored(self, exercise: Exercise) -> None:
+        """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the file says."""
+        if exercise.spec.kernel is not None and not has_triton():
+            pytest.skip("there are no wheels of Triton here")
+        result = strength.measure(exercise)
+        assert result.problems == []
+        (stored,) = (one for one in STORED["exercises"] if one["id"] == exercise.id)
+        assert json.loads(json.dumps(result.to_json())) == stored
+
+    def test_the_three_figures_are_the_sums(self) -> None:
+        for name, verb in measuring.FIGURES.items():
+            for key in (verb, "of"):
+                assert STORED[name][key] == sum(one[name][key] for one in STORED["exercises"])
+            assert STORED[name][verb] == STORED[name]["of"]  # all, as demanded
+        assert [one["id"] for one in STORED["exercises"]] == [one.id for one in EXERCISES]
+
+    def test_there_are_enough(self) -> None:
+        assert 6 <= len(EXERCISES) <= 8
+        assert len(ANYWHERE) >= 5  # without Triton
+        assert sum(len(one.real_wrong) for one in EXERCISES) >= 48
+
+    @each
+    def test_of_each_kind(self, exercise: Exercise) -> None:
+        assert len(exercise.real_wrong) >= 5
+        assert len(exercise.right) >= 3
+        assert len({wrong.name for wrong in exercise.wrong}) == len(exercise.wrong)
+        for wrong in exercise.wrong:
+            assert wrong.origin.strip()
+            assert wrong.says.endswith("."), wrong.name
+            assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", wrong.name)
+        assert all(check.says.endswith(".") for check in exercise.checks)
+        assert all(exercise.equivalent.values())
+
+    @each
+    def test_no_two_checks_have_the_same_input(self, exercise: Exercise) -> None:
+        seen = set()
+        for check in exercise.checks:
+            for at in range(check.cases):
+                asked = exercise.call(check, Case(f"course/{check.name}/{at}"))
+                if not any(callable(a) for a in asked.args):
+                    shown = repr([a.tolist() if isinstance(a, torch.Tensor) else a for a in asked.args])
+                    assert shown not in seen
+                    seen.add(shown)
+
+    def test_inputs_are_adversarial(self) -> None:
+        """Lengths around a page, 0, 1 and full; permuted tables; NaN wherever no token is; scores that overflow exp."""
+        exercise = chapters.exercise("3.6")
+        calls = {
+            check.name: [exercise.call(check, Case(f"course/{check.name}/{at}")).args for at in range(check.cases)]
+            for check in exercise.checks
+        }
+        lengths = {n % 4 for *_, found in calls["around-a-page"] for n in found.tolist()}
+        assert lengths == {0, 1, 2, 3}
+        for q, k_pool, v_pool, tables, found in calls["short-and-full-rows"]:
+            assert {0, 1, tables.shape[1] * k_pool.shape[2]} == set(found.tolist())
+            assert bool(k_pool.isnan().any())
+            assert bool(v_pool.isnan().any())
+            assert q.isfinite().all()
+        tables = [found for *_, found, _ in calls["around-a-page"]]
+        assert any(bool((found.flatten() != found.flatten().sort().values).any()) for found in tables)
+        q, k_pool, _, tables, found = calls["large-scores"][0]
+        scores = [
+            float(q[row, 0] @ k_pool[tables[row, t // 2], 0, t % 2]) / q.shape[-1] ** 0.5
+            for row in range(len(q))
+            for t in range(int(found[row]))
+        ]
+        assert max(map(abs, scores)) > 150
+
+
+class TestStubsAndHints:
+    @each
+    def test_the_stub_has_signature_and_example(self, exercise: Exercise) -> None:
+        source = stubs.stub(exercise, CHAPTER)
+        (mine,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+        (theirs,) = ast.parse(sources.function_source(exercise.function)).body
+        assert isinstance(theirs, ast.FunctionDef)
+        assert ast.dump(mine.args) == ast.dump(theirs.args)
+        assert ast.get_docstring(mine) == ast.get_docstring(theirs)
+        assert [ast.unparse(line) for line in mine.decorator_list] == ["triton.jit"] * bool(exercise.spec.kernel)
+        assert f'NotImplementedError("{exercise.mark} ' in source
+        assert "SPDX-License-Identifier: MIT-0\n" in source
+        assert max(map(len, source.splitlines())) <= 120
+        outcome = local(exercise.oracle, exercise.example())
+        assert isinstance(outcome, Returned)
+        assert f"-> {stubs.literal(outcome.value)}" in source
+
+    @each
+    def test_hints_do_not_contain_the_solution(self, exercise: Exercise) -> None:
+        """No run of six words or signs of a right answer stands in a hint."""
+        answers = [sources.function_source(exercise.function)]
+        answers += [sources.answer_source(exercise, right) for right in exercise.right]
+        runs = {run for source in answers for run in runs_of(_code(source))}
+        assert len(exercise.spec.hints) == 3
+        for hint in exercise.spec.hints:
+            assert not runs & set(runs_of(WORD.findall(hint))), hint
+
+    def test_the_measure_of_hints_would_notice(self) -> None:
+        runs = set(runs_of(_code(sources.function_source(chapters.exercise("3.5").function))))
+        assert runs & set(runs_of(WORD.findall("try higher = max(maximum, *scores) first")))
+
+    @each
+    def test_the_text_has_the_section_that_messages_name(self, exercise: Exercise) -> None:
+        text = (CHAPTER.folder / "README.md").read_text(encoding="utf-8")
+        assert re.search(rf"^## \d+\. {re.escape(exercise.spec.section)}$", text, re.M)
+
+
+WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|[^\s\w]")
+
+
+def runs_of(words: list[str], length: int = 6) -> list[tuple[str, ...]]:
+    """All runs of so many words that stand one behind the other."""
+    return [tuple(words[at : at + length]) for at in range(len(words) - length + 1)]
+
+
+def _code(source: str) -> list[str]:
+    """Names, numbers and signs of code, without comments and docstrings."""
+    kinds = (tokenize.NAME, tokenize.NUMBER, tokenize.OP)
+    return [t.string for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type in kinds]
+
+
+class TestPlaces:
+    @pytest.mark.parametrize("exercise", PLACED, ids=lambda one: one.id)
+    def test_the_reference_gives_the_engines_tokens(self, model: GPT2, exercise: Exercise) -> None:
+        before, calls = generated(model), []
+        with swapped(exercise, exercise.function, lambda: calls.append(1)):
+            assert generated(model) == before
+        now = len(calls)
+        assert now
+        assert generated(model) == before
+        assert len(calls) == now  # the place is given back
+
+    def test_all_at_once(self, model: GPT2) -> None:
+        """As `--mine` runs a learner who has done everything but the kernel."""
+        with ExitStack() as stack:
+            for exercise in PLACED:
+                stack.enter_context(swapped(exercise, exercise.function))
+            generated(model)
+
+    @pytest.mark.parametrize("exercise", PLACED, ids=lambda one: one.id)
+    def test_correct_variants_run_there_too(self, model: GPT2, exercise: Exercise) -> None:
+        for right in exercise.right:
+            with swapped(exercise, sources.answer_function(exercise, right)):
+                generated(model)
+
+    @pytest.mark.parametrize(
+        "id, name",
+        [
+            ("3.1", "newest-left-out"), ("3.1", "moved"), ("3.1", "gives-back"), ("3.2", "neighbours"),
+            ("3.2", "first-rows-table"), ("3.2", "place-left-out"), ("3.2", "last-is-a-length"), ("3.7", "averaged"),
+            ("3.7", "without-maxima"), ("3.7", "by-length"),
+        ],
+    )  # fmt: skip
+    def test_mistakes_show_there(self, model: GPT2, id: str, name: str) -> None:
+        with bank.mistake(id, name), pytest.raises(AssertionError):
+            generated(model)
+
+    def test_a_block_too_many_empties_the_pool(self, model: GPT2) -> None:
+        """What takes more than was promised runs out of blocks, although admission has counted."""
+        with bank.mistake("3.1", "always-one"), pytest.raises(RuntimeError, match="no free block"):
+            generated(model)
+
+    def test_splits_are_the_engines(self) -> None:
+        splits = bank.reference("3.8")
+        for batch in (1, 2, 7, 8, 64, 85, 86, 300):
+            for room in (1, 63, 64, 65, 500, 1024, 5000):
+                assert splits(batch, 12, room, [1]) == choose_splits(batch, 12, room)
+
+    @triton
+    def test_the_kernel_in_the_interpreter(self) -> None:
+        """The reference and a wrong one as the engine's attention, in a process that interprets."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-W", "ignore", "-c", PLACE]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.stdout.split() == ["same", "called", "other"]
+
+
+PLACE = """
+from nanoinfer.course import bank, chapters, kernels
+from nanoinfer.course.swapping import swapped
+exercise = chapters.exercise("3.6")
+kernel, wrong = bank.reference("3.6"), bank.wrong("3.6", "first-rows-table")
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.config import ModelConfig
+from nanoinfer.weights import random_model
+model = random_model(ModelConfig(n_layer=1, n_head=2, n_embd=32, n_positions=40, vocab_size=50), seed=1, std=0.5)
+params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
+prompts = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], [7, 8]]
+def run(engine):
+    return [row.token_ids for row in LLM(model, engine=engine).generate(prompts, params)]
+naive, calls = run("naive"), []
+with swapped(exercise, kernel, lambda: calls.append(1)):
+    print("same" if run("paged") == naive else "other")
+print("called" if calls else "not called")
+with swapped(exercise, wrong):
+    print("same" if run("paged") == naive else "other")
+"""
+
+
+class TestEditions:
+    def test_at_least_two(self) -> None:
+        assert sum(bool(one.editions) for one in EXERCISES) >= 2
+
+    @pytest.mark.parametrize("id, name", [(e.id, one.name) for e in EXERCISES for one in e.editions], ids=str)
+    def test_is_the_same_exercise(self, id: str, name: str) -> None:
+        """The right answer agrees with the plain form's, and every wrong answer is still told apart by a check."""
+        plain = chapters.exercise(id)
+        other = plain.as_edition(name)
+        assert other.edition is not None
+        compile(stubs.stub(other, CHAPTER), "stub", "exec")
+        adapted = other.edition.of(plain.function)
+        caught = dict.fromkeys((wrong.name for wrong in plain.real_wrong), False)
+        for check in other.checks:
+            for at in range(check.cases):
+                case = Case(f"course/{check.name}/{at}")
+                expected = other.expected(other.call(check, case))
+                assert other.compare(check, expected, local(adapted, other.call(check, case))) is None
+                for wrong in plain.real_wrong:
+                    function = other.edition.of(sources.answer_function(plain, wrong))
+                    got = local(function, other.call(check, case))
+                    caught[wrong.name] |= other.compare(check, expected, got) is not None
+        assert all(caught.values()), caught
+        assert all(len(found) == 3 for found in Tells(other, "course").found.values())
+
+    def test_are_named_in_no_text(self) -> None:
+        text = (CHAPTER.folder / "README.md").read_text(encoding="utf-8")
+        assert not [one.name for e in EXERCISES for one in e.editions if f" {one.name} " in text]
+
+
+class TestQuizAndPredictions:
+    def test_the_quiz_is_as_jupyterquiz_reads_it(self) -> None:
+        for question in json.loads(bank.quiz(3).read_text(encoding="utf-8")):
+            assert question["type"] == "multiple_choice"
+            assert sum(answer["correct"] for answer in question["answers"]) == 1
+            for answer in question["answers"]:
+                assert answer["answer"]
+                assert answer["feedback"]
+                if not answer["correct"]:  # a wrong option is a real wrong answer
+                    id, name = answer["mistake"].split(" ")
+                    assert name in bank.names(id)
+        rights = [question.right for question in quizzing.questions(CHAPTER)]
+        assert len(set(rights)) == 4
+        assert len(rights) >= 8
+
+    def test_predictions_have_bounds_that_arithmetic_gives(self) -> None:
+        cpu = torch.device("cpu")
+        room, rows, context, table = predicting.predictions(CHAPTER)
+        for prediction in (room, rows, context, table):
+            assert prediction.question.endswith("?")
+            assert all(prediction.why(1.0, measured) for measured in (0.1, 1.0, 10.0))
+        assert room.bound(cpu) == pytest.approx(13 * 96 / (16 * (1 + 1 + 1 + 2 * 5 + 3 + 3 + 4 + 6)))
+        assert room.measure(cpu) > room.bound(cpu)
+        assert 0.7 * rows.bound(cpu) < rows.measure(cpu) < rows.bound(cpu)
+        assert (context.bound(cpu), table.bound(cpu)) == (8, 1)
