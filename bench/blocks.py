@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import textwrap
 from collections.abc import Callable
@@ -122,6 +123,24 @@ def printed(place: Place, name: str) -> list[str]:
     return ["```text", *lines_of(place.page.parent / EXAMPLE, name), "```"]
 
 
+def strength(place: Place) -> list[str]:
+    """How strong each chapter's checks are: what was caught, of all that was tried."""
+    rows = []
+    for path in sorted(place.root.glob("chapters/*/exercises/strength.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        wrong, mutants, variants = found["wrong_answers"], found["mutants"], found["correct_variants"]
+        rows.append(
+            [
+                str(found["chapter"]),
+                f"{wrong['caught']} of {wrong['of']}",
+                f"{mutants['killed']} of {mutants['of']}",
+                f"{variants['passed']} of {variants['of']}",
+            ]
+        )
+    return table(["chapter", "wrong answers caught", "mutants killed", "correct variants passed"], rows)
+
+
 BLOCKS: dict[str, Callable[..., list[str]]] = {
     "table": results_table, "ledger": ledger, "figure": figure, "excerpt": excerpt, "printed": printed,
+    "strength": strength,
 }  # fmt: skip

@@ -110,8 +110,8 @@ class TestStrength:
             check.name: [exercise.call(check, Case(f"course/{check.name}/{at}")).args for at in range(check.cases)]
             for check in exercise.checks
         }
-        lengths = {n % 4 for *_, found in calls["around-a-page"] for n in found.tolist()}
-        assert lengths == {0, 1, 2, 3}
+        around = [(k_pool.shape[2], n) for _, k_pool, _, _, found in calls["around-a-page"] for n in found.tolist()]
+        assert {(block, n % block) for block, n in around} == {(2, 0), (2, 1), (4, 0), (4, 1), (4, 2), (4, 3)}
         for q, k_pool, v_pool, tables, found in calls["short-and-full-rows"]:
             assert {0, 1, tables.shape[1] * k_pool.shape[2]} == set(found.tolist())
             assert bool(k_pool.isnan().any())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -115,6 +118,34 @@ def test_a_crash_is_told_by_its_signal(tmp_path: Path) -> None:
     keep = Keep()
     assert run(keep, tmp_path, "import os\ndef f(): os.abort()") == Crashed("the process was ended by SIGABRT")
     keep.end()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a process knows its parent on POSIX")
+@pytest.mark.timeout(60)
+def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
+    """The parent is killed while the learner's code loops for ever, and holds a pipe open that ends with it."""
+    os.mkfifo(tmp_path / "pipe")
+    mine = "import os\ndef f(path):\n    pipe = open(path, 'w')\n    print(os.getpid(), file=pipe, flush=True)\n"
+    (tmp_path / "mine.py").write_text(mine + "    while True: pass\n")
+    parent = """
+import sys
+from pathlib import Path
+from nanoinfer.course.cases import call
+from nanoinfer.course.client import Worker
+worker = Worker()
+worker.load(Path(sys.argv[1]) / "mine.py", "f")
+worker.call(call(sys.argv[1] + "/pipe"), 600)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", parent, str(tmp_path)]
+    with subprocess.Popen(command, env=environment) as started, (tmp_path / "pipe").open() as pipe:
+        pid = int(pipe.readline())
+        started.kill()
+        try:
+            assert pipe.read() == ""
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_leaving_for_good_is_a_crash(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import linecache
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,10 @@ def why_not(exercise: Exercise) -> str:
 def in_worker(kernel: Any, launcher: Path, compiling: bool) -> Function:
     """What a worker calls: the kernel launched between guard zones, or compiled for constants."""
     module = run_file(launcher, "nanoinfer_launcher")
-    return partial(compiled, kernel, module.TYPES) if compiling else partial(module.launch, kernel)
+    if compiling:
+        return partial(compiled, kernel, module.TYPES)
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # the interpreter's, where NaN turns up in its arrays
+    return partial(module.launch, kernel)
 
 
 def in_engine(exercise: Exercise, load: Callable[[], Any]) -> Function:

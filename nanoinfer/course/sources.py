@@ -105,7 +105,7 @@ def _collect(function: Function, node: ast.FunctionDef, needs: list[str], done: 
 
 
 def _used(node: ast.FunctionDef) -> set[str]:
-    """Names that the body uses; annotations are not evaluated and do not count."""
+    """Names that the body uses and does not bind itself; annotations are not evaluated and do not count."""
     found: set[str] = set()
     for inner in ast.walk(node):
         if isinstance(inner, ast.FunctionDef):
@@ -113,7 +113,11 @@ def _used(node: ast.FunctionDef) -> set[str]:
                 found |= {n.id for n in ast.walk(default) if isinstance(n, ast.Name)}
     bodies = [ast.walk(statement) for statement in node.body]
     skip = {id(n) for body in node.body for a in _annotations(body) for n in ast.walk(a)}
-    return found | {n.id for body in bodies for n in body if isinstance(n, ast.Name) and id(n) not in skip}
+    names = [n for body in bodies for n in body if isinstance(n, ast.Name) and id(n) not in skip]
+    own = {n.id for n in names if isinstance(n.ctx, ast.Store)} | {
+        a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)
+    }
+    return found | {n.id for n in names} - own
 
 
 def _annotations(node: ast.AST) -> list[ast.AST]:

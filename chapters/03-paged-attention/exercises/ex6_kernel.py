@@ -117,12 +117,13 @@ EXERCISE = Spec(
 
 
 def _case(
-    case: Case, lengths: list[int], heads: int, block: int, width: int, *, size: int = 4, free: float = torch.nan
+    case: Case, lengths: list[int], heads: int, block: int, width: int, *, size: int = 0, free: float = torch.nan
 ) -> Call:
     """Rows of these lengths, in blocks in no order. No slot without a token is clean, and unused entries name blocks.
 
     Blocks of nobody hold NaN, or `free`. Ends of last blocks hold, by row, NaN in the keys, in the values, or neither.
     """
+    size = size or 1 << case.size("doublings of the head size", 0, 2)
     B, used = len(lengths), [-(-length // block) for length in lengths]
     dirt = [((torch.nan, 7.0), (3.0, torch.nan), (4.0, -5.0))[at] for at in case.permutation("dirt", 3).tolist()]
     blocks = 2 + B * width
@@ -141,10 +142,10 @@ def _case(
 
 def around_a_page(case: Case) -> Call:
     """Texts that end just before, at and just behind the end of a page: every token counts, and no slot behind them."""
-    block, pages = 4, case.size("pages", 1, 2)
+    block, pages = 2 << case.size("doublings of the block", 0, 1), case.size("pages", 1, 2)
     lengths = [block * pages + more for more in (-1, 0, 1)]
     lengths = [lengths[at] for at in case.permutation("order", 3).tolist()]
-    return _case(case, [*lengths, block * pages - 2][: case.size("rows", 1, 4)], 1, block, pages + 2)
+    return _case(case, [*lengths, block * pages - 2 or 1][: case.size("rows", 1, 4)], 1, block, pages + 2)
 
 
 def rows_and_heads(case: Case) -> Call:
@@ -168,7 +169,7 @@ def large_scores(case: Case) -> Call:
 
 def short_and_full_rows(case: Case) -> Call:
     """A row of length 0 gives zeros, one of length 1 its only value, and one that fills its table all tokens."""
-    block, width = 4, case.size("width", 1, 2)
+    block, width = 2 << case.size("doublings of the block", 0, 1), case.size("width", 1, 2)
     lengths = [0, 1, block * width]
     return _case(case, [lengths[at] for at in case.permutation("order", 3).tolist()], 1, block, width)
 
@@ -186,6 +187,6 @@ def compiles(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(rows_and_heads), Check(around_a_page, 3), Check(large_scores, 3), Check(short_and_full_rows),
+    Check(rows_and_heads), Check(around_a_page, 4), Check(large_scores, 3), Check(short_and_full_rows, 3),
     Check(half_precision), Check(compiles, 1),
 )  # fmt: skip
