@@ -1,4 +1,4 @@
-"""Chapter 3's text: small.py and small_kernel.py are right, examples are what is said of them, the page has its form."""
+"""Chapter 3's text: small.py and small_kernel.py are right, the examples are what is said of them."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ class TestPage:
             assert len(excerpt(place, ast.literal_eval(arguments.args[0]), **options)) > 2
 
     def test_the_kernel_is_shown_whole(self, text: str) -> None:
-        """Line by line: every line of the engine's kernel between its first and its last statement stands in the text."""
+        """Every line of the engine's kernel between its first and its last statement stands in the text."""
         place = Place(CHAPTER / "README.md", ROOT)
         whole = excerpt(place, "nanoinfer.paged_kernels:_attend_kernel", doc=False)[1:-1]
         body = {line.strip() for line in whole[whole.index("):  # fmt: skip") + 1 :] if line.strip()}

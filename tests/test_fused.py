@@ -137,7 +137,8 @@ def test_compiles_without_a_gpu(name: str, capability: int) -> None:
     from nanoinfer import fused
 
     pointers, constants = SIGNATURES[name]
-    source = ASTSource(getattr(fused, name.split()[0]), pointers | dict.fromkeys(constants, "constexpr"), constants)
+    kernel, signature = getattr(fused, name.split(maxsplit=1)[0]), pointers | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(kernel, signature, constants)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
     assert len(compiled.asm["cubin"]) > 1000
     assert compiled.metadata.shared <= {75: 64, 80: 100, 90: 227}[capability] * 1024

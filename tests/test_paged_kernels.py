@@ -210,6 +210,6 @@ def test_compiles_without_a_gpu(name: str, capability: int) -> None:
 
     pointers, constants = SIGNATURES[name]
     signature = pointers | dict.fromkeys(constants, "constexpr")
-    source = ASTSource(getattr(paged_kernels, name.split()[0]), signature=signature, constexprs=constants)
+    source = ASTSource(getattr(paged_kernels, name.split(maxsplit=1)[0]), signature=signature, constexprs=constants)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
     assert len(compiled.asm["cubin"]) > 1000
