@@ -78,18 +78,19 @@ class TestSmall:
         assert rows == [[*one.prompt_token_ids, *one.token_ids] for one in told]
 
     def test_blocks_come_back(self, small: ModuleType) -> None:
-        """A row that ends gives its blocks to one that grows: a stop token, and then less room than both would need."""
+        """A row that ends gives its block to one that grows: three blocks are enough for both, and four without it."""
         weights, shape = small.load(small.DATA / "small")
         first, second = gpt2_tokenizer().encode("The fox"), gpt2_tokenizer().encode("Once upon a time")
         rows = [[*first], [*second]]
-        most = small.generate(rows, 40, 16, weights, shape)
-        stop, small.END = small.END, rows[0][len(first) + 3]
+        small.generate(rows, 40, 16, weights, shape)
+        end = next(at for at in range(len(first), 12) if rows[0][at] not in rows[1])
+        stop, small.END = small.END, rows[0][end]
         try:
             ended = [[*first], [*second]]
-            assert small.generate(ended, 40, most - 1, weights, shape) < most
+            assert small.generate(ended, 40, 3, weights, shape) == 3
         finally:
             small.END = stop
-        assert ended[0] == rows[0][: len(first) + 4]
+        assert ended == [rows[0][: end + 1], rows[1]]
 
     def test_too_few_blocks_are_an_error(self, small: ModuleType) -> None:
         with pytest.raises(IndexError):
@@ -110,7 +111,7 @@ from pathlib import Path
 import sys
 small = load(Path(sys.argv[1]))
 generator = torch.Generator().manual_seed(0)
-for lengths, H, D, block in (([7, 4, 0, 9], 2, 16, 4), ([33, 1], 1, 32, 16)):
+for lengths, H, D, block, scale in (([7, 4, 0, 9], 2, 16, 4, 5), ([33, 1], 1, 32, 16, 200)):
     pools = torch.full((2, 14, H, block, D), float("nan"))
     width = -(-max(lengths) // block) + 1
     order = (torch.randperm(13, generator=generator) + 1).tolist()
@@ -120,7 +121,7 @@ for lengths, H, D, block in (([7, 4, 0, 9], 2, 16, 4), ([33, 1], 1, 32, 16)):
             tables[row, at] = order.pop()
             real = min(block, length - at * block)
             pools[:, tables[row, at], :, :real] = torch.randn(2, H, real, D, generator=generator)
-    q = torch.randn(len(lengths), H, D, generator=generator) * 5
+    q = torch.randn(len(lengths), H, D, generator=generator) * scale
     asked = (q, *pools, tables, torch.tensor(lengths))
     out, right = small.attend(*asked), paged_twins.attend_pages(*asked, tables)
     assert bool(out.isfinite().all()) and torch.allclose(out, right, atol=1e-5), (out - right).abs().max()
@@ -186,8 +187,8 @@ class TestRunningExample:
             running.model()(step, Keep())
         q, keys, _ = running.head_of(running.ROW)
         plain_q, plain_k = seen[running.LAYER]
-        assert torch.allclose(keys, plain_k[0, :, running.HEAD])
-        assert torch.allclose(q, plain_q[0, -1, running.HEAD])
+        assert torch.allclose(keys, plain_k[0, :, running.HEAD], atol=1e-4)
+        assert torch.allclose(q, plain_q[0, -1, running.HEAD], atol=1e-4)
 
     def test_blocks_print_the_same_twice(self) -> None:
         for name in ("tables", "online", "joined", "promises"):
@@ -300,12 +301,8 @@ class TestPage:
             options = {k.arg or "": ast.literal_eval(k.value) for k in arguments.keywords}
             lines = excerpt(place, "nanoinfer.paged_kernels:_attend_kernel", **options)
             shown |= {line.strip() for line in lines}
-        left = {
-            line
-            for line in body - shown
-            if not line.startswith(("n = ", "joins = True", "if joins:", "result", "tl.store(out"))
-        }
-        assert not left
+        known = ("n = ", "joins = True", "if joins:", "result", "tl.store(out")  # the last lines, told in words
+        assert not {line for line in body - shown if not line.startswith(known)}
 
     def test_ten_questions(self) -> None:
         page = (CHAPTER / "questions.md").read_text(encoding="utf-8")

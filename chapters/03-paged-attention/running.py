@@ -1,6 +1,7 @@
 """The running example of chapter 3: three texts in one pool of blocks of four tokens, through the small model.
 
-It is computed in float64, so that every machine prints the same digits. No GPU and no Triton are needed.
+It is computed in float64, attention over pages in float32, so that every machine prints the same digits. No GPU and no
+Triton are needed.
 """
 
 from __future__ import annotations

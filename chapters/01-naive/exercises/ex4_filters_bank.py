@@ -74,7 +74,8 @@ WRONG = (
         "lucidrains/x-transformers#184",
     ),
     Wrong.patch(
-        "scores-summed", "The running total is that of log-probabilities: it is negative, so top_p never cuts.",
+        "scores-summed",
+        "top_p never cuts: it is left out, or the running total is that of log-probabilities, which are negative.",
         "before = probs.cumsum(-1) - probs",
         "before = descending.log_softmax(-1).cumsum(-1) - descending.log_softmax(-1)",
         "skyzh/tiny-llm#32",

@@ -145,7 +145,7 @@ def around_a_page(case: Case) -> Call:
     block, pages = 2 << case.size("doublings of the block", 0, 1), case.size("pages", 1, 2)
     lengths = [block * pages + more for more in (-1, 0, 1)]
     lengths = [lengths[at] for at in case.permutation("order", 3).tolist()]
-    return _case(case, [*lengths, block * pages - 2 or 1][: case.size("rows", 1, 4)], 1, block, pages + 2)
+    return _case(case, [*lengths, block * pages - 2 or 1][: case.size("rows", 1, 8)], 1, block, pages + 2)
 
 
 def rows_and_heads(case: Case) -> Call:
