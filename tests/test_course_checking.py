@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,35 @@ def test_an_unknown_mistake_is_not_taken_for_a_known_one(filters: Exercise, keep
 def test_a_right_answer_is_never_named(filters: Exercise) -> None:
     tells = Tells(filters, "course")
     assert tells.name(lambda asked: Returned(filters.function(*asked.args))) is None
+
+
+def test_a_tell_differs_from_what_is_right(tmp_path: Path) -> None:
+    """Where the one mistake cannot be seen it still differs from the other: that tells nothing of it."""
+
+    def first_alone(x: torch.Tensor) -> torch.Tensor:
+        """Only the first number is negated."""
+        return torch.cat([-x[:1], x[1:]])
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        """It is minus two x."""
+        return -2 * x
+
+    toy = _toy_exercise(tmp_path)
+    toy = replace(toy, wrong=(Wrong(first_alone, "this test"), Wrong(doubled, "this test")))
+    found = Tells(toy, "course").found
+    assert [len(tells) for tells in found.values()] == [3, 3]
+    for tells in found.values():
+        for ((check, case),), (outcome,) in tells:
+            assert toy.compare(check, toy.expected(toy.call(check, case)), outcome)
+
+
+def test_mistakes_that_cannot_be_told_apart_are_not_named(filters: Exercise) -> None:
+    (sorts,) = (wrong for wrong in filters.wrong if wrong.name == "unsorted")
+    assert isinstance(sorts.answer, tuple)
+    twin = Wrong.patch("twin", "The same, given twice.", *sorts.answer, "this test")
+    tells = Tells(replace(filters, wrong=(sorts, twin)), "course")
+    assert tells.found == {"unsorted": [], "twin": []}
+    assert tells.name(lambda asked: Returned(torch.zeros(1))) is None
 
 
 def test_a_result_that_changes_from_call_to_call_fails(keep: Keep, tmp_path: Path) -> None:
