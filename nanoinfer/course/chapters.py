@@ -37,7 +37,7 @@ class Chapter:
 def root() -> Path:
     """The folder that holds the chapters. FileNotFoundError where there is none."""
     package = Path(nanoinfer.__file__).parent
-    for folder in (package / "chapters", package.parent / "chapters"):
+    for folder in (package / "book" / "chapters", package.parent / "chapters"):
         if any(folder.glob("??-*/exercises/chapter.json")):
             return folder
     raise FileNotFoundError("this installation has no chapters: install nanoinfer again")

@@ -1,0 +1,71 @@
+"""Names of the source, found by parsing it: what a section speaks of, and where that stands."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+EXCERPT = re.compile(r'cog excerpt\("nanoinfer\.(\w+):([\w.]+)"')
+CODE = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A class, a function or a method of the engine."""
+
+    module: str
+    path: str  # as `Engine._collect`
+    lines: int
+
+    @property
+    def anchor(self) -> str:
+        """Of its heading, or of its class's, on the source's own page."""
+        return anchor(f"nanoinfer/{self.module}.py", self.path.partition(".")[0])
+
+
+def anchor(file: str, name: str) -> str:
+    """The label of a class or function on the page of its file."""
+    kind = "class" if name.lstrip("_")[:1].isupper() else "function"  # labels know no capitals
+    return re.sub(r"[^a-z0-9]+", "-", f"source-{file.removesuffix('.py')}-{kind}-{name}".lower())
+
+
+class Index:
+    """All names of the engine's modules, by what a text calls them."""
+
+    def __init__(self, package: Path, modules: list[str]) -> None:
+        self._exact: dict[tuple[str, str], Named] = {}
+        self._spoken: dict[str, list[Named]] = {}
+        for module in modules:
+            tree = ast.parse((package / f"{module}.py").read_text(encoding="utf-8"))
+            for node in tree.body:
+                if isinstance(node, Definition):
+                    self._add(module, node.name, node, node.name, f"{module}.{node.name}")
+                if isinstance(node, ast.ClassDef):
+                    for inner in node.body:
+                        if isinstance(inner, Definition):
+                            self._add(module, f"{node.name}.{inner.name}", inner, f"{node.name}.{inner.name}")
+
+    def _add(self, module: str, path: str, node: Definition, *spoken: str) -> None:
+        named = Named(module, path, (node.end_lineno or node.lineno) - node.lineno + 1)
+        self._exact[module, path] = named
+        for name in spoken:
+            self._spoken.setdefault(name, []).append(named)
+
+    def of(self, section: str) -> list[Named]:
+        """What a section speaks of: what it quotes comes first, then what it names in code; each once.
+
+        A name that several modules have is taken for none of them.
+        """
+        found: dict[tuple[str, str], Named] = {}
+        for module, path in EXCERPT.findall(section):
+            if (module, path) in self._exact:
+                found[module, path] = self._exact[module, path]
+        for name in CODE.findall(re.sub(r"```.*?```", "", section, flags=re.S)):
+            meant = self._spoken.get(name.removeprefix("nanoinfer."), [])
+            if len(meant) == 1:
+                found.setdefault((meant[0].module, meant[0].path), meant[0])
+        whole = {(named.module, named.path) for named in found.values()}
+        return [n for n in found.values() if (n.module, n.path.partition(".")[0]) not in whole or "." not in n.path]
