@@ -11,7 +11,9 @@ import gc
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -21,8 +23,8 @@ from nanoinfer.graphs import GraphRunner, ladder
 from nanoinfer.model import GPT2
 from nanoinfer.weights import load_model
 
-from .machine import describe
-from .records import Machine, Record, Spread
+from .machine import commit, describe
+from .records import SCHEMA_VERSION, Machine, Record, Spread
 
 LADDERS = (64, 256, 512)
 LENGTHS = (16, 64, 128, 256, 512, 1000)
@@ -78,6 +80,10 @@ class Sampling(Record):
 class GraphsReport(Record):
     """One run of `python -m bench graphs`."""
 
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["graphs"] = "graphs"
+    date: str = ""
+    commit: str = ""
     machine: Machine
     model: str
     dtype: str
@@ -93,7 +99,10 @@ def measure(device_name: str | None, path: Path, name: str) -> None:
     if device.type != "cuda":
         raise ValueError("CUDA graphs need a CUDA GPU")
     model = load_model(name, device, torch.bfloat16)
-    report = GraphsReport(machine=describe(device), model=name, dtype="bfloat16")
+    report = GraphsReport(
+        date=datetime.now(timezone.utc).date().isoformat(), commit=commit(), machine=describe(device),
+        model=name, dtype="bfloat16",
+    )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     parts: dict[str, Callable[[GPT2], Sequence[Record]]] = {
         "ladders": _ladders, "drains": _drains, "prefills": _prefills, "sampling": _sampling,

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 from .attention import AttentionReport
+from .graphs import GraphsReport
 from .kernels import KernelReport
 from .recompiles import RecompileReport
 from .records import Record, Report
+from .sampling import SamplingReport
 from .sanitize import SanitizeReport
 from .timeline import Timeline
 from .waste import WasteReport
@@ -16,6 +18,7 @@ from .waste import WasteReport
 KINDS: dict[str, type[Record]] = {
     "report": Report, "timeline": Timeline, "kernels": KernelReport, "attention": AttentionReport,
     "memory": WasteReport, "recompiles": RecompileReport, "sanitize": SanitizeReport,
+    "graphs": GraphsReport, "sampling": SamplingReport,
 }  # fmt: skip
 
 

@@ -61,11 +61,11 @@ def modules(package: Path) -> list[str]:
     """The engine's modules, in the order of the chapters that their opening lines name; then those of no chapter."""
     found = []
     for path in package.glob("*.py"):
-        opening = re.search(
-            r"[Cc]hapter (\d)\b", path.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[0]
-        )
-        if not path.name.startswith("__"):
-            found.append((int(opening[1]) if opening else 9, path.stem))
+        if path.name.startswith("__"):
+            continue
+        opening = path.read_text(encoding="utf-8").split('"""')[1]
+        chapter = re.search(r"[Cc]hapter (\d)\b", opening)
+        found.append((int(chapter[1]) if chapter else 9, path.stem))
     return [name for _, name in sorted(found)]
 
 
