@@ -15,6 +15,7 @@ from typing import Any
 # cuBLAS leaves its fast kernels when the head has an odd number of rows, and 50257 is odd. Padded to a multiple
 # of 64, the head alone gave 17% more tokens/s at 64 rows on an H200. Padded rows are zero and never seen outside.
 VOCAB_MULTIPLE = 64
+MOST_LAYERS = 1000  # a damaged file must not make us name the tensors of 2^63 layers
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,13 @@ class ModelConfig:
         for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r:.40}")
+        if self.n_layer > MOST_LAYERS:
+            raise ValueError(f"n_layer must be at most {MOST_LAYERS}, not {self.n_layer:.3g}")
         if type(self.n_inner) is not int or self.n_inner < 0:
-            raise ValueError(f"n_inner must be a whole number of at least 0, not {self.n_inner!r}")
+            raise ValueError(f"n_inner must be a whole number of at least 0, not {self.n_inner!r:.40}")
         if type(self.layer_norm_epsilon) not in (int, float) or not 0 < self.layer_norm_epsilon < 1:
-            raise ValueError(f"layer_norm_epsilon must lie between 0 and 1, not {self.layer_norm_epsilon!r}")
+            raise ValueError(f"layer_norm_epsilon must lie between 0 and 1, not {self.layer_norm_epsilon!r:.40}")
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd must be a multiple of n_head, not {self.n_embd} with {self.n_head} heads")
 
@@ -83,8 +86,8 @@ class ModelConfig:
             raise ValueError("config.json must hold one JSON object")
         for name, allowed in _ONLY.items():
             if name in data and data[name] not in allowed:
-                raise ValueError(f"config.json has {name}={data[name]!r}; this engine runs GPT-2 with {allowed[0]!r}")
-        missing = [name for name in ("n_layer", "n_head", "n_embd") if name not in data]
+                raise ValueError(f"config.json has {name}={data[name]!r:.80}; this engine knows {allowed[0]!r}")
+        missing = [name for name in ("n_layer", "n_head", "n_embd") if data.get(name) is None]
         if missing:
             raise ValueError(f"config.json lacks {', '.join(missing)}")
         names = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_inner", "layer_norm_epsilon")

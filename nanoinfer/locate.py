@@ -33,7 +33,7 @@ def random_config(name: str) -> ModelConfig:
     """The shape that `random:PRESET` names. WeightsError for an unknown one."""
     preset = name.removeprefix("random:")
     if preset not in PRESETS:
-        raise WeightsError(f"there is no model {name!r}: random weights come in the shapes {', '.join(PRESETS)}")
+        raise WeightsError(f"there is no model {name!r:.200}: random weights come in the shapes {', '.join(PRESETS)}")
     return PRESETS[preset]
 
 
@@ -65,7 +65,7 @@ def locate(name: str | Path, revision: str | None) -> tuple[Path, list[Path]]:
         if close
         else f"give {', '.join([SHIPPED, *HUB_NAMES])}, owner/name, a folder, or random:gpt2"
     )
-    raise WeightsError(f"there is no model {text!r}: " + ("no such file or folder" if looks_local else hint))
+    raise WeightsError(f"there is no model {text!r:.200}: " + ("no such file or folder" if looks_local else hint))
 
 
 def _folder_files(folder: Path) -> list[Path]:
@@ -86,7 +86,7 @@ def shard_names(index: Path) -> list[str]:
         raise WeightsError(f"{index} has no weight_map")
     for shard in shards.values():
         if not isinstance(shard, str) or not re.fullmatch(r"[\w-][\w.-]*\.safetensors", shard):
-            raise WeightsError(f"{index} names {shard!r}, which is no plain name of a .safetensors file")
+            raise WeightsError(f"{index} names {shard!r:.80}, which is no plain name of a .safetensors file")
     return sorted(set(shards.values()))
 
 

@@ -101,15 +101,15 @@ def _check(path: Path, file: Any, config: ModelConfig, found: dict[str, Callable
         if _MASKS.fullmatch(name):
             continue
         if name not in shapes:
-            raise WeightsError(f"{path} holds {key}, which is no part of a GPT-2 of {config.n_layer} layers")
+            raise WeightsError(f"{path} holds {key!r:.80}, which is no part of a GPT-2 of {config.n_layer} layers")
         if name in found:
-            raise WeightsError(f"{path} holds {key}, which came before in another form or file")
+            raise WeightsError(f"{path} holds {key!r:.80}, which came before in another form or file")
         view = file.get_slice(key)
         shape, kind = tuple(view.get_shape()), view.get_dtype()
         if shape != shapes[name]:
-            raise WeightsError(f"{path} holds {key} of shape {shape}; config.json makes it {shapes[name]}")
+            raise WeightsError(f"{path} holds {key!r:.80} of shape {shape}; config.json makes it {shapes[name]}")
         if kind not in _FLOATS:
-            raise WeightsError(f"{path} holds {key} as {kind}; weights must be {', '.join(_FLOATS)}")
+            raise WeightsError(f"{path} holds {key!r:.80} as {kind}; weights must be {', '.join(_FLOATS)}")
         found[name] = partial(file.get_tensor, key)
 
 
