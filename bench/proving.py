@@ -11,12 +11,13 @@ from nanoinfer.llm import ENGINES
 from nanoinfer.model import GPT2
 from nanoinfer.proof import prove_tokens
 from nanoinfer.requests import Completion, Metrics
-from nanoinfer.weights import load_config, random_model
+from nanoinfer.weights import random_model
 
 from .contestants import ON_REQUEST, UNFUSED, Contestant, Limits, make
 from .contestants.ours import Ours
 from .entrant import free, random_prompts
 from .records import Proof
+from .shapes import load_config
 
 STD = 0.1  # of the random weights: on GPT-2's own 0.02 a hidden key may change no token
 ROWS, PROMPT = 8, 24

@@ -19,7 +19,7 @@ from nanoinfer.config import ModelConfig
 from nanoinfer.devices import choose_device, choose_dtype, free_memory
 from nanoinfer.llm import check_arguments
 from nanoinfer.model import GPT2
-from nanoinfer.weights import load_config, load_model
+from nanoinfer.weights import load_model
 
 from .compiles import TritonLog, torch_graphs, torch_seconds
 from .contestants import Limits
@@ -30,6 +30,7 @@ from .outcome import line, outcome
 from .presets import Preset, floor_seconds
 from .proving import proofs, provable
 from .records import Case, Report, Result
+from .shapes import load_config
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int, str], None]  # cases done, cases in all, what is left in words

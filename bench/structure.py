@@ -22,7 +22,7 @@ CHAPTER = {
 }  # fmt: skip
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # Of no chapter: they put all chapters together; `stand_in` is for learning and for tests, and no engine needs it.
-OUTSIDE = {"__init__", "__main__", "llm", "memories", "cli", "course", "stand_in"}
+OUTSIDE = {"__init__", "__main__", "llm", "memories", "cli", "course", "reading", "stand_in"}
 
 
 def modules(package: Path = PACKAGE) -> list[str]:

@@ -49,16 +49,8 @@ def load_model(
     return _load_folder(*locate(name, revision), device, dtype)
 
 
-def load_config(name: str | Path, revision: str | None = None) -> ModelConfig:
-    """The shape of the model of that name, without its weights (those of a hub model are fetched all the same)."""
-    text = str(name)
-    if text.startswith("random:"):
-        return random_config(text)
-    config_path, _ = locate(name, revision)
-    return _read_config(config_path)
-
-
-def _read_config(path: Path) -> ModelConfig:
+def read_config(path: Path) -> ModelConfig:
+    """The shape that a config.json gives. WeightsError where it is no GPT-2's."""
     data = read_json(path)
     try:
         return ModelConfig.from_json(data)
@@ -67,7 +59,7 @@ def _read_config(path: Path) -> ModelConfig:
 
 
 def _load_folder(config_path: Path, files: list[Path], device: torch.device, dtype: torch.dtype) -> GPT2:
-    config = _read_config(config_path)
+    config = read_config(config_path)
     with ExitStack() as stack:
         found: dict[str, Callable[[], Tensor]] = {}
         for path in files:
