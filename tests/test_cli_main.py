@@ -84,7 +84,13 @@ def test_no_arguments_is_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in bare.out
 
 
-@pytest.mark.parametrize("command", ["generate", "shell", "doctor"])
+def test_a_group_alone_is_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    result = invoke(capsys, "course")
+    assert "Usage: nanoinfer course" in result.out
+    assert result.err == ""
+
+
+@pytest.mark.parametrize("command", ["generate", "shell", "doctor", "read"])
 def test_help_of_a_command_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     result = invoke(capsys, command, "--help")
     assert result.code == 0

@@ -185,6 +185,8 @@ def test_refused_folders(folder: Path, tmp_path: Path) -> None:
         ('{"n_layer": "2", "n_head": 2, "n_embd": 8}', "n_layer"),
         ('{"n_layer": 2, "n_head": 3, "n_embd": 8}', "multiple of n_head"),
         ('{"n_layer": -1, "n_head": 2, "n_embd": 8}', "n_layer"),
+        ('{"n_layer": null, "n_head": 2, "n_embd": 8}', "lacks n_layer"),
+        ('{"n_layer": 9223372036854775807, "n_head": 2, "n_embd": 8}', "at most 1000"),
         ("[" * 100_000, "no JSON"),
     ],
 )

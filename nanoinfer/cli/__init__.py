@@ -74,7 +74,8 @@ def run(arguments: Sequence[str]) -> int:
         usage = getattr(error, "format_message", None)  # of the command line library's own errors, in any version of it
         refused = usage is not None or isinstance(error, Refused)
         message = _usage(usage(), arguments) if usage else str(error) if isinstance(error, Refused) else failure(error)
-        remark(f"nanoinfer: {message}")
+        if message:  # none where a group of commands alone has printed its help
+            remark(f"nanoinfer: {message}")
         return REFUSED if refused else FAILED
 
 
