@@ -119,8 +119,9 @@ def _child(node: ast.AST, part: str, name: str) -> ast.AST:
 
 
 def printed(place: Place, name: str) -> list[str]:
-    """What a function of the chapter's own example.py prints, fenced."""
-    return ["```text", *lines_of(place.page.parent / EXAMPLE, name), "```"]
+    """What a function of the chapter's own example.py prints, fenced; `lies/shown:slot` is another file beside it."""
+    file, _, function = name.rpartition(":")
+    return ["```text", *lines_of(place.page.parent / (f"{file}.py" if file else EXAMPLE), function), "```"]
 
 
 def strength(place: Place) -> list[str]:

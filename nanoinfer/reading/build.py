@@ -81,7 +81,8 @@ def write(book: Path, to: Path) -> int:
             target.write_text(_notebook(pages, name, book / name), encoding="utf-8")
         else:
             text = (book / name).read_text(encoding="utf-8")
-            target.write_text(pages.text(name, text, beside=name.endswith("/README.md")), encoding="utf-8")
+            beside = name.endswith("/README.md") and name != "chapters/README.md"  # that one names all of the engine
+            target.write_text(pages.text(name, text, beside=beside), encoding="utf-8")
     (to / "index.md").write_text(_index(book, pages, parts), encoding="utf-8")
     return len(names) + 1
 

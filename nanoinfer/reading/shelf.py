@@ -11,6 +11,7 @@ from pathlib import Path
 import nanoinfer
 
 SKIPPED = {"questions.md", "strength.json"}
+TEACHING = ("teacher.md", "written.md", "criteria.md")  # of a chapter
 LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
 
 
@@ -89,12 +90,13 @@ def _there(book: Path, *names: str) -> tuple[str, ...]:
 
 
 def _more(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*.md") if path.name not in {"README.md", "teacher.md", *SKIPPED})
+    return sorted(path.name for path in folder.glob("*.md") if path.name not in {"README.md", *TEACHING, *SKIPPED})
 
 
 def _teaching(book: Path) -> Iterator[str]:
     yield from _there(book, "chapters/TEACHING.md")
-    yield from (f"chapters/{path.parent.name}/teacher.md" for path in sorted(book.glob("chapters/??-*/teacher.md")))
+    for folder in chapter_folders(book):
+        yield from _there(book, *(f"chapters/{folder.name}/{name}" for name in TEACHING))
     yield from _there(book, "chapters/01-naive/exercises/FORMAT.md")
 
 

@@ -1,0 +1,108 @@
+"""All lies: whose they were, what shows them, and where stand-in and real graph differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import coverage, escaped, faithful, frozen, library, moved, padding
+from .toy import Recorder, Toy
+
+APART = "the stand-in keeps all memory alive and apart"
+ALIVE = "the old memory is kept alive here; in the wild it was freed, and a replay found there whatever came next"
+
+
+@dataclass(frozen=True)
+class Lie:
+    """One defect.
+
+    entry, threads: in defects.md. liar, right: engines, with the scene that tells them apart; or one class that has
+    both, without a scene. shown: whether the stand-in shows it. gpu: whether it needs a GPU to be run at all.
+    certain: whether every GPU shows it. differs: what is otherwise in a real graph.
+    """
+
+    name: str
+    entry: str
+    threads: tuple[str, ...]
+    liar: type[Any]
+    scene: Callable[..., list[str]] | None = None
+    right: type[Toy] = Toy
+    shown: bool = True
+    gpu: bool = False
+    certain: bool = True
+    costs: bool = False  # the output is right: what differs is the cost of a replay
+    differs: str = ""
+
+    def run(self, side: str, recorder: Recorder, device: str) -> tuple[list[str], Any]:
+        """What the side "truth", "right" or "wrong" puts out, and what it replayed last; an error is its first line."""
+        holder: list[Any] = []
+        try:
+            if self.scene is None:
+                holder.append(self.liar(device))
+                lines = holder[0].truth() if side == "truth" else getattr(holder[0], side)(recorder)
+            else:
+                kind = self.liar if side == "wrong" else self.right
+                recording = None if side == "truth" else recorder
+
+                def make(**options: Any) -> Toy:
+                    holder.append(kind(recording, device=device, **options))
+                    return holder[-1]
+
+                lines = self.scene(make)
+        except Exception as error:  # a lie may end in any
+            first = (str(error).splitlines() or [""])[0]
+            lines = [f"{type(error).__name__}: {first}".rstrip(": ")]
+        return lines, last_graph(holder[-1])
+
+
+def last_graph(done: Any) -> Any:
+    """The graph that an engine or a class without one has replayed last; None if there is none."""
+    if isinstance(done, Toy):
+        return next(reversed(done.graphs.values()))[0] if done.graphs else None
+    return getattr(done, "graph", None)
+
+
+LIES = {
+    lie.name: lie
+    for lie in (
+        Lie("escapes", "G17", ("SageAttention#371", "punica#33", "mirage#207"), escaped.Escapes, escaped.another_input,
+            differs="the stand-in imitates it where the step says so; a real kernel says nothing, and during a "
+            "capture it reads what nobody has computed"),
+        Lie("position", "G12", ("pytorch#114844",), frozen.PositionBaked, frozen.several_steps),
+        Lie("key", "G05", ("transformers#45323", "ik_llama.cpp#2096"), frozen.KeyLacksLength,
+            frozen.captured_short_replayed_long),
+        Lie("count", "G18", ("sglang-omni#419", "Megatron-LM#5697"), frozen.CountBaked, frozen.flat_logits,
+            frozen.CountMoves,
+            differs="torch.rand in a real capture draws anew in each replay, as PyTorch knows its own generator; the "
+            "stand-in repeats the draw"),
+        Lie("seed", "G19", ("pytorch#84967", "pytorch#84614"), frozen.SeedBaked, frozen.two_seeds),
+        Lie("temperature", "G20", ("mstar#199", "sglang-omni#272"), frozen.TemperatureBaked, frozen.two_temperatures),
+        Lie("table", "G11", ("vllm#53915",), moved.TableRebuilt, moved.another_batch, differs=ALIVE),
+        Lie("rebound", "G12", ("pytorch#114844",), moved.Rebound, moved.several_steps),
+        Lie("result", "G13", ("pytorch#104435",), moved.ResultKept, moved.keep_each_result),
+        Lie("buffer", "G14", ("vllm#50386", "llm-scaler#505"), moved.BufferGrew, moved.one_two_one, differs=ALIVE),
+        Lie("cache", "G16", ("ApxInf#89", "TensorRT-LLM#4894"), moved.CacheReplaced, moved.after_a_reset,
+            differs=ALIVE),
+        Lie("slot", "G01", ("vllm#43810",), padding.SlotWraps, padding.three_in_a_graph_of_four),
+        Lie("nan", "G02", ("sglang#32477", "vllm#936"), padding.WeightsAlone, padding.poison),
+        Lie("tail", "G03", ("lmdeploy#4569", "nano-vllm#190"), padding.TableLeft, padding.four_then_three),
+        Lie("length", "P03", ("vllm#57094", "sglang#1779"), padding.LengthZero, padding.three_in_a_graph_of_four,
+            padding.Scaled),
+        Lie("warm-up", "G15", ("ATOM#2267", "vllm#38719"), padding.WarmUpWrites, padding.captured_in_the_middle,
+            differs="a real capture executes nothing: in both it is the warm-up that writes"),
+        Lie("ladder", "G30", ("nano-vllm#216",), coverage.LadderShort, coverage.every_number_of_rows),
+        Lie("lookup", "G33", ("vllm#36165", "sglang#30752"), coverage.OtherKey, coverage.count_replays),
+        Lie("evicted", "", (), coverage.WrongWayRound, coverage.more_shapes_than_graphs),
+        Lie("cold", "G23", ("pytorch#99397", "triton#10596"), coverage.Cold, coverage.capture_first_thing,
+            coverage.SetsUp, differs="the stand-in refuses by name; CUDA ends the capture with an error of its own"),
+        Lie("one-part", "G08", ("vllm#51119",), library.OnePart, costs=True,
+            differs="the stand-in has no speed, so operations are counted"),
+        Lie("workspace", "G21", ("aiter#5393",), library.WorkspaceInside, shown=False, differs=APART),
+        Lie("library", "G22", ("pytorch#193402", "vllm-omni#6587"), library.WorkspaceOutside, shown=False, gpu=True,
+            certain=False, differs="a CPU's matrix library has no such workspace"),
+        Lie("causal", "M04", ("pytorch#144858", "transformers#30437"), faithful.CausalCorner),
+        Lie("left", "M01", ("transformers#3021",), faithful.LeftPadding),
+        Lie("narrow", "P04", ("vllm#47671",), faithful.NarrowSlots),
+    )
+}  # fmt: skip

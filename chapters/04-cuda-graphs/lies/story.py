@@ -1,0 +1,109 @@
+"""The opening story with the model that ships: attention on another stream, a faster replay, another text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.dense import DenseCache
+from nanoinfer.model import GPT2, Step
+from nanoinfer.requests import Request, SamplingParams
+from nanoinfer.runner import decode_step, prefill_step
+from nanoinfer.sampling import greedy
+from nanoinfer.state import BatchState
+from nanoinfer.tokenizer import gpt2_tokenizer
+from nanoinfer.weights import load_model
+
+from .toy import Recorder
+
+PROMPT, ROOM = "Once upon a time, there was a", 64
+
+
+class Elsewhere(DenseCache):
+    """Its attention is launched on a stream of its own."""
+
+    recorder: Recorder | None = None
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.recorder is None:
+            return super().attend(layer, q, k, v)
+        out = torch.empty_like(q)
+        with self.recorder.elsewhere():
+            out.copy_(super().attend(layer, q, k, v))
+        return out
+
+
+@cache
+def small(device: str) -> GPT2:
+    """The small model; in float64 on a CPU, so that every CPU writes the same text."""
+    return load_model("small", torch.device(device), torch.float64 if device == "cpu" else torch.float32)
+
+
+class Writer:
+    """One row of the small model: a prompt that has been run, and a decode step."""
+
+    def __init__(self, device: str, memory: type[DenseCache] = DenseCache) -> None:
+        at, self.model = torch.device(device), small(device)
+        self.memory: Any = memory(self.model.config, 1, ROOM, at, self.model.wte.weight.dtype)
+        self.state = BatchState.empty(1, at)
+        self.ids = gpt2_tokenizer().encode(PROMPT)
+        params = SamplingParams(temperature=0)
+        with torch.inference_mode():
+            self.state.admit(slice(0, 1), [Request(0, tuple(self.ids), params, 0, ROOM, frozenset())])
+            row, T = torch.zeros(1, dtype=torch.int64, device=at), len(self.ids)
+            tokens = torch.tensor([self.ids], device=at)
+            prompt = Step(tokens, torch.arange(T, device=at)[None], row + T - 1, row, longest=T, fresh=True)
+        prefill_step(self.model, self.memory, self.state, prompt, greedy)
+        self.step = partial(decode_step, self.model, self.memory, self.state, 1, ROOM, greedy)
+
+    def captured(self, recorder: Recorder) -> Any:
+        """The graph of the decode step, captured while the row is nobody's."""
+        self.memory.recorder = recorder if isinstance(self.memory, Elsewhere) else None
+        with torch.inference_mode():
+            saved = self.state.integers.clone()
+            self.state.integers.zero_()
+            recorder.warm(self.step)
+            graph, _ = recorder.record(self.step)
+            self.state.integers.copy_(saved)
+        return graph
+
+    def text(self, steps: int, step: Any) -> str:
+        """The prompt, and what so many steps add to it."""
+        for _ in range(steps):
+            self.ids.append(int(self.state.token[0]))
+            step()
+        return gpt2_tokenizer().decode(self.ids)
+
+
+def texts(recorder: Recorder, device: str, steps: int = 24) -> dict[str, str]:
+    """The text by calling each step, by a right graph, and by one that lacks its attention."""
+    right, wrong = Writer(device), Writer(device, Elsewhere)
+    eager = Writer(device)
+    return {
+        "truth": eager.text(steps, eager.step),
+        "right": right.text(steps, right.captured(recorder).replay),
+        "wrong": wrong.text(steps, wrong.captured(recorder).replay),
+    }
+
+
+def steps(recorder: Recorder, device: str) -> dict[str, Callable[[], object]]:
+    """The step called from Python and both graphs, to be timed: over a row of nobody, which never grows too long."""
+    found: dict[str, Callable[[], object]] = {}
+    for name, kind in (("truth", DenseCache), ("right", DenseCache), ("wrong", Elsewhere)):
+        writer = Writer(device, kind)
+        found[name] = writer.step if name == "truth" else writer.captured(recorder).replay
+        writer.state.integers.zero_()
+    return found
+
+
+def attentions(recorder: Recorder) -> dict[str, int]:
+    """How often the right graph and the wrong one launch attention, as the stand-in counts."""
+    found = {}
+    for name, kind in (("right", DenseCache), ("wrong", Elsewhere)):
+        launched = Writer("cpu", kind).captured(recorder).operations
+        found[name] = sum("scaled_dot_product" in operation for operation in launched)
+    return found
