@@ -10,29 +10,32 @@ from pydantic import ValidationError
 from nanoinfer.llm import ENGINES
 
 from .attention import AttentionReport
+from .figures.causes import causes_of
 from .figures.chapters import diagrams
 from .figures.imports import imports
 from .figures.kernels import kernels
 from .figures.latency import context, itl
 from .figures.masks import masks, reads
+from .figures.prefill import prefill
 from .figures.share import floor_share
 from .figures.steps import steps
 from .figures.style import Drawing, page_of, write
 from .figures.throughput import throughput
 from .figures.walk import walk
+from .graphs import GraphsReport
 from .kernels import KernelReport
 from .records import Report
 from .timeline import Timeline
 from .values import RESULTS, models_of, prompts_of, stem_of
 
-Held = Report | Timeline | KernelReport | AttentionReport
+Held = Report | Timeline | KernelReport | AttentionReport | GraphsReport
 
 
 def load(path: Path) -> Held | None:
     """What a results file holds; None where nothing of it is drawn. ValueError for no such file."""
     if not path.is_file():
         raise ValueError(f"no results file {path}")
-    for kind in (Report, Timeline, KernelReport, AttentionReport):
+    for kind in (Report, Timeline, KernelReport, AttentionReport, GraphsReport):
         try:
             return kind.model_validate_json(path.read_bytes())  # type: ignore[attr-defined, no-any-return]
         except ValidationError:
@@ -53,12 +56,19 @@ def drawings(path: Path, newest: str | None = None, mine: Report | None = None) 
         known = [step for step in found.steps if _no_later(step.engine, newest)]
         if newest and newest not in [step.engine for step in known]:
             return []
-        return [steps(found.model_copy(update={"steps": tuple(known)}), name)]
+        whole = steps(found.model_copy(update={"steps": tuple(known)}), name)
+        split = causes_of(found, name) if newest is None else None
+        return [whole, split] if split else [whole]
     if newest:
         return []  # what follows knows no engines
+    made: list[Drawing | None] = []
     if isinstance(found, KernelReport):
-        return [kernels(found, name)]
-    return [masks(found, name), reads(found, name)] if isinstance(found, AttentionReport) else []
+        made = [kernels(found, name)]
+    elif isinstance(found, GraphsReport):
+        made = [prefill(found, name)]
+    elif isinstance(found, AttentionReport):
+        made = [masks(found, name), reads(found, name)]
+    return [drawing for drawing in made if drawing is not None]
 
 
 def _of_report(found: Report, name: str, newest: str | None, mine: Report | None) -> list[Drawing]:

@@ -1,0 +1,147 @@
+"""Exercise 4.1: twelve values sorted into baked, moved and key, and a step that keeps to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.chapters import run_file
+from nanoinfer.course.exercise import Check, Spec
+
+scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
+STRIDE = 3
+
+
+def decode_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Tensor, dict[str, str]]:
+    """The next token of rows 0..rows-1, and for each of the twelve values "baked", "moved" or "key".
+
+    host: what Python knows when this is called: lists token, position, seed, temperature, live (an entry a row), and
+    rows, read, sampled, stride, vocab. device: tensors token, position, seed, temperature, live (N,), weights (V,),
+    cache (N, room), and rows, read, sampled (no dimension), all int64 and right before every replay. This function is
+    called once for each key that it says there is, and recorded; after that the recording alone runs. The cache's
+    first `read` slots are read; whether to sample is a branch. The tokens (rows,) are left in token, and the positions
+    advanced by live, for the next step. A row whose live is 0 is nobody's: its token becomes 0, its position stays.
+    """
+    rows, read = host["rows"], host["read"]
+    token, position, live = device["token"][:rows], device["position"][:rows], device["live"][:rows]
+    text = device["cache"][:rows, :read]
+    text.scatter_(1, position[:, None], token[:, None])
+    score = (text * (torch.arange(read) <= position[:, None])).sum(1) + host["stride"] * position
+    if host["sampled"]:
+        noise = (device["seed"][:rows] + position) % 7
+        score = score + device["temperature"][:rows] * noise
+    token.copy_(device["weights"][score % host["vocab"]] * live)
+    position.add_(live)
+    kinds = dict.fromkeys(("weights", "cache", "stride", "vocab"), "baked")
+    kinds |= dict.fromkeys(("rows", "read", "sampled"), "key")
+    return token, kinds | dict.fromkeys(("token", "position", "seed", "temperature", "live"), "moved")
+
+
+def _script(shapes: list[tuple[int, int, int]], admitted: dict[int, list[list[int]]]) -> list[dict[str, Any]]:
+    """Steps of these rows, read and sampled. admitted: before a step, rows with the values of OF_A_ROW."""
+    names = ("rows", "read", "sampled")
+    return [dict(zip(names, shape, strict=True)) | {"admitted": admitted.get(n, [])} for n, shape in enumerate(shapes)]
+
+
+def _example() -> Call:
+    batch = torch.tensor([[4, 2], [0, 1], [9, 9], [1, 1], [1, 1]])
+    return call(torch.tensor([3, 1, 4, 1, 5, 9, 2, 6]), batch, 8, _script([(2, 8, 0)] * 3, {}), False)
+
+
+EXERCISE = Spec(
+    title="Baked, moved, or in the key",
+    reference=decode_step,
+    task=(
+        "Sort twelve values: weights, cache, stride, vocab, rows, read, sampled, token, position, seed, temperature, "
+        "live.\n"
+        "*Baked*: the same for as long as the engine lives. *Moved*: may be another one at every replay. *Key*: takes\n"
+        "a few values, and each one needs a graph of its own. Then mend this step, which is right where Python runs\n"
+        "it every time, with every value from the host:\n\n"
+        "    for row in range(host['rows']):\n"
+        "        at, seed, temperature = (host[name][row] for name in ('position', 'seed', 'temperature'))\n"
+        "        device['cache'][row, at] = host['token'][row]\n"
+        "        score = device['cache'][row, : at + 1].sum() + host['stride'] * at\n"
+        "        if host['sampled']:\n"
+        "            score = score + temperature * ((seed + at) % 7)\n"
+        "        host['token'][row] = device['weights'][score % host['vocab']] * host['live'][row]\n"
+        "        host['position'][row] += host['live'][row]\n\n"
+        "The checks record it and replay it: `decoded` in the chapter's scenes.py."
+    ),
+    invariants=(
+        "a replay runs no line of this function",
+        "what may differ between two replays of one graph comes out of a tensor, and goes back into the same one",
+        "what is a Python number while it is recorded stays that number in every replay",
+        "no value goes from a tensor to Python: the host would have to wait",
+    ),
+    lines=14,
+    example=_example,
+    section="What is baked, and what moves",
+    axes=("step", "row"),
+    tolerance=1e-9,
+    imports=("import torch", "from torch import Tensor"),
+    scene=scenes.decoded,
+    hints=(
+        "Invariant: call the function once, throw Python away, and change every number that may change. All that\n"
+        "still comes out right was read from a tensor.",
+        "Place: three of the twelve decide about shapes or branches: no tensor can hold these. Five belong to a row.\n"
+        "Look at what is left behind for the next step: a name in a dict that is bound anew is seen by nobody,\n"
+        "an operation whose name ends in an underscore is.",
+        "Pseudocode:\n"
+        "  how many rows, how many slots: Python numbers, from the host\n"
+        "  the first rows of what belongs to a row: views of the device's tensors\n"
+        "  each row's token into its own slot of the cache, all rows in one operation\n"
+        "  the sum over slots up to each row's own position, by comparing slot numbers with positions\n"
+        "  if it samples: each row's noise on top\n"
+        "  overwrite the tokens, rows of nobody with 0; advance the positions, where they lie",
+    ),
+)
+
+
+def _batch(case: Case, rows: int, position: int) -> Tensor:
+    """Live rows of different texts, at positions of up to that many."""
+    names = [("token", 0, 50), ("position", 0, position), ("seed", 0, 20), ("temperature", 1, 5)]
+    return torch.stack([*(case.ints(name, low, high, rows) for name, low, high in names), torch.ones(rows).long()])
+
+
+def _weights(case: Case) -> Tensor:
+    return case.ints("weights", 1, 60, 61)
+
+
+def sorted_values(case: Case) -> Call:
+    """Twelve values, each baked, moved or in the key."""
+    return call(_weights(case), _batch(case, 2, 3), 8, _script([(2, 8, 1)], {}))
+
+
+def one_graph(case: Case) -> Call:
+    """Tokens and positions come out of one step and go into the next; rows of one graph come, move and leave."""
+    rows, steps = case.size("rows", 1, 3), case.size("steps", 2, 6)
+    values = [case.size("row", 0, rows - 1), 7, case.size("position", 0, 3), 1, 1]
+    after = case.size("admitted after", 1, steps - 1)
+    new = {after: [[*values, case.choice("live", (0, 0, 1))]], after + 2: [[*values, 1]]}
+    return call(_weights(case), _batch(case, rows, 3), 12, _script([(rows, 12, 0)] * steps, new))
+
+
+def sampled(case: Case) -> Call:
+    """Seed and temperature are those of the row that is there now."""
+    rows, steps = case.size("rows", 1, 2), case.size("steps", 2, 4)
+    new = [rows - 1, 5, 2, case.size("seed", 30, 36), case.size("temperature", 6, 9), 1]
+    return call(_weights(case), _batch(case, rows + 1, 3), 12, _script([(rows, 12, 1)] * steps, {1: [new]}))
+
+
+def other_keys(case: Case) -> Call:
+    """Fewer rows, a longer context or sampling are another graph; and the first one is still right after that."""
+    other = case.choice("other", ((1, 4, 0), (3, 4, 0), (2, 9, 0), (2, 4, 1)))
+    tokens, position = case.ints("tokens", 1, 50, 6).tolist(), 6 if other[1] > 4 else 0
+    new = {2: [[row, tokens[row], position, 3, 2, 1] for row in range(3)]}
+    new[4] = [[row, tokens[3 + row], 1, 4, 3, 1] for row in range(3)]
+    return call(_weights(case), _batch(case, 3, 2), 9, _script([(2, 4, 0)] * 2 + [other] * 2 + [(2, 4, 0)], new))
+
+
+CHECKS = (
+    Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"), Check(sampled, 3, part="tokens"),
+    Check(other_keys, 6, part="tokens"),
+)  # fmt: skip

@@ -1,0 +1,162 @@
+"""Exercise 4.1: wrong answers and where they come from, correct variants, mutants that are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.exercise import Right, Wrong
+
+Result = tuple[Tensor, dict[str, str]]
+MOVED = '("token", "position", "seed", "temperature", "live")'
+KEYS = '("rows", "read", "sampled")'
+NUMBERS = "torch.stack([torch.full((), value) for value in host[{}][:rows]])"
+WRONG = (
+    Wrong.patch(
+        "position-as-number", "The position is a Python number: it is there when the function is called.",
+        'device["position"][:rows]', NUMBERS.format('"position"'),
+        "the nanoGPT-inference series of posts, whose published graph takes the position as a Python integer: as fast, "
+        "and wrong text; pytorch/pytorch#114844",
+    ),
+    Wrong.patch(
+        "token-as-number", "The newest token is known on the host, so it is fed from there.",
+        'device["token"][:rows]', NUMBERS.format('"token"'), "vllm-project/vllm#53915: an input that is a new tensor",
+    ),
+    Wrong.patch(
+        "seed-baked", "A seed is a number, drawn once.", 'device["seed"][:rows]', NUMBERS.format('"seed"'),
+        "sgl-project/sglang-omni#419, NVIDIA/Megatron-LM#5697: each replay drew the same noise",
+    ),
+    Wrong.patch(
+        "temperature-baked", "A temperature does not change while a text is written.",
+        'device["temperature"][:rows]', NUMBERS.format('"temperature"'), "mstar-project/mstar#199, sglang-omni#272",
+    ),
+    Wrong.patch(
+        "live-baked", "Which rows are live is known before the step.",
+        'device["live"][:rows]', NUMBERS.format('"live"'), "InternLM/lmdeploy#4569: rows of an earlier batch",
+    ),
+    Wrong.patch(
+        "tokens-rebound", "A name that is bound to the new tokens holds them for the next step.",
+        'token.copy_(device["weights"][score % host["vocab"]] * live)',
+        'token = device["token"] = device["weights"][score % host["vocab"]] * live',
+        "pytorch/pytorch#114844: an attribute that a replay does not bind again",
+    ),
+    Wrong.patch(
+        "positions-rebound", "position = position + live advances the positions.",
+        "position.add_(live)", 'position = device["position"] = position + live',
+        "pytorch/pytorch#114844; right wherever Python runs the step",
+    ),
+    Wrong.patch(
+        "mended-in-python", "Python counts the positions on, once a step.", "position.add_(live)",
+        'host["position"][:rows] = [at + 1 for at in host["position"][:rows]]',
+        "an author's own slip: replay runs no Python, so nobody counts",
+    ),
+    Wrong.patch(
+        "padding-lives", "A row of nobody may produce what it likes.", 'score % host["vocab"]] * live)',
+        'score % host["vocab"]])', "GeeeekExplorer/nano-vllm#190: tail rows that nobody makes anew",
+    ),
+    Wrong.patch(
+        "asks-the-device", "How many rows there are stands in a tensor, so that it may change.",
+        'rows, read = host["rows"], host["read"]', 'rows, read = int(device["rows"]), int(device["read"])',
+        "pytorch/pytorch, its notes on CUDA graphs: what waits for the device ends a capture",
+    ),
+    Wrong.patch(
+        "read-not-in-the-key", "How far a context is read depends on the text, not on the graph.",
+        KEYS + ', "key")', '("rows", "sampled"), "key") | {"read": "baked"}',
+        "huggingface/transformers#45323, ikawrakow/ik_llama.cpp#2096: a length frozen in the graph, missing in its key",
+    ),
+    Wrong.patch(
+        "rows-not-in-the-key", "A graph takes as many rows as there are.",
+        KEYS + ', "key")', '("read", "sampled"), "key") | {"rows": "moved"}',
+        "vllm-project/vllm#21228: a batch of another size than the captured one",
+    ),
+    Wrong.patch(
+        "sampled-not-in-the-key", "Greedy and sampled rows go through the same step.",
+        KEYS + ', "key")', '("rows", "read"), "key") | {"sampled": "baked"}',
+        "huggingface/text-generation-inference#2180: a branch that the warm-up did not take",
+    ),
+    Wrong.patch(
+        "temperature-in-the-key", "A graph for every temperature is safe.",
+        MOVED + ', "moved")', '("token", "position", "seed", "live"), "moved") | {"temperature": "key"}',
+        "an author's own slip: right, and as many captures as there are numbers",
+    ),
+    Wrong.patch(
+        "weights-move", "Weights are tensors, so they move.", '("weights", "cache", "stride", "vocab"), "baked")',
+        '("cache", "stride", "vocab"), "baked") | {"weights": "moved"}',
+        "the same word for an address and for what lies there; what is baked of a tensor is where it is",
+    ),
+)  # fmt: skip
+
+
+def with_masks(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
+    """A mask for the write too, over all slots that are read; all rows of nobody masked at the end."""
+    n = host["rows"]
+    position = device["position"].narrow(0, 0, n)
+    slots = torch.arange(host["read"])[None]
+    text = device["cache"][:n, : host["read"]]
+    text.copy_(torch.where(slots == position[:, None], device["token"][:n, None], text))
+    score = position * host["stride"] + torch.where(slots <= position[:, None], text, 0).sum(-1)
+    if host["sampled"] == 1:
+        score += (device["seed"][:n] + position).remainder(7) * device["temperature"][:n]
+    new = device["weights"].index_select(0, score.remainder(host["vocab"]))
+    device["token"][:n] = new.masked_fill(device["live"][:n] == 0, 0)
+    device["position"][:n] += device["live"][:n]
+    kinds = {"rows": "key", "read": "key", "sampled": "key"}
+    for name in ("weights", "cache", "stride", "vocab"):
+        kinds[name] = "baked"
+    for name in ("token", "position", "seed", "temperature", "live"):
+        kinds[name] = "moved"
+    return device["token"][:n], kinds
+
+
+def row_by_row(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
+    """A loop over rows, whose number is baked; every index is a tensor."""
+    slots = torch.arange(host["read"])
+    for row in range(host["rows"]):
+        at, token = device["position"][row], device["token"][row]
+        device["cache"][row].index_copy_(0, at.view(1), token.view(1))
+        score = (device["cache"][row, : host["read"]] * (slots <= at)).sum() + at * host["stride"]
+        if host["sampled"]:
+            score = score + device["temperature"][row] * ((device["seed"][row] + at) % 7)
+        token.copy_(device["weights"].take(score % host["vocab"]) * device["live"][row])
+        at += device["live"][row]
+    kinds = dict.fromkeys(device, "moved") | dict.fromkeys(("weights", "cache", "stride", "vocab"), "baked")
+    return device["token"][: host["rows"]], kinds | dict.fromkeys(("rows", "read", "sampled"), "key")
+
+
+def in_products(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
+    """Matrix products in float64, exact for whole numbers of this size; a result of its own."""
+    rows, read = host["rows"], host["read"]
+    token, position, seed, heat, live = (
+        device[name][:rows] for name in ("token", "position", "seed", "temperature", "live")
+    )
+    device["cache"].view(-1).index_copy_(0, torch.arange(rows) * device["cache"].shape[1] + position, token)
+    seen = (torch.arange(read)[:, None] <= position).double()  # (read, rows)
+    score = torch.linalg.vecdot(device["cache"][:rows, :read].double(), seen.T).long() + position * host["stride"]
+    score = score + heat * ((seed + position) % 7) * host["sampled"]
+    device["token"][:rows].copy_(live * device["weights"][score % host["vocab"]])
+    device["position"][:rows].copy_(position + live)
+    sort = {
+        "baked": ("weights", "cache", "stride", "vocab"),
+        "moved": ("token", "position", "seed", "temperature", "live"),
+        "key": ("rows", "read", "sampled"),
+    }
+    return token.clone(), {name: kind for kind, names in sort.items() for name in names}
+
+
+RIGHT = (Right(with_masks), Right(row_by_row), Right(in_products))
+
+_ORDER = "the order in which values are sorted says nothing"
+_KINDS = "return (token, kinds | dict.fromkeys({}, 'moved'))"
+EQUIVALENT = {
+    "kinds = dict.fromkeys(('cache', 'weights', 'stride', 'vocab'), 'baked')": _ORDER,
+    "kinds = dict.fromkeys(('weights', 'cache', 'vocab', 'stride'), 'baked')": _ORDER,
+    "kinds = dict.fromkeys(('weights', 'stride', 'cache', 'vocab'), 'baked')": _ORDER,
+    "kinds |= dict.fromkeys(('read', 'rows', 'sampled'), 'key')": _ORDER,
+    "kinds |= dict.fromkeys(('rows', 'sampled', 'read'), 'key')": _ORDER,
+    _KINDS.format("('position', 'token', 'seed', 'temperature', 'live')"): _ORDER,
+    _KINDS.format("('token', 'position', 'seed', 'live', 'temperature')"): _ORDER,
+    _KINDS.format("('token', 'position', 'temperature', 'seed', 'live')"): _ORDER,
+    _KINDS.format("('token', 'seed', 'position', 'temperature', 'live')"): _ORDER,
+}

@@ -1,0 +1,147 @@
+"""Exercise 4.3: the dict of graphs: what its key is, which graph goes when it is full, and when all of them go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nanoinfer import graphs as engine
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.chapters import run_file
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+
+places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+
+
+def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
+    """For each step the number of the step at which the graph was captured that it replays; its own, if it captures.
+
+    A step: rows and columns of its ids, of its cache's tensors their address, how much of a context it reads (read),
+    how long the longest one is (longest), whether contexts begin with it (fresh), sampler ("greedy" or "sampled"), and
+    temperature. Shapes, read, fresh and sampler are Python values in the recorded code; longest and temperature are
+    tensors. A graph is replayed wherever it does what the step would; else the step is captured, and kept. At most
+    `room` graphs are kept: where there is one too many the least recently used one goes. When the cache's tensors have
+    another address than at the step before, all graphs go.
+    """
+    graphs, address, found = {}, None, []  # key -> number, the least recently used first
+    for number, step in enumerate(steps):
+        if step["address"] != address:
+            graphs, address = {}, step["address"]
+        key = step["rows"], step["columns"], step["read"], step["fresh"], step["sampler"]
+        graphs[key] = graphs.pop(key, number)
+        if len(graphs) > room:
+            del graphs[next(iter(graphs))]
+        found.append(graphs[key])
+    return found
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """The engine replays the graph that it names, out of all that were ever captured."""
+    lookup = engine.GraphRunner._captured
+
+    def captured(self: Any, key: Any, why_not: Any) -> Any:
+        if self.recorder is None or why_not is not None:
+            return lookup(self, key, why_not)
+        asked, taken = self.__dict__.setdefault("_lookups", ([], {}))
+        asked.append({
+            "rows": key.rows, "columns": key.columns, "address": hash(self._current_addresses()), "read": key.longest,
+            "longest": key.longest, "fresh": key.fresh, "sampler": key.sampler.__name__, "temperature": 1.0,
+        })  # fmt: skip
+        number = mine([dict(step) for step in asked], engine.KEPT)[-1]
+        if number == len(asked) - 1:
+            self.graphs.pop(key, None)
+            self._capture([key])
+            taken[number] = self.graphs.get(key)
+        return taken[number]
+
+    with places.recorded(), replaced("nanoinfer.graphs:GraphRunner._captured", captured):
+        yield
+
+
+NAMES = ("rows", "columns", "address", "read", "longest", "fresh", "sampler", "temperature")
+
+
+def _step(*values: Any) -> dict[str, Any]:
+    return dict(zip(NAMES, values, strict=True))
+
+
+def _example() -> Call:
+    first, second = _step(4, 1, 4096, 128, 77, False, "greedy", 0.0), _step(2, 1, 4096, 128, 78, False, "greedy", 0.0)
+    return call([first, second, dict(first, longest=79)], 8)
+
+
+EXERCISE = Spec(
+    title="The key, and how many graphs are kept",
+    reference=replayed,
+    task=(
+        "Before each step the runner looks into its dict: is there a graph that does just this? Say for a run of\n"
+        "steps which graph each of them replays."
+    ),
+    invariants=(
+        "two steps share a graph if and only if all that Python decided in them is the same",
+        "what stands in a tensor is read by the replay, and is no part of a key",
+        "a graph that was used just now is the last to go",
+        "a graph knows addresses: with other tensors it reads and writes what is nobody's any more",
+    ),
+    lines=10,
+    example=_example,
+    section="The key",
+    axes=("step",),
+    tolerance=1e-9,
+    imports=(),
+    refuse=("nanoinfer.graphs:GraphRunner._captured",),
+    swap=swap,
+    hints=(
+        "Invariant: change one of the eight values of a step and leave the others. Either the recorded operations\n"
+        "would be others, or they would not. That alone decides.",
+        "Place: ids of one shape can still take two branches. And a dict of Python keeps the order in which its\n"
+        "entries were put there: what is taken out and put back is the newest.",
+        "Pseudocode:\n"
+        "  an empty dict, and no address yet\n"
+        "  for each step: another address than before empties the dict\n"
+        "      the key: the values that Python branches on or makes shapes of\n"
+        "      the graph of that key, or this step's own number: taken out, and put in as the newest\n"
+        "      one graph too many: the oldest of the dict goes",
+    ),
+)
+
+
+def _of(case: Case, kinds: list[dict[str, Any]], steps: int) -> list[dict[str, Any]]:
+    """Steps of a few kinds in random order, decode of one row but where a kind says so; what tensors hold differs."""
+    plain = _step(1, 1, 4096, 128, 0, False, "greedy", 0.0)
+    order = case.ints("order", 0, len(kinds) - 1, steps).tolist()
+    longest = case.ints("longest", 1, 128, steps).tolist()
+    return [
+        plain | kinds[kind] | {"longest": longest[n], "temperature": [0.0, 0.7, 1.0][longest[n] % 3]}
+        for n, kind in enumerate(order)
+    ]
+
+
+def keys(case: Case) -> Call:
+    """A graph serves steps of its own shape, read length, beginning and sampler, and no others."""
+    other = case.choice("other", ({"rows": 2}, {"read": 256}, {"sampler": "sampled"}))
+    more = case.choice("more", ({"columns": 16}, {"columns": 16, "fresh": True}))
+    kinds = [{}, other, {"columns": 16, "fresh": True}, {"columns": 16}, {"columns": 32}, more | other]
+    return call(_of(case, kinds, case.size("steps", 2, 12)), 9)
+
+
+def a_full_dict(case: Case) -> Call:
+    """The graph that was not used for the longest time makes room, however often it was used before."""
+    room = case.size("room", 1, 3)
+    kinds = [{"rows": rows} for rows in range(1, room + 3)]
+    return call(_of(case, kinds, case.size("steps", 2, 14)), room)
+
+
+def a_new_cache(case: Case) -> Call:
+    """With other tensors all graphs go, also where the address is one that was there before."""
+    steps = _of(case, [{}, {"rows": 2}], case.size("steps", 2, 9))
+    moves = case.ints("moves", 0, 1, len(steps)).cumsum(0).tolist()
+    addresses = case.choice("addresses", ((4096, 8192), (4096, 8192, 12288)))
+    return call([dict(step, address=addresses[at % len(addresses)]) for step, at in zip(steps, moves, strict=True)], 9)
+
+
+CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4))

@@ -1,0 +1,100 @@
+"""Exercise 4.4: the batch sizes that are captured, and which of them a batch is padded to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.chapters import run_file
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+from nanoinfer.graphs import pick
+
+places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+
+
+def ladder_and_picks(maximum: int, batches: list[int]) -> tuple[list[int], list[int | None]]:
+    """The batch sizes that are captured, rising, and for each of `batches` the one whose graph it goes through.
+
+    The sizes are 1, 2, 4 and 8; from there on each is larger than the one before by an eighth of the first power of two
+    above that one, but by 8 at least. None is above `maximum`, the most rows that may ever run, and it is itself the
+    last; with a maximum of 0 there are none. A batch goes through the smallest size that holds it: the rows between are
+    padding, computed for nobody. None stands for a batch that no size holds: it runs without a graph.
+    """
+    sizes = [n for n in range(1, maximum) if n in (1, 2, 4) or n % max(8, 2 ** n.bit_length() // 8) == 0]
+    if maximum:
+        sizes.append(maximum)
+    return sizes, [next((size for size in sizes if size >= batch), None) for batch in batches]
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """The runner captures these sizes, and pads a decode step to them."""
+
+    def chosen(sizes: Sequence[int], wanted: int) -> int | None:
+        if sizes and list(sizes) == mine(sizes[-1], [])[0]:
+            return mine(sizes[-1], [wanted])[1][0]
+        return pick(sizes, wanted)  # columns of a prefill
+
+    def built(maximum: int) -> list[int]:
+        return list(mine(maximum, [])[0])
+
+    with places.recorded(), replaced("nanoinfer.graphs:ladder", built), replaced("nanoinfer.graphs:pick", chosen):
+        yield
+
+
+def _example() -> Call:
+    return call(13, [3, 9, 13, 14])
+
+
+EXERCISE = Spec(
+    title="The ladder, and a rung for every batch",
+    reference=ladder_and_picks,
+    task=(
+        "A graph has one batch size for ever, and one for each size would be too many. Build the ladder of sizes that\n"
+        "are captured, and find the rung for a batch."
+    ),
+    invariants=(
+        "the largest batch that may run has a graph of exactly its size",
+        "sizes rise, and none is there twice",
+        "no batch goes through a graph that has fewer rows, and none through a larger one than it needs",
+        "from 16 rows on, less than three rows in ten are padding",
+    ),
+    lines=8,
+    example=_example,
+    section="The ladder",
+    axes=("result", "item"),
+    tolerance=1e-9,
+    imports=(),
+    refuse=("nanoinfer.graphs:ladder", "nanoinfer.graphs:pick"),
+    swap=swap,
+    hints=(
+        "Invariant: for every maximum from 1 on, the last rung is the maximum: 12 gives a rung of 12, though no rule\n"
+        "of powers would.",
+        "Place: the power of two above 24 is 32, above 32 it is 64: so the step is 8 at both, and 16 from 64 on. What\n"
+        "the rule gives at or beyond the maximum is of no interest. The maximum is put behind what is below it.",
+        "Pseudocode:\n"
+        "  begin with one; as long as it is below the maximum keep it, and go on to the next\n"
+        "  the next: double up to eight; then by an eighth of the power of two above, or by eight\n"
+        "  behind these the maximum, if there is one\n"
+        "  for each batch the first size that is not smaller",
+    ),
+)
+
+
+def any_maximum(case: Case) -> Call:
+    """The ladder ends in the maximum, whatever that is, and steps widen with it."""
+    maximum = case.size("maximum", 0, 15) + case.choice("from", (0, 0, 16, 40, 100, 500))
+    return call(maximum, [maximum] if maximum else [1])
+
+
+def rungs(case: Case) -> Call:
+    """A batch gets the smallest size that holds it; one beyond the maximum gets none."""
+    maximum = case.choice("maximum", (4, 7, 12, 20, 33, 72))
+    batches = case.ints("batches", 1, maximum, case.size("batches", 1, 5)).tolist()
+    return call(maximum, [*batches, maximum, maximum + case.size("beyond", 1, 3)])
+
+
+CHECKS = (Check(any_maximum, 8), Check(rungs, 4))

@@ -1,0 +1,138 @@
+"""Exercise 4.5: where padding rows of a recorded step write, and what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.chapters import run_file
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+from nanoinfer.paged import NULL, PagedCache
+
+scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
+places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+
+
+def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, ...]:
+    """For each row of a decode step its slot (B,), how many tokens it reads (B,), and its table (B, width).
+
+    position (B,) int64: where the row's new token stands in its text. live (B,) int64: 1 for a row of a request, 0 for
+    one of nobody, which is in the step since the graph has more rows than there are requests; its position may be any
+    number, and its table that of a request that has left. tables (B, width) int64: the blocks of each row, in the order
+    of its text. The row's token is written to its slot: slot s is place s % block_size of block s // block_size. Then
+    the first tokens of its table's blocks are read, so many as are said here, and divided by their number. Block `null`
+    belongs to nobody, may be written by anybody, and holds finite numbers. Recorded once, this runs in every replay.
+    """
+    nobody = live == 0
+    tables = tables.masked_fill(nobody[:, None], null)
+    position = position.masked_fill(nobody, 0)
+    block = tables.gather(1, position[:, None] // block_size)[:, 0]  # (B,)
+    return block * block_size + position % block_size, position + 1, tables
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """PagedCache.begin takes a decode step's slots, lengths and tables from it."""
+    begin = PagedCache.begin
+
+    def begin_step(self: Any, step: Any) -> Any:
+        taken = begin(self, step)
+        if step.positions.shape[1] == 1:
+            tables = self._tables.long()
+            slots, lengths, tables = mine(step.positions[:, 0], step.last + 1, tables, NULL, self.block_size)
+            self._slots, self._lengths, self._tables = slots.long(), lengths.long(), tables.int()
+        return taken
+
+    with places.recorded(), replaced("nanoinfer.paged:PagedCache.begin", begin_step):
+        yield
+
+
+def _example() -> Call:
+    batch = {
+        "x": torch.tensor([4.0, 9.0]), "position": torch.tensor([2, 1]), "live": torch.tensor([1, 0]),
+        "tables": torch.tensor([[1, 2], [2, 1]]),
+    }  # fmt: skip
+    return call(torch.tensor([[0.0, 0.0], [1.0, 1.0], [7.0, 7.0]]), 0, [batch], 2)
+
+
+EXERCISE = Spec(
+    title="Rows of nobody",
+    reference=addresses,
+    task=(
+        "A graph of four rows runs a batch of three. The fourth is computed all the same: say where each row writes\n"
+        "and what it reads, so that nobody notices. The checks record a step with it and replay it for one batch\n"
+        "after the other: `attended` in the chapter's scenes.py."
+    ),
+    invariants=(
+        "what a row of nobody does changes no block but the null block",
+        "a live row's result does not depend on who else is in the step",
+        "every row's result is a finite number: one that is not spoils what is computed over all rows",
+        "rows are told by live alone, in every replay anew",
+    ),
+    lines=6,
+    example=_example,
+    section="Rows of nobody",
+    axes=("batch", "row"),
+    tolerance=1e-5,
+    imports=("import torch", "from torch import Tensor"),
+    refuse=("nanoinfer.paged:PagedCache.begin",),
+    swap=swap,
+    scene=scenes.attended,
+    hints=(
+        "Invariant: fill all blocks but the null block and those of live rows with NaN, and make tables and positions\n"
+        "of the other rows as bad as you can. Live rows give the same numbers.",
+        "Place: there are three things that a row of nobody could do harm with, and one tensor that says which rows\n"
+        "these are. A negative index counts from the end; a length of none divides by zero; and a slot is not a\n"
+        "block.",
+        "Pseudocode:\n"
+        "  which rows are nobody's\n"
+        "  their tables name the null block in every column; their position is the very first one\n"
+        "  then all rows alike: the block that the position falls into, out of the row's own table\n"
+        "  slots before that block, and the place in it; one token more than the position",
+    ),
+)
+
+
+def _batches(case: Case, live: list[list[int]], stale: str) -> Call:
+    """Batches of these live rows. A row of nobody names blocks of live ones, or of no numbers, or stands anywhere."""
+    rows, size, width = len(live[0]), case.size("block size", 2, 4), 2
+    blocks = case.permutation("blocks", width * (rows + 1) + 1).tolist()
+    null, owned, freed = blocks[0], torch.tensor(blocks[1:-width]).view(rows, width), torch.tensor(blocks[-width:])
+    pool = case.floats("pool", len(blocks), size)
+    pool[freed], pool[null] = case.choice("freed", (torch.nan, torch.inf)), 0.0
+    others = {"live": owned.roll(1, 0), "freed": freed.expand(rows, width), "anywhere": owned.roll(1, 0)}[stale]
+    batches = []
+    for at, now in enumerate(torch.tensor(live)):
+        position = case.ints(f"position {at}", 0, width * size - 1, rows)
+        if stale == "anywhere":
+            position = torch.where(now == 1, position, case.choice("far", (99999, -7)))
+        tables = torch.where(now[:, None] == 1, owned, others)
+        batches.append({"x": case.floats(f"x {at}", rows) + 3, "position": position, "live": now, "tables": tables})
+    return call(pool, null, batches, width)
+
+
+def _live(case: Case) -> list[list[int]]:
+    """Three batches: all rows, some of them, and all, or all but the first, again."""
+    rows = case.size("rows", 2, 4)
+    left = case.size("left", 1, rows - 1)
+    return [[1] * rows, [1] * left + [0] * (rows - left), [case.choice("first", (0, 1))] + [1] * (rows - 1)]
+
+
+def blocks_of_others(case: Case) -> Call:
+    """Rows of nobody whose tables name the blocks of live rows write into none, wherever they stand."""
+    return _batches(case, _live(case), case.choice("stale", ("live", "anywhere")))
+
+
+def blocks_of_no_numbers(case: Case) -> Call:
+    """What rows of nobody read is finite, whatever lies in the blocks that they had."""
+    return _batches(case, _live(case), "freed")
+
+
+CHECKS = (Check(blocks_of_others, 6), Check(blocks_of_no_numbers, 4))

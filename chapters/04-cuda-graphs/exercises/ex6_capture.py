@@ -1,0 +1,128 @@
+"""Exercise 4.6: warm up, then capture, while rows are live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.chapters import run_file
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+from nanoinfer.graphs import CapturedStep
+
+scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
+places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+
+
+def capture(
+    step: Callable[[], object],
+    state: Tensor,
+    warm: Callable[[Callable[[], object]], None],
+    record: Callable[[Callable[[], object]], Any],
+) -> Any:
+    """A recording of `step`, made in the middle of a generation: no live row notices.
+
+    step: one decode step, no arguments. It reads state and the cache, and writes into both. state (3, N) int64: token,
+    position and live of each row; a row whose live is 0 is nobody's: it writes its key and value where nobody looks.
+    warm(step): runs it some times, so that kernels are compiled and workspaces are there. record(step): gives the
+    recording, and executes nothing; it fails where the step was not warmed. Whatever either raises goes on to the
+    caller; then, too, state and cache are as they were found, in the memory where they were found.
+    """
+    saved = state.clone()
+    state.zero_()
+    try:
+        warm(step)
+        return record(step)
+    finally:
+        state.copy_(saved)
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """The runner makes every capture by it, each by itself."""
+
+    @torch.inference_mode()
+    def captured(self: Any, keys: Any, on_capture: Any = None) -> None:
+        for done, key in enumerate(keys, start=1):
+            run, prompts = self._step(key)
+            warm, record = self.recorder.warm, self.recorder.record
+            graph = self._try(key, lambda: mine(run, self.state.integers, warm, record))  # noqa: B023
+            if graph is not None:
+                self.graphs[key] = CapturedStep(graph, prompts)
+                self.stats.captures += 1
+            if on_capture:
+                on_capture(done, len(keys))
+
+    with places.recorded(), replaced("nanoinfer.graphs:GraphRunner._capture", captured):
+        yield
+
+
+def _example() -> Call:
+    return call(torch.tensor([[7, 0], [2, 0], [1, 0]]), torch.tensor([[5, 6, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]), "")
+
+
+EXERCISE = Spec(
+    title="Warm up, then capture",
+    reference=capture,
+    task=(
+        "A batch shrinks to a size that has no graph yet. Record one, now, between two steps of a generation. The\n"
+        "checks look at what is left behind, and at the tokens of the replays: `captured` in the chapter's scenes.py."
+    ),
+    invariants=(
+        "a warm-up executes: it writes keys and values, chooses tokens and advances positions",
+        "a recording keeps addresses: what it knew must still be what the engine uses",
+        "whatever happens in here, live rows go on as if it had not",
+    ),
+    lines=7,
+    example=_example,
+    section="Warm up, then capture",
+    axes=("row", "slot"),
+    tolerance=1e-9,
+    imports=("import torch", "from torch import Tensor"),
+    swap=swap,
+    scene=scenes.captured,
+    hints=(
+        "Invariant: compare every number of state and of the cache before and after the call, also where `warm` or\n"
+        "`record` fails. None has changed, though the step has run.",
+        "Place: the cache is too large to be saved, and need not be: the step itself has a place where a row's writes\n"
+        "do no harm. What has to be so in state, so that all rows write there? And what must happen to state\n"
+        "however the call ends?",
+        "Pseudocode:\n"
+        "  keep a copy of state, not another name for it\n"
+        "  make all rows nobody's, in place\n"
+        "  run the warm-up, then record; hand the recording back\n"
+        "  at the end, after an error too: the copy's numbers go back to where they were",
+    ),
+)
+
+
+def _case(case: Case, fails: str, at_the_end: bool = False) -> Call:
+    """Live rows in the middle of their texts, or one of them at the last slot of its row; the last row is nobody's."""
+    rows, room = case.size("rows", 1, 3), case.size("room", 7, 9)
+    position = case.ints("position", 0, room - 6, rows)
+    if at_the_end:
+        position[int(case.ints("which", 0, rows - 1))] = room - 1
+    live, token = torch.ones(rows).long(), case.ints("token", 1, 96, rows)
+    state = torch.stack([torch.cat([row, torch.zeros(1).long()]) for row in (token, position, live)])
+    cache = case.ints("cache", 1, 96, rows + 2, room)
+    return call(state, cache, fails, 1 if at_the_end else 3)
+
+
+def live_rows(case: Case) -> Call:
+    """State, cache and the next tokens are those of an uninterrupted generation, also where a row has one slot left."""
+    at_the_end = case.choice("at the end", (False, True))
+    return _case(case, "", at_the_end)
+
+
+def a_failure(case: Case) -> Call:
+    """A warm-up or a recording that fails says so, and leaves everything as it was."""
+    return _case(case, case.choice("fails", ("warm", "record")))
+
+
+CHECKS = (Check(live_rows, 5), Check(a_failure, 5))

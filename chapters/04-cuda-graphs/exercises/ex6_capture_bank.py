@@ -1,0 +1,144 @@
+"""Exercise 4.6: wrong answers and where they come from, correct variants, mutants that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from nanoinfer.course.exercise import Right, Wrong
+
+Step = Callable[[], object]
+Warm = Callable[[Step], None]
+Record = Callable[[Step], Any]
+
+
+def not_put_back_after_a_failure(step: Step, state: Tensor, warm: Warm, record: Record) -> Any:
+    """What fails ends the program, so nothing has to be put back."""
+    saved = state.clone()
+    state[2].zero_()
+    warm(step)
+    graph = record(step)
+    state.copy_(saved)
+    return graph
+
+
+def failures_swallowed(step: Step, state: Tensor, warm: Warm, record: Record) -> Any:
+    """A capture that fails gives no graph, and that is all there is to say."""
+    saved = state.clone()
+    state.zero_()
+    try:
+        warm(step)
+        return record(step)
+    except Exception:
+        return None
+    finally:
+        state.copy_(saved)
+
+
+TRY = """    saved = state.clone()
+    state.zero_()
+    try:
+        warm(step)
+        return record(step)
+    finally:
+        state.copy_(saved)
+"""
+WRONG = (
+    Wrong.patch(
+        "straight", "A warm-up writes nothing.", TRY, "    warm(step)\n    return record(step)\n",
+        "ROCm/ATOM#2267: a capture after a wake-up ran with the last batch's slots, and erased live keys",
+    ),
+    Wrong.patch(
+        "capture-alone", "A step that has run before needs no warm-up.", "        warm(step)\n", "",
+        "pytorch/pytorch#99397, triton-lang/triton#10596: the first product, or the first compilation, in a capture",
+    ),
+    Wrong.patch(
+        "another-step-is-warmed", "A warm-up warms the device, so any work will do.",
+        "        warm(step)\n", "        warm(lambda: state.clone().mul_(1))\n",
+        "mstar-project/mstar#55: warmed elsewhere, and the workspace came within the capture",
+    ),
+    Wrong.patch(
+        "rebound", "state = saved puts back what was saved.", "state.copy_(saved)", "state = saved",
+        "pytorch/pytorch#114844: a name bound anew is seen by nobody else",
+    ),
+    Wrong.patch(
+        "memory-exchanged", "The engine's tensor gets the saved one's memory: that is faster than a copy.",
+        "state.copy_(saved)", "state.set_(saved)", "infinigence/ApxInf#89: a reset that gave tensors other memory",
+    ),
+    Wrong.patch(
+        "put-back-is-enough", "What the warm-up changes is put back, so it may run with live rows.",
+        "    state.zero_()\n", "",
+        "vllm-project/vllm#38719: state was put back, and what was written into the cache stayed",
+    ),
+    Wrong.patch(
+        "positions-alone", "Only positions are advanced, so only they are put back.",
+        "state.copy_(saved)", "state[1:].copy_(saved[1:])", "an author's own slip: the newest token is another, too",
+    ),
+    Wrong.patch(
+        "tokens-and-positions", "Tokens and positions are put back; who is live has not changed.",
+        "state.copy_(saved)", "state[:2].copy_(saved[:2])",
+        "an author's own slip: the rows were made nobody's for the warm-up, and stay so",
+    ),
+    Wrong.patch(
+        "positions-zeroed", "At position 0 a row does no harm.", "state.zero_()", "state[1].zero_()",
+        "NVIDIA/TensorRT-LLM#16072 among others: a dummy step over somebody's first token",
+    ),
+    Wrong.patch(
+        "warmed-twice", "A warm-up after the state is put back makes the first replay fast.",
+        "        state.copy_(saved)\n", "        state.copy_(saved)\n        warm(step)\n",
+        "mstar-project/mstar#55: a warm-up in the wrong place",
+    ),
+    Wrong(not_put_back_after_a_failure, "this engine's own first version: a failed key cost the batch its rows"),
+    Wrong(failures_swallowed, "vllm-project/vllm#37865: eager ever after, and nobody was told"),
+)  # fmt: skip
+
+
+def only_live(step: Step, state: Tensor, warm: Warm, record: Record) -> Any:
+    """Only `live` is cleared, which makes a row nobody's; everything is put back, row by row."""
+    before = [row.clone() for row in state]
+    state[2] = 0
+    try:
+        warm(step)
+        graph = record(step)
+    finally:
+        for row, old in zip(state, before, strict=True):
+            row[:] = old
+    return graph
+
+
+def failures_told_on(step: Step, state: Tensor, warm: Warm, record: Record) -> Any:
+    """No finally: an error is caught, everything is put back, and it is raised again."""
+    before = state.tolist()
+
+    def put_back() -> None:
+        state.copy_(state.new_tensor(before))
+
+    state.fill_(0)
+    try:
+        warm(step)
+        graph = record(step)
+    except BaseException:
+        put_back()
+        raise
+    put_back()
+    return graph
+
+
+def by_multiplying(step: Step, state: Tensor, warm: Warm, record: Record) -> Any:
+    """Cleared by multiplying with 0; added back at the end, between the warm-up and the recording as well."""
+    before = state + 0
+    try:
+        state.mul_(0)
+        warm(step)
+        state.mul_(0).add_(before)
+        state.mul_(0)
+        return record(step)
+    finally:
+        state.mul_(0).add_(before)
+
+
+RIGHT = (Right(only_live), Right(failures_told_on), Right(by_multiplying))
+
+EQUIVALENT: dict[str, str] = {}

@@ -1,0 +1,105 @@
+"""Exercise 4.7: the tokens of every step kept, though each replay writes into the same tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.chapters import run_file
+from nanoinfer.course.exercise import Check, Function, Spec
+from nanoinfer.course.swapping import replaced
+from nanoinfer.llm import LLM
+
+scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
+places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
+
+
+def keep(replay: Callable[[], None], tokens: Tensor, count: int) -> list[Tensor]:
+    """The tokens of the next `count` steps, a tensor (B,) for each, to be read at any time later.
+
+    replay(): runs the recorded step once, and returns nothing. tokens (B,), whole numbers: what the step gave when it
+    was recorded; at first nothing has run, and what it holds is undefined. The caller goes on replaying afterwards. No
+    step may be run that was not asked for: each one advances the batch.
+    """
+    kept = []
+    for _ in range(count):
+        replay()
+        kept.append(tokens.clone())
+    return kept
+
+
+class Kept:
+    """In place of `Fetch`: the tokens of one step that has been launched, kept by a solution."""
+
+    def __init__(self, mine: Function, tokens: Tensor) -> None:
+        (self._tokens,) = mine(lambda: None, tokens, 1)
+
+    def wait(self) -> list[int]:
+        """The tokens, once the host wants them."""
+        return list(map(int, self._tokens))
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """Every step's tokens are kept by it until the host, two steps behind, looks at them."""
+    engine = LLM._graph_engine
+
+    def behind(self: Any, *args: Any) -> Any:
+        made = engine(self, *args)
+        made.lag = 2
+        return made
+
+    fetched = replaced("nanoinfer.engine:Fetch", lambda tokens: Kept(mine, tokens))
+    with places.recorded(), fetched, replaced("nanoinfer.llm:LLM._graph_engine", behind):
+        yield
+
+
+def _example() -> Call:
+    return call(torch.tensor([4, 1]), 3, 1)
+
+
+EXERCISE = Spec(
+    title="Keep what the next replay overwrites",
+    reference=keep,
+    task=(
+        "The host looks at tokens some steps late. Run steps, and keep the tokens of each. The checks look at them\n"
+        "after one replay more: `kept` in the chapter's scenes.py."
+    ),
+    invariants=(
+        "a replay returns nothing: it writes to where the recording wrote",
+        "a tensor is a name for a place in memory; a view of it, whatever it is called, is one more name",
+        "what is to last is copied after its own step, and before the next one",
+    ),
+    lines=5,
+    example=_example,
+    section="A replay returns nothing",
+    axes=("step", "row"),
+    tolerance=1e-9,
+    imports=("import torch", "from torch import Tensor"),
+    refuse=("nanoinfer.state:Fetch.__init__",),
+    swap=swap,
+    scene=scenes.kept,
+    hints=(
+        "Invariant: look at the addresses (`data_ptr()`) of the tensors that you hand back. No two are the same, and\n"
+        "none is that of tokens.",
+        "Place: of the many things that can be called on a tensor most give another view of the same memory, some of\n"
+        "them only now and then. One always takes new memory. When to call it is the other half.",
+        "Pseudocode:\n  as often as steps are wanted: run one, then put a copy of what stands there behind the others",
+    ),
+)
+
+
+def every_step(case: Case) -> Call:
+    """Each step's tokens are its own, also after the next replay, and where they are part of a larger tensor."""
+    every = case.choice("every", (1, 2, 3))
+    start = case.ints("start", 0, 1008, every * case.size("rows", 1, 4))
+    return call(case.choice("type", (start, start.int())), case.size("steps", 1, 5), every)
+
+
+CHECKS = (Check(every_step, 6),)

@@ -1,0 +1,139 @@
+"""Exercise 4.8: a test of engines that replay graphs, marked both ways: right ones pass it, hidden liars fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nanoinfer.course.cases import Call, Case, call
+from nanoinfer.course.chapters import run_file
+from nanoinfer.course.exercise import Check, Spec
+
+scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
+RIGHT = (
+    "engine", "one-graph-fits-all", "ladder-of-all", "blocks-from-below", "zeroes-what-is-freed", "on-the-host",
+    "one-scale", "sets-up", "count-moves",
+)  # fmt: skip
+
+
+def check_engine(make: Callable[..., Any]) -> None:
+    """Raise AssertionError, or let the engine break down, if it is wrong; return None if it is right.
+
+    make(): a new engine, which replays graphs. make(graphs=False): the same one, with every step called from Python; it
+    is always right. fill=: what the cache holds before anybody has written to it, 0.0 unless given. An engine has
+    six rows at most, writes a letter a row and step, and captures a graph where it meets a shape for the first time.
+    engine.admit(text, temperature=0.0, seed=0): a new row, the last one; a text has two letters at least, of those in
+    " abcdefghijklmnopqrstuvwxyz.,'!?", and grows to 31 at most. engine.release(row): the last row moves into its place.
+    engine.reset(): all rows end, and the cache is empty. engine.step() -> letters (n,) int64, one for each row, the
+    caller's to keep. engine.texts() -> what was admitted and written, by row. engine.missed: how many steps were not
+    replayed. What else engines do and hold is their own business.
+    """
+    engines = [make(graphs=graphs, fill=float("nan")) for graphs in [True, False]]
+    for seed, heat in enumerate([0.0, 4.0]):
+        told = []
+        for engine in engines:
+            kept = []
+            for word in ["wolf ", "crane ", "ox ", "lark ", "hen ", "bat "]:
+                engine.admit(word, heat, seed)
+                kept.append(engine.step())
+            for _ in range(4):
+                engine.release(0)
+            engine.admit("abracadabra ")
+            kept += [engine.step() for _ in range(5)]
+            engine.reset()
+            told.append([letters.tolist() for letters in kept])
+        assert told[0] == told[1]
+    assert engines[0].missed == 0
+
+
+def _example() -> Call:
+    return call(["engine"])
+
+
+EXERCISE = Spec(
+    title="A test that no liar passes",
+    reference=check_engine,
+    task=(
+        "Write the test that an engine with graphs must pass. It is marked both ways: right engines must pass it, and\n"
+        'liars, which have one mistake each, must fail it. Names are those of the page "Graphs that lied": `marked`\n'
+        'in the chapter\'s scenes.py. The engines recite: a text that has begun with "wolf " goes on "wolf wolf".'
+    ),
+    invariants=(
+        "a lie has the right shape, no error, and takes no longer",
+        "what is compared is what the engine without graphs does in the same situation",
+        "a mistake shows where a replay meets something else than its capture did, and only there",
+    ),
+    lines=16,
+    example=_example,
+    section="A test of one's own",
+    imports=(),
+    scene=scenes.marked,
+    verdicts=True,
+    hints=(
+        "Invariant: whatever a user may see or a caller may keep is the same with graphs and without, from the first\n"
+        "letter of the first text to the last one of a second conversation.",
+        "Place: most liars escape since nothing changes between capture and replay. How many rows there are, how\n"
+        "long they are, who had their blocks before, seed and temperature, a reset in between: let each one change\n"
+        "after a graph was captured and before it is used again. And do not read results at once.",
+        "Pseudocode:\n"
+        "  the same day for both engines, with a cache full of what no number should touch:\n"
+        "      twice, the second time with other parameters, and with what was captured the first time:\n"
+        "          rows come one by one, up to the most, with a step after each\n"
+        "          rows leave, so that some of a graph's are nobody's; then comes a longer text, and grows\n"
+        "          forget everything\n"
+        "  now look at all that was kept, and at the counter of steps that were not replayed",
+    ),
+)
+
+
+def right_engines(case: Case) -> Call:
+    """Engines pass that are right, though they capture, store or hand out otherwise."""
+    return call([case.choice("right", RIGHT)])
+
+
+def noise(case: Case) -> Call:
+    """Engines fail that go on with the seeds, the temperatures, or the very noise of the capture."""
+    return call(["count", "seed", "temperature"])
+
+
+def longer_texts(case: Case) -> Call:
+    """An engine fails that reads as much of a text as it did at the capture."""
+    return call(["key"])
+
+
+def rows_that_leave(case: Case) -> Call:
+    """Engines fail whose rows of nobody write into the blocks of live ones."""
+    return call(["slot", "tail"])
+
+
+def kept_results(case: Case) -> Call:
+    """An engine fails that hands out a tensor which the next replay overwrites."""
+    return call(["result"])
+
+
+def a_second_conversation(case: Case) -> Call:
+    """An engine fails that replays, after a reset, graphs of a cache that is gone."""
+    return call(["cache"])
+
+
+def dirty_memory(case: Case) -> Call:
+    """An engine fails that reads what nobody has written, and gives it no weight."""
+    return call(["nan"])
+
+
+def every_number_of_rows(case: Case) -> Call:
+    """An engine fails whose largest graph is smaller than its largest batch."""
+    return call(["ladder"])
+
+
+def graphs_that_are_used(case: Case) -> Call:
+    """An engine fails that captures graphs and does not find them again: right, and slow."""
+    return call(["lookup"])
+
+
+CHECKS = (
+    Check(right_engines, 1), Check(noise, 1), Check(longer_texts, 1), Check(rows_that_leave, 1),
+    Check(kept_results, 1), Check(a_second_conversation, 1), Check(dirty_memory, 1), Check(every_number_of_rows, 1),
+    Check(graphs_that_are_used, 1),
+)  # fmt: skip

@@ -1,0 +1,185 @@
+"""The running example of chapter 4: three texts in the engine with graphs, and a few ways to record a step wrongly.
+
+It is computed in float64, so that every machine prints the same digits. Recordings are the stand-in's, on a CPU: they
+repeat operations on the same memory with the same numbers, as a CUDA graph does, and gain no time.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from nanoinfer import LLM, SamplingParams, graphs
+from nanoinfer.graphs import GraphRunner, Key, Replayable
+from nanoinfer.model import GPT2, Memory, Step
+from nanoinfer.paged import PagedCache
+from nanoinfer.sampling import Sampler, Samplers, sample
+from nanoinfer.stand_in import StandInGraph, escaping, record
+from nanoinfer.state import BatchState
+from nanoinfer.tokenizer import gpt2_tokenizer
+from nanoinfer.weights import load_model
+
+PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")
+GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.9, max_tokens=24, seed=5, ignore_eos=True)
+CAPTURED_AT = 4  # where the first row's newest token stands when its first decode step is recorded
+
+
+@cache
+def model() -> GPT2:
+    """The small model, in float64."""
+    return load_model("small", torch.device("cpu"), torch.float64)
+
+
+class StandIn:
+    """A recorder for a machine without a GPU."""
+
+    def warm(self, step: Callable[[], object]) -> None:
+        """Run the step, as a recorder of graphs does."""
+        step()
+
+    def record(self, step: Callable[[], object]) -> StandInGraph:
+        """What the step did, to be done again."""
+        return record(step)[0]
+
+
+def llm(engine: str = "paged-graph", read_multiple: int | None = None, **settings: Any) -> LLM:
+    """An `LLM` that replays the stand-in's recordings, in a batch of at most four rows of 64 tokens.
+
+    read_multiple: of slots that the dense cache reads; it is 128, and smaller here so that short texts pass it.
+    """
+    made = LLM(model(), engine=engine, **{"max_batch": 4, "max_graph_batch": 4, "max_len": 64, **settings})
+    assert made._graphs is not None
+    runner(made).recorder, made._graphs.lag = StandIn(), 2
+    if read_multiple:
+        made._graphs.memory.read_multiple = read_multiple  # type: ignore[attr-defined]
+    return made
+
+
+def runner(made: LLM) -> GraphRunner:
+    """The runner, with its dict."""
+    assert made._graphs is not None
+    assert isinstance(made._graphs.runner, GraphRunner)
+    return made._graphs.runner
+
+
+def decode_graphs(made: LLM) -> dict[Key, Any]:
+    """The captured decode steps."""
+    return {key: captured.graph for key, captured in runner(made).graphs.items() if key.columns == 1}
+
+
+def told(made: LLM, params: SamplingParams = GREEDY, prompts: tuple[str, ...] = PROMPTS) -> list[str]:
+    """Each prompt with what comes of it."""
+    done = made.generate(list(prompts), params)
+    return [prompt + row.text for prompt, row in zip(prompts, done, strict=True)]
+
+
+def attention_escapes() -> AbstractContextManager[object]:
+    """Attention in decode runs on a stream that the capture does not follow: in no replay."""
+    plain = PagedCache.attend
+
+    def attend(cache: PagedCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if q.shape[1] > 1:
+            return plain(cache, layer, q, k, v)
+        with escaping():
+            return plain(cache, layer, q, k, v)
+
+    return patch.object(PagedCache, "attend", attend)
+
+
+def position_is_a_number() -> AbstractContextManager[object]:
+    """The position embedding's position is a Python number: that of the capture."""
+
+    @torch.inference_mode()
+    def step(model: GPT2, memory: Memory, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
+        rows = state.at(slice(0, batch))
+        fed = Step(rows.token[:, None], rows.position[:, None], rows.live - 1, slice(0, batch), longest)
+        seen = replace(memory.begin(fed), positions=torch.full((batch, 1), CAPTURED_AT))
+        torch.mul(sampler(model(seen, memory), rows), rows.live, out=rows.token)
+        rows.integers[1:3].add_(rows.live)
+        return rows.token
+
+    return patch.object(graphs, "decode_step", step)
+
+
+def nobody_advances() -> AbstractContextManager[object]:
+    """Rows of nobody go on like live ones: token, position and step."""
+
+    @torch.inference_mode()
+    def step(model: GPT2, memory: Memory, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
+        rows = state.at(slice(0, batch))
+        fed = Step(rows.token[:, None], rows.position[:, None], rows.live - 1, slice(0, batch), longest)
+        rows.token.copy_(sampler(model(memory.begin(fed), memory), rows))
+        rows.integers[1:3].add_(1)
+        return rows.token
+
+    return patch.object(graphs, "decode_step", step)
+
+
+class _Short(Key):
+    """A key that does not know how far a step reads."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and (self.rows, self.columns) == (other.rows, other.columns)
+
+    def __hash__(self) -> int:
+        return hash((self.rows, self.columns))
+
+
+def key_without_length() -> AbstractContextManager[object]:
+    """One graph a batch size, however far it reads."""
+    return patch.object(graphs, "Key", _Short)
+
+
+def noise_is_a_number(made: LLM) -> None:
+    """The sampler's step number, which its noise is made from, is a Python number: that of the capture."""
+
+    def frozen(logits: Tensor, rows: BatchState) -> Tensor:
+        integers = rows.integers.clone()
+        integers[2].fill_(1)
+        return sample(logits, replace(rows, integers=integers))
+
+    assert made._graphs is not None
+    made._graphs.samplers = Samplers(frozen, frozen, frozen)
+
+
+@contextmanager
+def counted(made: LLM) -> Iterator[dict[Key, int]]:
+    """How often each captured step is replayed meanwhile."""
+    counts: dict[Key, int] = {}
+
+    class Counting:
+        def __init__(self, key: Key, graph: Replayable) -> None:
+            self.key, self.graph = key, graph
+
+        def replay(self) -> None:
+            counts[self.key] = counts.get(self.key, 0) + 1
+            self.graph.replay()
+
+    of = runner(made)
+    plain = dict(of.graphs)
+    for key, captured in plain.items():
+        of.graphs[key] = replace(captured, graph=Counting(key, captured.graph))
+    try:
+        yield counts
+    finally:
+        of.graphs.update(plain)
+
+
+def word(token_id: int) -> str:
+    """A token in quotation marks, so that a space before it is seen."""
+    return f'"{gpt2_tokenizer().decode([token_id])}"'.replace("\n", "\\n")
+
+
+def show(label: str, text: str) -> None:
+    """A label and a text in quotation marks, wrapped."""
+    text = '"' + text.replace("\n", "\\n") + '"'
+    print(textwrap.fill(text, 100, initial_indent=f"{label:24}", subsequent_indent=" " * 24))
