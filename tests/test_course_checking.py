@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -200,6 +201,25 @@ def test_mistakes_that_cannot_be_told_apart_are_not_named(filters: Exercise) -> 
     tells = Tells(replace(filters, wrong=(sorts, twin)), "course")
     assert tells.found == {"unsorted": [], "twin": []}
     assert tells.name(lambda asked: Returned(torch.zeros(1))) is None
+
+
+def test_a_coincidence_is_not_named(filters: Exercise) -> None:
+    """A row's minimum is what `scores-summed` gives wherever it keeps all ids: it takes other checks to tell them."""
+    tells = Tells(filters, "course")
+
+    def minimum(asked: Call) -> Returned:
+        return Returned(asked.args[0].amin(-1, keepdim=True))
+
+    assert tells.name(minimum) is None
+    checks = {check.name for ((check, _),), _ in tells.found["scores-summed"]}
+    assert checks == {"top-p", "top-k-then-top-p"}
+    same = [toy for toy, (outcome,) in tells.found["scores-summed"] if not _differs(tells, toy, outcome, minimum)]
+    assert same  # on some of its inputs it is one
+
+
+def _differs(tells: Tells, one: Any, outcome: Any, solve: Any) -> bool:
+    ((check, case),) = one
+    return tells.exercise.compare(check, outcome, solve(tells.exercise.call(check, case))) is not None
 
 
 def test_a_result_that_changes_from_call_to_call_fails(keep: Keep, tmp_path: Path) -> None:

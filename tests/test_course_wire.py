@@ -109,11 +109,46 @@ def test_malformed_frames_are_refused(stream: io.BytesIO) -> None:
         {"T": ["float32", [True], 4]},
         {"f": "1e999", "t": []},
         {},
+        {"f": "1e999"},
+        {"T": ["float32", [0, 2**70], 0]},  # no elements, and more columns than torch can count
+        {"T": ["float32", 4, 4]},
+        {"T": []},
+        {"T": "tensor"},
+        {"d": [[[], 1]]},
+        {"d": [[1, 2]]},
+        {"d": 5},
+        {"t": 5},
+        {"x": 1},
     ],
 )
 def test_malformed_values_are_refused(packed: object) -> None:
     with pytest.raises(wire.WireError):
         wire.Unpacker(b"\0\0\0\0").unpack(packed)
+
+
+def test_depth_and_number_of_values_are_bounded() -> None:
+    deep: object = 1
+    for _ in range(wire.MAX_DEPTH + 1):
+        deep = {"t": [deep]}
+    with pytest.raises(wire.WireError, match="too many"):
+        wire.Unpacker(b"").unpack(deep)
+    with pytest.raises(wire.WireError, match="too many"):
+        wire.Unpacker(b"").unpack([0] * (wire.MAX_VALUES + 1))
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b'{"a": ' * 100_000, b'{"a": NaN}', b'{"a": 1' + b"0" * 5000 + b"}"],
+    ids=["deep list", "deep object", "NaN", "huge number"],
+)  # fmt: skip
+def test_json_that_no_packer_writes_is_refused(text: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.receive(frame(text))
+
+
+def test_a_reader_may_set_closer_bounds() -> None:
+    with pytest.raises(wire.WireError):
+        wire.receive(frame({}, bytes(11)), wire.Bounds(body=10))
+    assert wire.receive(frame({}, bytes(10)), wire.Bounds(body=10)) == ({}, bytes(10))
 
 
 def test_the_end_of_the_stream_is_no_error() -> None:

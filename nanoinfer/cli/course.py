@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanoinfer.cli import lessons
+from nanoinfer.cli import grading, lessons, releasing
 from nanoinfer.cli.asking import Lines
 from nanoinfer.cli.errors import Refused, refusing
 from nanoinfer.cli.lessons import HERE, ChapterNumber, Mine, Plain
@@ -43,6 +43,9 @@ app = typer.Typer(
 )
 app.command("predict")(lessons.predict)
 app.command("quiz")(lessons.quiz)
+app.command("grade")(grading.grade)
+app.command("release")(releasing.release)
+app.command("oral")(releasing.oral)
 
 
 @app.command("start")

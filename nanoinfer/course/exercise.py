@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class Spec:
     tolerance: allowed |difference| / max(1, |expected|). refuse: more functions that must not be called.
     swap: puts a solution into the engine; None takes the reference's place in its module, if that is the engine's.
     verdicts: results are yes or no, so that a mistake is known by its verdicts in all checks together.
+    scene: a function of a file beside the text, which calls the answer: scene(answer, *arguments of a check) -> what is
+    compared. For answers that write into tensors or keep their addresses, which no other process could see.
     """
 
     title: str
@@ -63,6 +66,7 @@ class Spec:
     limit_s: float = 10.0
     verdicts: bool = False
     kernel: Kernel | None = None
+    scene: Function | None = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +204,11 @@ class Exercise:
     @property
     def oracle(self) -> Function:
         """What says what is right: the reference, or for a kernel its twin in PyTorch."""
-        return self.spec.kernel.oracle if self.spec.kernel else self.function
+        return self.spec.kernel.oracle if self.spec.kernel else self.staged(self.function)
+
+    def staged(self, answer: Function) -> Function:
+        """An answer as checks call it: by itself, or in the exercise's scene."""
+        return partial(self.spec.scene, answer) if self.spec.scene else answer
 
     @property
     def file(self) -> str:

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from nanoinfer.course.chapters import run_file
@@ -33,13 +33,12 @@ def why_not(exercise: Exercise) -> str:
     return f"it needs Triton, which has no wheel for {platform.system()}: check it on Linux, in WSL2 or on Colab"
 
 
-def in_worker(kernel: Any, launcher: Path, compiling: bool) -> Function:
+def in_worker(kernel: Any, launcher: ModuleType, compiling: bool) -> Function:
     """What a worker calls: the kernel launched between guard zones, or compiled for constants."""
-    module = run_file(launcher, "nanoinfer_launcher")
     if compiling:
-        return partial(compiled, kernel, module.TYPES)
+        return partial(compiled, kernel, launcher.TYPES)
     warnings.filterwarnings("ignore", category=RuntimeWarning)  # the interpreter's, where NaN turns up in its arrays
-    return partial(module.launch, kernel)
+    return partial(launcher.launch, kernel)
 
 
 def in_engine(exercise: Exercise, load: Callable[[], Any]) -> Function:

@@ -84,7 +84,9 @@ class Runner:
 
     def _load_into(self, worker: Worker) -> Loaded | Outcome | None:
         launcher = self.exercise.spec.kernel.launcher if self.exercise.spec.kernel else None
-        return worker.load(self.path, self.exercise.name, refused(self.exercise), launcher, self.traced)
+        scene = self.exercise.spec.scene
+        place = (scene.__code__.co_filename, scene.__name__) if scene else None
+        return worker.load(self.path, self.exercise.name, refused(self.exercise), launcher, self.traced, place)
 
     def _compile(self, asked: Call) -> Outcome:
         """The outcome of compiling, in a worker of its own."""

@@ -10,6 +10,7 @@ import linecache
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, BinaryIO
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO
 import torch
 
 from nanoinfer.course import kernels, wire
+from nanoinfer.course.chapters import run_file
 
 COURSE = os.path.dirname(__file__) + os.sep
 
@@ -70,24 +72,32 @@ class Server:
     def __init__(self, requests: BinaryIO, replies: BinaryIO, device: str) -> None:
         self.requests, self.replies, self.device = requests, replies, device
         self.function: Any = None
-        self.kernel, self.traced = False, True
-        self.folder = ""
+        self.kernel, self.traced, self.watched = False, True, True
+        self.folder, self.turn = "", ""
         self.watch = Watch("", "", [], [])
 
     def serve(self) -> None:
         """Until the end of the requests."""
         wire.send(self.replies, {"op": "ready"}, [])
         while (frame := wire.receive(self.requests)) is not None:
-            header, body = frame
-            if header["op"] == "load":
-                self._reply(self._load(header))
-            else:
-                self._call(header, body)
+            self._answer(*frame)
             flush()
+
+    def _answer(self, header: dict[str, Any], body: bytes) -> None:
+        """One request. Its turn comes back with the reply, so that none can be made before."""
+        self.turn = header.get("turn", "")
+        if header["op"] == "load":
+            self._reply(self._load(header))
+        else:
+            self._call(header, body)
+
+    def _chapter_file(self, path: str, name: str) -> ModuleType:
+        """A file of a chapter that stands between the checks and the learner's function."""
+        return run_file(Path(path), name)
 
     def _reply(self, header: dict[str, Any], bodies: list[bytes] | None = None) -> None:
         flush()  # what the code printed is with the parent before the reply is
-        wire.send(self.replies, header, bodies or [])
+        wire.send(self.replies, header | {"turn": self.turn}, bodies or [])
 
     def _load(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Run the learner's file from its source, never from a cached compilation; find the function in it."""
@@ -112,8 +122,12 @@ class Server:
         if not callable(found):
             return {"op": "missing"}
         self.function, self.kernel, self.traced = found, bool(asked["launcher"]), asked["traced"]
+        if asked["scene"]:
+            file, name = asked["scene"]
+            self.function = partial(getattr(self._chapter_file(file, "nanoinfer_scenes"), name), found)
         if self.kernel:
-            self.function = kernels.in_worker(found, Path(asked["launcher"]), asked["compiling"])
+            launcher = self._chapter_file(asked["launcher"], "nanoinfer_launcher")
+            self.function = kernels.in_worker(found, launcher, asked["compiling"])
             if self.device != "cpu":
                 self.watch.lines |= executable_lines(code)  # a compiled kernel runs as a whole, seen by nobody
         files = sorted({m.__file__ for m in list(sys.modules.values()) if within(m, folder) and m.__file__})
@@ -126,7 +140,8 @@ class Server:
         that makes Triton's interpreter three times as slow.
         """
         args = wire.Unpacker(body, self.device, self._stand_in).unpack(asked["args"])
-        watch = None if self.kernel and (self.watch.lines or not self.traced) else self.watch
+        unseen = not self.watched or (self.kernel and (self.watch.lines or not self.traced))
+        watch = None if unseen else self.watch
         before, self.watch.refused = set(self.watch.lines if watch else ()), None
         packer = wire.Packer()
         reply: dict[str, Any]

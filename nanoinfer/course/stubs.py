@@ -36,9 +36,9 @@ def stub(exercise: Exercise, chapter: Chapter) -> str:
 def imports(exercise: Exercise) -> str:
     """The imports of a stub: what its signature and most answers need."""
     lines = ["from __future__ import annotations", ""]
-    if "Callable" in signature(exercise):
-        lines += ["from collections.abc import Callable", ""]
-    return "\n".join([*lines, *exercise.spec.imports]).rstrip()
+    named = {"Callable": "collections.abc", "Any": "typing"}
+    needed = [f"from {module} import {name}" for name, module in named.items() if name in signature(exercise)]
+    return "\n".join([*lines, *needed, *[""] * bool(needed), *exercise.spec.imports]).rstrip()
 
 
 def declaration(exercise: Exercise) -> str:
@@ -66,7 +66,8 @@ def example(exercise: Exercise) -> str:
     lines = [line for name, value in named.items() for line in _shown(name, value)]
     outcome = exercise.expected(asked)
     assert isinstance(outcome, Returned)
-    lines += [f"{exercise.oracle.__name__}({', '.join(named)})", f"  -> {literal(outcome.value)}"]
+    called = exercise.spec.scene or exercise.oracle
+    lines += [f"{called.__name__}({', '.join(named)})", *_long("  -> ", outcome.value)]
     return textwrap.indent("\n".join(lines), "    ")
 
 
@@ -74,9 +75,19 @@ def _shown(name: str, value: Any) -> list[str]:
     """One argument of the example, a dict over several lines."""
     if callable(value):
         return [f"{name}: {inspect.getdoc(value) or 'a function'}"]
-    if isinstance(value, dict) and len(literal(value)) > WIDTH:
-        return [f"{name} = {{", *(f"    {key!r}: {literal(item)}," for key, item in value.items()), "}"]
-    return [f"{name} = {literal(value)}"]
+    return _long(f"{name} = ", value)
+
+
+def _long(head: str, value: Any, tail: str = "") -> list[str]:
+    """A value behind its name; a long dict or list over several lines."""
+    if len(head + literal(value)) <= WIDTH or not isinstance(value, dict | list):
+        return [f"{head}{literal(value)}{tail}"]
+    if isinstance(value, dict):
+        marks, items = "{}", [(f"{key!r}: ", item) for key, item in value.items()]
+    else:
+        marks, items = "[]", [("", item) for item in value]
+    inside = [f"    {line}" for name, item in items for line in _long(name, item, ",")]
+    return [f"{head}{marks[0]}", *inside, f"{marks[1]}{tail}"]
 
 
 def literal(value: Any) -> str:

@@ -11,6 +11,7 @@ import json
 import math
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
 
 import torch
@@ -20,11 +21,20 @@ from nanoinfer.course.outcomes import Foreign
 
 MAGIC, HEAD = b"NIC1", struct.Struct("<4sIQ")
 MAX_HEADER, MAX_BODY = 4 << 20, 64 << 20
+MAX_DEPTH, MAX_VALUES = 24, 1 << 20
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
 class WireError(Exception):
     """The other side sent something that is no frame, or too much of it; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The largest header and body that are read, in bytes."""
+
+    header: int = MAX_HEADER
+    body: int = MAX_BODY
 
 
 def send(stream: BinaryIO, header: dict[str, Any], bodies: list[bytes]) -> None:
@@ -37,26 +47,31 @@ def send(stream: BinaryIO, header: dict[str, Any], bodies: list[bytes]) -> None:
     stream.flush()
 
 
-def receive(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
-    """Read one frame; None at the end of the stream. WireError for anything that is no frame."""
+def receive(stream: IO[bytes], bounds: Bounds | None = None) -> tuple[dict[str, Any], bytes] | None:
+    """Read one frame; None at the end of the stream. WireError for anything that is no frame, or beyond the bounds."""
+    bounds = bounds or Bounds()
     head = stream.read(HEAD.size)
     if not head:
         return None
     if len(head) < HEAD.size:
         raise WireError("a message ended within its head")
     magic, length, size = HEAD.unpack(head)
-    if magic != MAGIC or length > MAX_HEADER or size > MAX_BODY:
+    if magic != MAGIC or length > bounds.header or size > bounds.body:
         raise WireError("a message is none of this protocol, or too large")
     text, body = stream.read(length), stream.read(size)
     if len(text) < length or len(body) < size:
         raise WireError("a message ended before its end")
     try:
-        header = json.loads(text)
-    except ValueError as error:
+        header = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise WireError("a message's header is no JSON") from error
     if not isinstance(header, dict):
         raise WireError("a message's header is no JSON object")
     return header, body
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 class Packer:
@@ -93,15 +108,36 @@ class Packer:
 
 
 class Unpacker:
-    """Turns JSON and bytes back into a value. function: makes the stand-in of a function from its number."""
+    """Turns JSON and bytes back into a value. function: makes the stand-in of a function from its number.
 
-    def __init__(self, body: bytes, device: str = "cpu", function: Callable[[int], Any] | None = None) -> None:
+    most: numbers, texts, lists and so on that it may have in all.
+    """
+
+    def __init__(
+        self,
+        body: bytes,
+        device: str = "cpu",
+        function: Callable[[int], Any] | None = None,
+        most: int = MAX_VALUES,
+    ) -> None:
         self.body, self.device, self.function, self.at = body, device, function, 0
+        self._values, self._most = 0, most
 
-    def unpack(self, value: Any) -> Any:  # noqa: PLR0911
-        """The value. WireError for what `Packer` cannot have made."""
+    def unpack(self, value: Any) -> Any:
+        """The value. WireError for what `Packer` cannot have made: the other side may be anybody's code."""
+        try:
+            return self._value(value, 0)
+        except WireError:
+            raise
+        except (TypeError, ValueError, KeyError, RuntimeError, OverflowError, RecursionError, MemoryError) as error:
+            raise WireError("a value in a message is malformed") from error
+
+    def _value(self, value: Any, depth: int) -> Any:  # noqa: PLR0911
+        self._values += 1
+        if depth > MAX_DEPTH or self._values > self._most:
+            raise WireError("a value in a message has too many levels or parts")
         if isinstance(value, list):
-            return [self.unpack(item) for item in value]
+            return [self._value(item, depth + 1) for item in value]
         if not isinstance(value, dict):
             return value
         if len(value) != 1:
@@ -110,14 +146,21 @@ class Unpacker:
         if kind == "f":
             return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[inside]
         if kind == "t":
-            return tuple(self.unpack(item) for item in inside)
+            return tuple(self._value(item, depth + 1) for item in inside)
         if kind == "d":
-            return {key: self.unpack(item) for key, item in inside}
+            return {self._key(key): self._value(item, depth + 1) for key, item in inside}
         if kind == "T":
             return self._tensor(*inside)
-        if kind == "c" and self.function is not None and isinstance(inside, int):
+        if kind == "c" and self.function is not None and type(inside) is int:
             return self.function(inside)
-        return Foreign(str(inside) if kind == "o" else "function")
+        if kind not in ("o", "c"):
+            raise WireError("a value in a message is of no known kind")
+        return Foreign(str(inside)[:80] if kind == "o" else "function")
+
+    def _key(self, key: Any) -> str:
+        if not isinstance(key, str):
+            raise WireError("a key in a message is no text")
+        return key
 
     def _tensor(self, dtype: str, shape: list[int], size: int) -> Tensor:
         kind = getattr(torch, dtype) if dtype in DTYPES else None

@@ -33,7 +33,8 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     sys.dont_write_bytecode = True
-    if os.name == "posix":
+    graded = settings.get("graded", False)
+    if os.name == "posix" and not graded:  # a graded one has a single thread until it is confined
         outlive_nobody()
     sys.path[:0] = [entry for entry in settings["path"] if entry not in sys.path]
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is no dependency of ours
@@ -41,6 +42,8 @@ def main() -> None:
 
     from nanoinfer.course.server import Server
 
+    if graded:
+        from nanoinfer.course.grading.serving import GradedServer as Server  # type: ignore[assignment]
     torch.set_num_threads(1)
     Server(requests, replies, settings["device"]).serve()
 

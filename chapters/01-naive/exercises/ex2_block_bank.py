@@ -1,4 +1,4 @@
-"""Exercise 1.2: wrong answers and where they come from, correct variants, mutants that are none."""
+"""Exercise 1.2: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanoinfer.course.exercise import Edition, Right, Wrong
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -154,3 +154,37 @@ def in_place(x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Attend)
 RIGHT = (Right(by_hand), Right(a_row_a_token), Right(in_place))
 
 EQUIVALENT: dict[str, str] = {}
+
+
+def block(
+    x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> Tensor:
+    """One block of GPT-2: the residual stream x (B, T, C) -> (B, T, C).
+
+    weights: "ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias", "attn.c_proj.bias", "mlp.c_proj.bias" (C,);
+    "attn.c_attn.bias" (3 * C,); "mlp.c_fc.bias" (4 * C,); and as (out, in), which is how torch.nn.Linear keeps them and
+    not how the published files do: "attn.c_attn.weight" (3 * C, C), "attn.c_proj.weight" (C, C), "mlp.c_fc.weight"
+    (4 * C, C), "mlp.c_proj.weight" (C, 4 * C). c_attn gives the queries of all heads, then all keys, then all values.
+    attend: q, k, v (B, T, H, D) -> (B, T, H, D). GELU in its tanh form; LayerNorm with an epsilon of 1e-5.
+    """
+
+    def part(stream: Tensor, norm: str, wide: str) -> Tensor:
+        copy = F.layer_norm(stream, stream.shape[-1:], weights[f"{norm}.weight"], weights[f"{norm}.bias"], 1e-5)
+        return F.linear(copy, weights[f"{wide}.weight"], weights[f"{wide}.bias"])
+
+    q, k, v = (y.unflatten(-1, (n_head, -1)) for y in part(x, "ln_1", "attn.c_attn").chunk(3, -1))  # (B, T, H, D) each
+    x = x + F.linear(attend(q, k, v).flatten(2), weights["attn.c_proj.weight"], weights["attn.c_proj.bias"])
+    inner = F.gelu(part(x, "ln_2", "mlp.c_fc"), approximate="tanh")
+    return x + F.linear(inner, weights["mlp.c_proj.weight"], weights["mlp.c_proj.bias"])
+
+
+def _transposed(x: Tensor, weights: dict[str, Tensor], *rest: object) -> tuple[object, ...]:
+    return (x, {name: value.T.contiguous() if value.dim() == 2 else value for name, value in weights.items()}, *rest)
+
+
+EDITIONS = (
+    Edition(
+        "out-by-in", "the matrices are stored as (out, in)", block, args=_transposed, back=_transposed,
+        result=lambda out, *args: out,
+    ),
+)  # fmt: skip

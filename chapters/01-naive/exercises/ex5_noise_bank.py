@@ -1,11 +1,11 @@
-"""Exercise 1.5: wrong answers and where they come from, correct variants, mutants that are none."""
+"""Exercise 1.5: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanoinfer.course.exercise import Edition, Right, Wrong
 from nanoinfer.sampling import random_bits
 
 
@@ -116,3 +116,30 @@ EQUIVALENT = {
     _WHERE.replace("<", "<="): "at u = 2^-10 itself both branches give the same to rounding",
     _WHERE.replace("-10", "-9"): "up to 2^-9 the series is off by less than u^2 / 3, which float32 hardly holds",
 }
+
+
+def gumbel(seed: Tensor, step: Tensor, ids: Tensor) -> Tensor:
+    """Standard Gumbel noise of certain ids: (B, K) float32.
+
+    seed, step (B,) int64: of each row. ids (K,) int64: token ids, different ones in any order; column j of the result
+    is the noise of ids[j]. It depends on the row's seed and step and on the id alone.
+    """
+    bits = random_bits(seed[:, None], step[:, None], ids)
+    u = ((bits | 1).float() * 2.0**-32).clamp(max=1 - 2.0**-24)
+    return -torch.log(-torch.log1p(-u))
+
+
+def _ids_backwards(seed: Tensor, step: Tensor, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    return seed, step, torch.arange(vocab_size, device=seed.device).flip(0)
+
+
+def _size_of_ids(seed: Tensor, step: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, int]:
+    return seed, step, len(ids)
+
+
+EDITIONS = (
+    Edition(
+        "ids-given", "the noise is wanted of certain ids, in the order in which they are given", gumbel,
+        args=_ids_backwards, back=_size_of_ids, result=lambda noise, *args: noise.flip(-1), axes=("row", "column"),
+    ),
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Exercise 1.6: wrong answers and where they come from, correct variants, mutants that are none."""
+"""Exercise 1.6: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanoinfer.course.exercise import Edition, Right, Wrong
 
 Model = Callable[[list[int]], Tensor]
 Choose = Callable[[Tensor, int], int]
@@ -153,3 +153,45 @@ def by_recursion(
 RIGHT = (Right(counted_ahead), Right(with_a_tensor), Right(by_recursion))
 
 EQUIVALENT: dict[str, str] = {}
+
+
+def generate(
+    logits_of: Callable[[list[int]], Tensor],
+    prompt: list[int],
+    max_tokens: int,
+    choose: Callable[[Tensor, int], int],
+    stop_ids: list[int],
+    context: int,
+) -> tuple[list[int], str]:
+    """The new tokens that continue one prompt, and why they end: "stop" or "length".
+
+    logits_of: 1 to `context` token ids (T) -> logits (T, V), float32, after each of them; it remembers nothing.
+    prompt: at least one token, and fewer than `context`. max_tokens: new tokens at most, at least 1.
+    choose: logits (V,) and the number of the step, 0 for the first new token -> the next token's id.
+    stop_ids: a new token that is one of these is the last; it is in the result, and the reason is "stop", also where
+    there was no room for another one. context: prompt and new tokens together are at most so many.
+    """
+    new: list[int] = []
+    for step in range(min(max_tokens, context - len(prompt))):
+        new.append(choose(logits_of([*prompt, *new])[-1], step))
+        if new[-1] in stop_ids:
+            return new, "stop"
+    return new, "length"
+
+
+def _with_its_reason(
+    new: list[int], logits_of: Model, prompt: list[int], max_tokens: int, choose: Choose, stop_ids: list[int], *_: int
+) -> tuple[list[int], str]:
+    return new, "stop" if new and new[-1] in stop_ids else "length"
+
+
+def _same(*args: object) -> tuple[object, ...]:
+    return args
+
+
+EDITIONS = (
+    Edition(
+        "with-its-reason", 'the result is a pair: the new tokens, and "stop" or "length"', generate, args=_same,
+        back=_same, result=_with_its_reason, axes=("of tokens, reason", "new token"),
+    ),
+)  # fmt: skip

@@ -1,11 +1,11 @@
-"""Exercise 3.4: wrong answers and where they come from, correct variants, mutants that are none."""
+"""Exercise 3.4: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanoinfer.course.exercise import Edition, Right, Wrong
 
 BLOCK = "table[positions // block_size].long()"
 OFFSET = "((block * heads + head) * block_size + positions % block_size) * head_size"
@@ -83,3 +83,37 @@ def of_a_view(table: Tensor, positions: Tensor, head: int, heads: int, block_siz
 RIGHT = (Right(token_by_token), Right(by_slots), Right(of_a_view))
 
 EQUIVALENT: dict[str, str] = {}
+
+
+def key_offsets(
+    tables: Tensor, rows: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int
+) -> Tensor:
+    """How many numbers of the pool stand before the key of `head`, for each token: (N,) int64.
+
+    tables (B, width) int32: the blocks of each row. rows, positions (N,) int32: of each token, its row and its position
+    in that row's text. The pool of one layer has the shape (blocks, heads, block_size, head_size), and lies in memory
+    in this order, without gaps. It may hold more numbers than 32 bits can count.
+    """
+    at = positions.long()
+    part = tables.long()[rows.long(), at // block_size] * heads + head  # (N,) of all blocks, head by head
+    return (part * block_size + at % block_size) * head_size
+
+
+def _in_two_rows(table: Tensor, positions: Tensor, *sizes: int) -> tuple[Tensor | int, ...]:
+    """Every second token belongs to row 1; what a row has no token in is the null block."""
+    rows, at = torch.arange(len(positions), dtype=torch.int32) % 2, positions.long() // sizes[2]
+    tables = torch.zeros(2, len(table), dtype=torch.int32)
+    tables[rows.long(), at] = table[at]
+    return (tables, rows, positions, *sizes)
+
+
+def _in_one_row(tables: Tensor, rows: Tensor, positions: Tensor, *sizes: int) -> tuple[Tensor | int, ...]:
+    return (tables.amax(0), positions, *sizes)
+
+
+EDITIONS = (
+    Edition(
+        "rows-mixed", "the tokens belong to several rows, each with a table of its own", key_offsets,
+        args=_in_two_rows, back=_in_one_row, result=lambda offsets, *args: offsets,
+    ),
+)  # fmt: skip

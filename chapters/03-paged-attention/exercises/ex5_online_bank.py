@@ -1,11 +1,11 @@
-"""Exercise 3.5: wrong answers and where they come from, correct variants, mutants that are none."""
+"""Exercise 3.5: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanoinfer.course.exercise import Edition, Right, Wrong
 
 Read = Callable[[int], tuple[list[float], list[float]]]
 
@@ -140,3 +140,45 @@ EQUIVALENT = {
     _ADDED.format("values, weights", "True"): "a product has no order",
     _ADDED.format("weights, values", "False"): "a tile has as many values as scores",
 }
+
+
+def attend_tiles(read: Callable[[int], tuple[list[float], list[float]]], tiles: int) -> tuple[float, float, float]:
+    """One pass over the tiles of a context: the highest score, the sum of weights, the weighted sum of values.
+
+    read: the number of a tile, from 0 -> its scores and its values, one of each a token. Each tile is read once, in
+    order. Scores are in units of log 2, since a GPU's exponential is that of 2: weights are 2 ** (score - highest),
+    where `highest` is that of all tiles, so the last two of the result are relative to the first. A score of minus
+    infinity belongs to no token, and its value may be anything, NaN too. Where there is no token at all, the result is
+    minus infinity and two zeros. Milakov and Gimelshein 2018, section 3.
+    """
+    top, total, acc = -math.inf, 0.0, 0.0
+    for tile in range(tiles):
+        real = [(score, value) for score, value in zip(*read(tile), strict=True) if score > -math.inf]
+        if real:
+            before, top = top, max(top, *(score for score, _ in real))
+            total, acc = (kept * 2.0 ** (before - top) for kept in (total, acc))
+            total += sum(2.0 ** (score - top) for score, _ in real)
+            acc += sum(2.0 ** (score - top) * value for score, value in real)
+    return top, total, acc
+
+
+LOG2_E = math.log2(math.e)
+
+
+def _scaled(read: Read, by: float) -> Read:
+    def scaled(tile: int) -> tuple[list[float], list[float]]:
+        scores, values = read(tile)
+        return [score * by for score in scores], values
+
+    scaled.__doc__ = f"{read.__doc__}; the scores times {by:.4f}"  # as the stub's example shows it
+    return scaled
+
+
+EDITIONS = (
+    Edition(
+        "powers-of-two", "scores are in units of log 2: a weight is 2 ** (score - maximum)", attend_tiles,
+        args=lambda read, tiles: (_scaled(read, LOG2_E), tiles),
+        back=lambda read, tiles: (_scaled(read, 1 / LOG2_E), tiles),
+        result=lambda state, *args: (state[0] * LOG2_E, *state[1:]),
+    ),
+)  # fmt: skip

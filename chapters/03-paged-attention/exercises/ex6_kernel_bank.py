@@ -126,6 +126,12 @@ WRONG = (
         "huggingface/transformers#25420: what 16 bits make visible",
     ),
     Wrong.patch(
+        "sums-in-half", "What goes out in 16 bits may be summed up in 16 bits.",
+        "acc = acc * rescale + tl.sum(values * weights[:, None], 0)",
+        "acc = (acc * rescale + tl.sum(values * weights[:, None], 0)).to(tl.float16).to(tl.float32)",
+        "an author's own slip: a sum beyond 65,504 is infinite before it is divided",
+    ),
+    Wrong.patch(
         "sum-begins-as-a-whole-number", "0 and 0.0 are the same.", '-float("inf"), 0.0, tl.zeros',
         '-float("inf"), 0, tl.zeros', "triton-lang/triton#1891, #2151: a loop's variable must keep its type",
     ),

@@ -1,0 +1,202 @@
+"""What a release hands to whoever grades: `assignment.json`, which is public, and `secret.txt`, which is not.
+
+The secret makes the hidden inputs: whoever has it can compute them, so it lies in no student tree and in no worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+SCHEMA, SCHEMA_VERSION = "nanoinfer.course.assignment", 1
+FILE, SECRET_FILE = "assignment.json", "secret.txt"
+SECRET_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Part:
+    """One exercise of an assignment. edition: a name from its bank; empty is the one that the chapter prints."""
+
+    id: str
+    points: float = 10.0
+    edition: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a submission may use.
+
+    submission_s: all of it together, below Gradescope's ten minutes; check_s: one check with all its inputs; a call has
+    the exercise's own limit besides. memory_mb: beyond what Python with torch takes. disk_mb: the scratch folder.
+    """
+
+    submission_s: float = 540.0
+    check_s: float = 60.0
+    memory_mb: int = 512
+    disk_mb: int = 16
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What is graded. seeds: sets of hidden inputs for each check. title: what students see."""
+
+    chapter: int
+    title: str
+    parts: tuple[Part, ...]
+    seeds: int = 8
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        problem = _problem(self)
+        if problem:
+            raise ValueError(problem)
+
+    @property
+    def points(self) -> float:
+        """All that can be had."""
+        return math.fsum(part.points for part in self.parts)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with everything that a result depends on but the secret: SHA-256, in hexadecimal."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The text of `assignment.json`."""
+        data = {
+            "schema": SCHEMA, "schema_version": SCHEMA_VERSION, "chapter": self.chapter, "title": self.title,
+            "exercises": [asdict(part) for part in self.parts], "seeds": self.seeds, "limits": asdict(self.limits),
+        }  # fmt: skip
+        return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+    def save(self, path: Path) -> None:
+        """Write `assignment.json`: into `path` where that is a folder, else as that file."""
+        _file(path).write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Assignment:
+        """Read a folder's `assignment.json`, or that file. ValueError, one sentence, for what is none."""
+        file = _file(path)
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"{file} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
+            raise ValueError(f"{file} is no JSON: {error}") from error
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise ValueError(f"{file} is no assignment: its schema must be {SCHEMA}")
+        if data.get("schema_version") != SCHEMA_VERSION:
+            version = data.get("schema_version")
+            raise ValueError(f"{file} has schema version {version!r}, and this nanoinfer reads {SCHEMA_VERSION}")
+        try:
+            return cls._read(data)
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from error
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any]) -> Assignment:
+        _known(data, {"schema", "schema_version", "chapter", "title", "exercises", "seeds", "limits"}, "the assignment")
+        if not isinstance(data.get("exercises"), list):
+            raise ValueError("exercises must be a list")
+        parts = []
+        for one in data["exercises"]:
+            _known(one, {"id", "points", "edition"}, "an exercise")
+            parts.append(Part(one.get("id", ""), one.get("points", 10.0), one.get("edition", "")))
+        limits = data.get("limits", {})
+        _known(limits, {one.name for one in fields(Limits)}, "limits")
+        return cls(
+            chapter=data.get("chapter", 0), title=data.get("title", ""), parts=tuple(parts),
+            seeds=data.get("seeds", 8), limits=Limits(**limits),
+        )  # fmt: skip
+
+
+def new_secret() -> str:
+    """A fresh secret: 64 hexadecimal digits, of the system's random numbers."""
+    return secrets.token_hex(SECRET_BYTES)
+
+
+def load_secret(path: Path) -> str:
+    """The secret beside an assignment, or in this very file. ValueError where there is none or it is too short.
+
+    path: a folder, an `assignment.json`, or the file with the secret itself.
+    """
+    file = path / SECRET_FILE if path.is_dir() else path.with_name(SECRET_FILE) if path.suffix == ".json" else path
+    try:
+        text = file.read_text(encoding="ascii").strip()
+        given = bytes.fromhex(text)
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ValueError(f"{file} must hold hexadecimal digits alone") from error
+    if len(given) < SECRET_BYTES:
+        raise ValueError(f"{file} holds {len(given)} bytes, and a secret has at least {SECRET_BYTES}")
+    return text.lower()
+
+
+def inputs_seed(secret: str, submission_id: str, exercise_id: str, k: int) -> str:
+    """The seed of the k-th set of hidden inputs: HMAC-SHA256 (RFC 2104) of the three, keyed by the secret."""
+    message = json.dumps(["inputs", submission_id, exercise_id, k])  # JSON, so that no two triples give one text
+    return hmac.new(bytes.fromhex(secret), message.encode(), hashlib.sha256).hexdigest()
+
+
+def secret_mark(secret: str) -> str:
+    """Tells two secrets apart, and tells nothing else of them: 16 hexadecimal digits."""
+    return hmac.new(bytes.fromhex(secret), b"mark", hashlib.sha256).hexdigest()[:16]
+
+
+def _file(path: Path) -> Path:
+    return path / FILE if path.is_dir() else path
+
+
+def _known(data: object, names: set[str], what: str) -> None:
+    if not isinstance(data, dict):
+        raise ValueError(f"{what} must be an object")
+    unknown = sorted(set(data) - names)
+    if unknown:
+        raise ValueError(f"{what} has no {unknown[0]!r}; it has {', '.join(sorted(names))}")
+
+
+def _problem(of: Assignment) -> str:  # noqa: PLR0911  one for each thing that can be wrong
+    """What is wrong with an assignment, in one sentence; empty where nothing is."""
+    if not _whole(of.chapter, 1, 99):
+        return f"chapter must be a whole number from 1 on, not {of.chapter!r}"
+    if not isinstance(of.title, str) or not of.title.strip():
+        return "title must be a text that students can read"
+    if not of.parts:
+        return "exercises must name at least one exercise"
+    ids = [part.id for part in of.parts]
+    for part in of.parts:
+        if (
+            not isinstance(part.id, str)
+            or not part.id.startswith(f"{of.chapter}.")
+            or not part.id.partition(".")[2].isdecimal()
+        ):
+            return f"exercises must be of chapter {of.chapter}, as {of.chapter}.1, not {part.id!r}"
+        if not _number(part.points) or part.points <= 0:
+            return f"points of {part.id} must be a number above 0, not {part.points!r}"
+        if not isinstance(part.edition, str):
+            return f"edition of {part.id} must be a name, or empty for the printed one, not {part.edition!r}"
+        if ids.count(part.id) > 1:
+            return f"exercise {part.id} is named twice"
+    if not _whole(of.seeds, 1, 20):
+        return f"seeds must be a whole number from 1 to 20, not {of.seeds!r}"
+    for one in fields(Limits):
+        value = getattr(of.limits, one.name)
+        if not _number(value) or value <= 0 or (one.type == "int" and not isinstance(value, int)):
+            return f"{one.name} must be a number above 0, not {value!r}"
+    return ""
+
+
+def _whole(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

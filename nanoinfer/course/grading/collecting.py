@@ -1,0 +1,192 @@
+"""The Python files of one submission, out of a folder or a zip as students make them, without writing any to disk.
+
+Entries are read into memory up to a limit and known by their path within the submission alone, so that no name leads
+anywhere. What is left out is told in a note, never an error: a broken submission is graded for what is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import stat
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+MAX_FILE, MAX_TOTAL, MAX_ENTRIES, MAX_DEPTH = 1 << 20, 16 << 20, 5000, 3
+MAX_ZIP = 64 << 20
+SKIPPED = {"__macosx", "__pycache__", "node_modules", "site-packages", ".git", ".venv", "venv", "env"}
+NOTED = 12  # notes that are kept
+
+
+@dataclass
+class Collected:
+    """Files by path. notes: what was left out, and why, in words that are safe to print."""
+
+    files: dict[PurePosixPath, bytes] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    entries: int = 0
+    size: int = 0
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of names and contents."""
+        whole = hashlib.sha256()
+        for path, data in sorted(self.files.items()):
+            for part in (str(path).encode("utf-8", "surrogatepass"), data):
+                whole.update(len(part).to_bytes(8, "little") + part)
+        return whole.hexdigest()
+
+    def note(self, text: str) -> None:
+        """Remember what was left out, up to a number of notes."""
+        if len(self.notes) < NOTED and printable(text) not in self.notes:
+            self.notes.append(printable(text))
+
+    def full(self) -> bool:
+        """Whether nothing more is taken."""
+        return self.entries > MAX_ENTRIES or self.size > MAX_TOTAL
+
+    def find(self, name: str, chapter: str) -> PurePosixPath | None:
+        """The file that answers for an exercise, by its name; as learning platforms rename files, if need be."""
+        stem = re.escape(name.removesuffix(".py"))
+        renamed = re.compile(rf"(?:.*[_ -])?{stem}(?:[-_ ]?\(?\d+\)?)?\.py", re.IGNORECASE)
+        exact = [path for path in self.files if path.name == name]
+        found = exact or [path for path in self.files if renamed.fullmatch(path.name)]
+        found.sort(key=lambda path: (chapter not in path.parts, len(path.parts), str(path)))
+        if len(found) > 1:
+            self.note(f"{name} is there {len(found)} times: {found[0]} was graded")
+        return found[0] if found else None
+
+
+def collect(source: Path) -> Collected:
+    """The Python files of a folder or a zip. OSError where the source itself cannot be read."""
+    found = Collected()
+    if source.is_symlink():
+        found.note("the submission is a symbolic link, which is not followed")
+    elif source.is_dir():
+        for path, data in _folder(source, found):
+            _take(path, data, found, 0)
+    else:
+        with source.open("rb") as file:
+            data = file.read(MAX_ZIP + 1)
+        _take(PurePosixPath(source.name), data, found, 0)
+    if found.full():
+        found.note(f"more than {MAX_ENTRIES} entries or {MAX_TOTAL >> 20} MiB: the rest was left out")
+    return found
+
+
+def beside(found: Collected, path: PurePosixPath) -> dict[str, bytes]:
+    """An exercise's file and the Python files next to it, by names that Python can import."""
+    near = {one.name: data for one, data in found.files.items() if one.parent == path.parent and one != path}
+    return {name: data for name, data in near.items() if name.removesuffix(".py").isidentifier()}
+
+
+def printable(text: str) -> str:
+    """A text of a student's, in one short line without control characters."""
+    plain = "".join(c if c.isprintable() else "?" for c in unicodedata.normalize("NFC", text)[:400])
+    return plain if len(plain) <= 200 else plain[:197] + "..."
+
+
+def _folder(source: Path, found: Collected) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Regular files beneath a folder. A link is not followed, and a pipe is not opened."""
+    for folder, names, files in os.walk(source, followlinks=False):
+        names[:] = sorted(name for name in names if name.casefold() not in SKIPPED)
+        for name in sorted(files):
+            path = Path(folder, name)
+            inner = PurePosixPath(path.relative_to(source).as_posix())
+            found.entries += 1
+            if found.full():
+                return
+            if not _wanted(inner):
+                continue
+            try:
+                data = _read(path)
+            except OSError as error:
+                found.note(f"{inner} was left out: {error.strerror}")
+                continue
+            if data is None:
+                found.note(f"{inner} was left out: it is no plain file")
+            else:
+                yield inner, data
+
+
+def _read(path: Path) -> bytes | None:
+    """A regular file's bytes, up to a limit; None for anything else. What is looked at is what is read."""
+    if path.is_symlink():
+        return None
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return None
+        return file.read((MAX_ZIP if path.suffix.casefold() == ".zip" else MAX_FILE) + 1)
+
+
+def _take(path: PurePosixPath, data: bytes, found: Collected, depth: int) -> None:
+    """Keep a Python file, look into a zip."""
+    if path.suffix.casefold() == ".zip":
+        if len(data) > MAX_ZIP or depth >= MAX_DEPTH:
+            found.note(f"{path} was left out: it is too large, or a zip in too many zips")
+        else:
+            _unzip(path, data, found, depth)
+    elif len(data) > MAX_FILE:
+        found.note(f"{path} was left out: it has more than {MAX_FILE >> 10} KiB")
+    else:
+        found.size += len(data)
+        if not found.full():
+            found.files[path] = data
+
+
+def _unzip(outer: PurePosixPath, data: bytes, found: Collected, depth: int) -> None:
+    """Read a zip's entries one by one; what its directory says of their sizes is not believed."""
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        entries = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OverflowError, UnicodeError) as error:
+        found.note(f"{outer} is no zip that can be read: {error}")
+        return
+    for entry in entries:
+        found.entries += 1
+        if found.full():
+            return
+        inner = _inside(entry.filename)
+        if inner is None:
+            found.note(f"{entry.filename} was left out: its path leads out of the archive")
+        elif stat.S_ISLNK(entry.external_attr >> 16):
+            found.note(f"{inner} was left out: it is a symbolic link")
+        elif not entry.is_dir() and _wanted(inner):
+            most = MAX_ZIP if inner.suffix.casefold() == ".zip" else MAX_FILE
+            try:
+                with archive.open(entry) as file:
+                    content = file.read(most + 1)
+            except (
+                zipfile.BadZipFile,
+                zlib.error,
+                RuntimeError,
+                NotImplementedError,
+                OSError,
+                EOFError,
+                ValueError,
+            ) as error:
+                found.note(f"{inner} was left out: {error}")
+                continue
+            if inner.suffix.casefold() == ".zip":
+                found.size += len(content)  # what is unpacked counts, whatever is in it
+            _take(outer.with_suffix("") / inner, content, found, depth + 1)
+
+
+def _inside(name: str) -> PurePosixPath | None:
+    """An entry's path, None where it is absolute or climbs. Backslashes are what some Windows tools write."""
+    path = PurePosixPath(unicodedata.normalize("NFC", name.replace("\\", "/")))
+    climbs = path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", name) or "\0" in name
+    return None if climbs or not path.parts else path
+
+
+def _wanted(path: PurePosixPath) -> bool:
+    """Whether an entry may be part of a solution: Python, or a zip, and not what systems and tools leave behind."""
+    kept = not any(part.casefold() in SKIPPED for part in path.parts) and not path.name.startswith("._")
+    return kept and path.suffix.casefold() in (".py", ".zip")

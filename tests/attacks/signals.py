@@ -1,0 +1,42 @@
+"""1.1: signals to the grader, by every call that sends one, and its limits and priority. The signals do nothing."""
+
+import ctypes
+import fcntl
+import os
+import resource
+import signal
+
+
+def attention(q, k, v, positions):
+    parent, libc = os.getppid(), ctypes.CDLL(None, use_errno=True)
+
+    def call(name, *args):
+        if getattr(libc, name)(*args) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    def by_descriptor():
+        read, write = os.pipe()
+        fcntl.fcntl(read, 10, signal.SIGCONT)  # F_SETSIG
+        fcntl.fcntl(read, fcntl.F_SETOWN, parent)
+        fcntl.fcntl(read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+        os.write(write, b"x")
+
+    tries = {
+        "kill": lambda: os.kill(parent, signal.SIGCONT),
+        "kill group": lambda: os.killpg(os.getpgid(parent), signal.SIGCONT),
+        "sigqueue": lambda: call("sigqueue", parent, signal.SIGCONT, None),
+        "pidfd": lambda: signal.pidfd_send_signal(os.pidfd_open(parent), signal.SIGCONT),
+        "by descriptor": by_descriptor,
+        "priority": lambda: os.setpriority(os.PRIO_PROCESS, parent, 19),
+        "processors": lambda: os.sched_setaffinity(parent, {0}),
+        "limits": lambda: resource.prlimit(parent, resource.RLIMIT_CORE, (0, 0)),
+        "trace": lambda: call("ptrace", 16, parent, None, None),
+    }
+    told = []
+    for name, act in tries.items():
+        try:
+            act()
+            told.append(f"{name}: DONE")
+        except (OSError, ValueError, AttributeError) as error:
+            told.append(f"{name}: {getattr(error, 'strerror', None) or error}")
+    return "; ".join(told)
