@@ -17,3 +17,5 @@ cd "$source"
 "$venv/bin/python" -m pip install --no-cache-dir -r requirements.txt
 chmod -R go-rwX "$source"  # the secret is in here; learners' code runs under another user
 chmod -R go+rX "$venv"     # which must be able to run Python
+# A worker imports the package before it becomes that user, and then cannot read the solutions in it.
+chmod -R go-rwx "$("$venv/bin/python" -c 'import nanoinfer, os; print(os.path.dirname(nanoinfer.__file__))')"
