@@ -22,7 +22,8 @@ def check_engine(make: Callable[..., Any]) -> None:
 
     make(): a new engine, which replays graphs. make(graphs=False): the same one, with every step called from Python; it
     is always right. fill=: what the cache holds before anybody has written to it, 0.0 unless given. An engine has
-    six rows at most, writes a letter a row and step, and captures a graph where it meets a shape for the first time.
+    six rows at most, and captures a graph where it meets a shape for the first time. A step writes a letter a row: the
+    one that followed, in the row's own text, where its newest letter stood last; noise comes on top where it is hot.
     engine.admit(text, temperature=0.0, seed=0): a new row, the last one; a text has two letters at least, of those in
     " abcdefghijklmnopqrstuvwxyz.,'!?", and grows to 31 at most. engine.release(row): the last row moves into its place.
     engine.reset(): all rows end, and the cache is empty. engine.step() -> letters (n,) int64, one for each row, the
@@ -75,12 +76,13 @@ EXERCISE = Spec(
         "letter of the first text to the last one of a second conversation.",
         "Place: most liars escape since nothing changes between capture and replay. How many rows there are, how\n"
         "long they are, who had their blocks before, seed and temperature, a reset in between: let each one change\n"
-        "after a graph was captured and before it is used again. And do not read results at once.",
+        "after a graph was captured and before it is used again. A text of one word is recited from its first letter\n"
+        "on, so that all of it is read. And do not read results at once.",
         "Pseudocode:\n"
         "  the same day for both engines, with a cache full of what no number should touch:\n"
         "      twice, the second time with other parameters, and with what was captured the first time:\n"
         "          rows come one by one, up to the most, with a step after each\n"
-        "          rows leave, so that some of a graph's are nobody's; then comes a longer text, and grows\n"
+        "          most rows leave; one longer text comes, takes over their blocks, and grows beside rows of nobody\n"
         "          forget everything\n"
         "  now look at all that was kept, and at the counter of steps that were not replayed",
     ),

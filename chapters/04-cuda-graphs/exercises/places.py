@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nanoinfer.course.swapping import replaced
 from nanoinfer.graphs import GraphRunner
 from nanoinfer.stand_in import StandInGraph, record
 
@@ -25,13 +24,20 @@ class StandIn:
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """A `GraphRunner` that is made meanwhile records, with or without a GPU; without one it is no faster for it."""
-    make = GraphRunner.__init__
-
-    def made(self: Any, model: Any, *args: Any, recorder: Any, **settings: Any) -> None:
-        if recorder is None and model.device.type == "cpu":
-            recorder = StandIn()
-        make(self, model, *args, recorder=recorder, **settings)
-
-    with replaced("nanoinfer.graphs:GraphRunner.__init__", made):
+    """A `GraphRunner` records meanwhile, with or without a GPU; without one it is no faster for it."""
+    if "recorder" in vars(GraphRunner):  # several places at once
         yield
+        return
+
+    def found(self: Any) -> Any:
+        own = self.__dict__["recorder"]
+        return StandIn() if own is None and self.rows and self.model.device.type == "cpu" else own
+
+    def kept(self: Any, recorder: Any) -> None:
+        self.__dict__["recorder"] = recorder
+
+    GraphRunner.recorder = property(found, kept)
+    try:
+        yield
+    finally:
+        del GraphRunner.recorder
