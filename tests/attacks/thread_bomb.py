@@ -5,9 +5,9 @@ import time
 
 
 def attention(q, k, v, positions):
-    for _ in range(3000):
+    for _ in range(1000):
         try:
             threading.Thread(target=time.sleep, args=(3.0,), daemon=True).start()
         except RuntimeError as error:
             return f"threads: {error}"
-    return "3000 threads: DONE"
+    return "1000 threads: DONE"
