@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
 import re
-import tokenize
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from nanoinfer.model import GPT2
 from nanoinfer.proof import prove_tokens
 from nanoinfer.weights import random_model
 
+from .chapter_exercises import figures_are_sums, hints_keep_the_solution, hints_would_give_away
 from .conftest import STD, prompts_of
 
 CHAPTER = chapters.chapter(2)
@@ -65,11 +64,7 @@ class TestStrength:
         assert json.loads(json.dumps(result.to_json())) == stored
 
     def test_the_three_figures_are_the_sums(self) -> None:
-        for name, verb in measuring.FIGURES.items():
-            for key in (verb, "of"):
-                assert STORED[name][key] == sum(one[name][key] for one in STORED["exercises"])
-            assert STORED[name][verb] == STORED[name]["of"]  # all, as demanded
-        assert [one["id"] for one in STORED["exercises"]] == [one.id for one in EXERCISES]
+        figures_are_sums(STORED, EXERCISES)
 
     @each
     def test_no_two_checks_have_the_same_input(self, exercise: Exercise) -> None:
@@ -109,31 +104,10 @@ class TestStubsAndHints:
 
     @each
     def test_hints_do_not_contain_the_solution(self, exercise: Exercise) -> None:
-        """No run of six words or signs of a right answer stands in a hint."""
-        answers = [sources.function_source(exercise.function)]
-        answers += [sources.answer_source(exercise, right) for right in exercise.right]
-        runs = {run for source in answers for run in runs_of(_code(source))}
-        assert len(exercise.spec.hints) == 3
-        for hint in exercise.spec.hints:
-            assert not runs & set(runs_of(WORD.findall(hint))), hint
+        hints_keep_the_solution(exercise)
 
     def test_the_measure_of_hints_would_notice(self) -> None:
-        runs = set(runs_of(_code(sources.function_source(chapters.exercise("2.4").function))))
-        assert runs & set(runs_of(WORD.findall("try counted = real.cumsum(1) first")))
-
-
-WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|[^\s\w]")
-
-
-def runs_of(words: list[str], length: int = 6) -> list[tuple[str, ...]]:
-    """All runs of so many words that stand one behind the other."""
-    return [tuple(words[at : at + length]) for at in range(len(words) - length + 1)]
-
-
-def _code(source: str) -> list[str]:
-    """Names, numbers and signs of code, without comments and docstrings."""
-    kinds = (tokenize.NAME, tokenize.NUMBER, tokenize.OP)
-    return [t.string for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type in kinds]
+        hints_would_give_away("2.4", "try counted = real.cumsum(1) first")
 
 
 class TestPlaces:

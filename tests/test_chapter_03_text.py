@@ -23,6 +23,8 @@ from nanoinfer.devices import has_triton
 from nanoinfer.paged import choose_splits
 from nanoinfer.tokenizer import gpt2_tokenizer
 
+from .chapter_pages import links_lead_somewhere, numbered_sections, without_code
+
 ROOT = Path(__file__).parents[1]
 CHAPTER = ROOT / "chapters" / "03-paged-attention"
 PROMPTS = ("Once upon a time", "The fox", "Where are you going?", " ")
@@ -48,14 +50,7 @@ def text() -> str:
 
 @pytest.fixture(scope="module")
 def sections(text: str) -> dict[str, str]:
-    """The numbered sections, by their titles."""
-    parts = re.split(r"^## (.+)$", without_code(text), flags=re.M)[1:]
-    return {title: body for title, body in zip(parts[::2], parts[1::2], strict=True) if title[0].isdigit()}
-
-
-def without_code(text: str) -> str:
-    """The page without its code fences, in which a # begins a comment."""
-    return re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
+    return numbered_sections(without_code(text))
 
 
 class TestSmall:
@@ -263,10 +258,7 @@ class TestPage:
             assert last.count("?"), title
 
     def test_links_lead_somewhere(self, text: str) -> None:
-        targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if not target.startswith("http")]
-        assert len(targets) > 8
-        for target in targets:
-            assert (CHAPTER / target).exists(), target
+        links_lead_somewhere(CHAPTER, text)
 
     def test_names_in_the_table_exist(self, text: str) -> None:
         named = re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./nanoinfer/(\w+)\.py\)", text)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
 import re
-import tokenize
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,19 +14,28 @@ import torch
 
 from nanoinfer import LLM
 from nanoinfer.config import ModelConfig
-from nanoinfer.course import bank, chapters, measuring, predicting, quizzing, sources, strength, stubs
+from nanoinfer.course import bank, chapters, measuring, predicting, sources, strength, stubs
 from nanoinfer.course.cases import Case
-from nanoinfer.course.checking import check_exercise
 from nanoinfer.course.exercise import Check, Exercise
-from nanoinfer.course.mistakes import Tells
 from nanoinfer.course.outcomes import Returned, local
-from nanoinfer.course.running import Workers
 from nanoinfer.course.swapping import has_place, swapped
 from nanoinfer.graphs import ladder, pick
 from nanoinfer.model import GPT2
 from nanoinfer.proof import prove_tokens
 from nanoinfer.weights import random_model
 
+from .chapter_exercises import (
+    edition_is_the_same_exercise,
+    editions_are_named_in_no_text,
+    enough_of_each_kind,
+    figures_are_sums,
+    hints_keep_the_solution,
+    hints_would_give_away,
+    inputs_differ,
+    quiz_is_as_jupyterquiz_reads_it,
+    reference_passes_on_a_gpu,
+    section_exists,
+)
 from .conftest import STD, prompts_of
 from .graphed import graph_llm, greedy_rows
 
@@ -77,11 +84,7 @@ class TestStrength:
         assert json.loads(json.dumps(result.to_json())) == stored
 
     def test_the_three_figures_are_the_sums(self) -> None:
-        for name, verb in measuring.FIGURES.items():
-            for key in (verb, "of"):
-                assert STORED[name][key] == sum(one[name][key] for one in STORED["exercises"])
-            assert STORED[name][verb] == STORED[name]["of"]  # all, as demanded
-        assert [one["id"] for one in STORED["exercises"]] == [one.id for one in EXERCISES]
+        figures_are_sums(STORED, EXERCISES)
 
     def test_there_are_enough(self) -> None:
         assert 6 <= len(EXERCISES) <= 8
@@ -90,36 +93,16 @@ class TestStrength:
 
     @each
     def test_of_each_kind(self, exercise: Exercise) -> None:
-        assert len(exercise.real_wrong) >= 5
-        assert len(exercise.right) >= 3
-        assert len({wrong.name for wrong in exercise.wrong}) == len(exercise.wrong)
-        for wrong in exercise.wrong:
-            assert wrong.origin.strip()
-            assert wrong.says.endswith("."), wrong.name
-            assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", wrong.name)
-        assert all(check.says.endswith(".") for check in exercise.checks)
-        assert all(exercise.equivalent.values())
+        enough_of_each_kind(exercise)
 
     @each
     def test_no_two_checks_have_the_same_input(self, exercise: Exercise) -> None:
-        seen = set()
-        for check in exercise.checks:
-            for at in range(check.cases):
-                asked = exercise.call(check, Case(f"course/{check.name}/{at}"))
-                if not any(callable(a) for a in asked.args):
-                    shown = repr([a.tolist() if isinstance(a, torch.Tensor) else a for a in asked.args])
-                    assert shown not in seen
-                    seen.add(shown)
+        inputs_differ(exercise)
 
     @pytest.mark.gpu
     @each
     def test_the_reference_passes_on_a_gpu(self, exercise: Exercise, tmp_path: Path) -> None:
-        path = tmp_path / exercise.file
-        source = sources.whole_file(exercise, exercise.function, sources.function_source(exercise.function))
-        path.write_text(source, encoding="utf-8")
-        with Workers("cuda") as workers:
-            result = check_exercise(exercise, path, workers.take, device="cuda")
-        assert result.status == "passed", result
+        reference_passes_on_a_gpu(exercise, tmp_path)
 
     def test_what_a_test_must_find_was_wrong_somewhere(self) -> None:
         """4.8: a right test of the page passes all engines that are right there, and fails every liar."""
@@ -166,41 +149,19 @@ class TestStubsAndHints:
 
     @each
     def test_hints_do_not_contain_the_solution(self, exercise: Exercise) -> None:
-        """No run of six words or signs of a right answer stands in a hint."""
-        answers = [sources.function_source(exercise.function)]
-        answers += [sources.answer_source(exercise, right) for right in exercise.right]
-        runs = {run for source in answers for run in runs_of(_code(source))}
-        assert len(exercise.spec.hints) == 3
-        for hint in exercise.spec.hints:
-            assert not runs & set(runs_of(WORD.findall(hint))), hint
+        hints_keep_the_solution(exercise)
 
     def test_the_measure_of_hints_would_notice(self) -> None:
-        runs = set(runs_of(_code(sources.function_source(chapters.exercise("4.4").function))))
-        assert runs & set(runs_of(WORD.findall("try size for size in sizes if size >= batch first")))
+        hints_would_give_away("4.4", "try size for size in sizes if size >= batch first")
 
     @each
     def test_the_text_has_the_section_that_messages_name(self, exercise: Exercise) -> None:
-        text = (CHAPTER.folder / "README.md").read_text(encoding="utf-8")
-        assert re.search(rf"^## \d+\. {re.escape(exercise.spec.section)}$", text, re.M)
+        section_exists(CHAPTER, exercise)
 
 
 def squeezed(text: str) -> str:
     """Without what breaking a value into lines adds: spaces, and a comma behind the last item."""
     return re.sub(r",([]}])", r"\1", re.sub(r"\s", "", text))
-
-
-WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|[^\s\w]")
-
-
-def runs_of(words: list[str], length: int = 6) -> list[tuple[str, ...]]:
-    """All runs of so many words that stand one behind the other."""
-    return [tuple(words[at : at + length]) for at in range(len(words) - length + 1)]
-
-
-def _code(source: str) -> list[str]:
-    """Names, numbers and signs of code, without comments and docstrings."""
-    kinds = (tokenize.NAME, tokenize.NUMBER, tokenize.OP)
-    return [t.string for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type in kinds]
 
 
 class TestPlaces:
@@ -266,44 +227,15 @@ class TestEditions:
 
     @pytest.mark.parametrize("id, name", [(e.id, one.name) for e in EXERCISES for one in e.editions], ids=str)
     def test_is_the_same_exercise(self, id: str, name: str) -> None:
-        """The right answer agrees with the plain form's, and every wrong answer is still told apart by a check."""
-        plain = chapters.exercise(id)
-        other = plain.as_edition(name)
-        assert other.edition is not None
-        compile(stubs.stub(other, CHAPTER), "stub", "exec")
-        adapted = other.edition.of(plain.function)
-        caught = dict.fromkeys((wrong.name for wrong in plain.real_wrong), False)
-        for check in other.checks:
-            for at in range(check.cases):
-                case = Case(f"course/{check.name}/{at}")
-                expected = other.expected(other.call(check, case))
-                assert other.compare(check, expected, local(adapted, other.call(check, case))) is None
-                for wrong in plain.real_wrong:
-                    function = other.edition.of(sources.answer_function(plain, wrong))
-                    got = local(function, other.call(check, case))
-                    caught[wrong.name] |= other.compare(check, expected, got) is not None
-        assert all(caught.values()), caught
-        assert all(len(found) == 3 for found in Tells(other, "course").found.values())
+        edition_is_the_same_exercise(CHAPTER, id, name)
 
     def test_are_named_in_no_text(self) -> None:
-        text = (CHAPTER.folder / "README.md").read_text(encoding="utf-8")
-        assert not [one.name for e in EXERCISES for one in e.editions if f" {one.name} " in text]
+        editions_are_named_in_no_text(CHAPTER)
 
 
 class TestQuizAndPredictions:
     def test_the_quiz_is_as_jupyterquiz_reads_it(self) -> None:
-        for question in json.loads(bank.quiz(4).read_text(encoding="utf-8")):
-            assert question["type"] == "multiple_choice"
-            assert sum(answer["correct"] for answer in question["answers"]) == 1
-            for answer in question["answers"]:
-                assert answer["answer"]
-                assert answer["feedback"]
-                if not answer["correct"]:  # a wrong option is a real wrong answer
-                    id, name = answer["mistake"].split(" ")
-                    assert name in bank.names(id)
-        rights = [question.right for question in quizzing.questions(CHAPTER)]
-        assert len(set(rights)) == 4
-        assert len(rights) >= 8
+        quiz_is_as_jupyterquiz_reads_it(CHAPTER)
 
     def test_predictions_have_bounds_that_arithmetic_gives(self) -> None:
         cpu = torch.device("cpu")

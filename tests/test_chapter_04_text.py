@@ -26,6 +26,8 @@ from nanoinfer.course import chapters
 from nanoinfer.devices import has_triton
 from nanoinfer.graphs import ladder
 
+from .chapter_pages import is_short_and_stands_alone, numbered_sections, without_code
+
 ROOT = Path(__file__).parents[1]
 CHAPTER = ROOT / "chapters" / "04-cuda-graphs"
 RESULTS = ROOT / "bench" / "results"
@@ -65,14 +67,7 @@ def text() -> str:
 
 @pytest.fixture(scope="module")
 def sections(text: str) -> dict[str, str]:
-    """The numbered sections, by their titles."""
-    parts = re.split(r"^## (.+)$", without_code(text), flags=re.M)[1:]
-    return {title: body for title, body in zip(parts[::2], parts[1::2], strict=True) if title[0].isdigit()}
-
-
-def without_code(text: str) -> str:
-    """The page without its code fences, in which a # begins a comment."""
-    return re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
+    return numbered_sections(without_code(text))
 
 
 def shown(name: str) -> list[str]:
@@ -107,12 +102,7 @@ def engine_tokens(engine: str, device: str, rows: tuple[str, ...], length: int, 
 
 class TestSmall:
     def test_is_short_and_stands_alone(self) -> None:
-        source = (CHAPTER / "small.py").read_text(encoding="utf-8")
-        assert len(source.splitlines()) <= 60
-        nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom)]
-        names = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
-        names |= {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
-        assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"torch", "tiktoken"}
+        is_short_and_stands_alone(CHAPTER / "small.py")
 
     @eager
     @pytest.mark.parametrize("count", [1, 3])

@@ -68,13 +68,14 @@ def write(book: Path, to: Path) -> int:
     """Write all pages, and what they include; return how many pages there are."""
     parts = shelf.parts(book)
     names = [page for part in parts for page in part.pages]
-    pages = Pages(book, {*names, "README.md"}, Index(shelf.source_folder(), shelf.modules(shelf.source_folder())))
+    package = shelf.source_folder()
+    pages = Pages(book, {*names, "README.md"}, Index(package, shelf.modules(package)))
     shutil.copytree(book / "figures", to / "figures", ignore=shutil.ignore_patterns("*.md", "*.png"))
     for name in names:
         target = to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if name.endswith(".py"):
-            source = shelf.source_folder().parent / name if name.startswith("nanoinfer/") else book / name
+            source = package.parent / name if name.startswith("nanoinfer/") else book / name
             shutil.copyfile(source, target)
             target.with_suffix(".md").write_text(listing.page(name, source), encoding="utf-8")
         elif name.endswith(".ipynb"):

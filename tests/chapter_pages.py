@@ -1,0 +1,42 @@
+"""What every chapter's text is held to, whatever it is about. Each function asserts one thing, or cuts a page up."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+
+def without_code(text: str) -> str:
+    """The page without its code fences, in which a # begins a comment."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
+
+
+def numbered_sections(text: str) -> dict[str, str]:
+    """The numbered sections, by their titles."""
+    parts = re.split(r"^## (.+)$", text, flags=re.M)[1:]
+    return {title: body for title, body in zip(parts[::2], parts[1::2], strict=True) if title[0].isdigit()}
+
+
+def links_lead_somewhere(folder: Path, text: str) -> None:
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if not target.startswith("http")]
+    assert len(targets) > 8
+    for target in targets:
+        assert (folder / target).exists(), target
+
+
+def pictures_have_words(text: str) -> None:
+    pictures = re.findall(r"<img [^>]*>", text)
+    assert len(pictures) >= 5
+    for picture in pictures:
+        assert len(re.search(r'alt="([^"]*)"', picture)[1]) > 60  # type: ignore[index]
+
+
+def is_short_and_stands_alone(small: Path) -> None:
+    source = small.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 60
+    nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom)]
+    names = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+    names |= {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"torch", "tiktoken"}
