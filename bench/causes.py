@@ -1,8 +1,6 @@
 """Where the time of one step goes, by cause, read off a time line: what its kernels are for, and when none runs.
 
-With graphs the host is some steps behind, so a step's window on the time line begins anywhere within a replay. Shares
-of the window are sound, counts of kernels in it are not; so each cause's share is applied to the step's time without
-the profiler.
+The profiler slows a step down, so each cause's share is applied to the step's time without it.
 """
 
 from __future__ import annotations

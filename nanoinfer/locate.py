@@ -15,13 +15,8 @@ from typing import Any
 from nanoinfer.config import PRESETS, ModelConfig
 
 SHIPPED = "small"  # the model in nanoinfer/data/small
-HUB_NAMES = {
-    "gpt2": "openai-community/gpt2",
-    "gpt2-medium": "openai-community/gpt2-medium",
-    "gpt2-large": "openai-community/gpt2-large",
-    "gpt2-xl": "openai-community/gpt2-xl",
-    "distilgpt2": "distilbert/distilgpt2",
-}
+HUB_NAMES = {name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")}
+HUB_NAMES["distilgpt2"] = "distilbert/distilgpt2"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -51,20 +46,14 @@ def locate(name: str | Path, revision: str | None) -> tuple[Path, list[Path]]:
         return path / "config.json", _folder_files(path)
     if path.is_file():
         if path.suffix != ".safetensors":
-            raise WeightsError(
-                f"{path} is no .safetensors file: weights are read from safetensors alone, never unpickled"
-            )
+            raise WeightsError(f"{path} is no .safetensors file: weights are never unpickled")
         return path.parent / "config.json", [path]
     looks_local = isinstance(name, Path) or text.startswith((".", "/", "~")) or text.endswith(".safetensors")
     if not looks_local and re.fullmatch(r"[\w.-]+/[\w.-]+", text):
         return _hub_files(text, revision)
-    known = [SHIPPED, *HUB_NAMES, *(f"random:{preset}" for preset in PRESETS)]
-    close = get_close_matches(text, known, n=1)
-    hint = (
-        f"did you mean {close[0]}?"
-        if close
-        else f"give {', '.join([SHIPPED, *HUB_NAMES])}, owner/name, a folder, or random:gpt2"
-    )
+    hint = f"give {', '.join([SHIPPED, *HUB_NAMES])}, owner/name, a folder, or random:gpt2"
+    for close in get_close_matches(text, [SHIPPED, *HUB_NAMES, *(f"random:{preset}" for preset in PRESETS)], n=1):
+        hint = f"did you mean {close}?"
     raise WeightsError(f"there is no model {text!r:.200}: " + ("no such file or folder" if looks_local else hint))
 
 
@@ -104,7 +93,8 @@ def _hub_files(repository: str, revision: str | None) -> tuple[Path, list[Path]]
         try:
             return config, [fetch(WEIGHTS)]
         except errors.LocalEntryNotFoundError:
-            if huggingface_hub.constants.HF_HUB_OFFLINE and _cached(repository, INDEX, revision):
+            index = huggingface_hub.try_to_load_from_cache(repository, INDEX, revision=revision)
+            if huggingface_hub.constants.HF_HUB_OFFLINE and isinstance(index, str):
                 return config, [fetch(shard) for shard in shard_names(fetch(INDEX))]
             raise
         except errors.EntryNotFoundError:
@@ -116,21 +106,13 @@ def _hub_files(repository: str, revision: str | None) -> tuple[Path, list[Path]]
     except errors.RepositoryNotFoundError:
         raise WeightsError(f"there is no {where}, or it is private: check the name") from None
     except errors.LocalEntryNotFoundError:
-        raise WeightsError(
-            f"{where} is not in the hub cache and cannot be fetched: connect once, without HF_HUB_OFFLINE, "
-            "or give a folder"
-        ) from None
+        how = "connect once, without HF_HUB_OFFLINE, or give a folder"
+        raise WeightsError(f"{where} is not in the hub cache and cannot be fetched: {how}") from None
     except errors.EntryNotFoundError:
         raise WeightsError(f"{where} has no config.json with {WEIGHTS} or {INDEX}") from None
     except (errors.HFValidationError, errors.HfHubHTTPError, OSError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise WeightsError(f"{where} cannot be fetched: {first}") from None
-
-
-def _cached(repository: str, filename: str, revision: str | None) -> bool:
-    import huggingface_hub
-
-    return isinstance(huggingface_hub.try_to_load_from_cache(repository, filename, revision=revision), str)
 
 
 def read_json(path: Path) -> Any:

@@ -167,9 +167,9 @@ class PagedCache:
             return self._attend_chunk(q, *pools)
         splits = choose_splits(B, H, self.max_len)
         out: Tensor = self._kernels.attend_pages(
-            q[:, 0], *pools, self._tables, self._lengths, self._splits_done, splits
+            q.squeeze(1), *pools, self._tables, self._lengths, self._splits_done, splits
         )
-        return out[:, None]
+        return out.unsqueeze(1)
 
     def _attend_chunk(self, q: Tensor, k_pool: Tensor, v_pool: Tensor) -> Tensor:
         """Queries (B, T, H, D) that continue a context: its pages are gathered, and attended to under a mask."""

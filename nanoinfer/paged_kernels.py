@@ -7,10 +7,15 @@ Online softmax: Milakov and Gimelshein 2018, section 3. Splitting the context: "
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.runtime import driver
 
 
 @triton.jit
@@ -95,13 +100,41 @@ def _attend_kernel(
         tl.store(out + n * D + d, result.to(out.dtype.element_ty), mask=d < D)
 
 
+class Launcher:
+    """Launches a kernel by the compiled form that it had before.
+
+    `kernel[grid](...)` looks at every argument to find the form that fits, and on the host that takes longer than the
+    launch. A form depends on dtypes, on numbers, and on whether 16 divides each address: that is soon compared. The
+    launch itself is as in PyTorch's own use of Triton, torch/_inductor/runtime/triton_heuristics.py.
+    """
+
+    def __init__(self, kernel: Any, num_warps: int) -> None:
+        self.kernel, self.num_warps = kernel, num_warps
+        self._compiled: dict[tuple[object, ...], Any] = {}
+
+    def __call__(self, grid: Any, tensors: tuple[Tensor, ...], numbers: tuple[float, ...], **constants: int) -> None:
+        """As `kernel[grid](*tensors, *numbers, **constants)`: all parameters of the kernel, in its order."""
+        device = tensors[0].get_device()
+        key = (device, *[tensor.dtype for tensor in tensors], *numbers, *constants.values())
+        aligned = reduce(or_, map(Tensor.data_ptr, tensors)) % 16 == 0
+        if aligned and (known := self._compiled.get(key)):
+            form = driver.active.get_current_stream(device), known.function, known.packed_metadata
+            known.run(*grid, *form, None, None, None, *tensors, *numbers, *constants.values())  # None: no hooks
+            return
+        compiled = self.kernel[grid](*tensors, *numbers, **constants, num_warps=self.num_warps)
+        if aligned:
+            self._compiled[key] = compiled  # None under Triton's interpreter, which compiles nothing
+
+
+_write, _attend = Launcher(_write_kernel, num_warps=4), Launcher(_attend_kernel, num_warps=2)
+
+
 def write_pages(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
     """Put new keys and values (N, H, D) into their slots (N,) int64 of the pools (pages, H, page, D)."""
     N, H, D = k.shape
     power = 1 << (H * D - 1).bit_length()  # the next power of two
-    _write_kernel[(N,)](
-        k, v, k_pool, v_pool, slots, k.stride(0), v.stride(0), H=H, D=D, PAGE=k_pool.shape[2], HD_POWER=power
-    )
+    tensors, strides = (k, v, k_pool, v_pool, slots), (k.stride(0), v.stride(0))
+    _write((N, 1, 1), tensors, strides, H=H, D=D, PAGE=k_pool.shape[2], HD_POWER=power)
 
 
 def attend_pages(
@@ -114,12 +147,12 @@ def attend_pages(
     """
     B, H, D = q.shape
     out = torch.empty(B, H, D, dtype=q.dtype, device=q.device)
-    parts = torch.empty(B * H * splits * (D + 2) if splits > 1 else 0, dtype=torch.float32, device=q.device)
+    parts = torch.empty(B * H * splits * (D + 2), dtype=torch.float32, device=q.device) if splits > 1 else out
     # A whole context streams through small tiles, some ahead of their use; a split's few tokens come all at once.
     tile, stages = (32, 3) if splits == 1 else (64, 1)
-    _attend_kernel[(B, H, splits)](
-        q, k_pool, v_pool, tables, lengths, out, parts, done, q.stride(0), tables.stride(0), D**-0.5,
-        H=H, D=D, D_POWER=1 << (D - 1).bit_length(), PAGE=k_pool.shape[2], TILE=tile, SPLITS=splits,
-        STAGES=stages, num_warps=2,
+    tensors = q, k_pool, v_pool, tables, lengths, out, parts, done
+    _attend(
+        (B, H, splits), tensors, (q.stride(0), tables.stride(0), D**-0.5), H=H, D=D, D_POWER=1 << (D - 1).bit_length(),
+        PAGE=k_pool.shape[2], TILE=tile, SPLITS=splits, STAGES=stages,
     )  # fmt: skip
     return out

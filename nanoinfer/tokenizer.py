@@ -50,10 +50,8 @@ class Tokenizer:
             bad = f"U+{ord(text[error.start]):04X} at character {error.start}"
             raise ValueError(f"{name} must be text that UTF-8 can hold, but has a lone surrogate, {bad}") from None
         if context is not None and size > LONGEST_TOKEN * context:
-            raise ValueError(
-                f"{name} has {size:,} bytes, which is more than {context} tokens of at most {LONGEST_TOKEN} bytes "
-                f"can hold; the model's context is {context} tokens"
-            )
+            most = f"more than the {context} tokens of the model's context can hold, of at most {LONGEST_TOKEN} each"
+            raise ValueError(f"{name} has {size:,} bytes, {most}")
         if allow_special:
             return self._bpe.encode(text, allowed_special="all")
         return self._bpe.encode_ordinary(text)

@@ -43,9 +43,8 @@ def load_model(
     seed: of `random:` weights. revision: of a model on the hub.
     Raises WeightsError (a ValueError).
     """
-    text = str(name)
-    if text.startswith("random:"):
-        return random_model(random_config(text), seed, device=device, dtype=dtype)
+    if str(name).startswith("random:"):
+        return random_model(random_config(str(name)), seed, device=device, dtype=dtype)
     return _load_folder(*locate(name, revision), device, dtype)
 
 
@@ -66,9 +65,11 @@ def _load_folder(config_path: Path, files: list[Path], device: torch.device, dty
             file = stack.enter_context(_open(path))
             _check(path, file, config, found)
         if missing := config.parameter_shapes().keys() - found.keys():
-            raise WeightsError(f"{config_path.parent} lacks {_some(missing)}, which its config.json asks for")
-        if "lm_head.weight" in found:
-            _check_tied(files, found)
+            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise WeightsError(f"{config_path.parent} lacks {min(missing)}{others}, which its config.json asks for")
+        head = found.get("lm_head.weight")
+        if head is not None and not torch.equal(head(), found["wte.weight"]()):
+            raise WeightsError(f"{config_path.parent} has a head of its own; GPT-2's is the token embedding")
         return fill_model(config, lambda name, shape: iter([found[name]()]), device, dtype)
 
 
@@ -103,16 +104,6 @@ def _check(path: Path, file: Any, config: ModelConfig, found: dict[str, Callable
         if kind not in _FLOATS:
             raise WeightsError(f"{path} holds {key!r:.80} as {kind}; weights must be {', '.join(_FLOATS)}")
         found[name] = partial(file.get_tensor, key)
-
-
-def _check_tied(files: list[Path], found: dict[str, Callable[[], Tensor]]) -> None:
-    if not torch.equal(found["lm_head.weight"](), found["wte.weight"]()):
-        raise WeightsError(f"{files[0].parent} has a head of its own (lm_head.weight); GPT-2's is the token embedding")
-
-
-def _some(names: Any) -> str:
-    ordered = sorted(names)
-    return ", ".join(ordered[:3]) + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")
 
 
 @torch.no_grad()

@@ -178,6 +178,24 @@ def test_a_step_is_cut_out_of_the_profile() -> None:
     assert busy(step) == 0.2
 
 
+def test_a_step_begins_where_the_last_ones_tokens_have_been_copied() -> None:
+    """The host is ahead: what it marks as one step is on the GPU the end of one and the beginning of another."""
+
+    def copy(end: float) -> Any:
+        return event("Memcpy DtoH (Device -> Pinned)", end - 2, end, DeviceType.CUDA)
+
+    kernels = [event(name, at, at + 5, DeviceType.CUDA) for at, name in enumerate("abcdefgh")]
+    for place, kernel in enumerate(kernels):
+        start = (105, 110, 115, 125, 131, 140, 150, 160)[place]
+        kernel.time_range = SimpleNamespace(start=start, end=start + 5)
+    events = [event(MARK, 100, 118), event(MARK, 118, 160), copy(122), copy(145), copy(190), *kernels]
+    step = pick("paged-graph", events, 50.0)
+    assert (step.duration_us, [k.name for k in step.kernels][-1][:6]) == (45, "Memcpy")
+    assert [k.name for k in step.kernels][:-1] == ["g", "h"]
+    events.append(copy(220))
+    assert [k.name for k in pick("paged-graph", events, 50.0).kernels] == ["Memcpy DtoH (Device -> Pinned)"]
+
+
 def test_a_step_of_the_small_model_is_profiled(tmp_path: Path) -> None:
     made = measure("cpu", tmp_path / "steps.json", "small", 2, 4, all_engines("dense"))
     (step,) = made.steps

@@ -235,6 +235,22 @@ def test_two_llms_and_one_goes(small_model: GPT2, model: GPT2, kind: Kind) -> No
     prove(small_model, second, LENGTHS, PARAMS)
 
 
+def test_a_tensor_that_has_moved(small_model: GPT2, kind: Kind) -> None:
+    """G16: all graphs go, with one warning, and with the last of them their memory; new ones are captured."""
+    moving = random_model(SMALL, seed=1, std=STD, device="cuda")
+    llm = make(moving, kind, max_batch=4)
+    prove(small_model, llm, LENGTHS, PARAMS)
+    old = moving.wte.weight.data
+    moving.wte.weight.data = old.clone()
+    with torch.inference_mode():
+        old.fill_(-1)  # who still reads it is seen
+    with pytest.warns(RuntimeWarning) as caught:
+        prove(small_model, llm, LENGTHS, PARAMS)
+    assert [str(w.message) for w in caught] == ["all graphs are dropped: a tensor that they knew has moved"]
+    prove(small_model, llm, LENGTHS, PARAMS)
+    assert llm.stats.replayed_steps == llm.stats.decode_steps
+
+
 def test_memory_of_graphs(model: GPT2) -> None:
     """G34, G35: it is the driver's count that tells; torch's own has it as reserved, and not as allocated."""
     llm = make(model, Kind("paged-graph", True), max_batch=16)

@@ -42,8 +42,10 @@ def generate_mine(
     if place.engine == "auto":
         place = dataclasses.replace(place, engine=used[-1].engine)
     with place.load() as llm:
+        _warm_up(llm, prompts, params)
         reference = llm.generate(list(prompts), list(params))
         with in_the_engine(used):
+            _warm_up(llm, prompts, params)
             with refusing():
                 pieces = llm.stream(list(prompts), list(params))
             done = run(pieces, writer, Bar(len(prompts), wanted=not quiet))
@@ -54,6 +56,11 @@ def generate_mine(
     for one in used:
         if not one.calls:
             remark(f"nanoinfer: {one.exercise.id} was never called: nothing in this run needed it")
+
+
+def _warm_up(llm: LLM, prompts: Sequence[str], params: Sequence[SamplingParams]) -> None:
+    """Two tokens of each text: kernels are compiled before anything is timed."""
+    llm.generate(list(prompts), [dataclasses.replace(one, max_tokens=min(2, one.max_tokens)) for one in params])
 
 
 def _part(own: Own) -> str:

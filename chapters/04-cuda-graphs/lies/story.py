@@ -83,10 +83,11 @@ def texts(recorder: Recorder, device: str, steps: int = 24) -> dict[str, str]:
     """The text by calling each step, by a right graph, and by one that lacks its attention."""
     right, wrong = Writer(device), Writer(device, Elsewhere)
     eager = Writer(device)
+    graph, liar = right.captured(recorder), wrong.captured(recorder)  # both live on: the pool goes with its last graph
     return {
         "truth": eager.text(steps, eager.step),
-        "right": right.text(steps, right.captured(recorder).replay),
-        "wrong": wrong.text(steps, wrong.captured(recorder).replay),
+        "right": right.text(steps, graph.replay),
+        "wrong": wrong.text(steps, liar.replay),
     }
 
 
