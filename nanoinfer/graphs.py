@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -79,7 +80,7 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
 
     def warm(self, step: Callable[[], object]) -> None:
         """Run the step, so that kernels are compiled and workspaces are there: a capture may not wait for either."""
@@ -95,10 +96,13 @@ class CudaRecorder:
         # The matrix library's workspace then comes out of the graphs' own pool. One from outside is let go by whoever
         # clears them, torch.compile among others, and the graph would go on writing there: pytorch#193402.
         torch._C._cuda_clearCublasWorkspaces()
+        if not self._graphs:  # a pool ends with its last graph, though a tensor of it may live on
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         # The outer `with` is for a capture that fails: torch would then go on working on the capture's stream.
         with torch.cuda.stream(self._stream), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             step()
+        self._graphs.add(graph)
         return graph
 
 

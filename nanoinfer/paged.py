@@ -81,7 +81,7 @@ class PagedCache:
         self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, blocks, H, block_size, D) each
         # A row of its own for padding rows of a prefill; like all that is not in use, it names the null block.
         self.tables = torch.full((max_batch + 1, self._blocks_of(max_len)), NULL, dtype=torch.int32, device=device)
-        self._splits_done = torch.zeros(max_batch * config.n_head, dtype=torch.int32, device=device)
+        self._done = torch.zeros(max_batch * config.n_head, dtype=torch.int32, device=device)
         self._column = torch.arange(max_len, device=device)
         self.allocator = BlockAllocator(blocks)
         self._owned: list[list[int]] = [[] for _ in range(max_batch)]  # blocks of each row, in order
@@ -143,7 +143,7 @@ class PagedCache:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """What a captured step knows by address."""
-        return self.k, self.v, self.tables, self._splits_done
+        return self.k, self.v, self.tables, self._done
 
     def begin(self, step: Step) -> Step:
         """Say once for all layers where this step writes and what it reads. The model sees the new tokens alone."""
@@ -166,9 +166,7 @@ class PagedCache:
         if T > 1:
             return self._attend_chunk(q, *pools)
         splits = choose_splits(B, H, self.max_len)
-        out: Tensor = self._kernels.attend_pages(
-            q.squeeze(1), *pools, self._tables, self._lengths, self._splits_done, splits
-        )
+        out: Tensor = self._kernels.attend_pages(q.squeeze(1), *pools, self._tables, self._lengths, self._done, splits)
         return out.unsqueeze(1)
 
     def _attend_chunk(self, q: Tensor, k_pool: Tensor, v_pool: Tensor) -> Tensor:

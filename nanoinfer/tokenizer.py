@@ -50,8 +50,7 @@ class Tokenizer:
             bad = f"U+{ord(text[error.start]):04X} at character {error.start}"
             raise ValueError(f"{name} must be text that UTF-8 can hold, but has a lone surrogate, {bad}") from None
         if context is not None and size > LONGEST_TOKEN * context:
-            most = f"more than the {context} tokens of the model's context can hold, of at most {LONGEST_TOKEN} each"
-            raise ValueError(f"{name} has {size:,} bytes, {most}")
+            raise ValueError(f"{name} has {size:,} bytes, more than a context of {context} tokens can hold")
         if allow_special:
             return self._bpe.encode(text, allowed_special="all")
         return self._bpe.encode_ordinary(text)

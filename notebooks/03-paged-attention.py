@@ -192,7 +192,7 @@ assert abs(acc / total - plain) < 1e-5
 # cache.
 
 # %%
-paged = attend_pages(q, cache.k[0], cache.v[0], tables, lengths, cache._splits_done)
+paged = attend_pages(q, cache.k[0], cache.v[0], tables, lengths, cache._done)
 show("attention's result, row 0 and row 1", paged)
 
 
@@ -351,7 +351,7 @@ show("masked scores, unmasked values: row 0 and row 1", by_scores_alone)
 # *Repaired:* the values are replaced before they are multiplied. That is what the twin and the kernels do.
 
 # %%
-whole = attend_pages(q, cache.k[0], poisoned, tables, lengths, cache._splits_done)
+whole = attend_pages(q, cache.k[0], poisoned, tables, lengths, cache._done)
 assert torch.equal(whole, paged)
 
 # %% [markdown]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import count, pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import ModelConfig
 from nanoinfer.engine import Engine, Row, Stats
-from nanoinfer.graphs import GraphRunner, Key, Replayable, ladder, pick
+from nanoinfer.graphs import CudaRecorder, GraphRunner, Key, Replayable, ladder, pick
 from nanoinfer.model import GPT2
 from nanoinfer.proof import prove_tokens
 from nanoinfer.runner import decode_step
@@ -482,6 +483,35 @@ def test_a_tensor_that_has_moved(engine: str, what: str) -> None:
     assert not any(captured in graphs for captured in runner_of(llm).graphs.values())
     prove(llm, LENGTHS, PARAMS)
     assert llm.stats.replayed_steps == llm.stats.decode_steps
+
+
+def test_a_pool_ends_with_its_last_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses to capture into a pool without graphs in which a tensor still lives: a new one is begun then."""
+    handles, pools = count(), []
+
+    def graph(recorded: object, pool: int, stream: None) -> nullcontext[None]:
+        pools.append(pool)
+        return nullcontext()
+
+    def step() -> None:
+        if len(pools) == 5:
+            raise RuntimeError("a capture that fails")
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Graph", (), {}))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
+    recorder = CudaRecorder(torch.device("cuda"))
+    kept = [recorder.record(step) for _ in range(3)]
+    del kept[:2]
+    kept.append(recorder.record(step))
+    kept.clear()
+    with pytest.raises(RuntimeError, match="fails"):
+        recorder.record(step)
+    kept.append(recorder.record(step))
+    assert pools == [0, 0, 0, 0, 1, 2]
 
 
 # Failures
