@@ -145,14 +145,16 @@ def _step(pieces: Any, batch: int) -> None:
 def pick(engine: str, events: list[Any], unprofiled_us: float) -> StepTimeline:
     """The step of median length, out of the profiler's events.
 
-    A step begins on a GPU where the copy of the last one's tokens has ended. The host may be some steps ahead by then;
-    where nothing is copied, a step is what the host did for one.
+    A step begins on a GPU where the copy of the last one's tokens has ended. The host may be some steps ahead by then,
+    and the last steps, in which it has none left to launch, are left out. Where nothing is copied, a step is what the
+    host did for one.
     """
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
-    copied = sorted(e.time_range.end for e in events if e.name.startswith("Memcpy DtoH"))
     # The mark appears on the GPU's side too, as a note that stretches over its kernels.
     marks = [e.time_range for e in events if e.name == MARK and e.device_type == DeviceType.CPU]
+    ends = sorted(e.time_range.end for e in events if e.name.startswith("Memcpy DtoH"))
+    copied = [end for end in ends if end <= max(mark.end for mark in marks)]
     steps = list(itertools.pairwise(copied)) or [(mark.start, mark.end) for mark in marks]
     begin, end = sorted(steps, key=lambda step: step[1] - step[0])[len(steps) // 2]
     host, kernels = [], []

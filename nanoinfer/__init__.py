@@ -7,7 +7,7 @@ Importing this package loads neither torch nor Triton; making an `LLM` does.
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from nanoinfer.llm import LLM
