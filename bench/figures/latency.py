@@ -22,7 +22,7 @@ from ..values import (
     significant,
     step_seconds,
 )
-from .style import WIDTH, Drawing, Theme, corner, gaps, looks, provenance
+from .style import WIDTH, Drawing, Theme, corner, counted, gaps, looks, provenance
 
 ITL_BATCHES = (1, 8, 64, 256)
 CONTEXT_BATCHES = (1, 8, 64)
@@ -177,7 +177,7 @@ def _context_alt(results: Sequence[Result], batches: Sequence[int], names: Seque
             ends = [step_seconds(r) for p in (first, last) for r in of if r.case.prompt_tokens == p]
             a, b = (spread.median for spread in ends if spread)
             text += (
-                f" At batch {batch}, {name} takes {significant(1e3 * a)} ms at a context of {first} tokens and "
+                f" At batch {batch}, {name} takes {significant(1e3 * a)} ms at a context of {counted(first)} and "
                 f"{significant(1e3 * b)} ms at one of {last} ({factor(b / a)})."
             )
     return text

@@ -123,19 +123,25 @@ def corner(figure: Figure, theme: Theme, text: str) -> None:
     figure.text(0.995, 0.006, text, ha="right", va="bottom", fontsize=8.5, color=theme.muted, linespacing=1.35)
 
 
+def counted(tokens: int) -> str:
+    """`1 token`, `2 tokens`."""
+    return f"{tokens} token{'' if tokens == 1 else 's'}"
+
+
 def provenance(report: Report, model: str) -> str:
     """Model, dtype and lengths; device, versions, date and commit."""
     results = report.find(model=model)
     prompts = prompts_of(results)
-    lengths = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
+    lengths = counted(prompts[0]) if len(prompts) == 1 else f"{prompts[0]} to {counted(prompts[-1])}"
     new = sorted({r.case.new_tokens for r in results})
     tokens = " or ".join(map(str, new))
     # Of each result itself: a run that went on with other settings has cases of fewer repeats than the report says.
     repeats = sorted({len(r.generate_s.samples) for r in results if r.generate_s is not None}) or [report.repeats]
+    runs = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else f"{repeats[0]}"
     machine = report.machine
     return (
-        f"{model_label(model)}, {report.dtype}, prompts of {lengths} tokens, {tokens} new ones, "
-        f"medians of {' or '.join(map(str, repeats))} runs\n{machine.device}, torch {machine.torch}, {report.date}, "
+        f"{model_label(model)}, {report.dtype}, prompts of {lengths}, {tokens} new ones, "
+        f"medians of {runs} runs\n{machine.device}, torch {machine.torch}, {report.date}, "
         f"commit {report.commit[:8]}"
     )
 

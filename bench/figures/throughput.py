@@ -26,7 +26,7 @@ from ..values import (
     significant,
     size,
 )
-from .style import WIDTH, Drawing, Theme, corner, gaps, looks, newest_of, provenance
+from .style import WIDTH, Drawing, Theme, corner, counted, gaps, looks, newest_of, provenance
 
 Measure = Callable[[Result], Spread | None]
 
@@ -149,7 +149,7 @@ def _mine(mine: Report, model: str) -> list[Result]:
 
 def _whose(mine: Report, model: str) -> str:
     case = _mine(mine, model)[0].case
-    return f"{mine.machine.device}, {model_label(case.model)}, {mine.dtype}, prompts of {case.prompt_tokens} tokens"
+    return f"{mine.machine.device}, {model_label(case.model)}, {mine.dtype}, prompts of {counted(case.prompt_tokens)}"
 
 
 def legend(figure: Figure, ax: Axes, height: float, note: str) -> None:
