@@ -264,7 +264,7 @@ def affordable_rows(model: GPT2) -> int:
 
 
 def ladder(maximum: int) -> list[int]:
-    """Batch sizes that are captured: 1, 2, 4, 8, then two to four in each doubling; always ends in `maximum`."""
+    """Batch sizes that are captured: 1, 2, 4, 8, then one to four in each doubling; always ends in `maximum`."""
     sizes = [1, 2, 4, 8]
     while sizes[-1] < maximum:
         sizes.append(sizes[-1] + max(8, (1 << sizes[-1].bit_length()) // 8))

@@ -16,8 +16,11 @@ from nanoinfer import LLM
 from nanoinfer.config import ModelConfig
 from nanoinfer.course import bank, chapters, measuring, predicting, sources, strength, stubs
 from nanoinfer.course.cases import Case
+from nanoinfer.course.checking import check_exercise
 from nanoinfer.course.exercise import Check, Exercise
 from nanoinfer.course.outcomes import Returned, local
+from nanoinfer.course.records import Failure
+from nanoinfer.course.running import Workers
 from nanoinfer.course.swapping import has_place, swapped
 from nanoinfer.graphs import ladder, pick
 from nanoinfer.model import GPT2
@@ -157,6 +160,40 @@ class TestStubsAndHints:
     @each
     def test_the_text_has_the_section_that_messages_name(self, exercise: Exercise) -> None:
         section_exists(CHAPTER, exercise)
+
+
+class TestMessages:
+    """What a learner is told where a step, or a test, breaks down."""
+
+    def failure(self, folder: Path, id: str, old: str, new: str) -> Failure:
+        exercise = chapters.exercise(id)
+        right = sources.function_source(exercise.function)
+        assert right.count(old) == 1
+        path = folder / exercise.file
+        path.write_text(sources.whole_file(exercise, exercise.function, right.replace(old, new)), encoding="utf-8")
+        with Workers("cpu") as workers:
+            result = check_exercise(exercise, path, workers.take)
+        return next(check.failure for check in result.checks if check.failure)
+
+    def test_a_step_that_raises_does_not_show_the_answer(self, tmp_path: Path) -> None:
+        told = self.failure(tmp_path, "4.1", 'host["read"]\n', 'device["read"].tolist()\n')
+        assert (told.where, told.expected) == ("", "a result")
+        assert told.got.startswith("CaptureRefused: ")
+        assert "moving" not in repr(told)
+
+    def test_a_value_that_is_not_sorted_does_not_show_the_others(self, tmp_path: Path) -> None:
+        told = self.failure(tmp_path, "4.1", ', "live", "cache")', ', "live")')
+        assert told.where == "kinds"
+        assert told.expected.endswith(", live, cache")
+        assert "moving" not in repr(told)
+
+    def test_a_slip_in_a_test_is_told_by_its_line(self, tmp_path: Path) -> None:
+        told = self.failure(tmp_path, "4.8", "engine.admit(word", "engine.admitt(word")
+        assert re.fullmatch(r"AttributeError: .*'admitt' \(line \d+: engine\.admitt\(word, heat, seed\)\)", told.got)
+
+    def test_a_right_engine_that_fails_is_told_by_its_name(self, tmp_path: Path) -> None:
+        told = self.failure(tmp_path, "4.8", "assert told[0] == told[1]", "assert told[0] != told[1]")
+        assert re.fullmatch(r"RightEngineFailed: engine: AssertionError \(line \d+: assert .*\)", told.got)
 
 
 def squeezed(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -254,6 +255,48 @@ def test_differences_name_the_place() -> None:
     assert (found.where, found.expected, found.got, found.size) == ("row 1, head 2", "0", "0.5", 0.5)
     assert difference(one, Returned(other), 0.6) is None
     assert difference(Returned([1, 2]), Returned([1, 3]), 0.0, ("token",)).where == "token 1"  # type: ignore[union-attr]
+
+
+def test_items_of_a_tuple_have_names_of_their_own() -> None:
+    axes = (("owned", "row", "block"), ("free", "place"))
+
+    def where(one: object, other: object) -> str:
+        found = difference(Returned(one), Returned(other), 0.0, axes)
+        assert found is not None
+        return found.where
+
+    assert where(([[1], [2]], [3]), ([[1], [4]], [3])) == "owned, row 1, block 0"
+    assert where(([[1], [2]], [3]), ([[1], [2, 4]], [3])) == "owned, row 1"
+    assert where(([[1]], [3, 5]), ([[1]], [3, 4])) == "free, place 1"
+
+
+def test_a_type_counts_where_an_exercise_says_so() -> None:
+    one, other = Returned(torch.arange(2)), Returned(torch.arange(2).int())
+    found = difference(one, other, 0.0, typed=True)
+    assert found is not None
+    assert (found.where, found.expected, found.got) == ("", "the type int64", "int32")
+    assert deviation(one, other, typed=True) > 1
+    assert difference(one, one, 0.0, typed=True) is None
+
+
+def test_whole_numbers_are_shown_in_full() -> None:
+    found = difference(Returned(torch.tensor([10737500160])), Returned(torch.tensor([-2147450880])), 0.0)
+    assert found is not None
+    assert (found.expected, found.got) == ("10737500160", "-2147450880")
+    assert [show(value) for value in (1234567.0, 0.12345678, 3e38, float("inf"))] == [
+        "1234567", "0.123457", "3e+38", "inf",
+    ]  # fmt: skip
+
+
+def test_a_lent_function_is_shown_by_what_it_gives(keep: Keep, tmp_path: Path) -> None:
+    """What the solution was given can be worked through by hand."""
+    result = checked(chapters.exercise("3.5"), answer("3.5", "begins-at-0"), tmp_path, keep)
+    (failure,) = [check.failure for check in result.checks if check.name == "falling"]
+    assert failure is not None
+    names = [name for name, _ in failure.inputs]
+    assert names == ["read(0)", "read(1)", "tiles"]
+    assert re.fullmatch(r"\(\[[-.\d]+\], \[[-.\d]+\]\)", dict(failure.inputs)["read(0)"])
+    assert failure.where in ("the maximum", "the sum", "the weighted sum")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from nanoinfer.cli.terminal import Output
 from nanoinfer.course import chapters, predicting, session
 from nanoinfer.course.folder import Folder, Progress
 from nanoinfer.course.predicting import Prediction
+from nanoinfer.devices import has_triton
 from tests.course_samples import answer
 
 CHAPTER = chapters.chapter(1)
@@ -44,7 +45,8 @@ def invoke(capsys: pytest.CaptureFixture[str], *arguments: str) -> Result:
 
 def own(folder: Path, id: str, content: str) -> Path:
     """Put a learner's answer into his folder."""
-    path = Folder(folder / "my-course").file(CHAPTER, chapters.exercise(id))
+    exercise = chapters.exercise(id)
+    path = Folder(folder / "my-course").file(chapters.chapter(exercise.chapter), exercise)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")
     return path
@@ -83,9 +85,11 @@ def test_check_from_the_first_try_to_the_last(here: Path, capsys: pytest.Capture
     assert first.code == 1
     for part in ("failed", "ragged", "lengths = ", "At row ", "expected ", "came ", "Receipt: ex3_last.py "):
         assert part in first.out
-    assert "by its name" not in first.out
+    assert "If this is a known mistake, the next check names it." in first.out
+    assert "last-column" not in first.out
     second = invoke(capsys, "check", "1", "3")
-    assert "The mistake by its name: last-column. A row's last token stands in the last column." in second.out
+    assert 'A known mistake, last-column. It assumes: "A row\'s last token stands in the last column."' in second.out
+    assert "the next check" not in second.out
     own(here, "1.3", answer("1.3", "by-gather"))
     third = invoke(capsys, "check", "1.3")
     assert third.code == 0
@@ -326,6 +330,28 @@ def test_ones_own_functions_run_in_the_engine(here: Path) -> None:
     memory = next(line for line in mine.err.splitlines() if line.startswith("memory")).split()
     assert float(memory[1]) > 0
     assert float(memory[3]) > 0
+
+
+@pytest.mark.skipif(not has_triton(), reason="there are no wheels of Triton here")
+def test_a_kernel_of_ones_own_runs_without_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command chooses Triton's interpreter, before later chapters import Triton; where it passed, 3.7 is idle."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    own(here, "3.6", answer("3.6", "keys-as-they-are"))
+    own(here, "3.7", answer("3.7", chapters.exercise("3.7").right[0].name))
+    options = ["Once upon", "-n", "2", "--greedy", "--device", "cpu", "--mine", "my-course"]
+    mine = generate(*options)
+    assert mine.code == 0, mine.err
+    for part in (
+        "3.6 The kernel over one row's pages: yours",
+        "the same tokens",
+        "never called: your 3.6 does not split",
+    ):
+        assert part in mine.err
+    own(here, "3.6", answer("3.6", "no-tail-mask"))
+    mine = generate(*options)
+    assert "3.6 The kernel over one row's pages: the reference's (failed)" in mine.err
+    assert "never called" not in mine.err  # 3.7 has its place again, and nothing is interpreted
 
 
 def test_mine_without_anything_that_passes_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,6 +128,25 @@ class TestCompiled:
         wrong = reference.replace("range(0, length, BLOCK):\n", "range(0, length, BLOCK):\n        continue\n")
         assert "`continue`" in kernels.compiled(self.kernel(wrong), types, CONSTANTS)
 
+    def test_what_no_run_would_show(self, exercise: Exercise, reference: str) -> None:
+        """Loads of less than a page, and offsets of 32 bits: both give the right numbers in the interpreter."""
+        assert exercise.spec.kernel is not None
+        launcher = chapters.run_file(exercise.spec.kernel.launcher, "launcher_of_a_test")
+
+        def told(source: str) -> str:
+            return kernels.compiled(self.kernel(source), launcher.TYPES, CONSTANTS, launcher.fault)
+
+        assert told(reference) == COMPILES
+        narrow = reference.replace(".to(tl.int64)", "")
+        assert told(narrow).startswith("it adds offsets of 32 bits to k_pool")
+        apart = reference.replace("(block * H + head)", "head").replace(
+            "_pool + at", "_pool + block * H * BLOCK * D + at"
+        )
+        assert told(apart) == COMPILES  # offsets within a block may have 32 bits
+        assert told(apart.replace(".to(tl.int64)", "")).startswith("it adds offsets of 32 bits")
+        small = (exercise.path.parents[1] / "small_kernel.py").read_text(encoding="utf-8")
+        assert told(small) == "it loads at most 64 numbers at once, and one head's part of a page has 1024"
+
     def test_an_untouched_stub_says_so(self) -> None:
         stub = '@triton.jit\ndef attend_kernel(q):\n    raise NotImplementedError("ch03.ex6 attend_kernel: x")\n'
         with pytest.raises(NotImplementedError, match=r"ch03\.ex6 attend_kernel: x"):

@@ -243,6 +243,19 @@ class TestPage:
         assert "The series of section 3" in text
         assert "iPieter/nanoGPT-inference" in text.partition("## 3.")[2].partition("## 4.")[0]
 
+    def test_names_stand_in_the_headings(self, text: str) -> None:
+        """Exercise 4.8 tells engines by their names: liars are looked up here, right ones in section 25."""
+        found = [
+            name for heading in re.findall(r"^## \d+\. .+ \((`.+`)\)$", text, re.M) for name in heading.split(", ")
+        ]
+        assert found == [f"`{name}`" for name in ("story", *self.in_order(text))]
+        told = text.partition("## 25.")[2].partition("## 26.")[0]
+        assert all(f"(`{name}`)" in told for name in lies("marking").RIGHT)
+
+    def in_order(self, text: str) -> list[str]:
+        """All lies, in the order of the page."""
+        return sorted(lies("catalogue").LIES, key=lambda name: text.index(f"`{name}`"))
+
     def test_links_lead_somewhere(self, text: str) -> None:
         targets = re.findall(r"\]\(([^)#]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M))
         assert len(targets) >= 5

@@ -30,7 +30,7 @@ def room() -> None:
         empty = GPT2.n_positions - length
         print(f"{row:<4}{length:>8}{GPT2.n_positions:>8}{empty / GPT2.n_positions:>8.0%}{size(empty * TOKEN):>24}")
     whole = DenseCache.bytes(GPT2, len(run.RAGGED), GPT2.n_positions, BFLOAT16)
-    print(f"with the spare row {size(whole)}, of which {1 - sum(run.RAGGED) * TOKEN / whole:.0%} hold no token")
+    print(f"taken with the spare row: {size(whole)}, of which {1 - sum(run.RAGGED) * TOKEN / whole:.0%} hold no token")
 
 
 def tables() -> None:
@@ -96,14 +96,14 @@ def minus_one() -> None:
 
 
 def promises() -> None:
-    """A pool of 8 blocks and three requests: who may come in, and what is left."""
+    """Eight free blocks and two requests: what is left for a next one."""
     memory = PagedCache(PRESETS["tiny"], 4, 128, 1 + 8, 16, torch.device("cpu"), torch.float32)
 
     def line(what: str) -> None:
         free, promised = memory.allocator.free_blocks, memory._unclaimed
-        fits = [tokens for tokens in (16, 48, 64) if memory.can_admit(tokens)]
-        told = f"up to {fits[-1]} tokens" if fits else "nobody"
-        print(f"{what:44}{free:>5} free  {promised} of them promised   next: {told}")
+        most = max((tokens for tokens in range(1, 129) if memory.can_admit(tokens)), default=0)
+        told = f"up to {most} tokens" if most else "waits"
+        print(f"{what:44}{free:>5} free  {promised} of them promised   next request: {told}")
 
     line("nobody is running")
     memory.admit(0, 70)
@@ -182,7 +182,7 @@ def not_rescaled() -> None:
 
 
 def masks() -> None:
-    """A page of which one slot is written, under three masks."""
+    """A page of which one slot is written, attended to in four ways."""
     scores, values = torch.tensor([1.0, 0.4, 2.0, -1.0]), torch.tensor([3.0, float("nan"), 7.0, 5.0])
     inside = torch.arange(4) < 1
     ways = {

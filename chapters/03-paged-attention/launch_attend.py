@@ -6,6 +6,8 @@ word. Zones of numbers hold NaN; zones of a table name block 0, which holds NaN 
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
 import torch
@@ -40,6 +42,29 @@ def launch(kernel: Any, q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tenso
     ):
         raise ValueError("the kernel wrote outside of its buffers")
     return buffers[-1][0]
+
+
+def fault(form: str, constants: dict[str, int]) -> str:
+    """What no run would show: read in the compiler's first form of the kernel, after inlining. Empty where all is well.
+
+    A load of less than a page is slow, and an offset of 32 bits wrong in a large pool alone.
+    """
+    lines = form.splitlines()
+    shapes = [shape for line in lines if "load" in line for shape in re.findall(r"tensor<(\d+(?:x\d+)*)x", line)]
+    most = max((math.prod(map(int, shape.split("x"))) for shape in shapes), default=1)
+    page = constants["BLOCK"] * constants["D"]
+    if most < page:
+        return f"it loads at most {most} numbers at once, and one head's part of a page has {page}"
+    for name in ("k_pool", "v_pool"):
+        pointers, offsets = {f"%{name}"}, []
+        for line in lines:
+            made = re.match(r"\s*(%\w+) = tt\.(addptr|splat|broadcast|expand_dims) (%\w+)\b.* : (.+?)(?: loc|$)", line)
+            if made and made[3] in pointers:
+                pointers.add(made[1])
+                offsets += [made[4]] * (made[2] == "addptr")
+        if offsets and not any("i64" in offset for offset in offsets):
+            return f"it adds offsets of 32 bits to {name}: widen a block's number before it is multiplied"
+    return ""
 
 
 def guarded(tensor: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:

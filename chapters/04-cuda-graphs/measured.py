@@ -166,6 +166,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "paged busy": lambda: share(busy(step_of("paged"))),
     "paged launches": lambda: f"{_launches('paged')}",
     "graph step": lambda: seconds(step_of("paged-graph").unprofiled_us / 1e6),
+    "graph kernels": lambda: f"{len(step_of('paged-graph').kernels)}",
     "graph busy": lambda: share(busy(step_of("paged-graph"))),
     "graph gain": lambda: factor(step_of("paged").unprofiled_us / step_of("paged-graph").unprofiled_us),
     "step floor": lambda: seconds(sum(floors().values())),

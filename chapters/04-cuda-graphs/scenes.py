@@ -45,10 +45,11 @@ def decoded(
     script: Sequence[dict[str, Any]],
     tells: bool = True,
 ) -> dict[str, Any]:
-    """The tokens of every step, by a dict of graphs whose key is what the answer calls one; and, if it tells, its sort.
+    """Tokens and positions after every step, by a dict of graphs whose key is what the answer calls one; and its sort.
 
     weights (V,) int64. batch (5, N) int64: token, position, seed, temperature and live of each row, at the start. room:
     slots of a row's cache. script: of each step its rows, read and sampled, and the rows that are admitted before it.
+    tells: whether the sort is told.
     """
     device: Tensors = dict(zip(OF_A_ROW, batch.clone(), strict=True))
     device |= {"weights": weights, "cache": torch.zeros(batch.shape[1], room, dtype=torch.int64)}
@@ -56,7 +57,7 @@ def decoded(
     given = dict(device)
     graphs: dict[str, tuple[Any, Tensor]] = {}
     kinds: dict[str, str] = {}
-    tokens = []
+    tokens, positions = [], []
     for now in script:
         shape = {name: now[name] for name in ("rows", "read", "sampled")}
         for row, *values in now["admitted"]:
@@ -71,7 +72,8 @@ def decoded(
             known = graphs[_key(kinds, host)] = graph, result
         known[0].replay()
         tokens.append(known[1].tolist())
-    return {"tokens": tokens} | ({"kinds": dict(kinds)} if tells else {})
+        positions.append(given["position"][: now["rows"]].tolist())
+    return {"tokens": tokens, "positions": positions} | ({"kinds": dict(kinds)} if tells else {})
 
 
 def _key(kinds: dict[str, str], host: dict[str, Any]) -> str:
@@ -199,19 +201,38 @@ class NotBegun(BaseException):
     """A test that was not written yet: no engine broke down, and no mistake of one was found."""
 
 
+class RightEngineFailed(Exception):
+    """A test says of an engine that is right that it is wrong: of which one, and where in the test."""
+
+
 def marked(answer: Callable[..., None], names: Sequence[str]) -> dict[str, str]:
-    """What a test of engines makes of these: "passes" or "fails"; each engine is tried once."""
+    """What a test of engines makes of these: "passes" or "fails"; each engine is tried once.
+
+    An error at the first right engine that it fails: a slip in the test does that, too, and has to be found.
+    """
+    errors: list[Exception] = []
 
     def test(make: Callable[..., Any]) -> None:
         try:
             answer(make)
         except NotImplementedError as error:
             raise NotBegun(*error.args) from None
+        except Exception as error:
+            errors.append(error)
+            raise
 
     known = answer.__dict__.setdefault("marks", {})
     try:
         for name in names:
-            known[name] = known.get(name) or ("passes" if MARKING.passes(test, name) else "fails")
+            if name not in known:
+                told = MARKING.verdict(test, name)
+                known[name] = "fails" if told else "passes"
+                if told and name in MARKING.RIGHT:
+                    known[name] = error = errors[-1]
+                    if isinstance(error, AssertionError):
+                        known[name] = RightEngineFailed(f"{name}: {told}").with_traceback(error.__traceback__)
+            if isinstance(known[name], Exception):
+                raise known[name]
     except NotBegun as error:
         raise NotImplementedError(*error.args) from None
     return {name: known[name] for name in names}

@@ -55,7 +55,7 @@ def generate_mine(
         remark(line)
     for one in used:
         if not one.calls:
-            remark(f"nanoinfer: {one.exercise.id} was never called: nothing in this run needed it")
+            remark(f"nanoinfer: {one.exercise.id} was never called: {_why_not_called(one, used)}")
 
 
 def _warm_up(llm: LLM, prompts: Sequence[str], params: Sequence[SamplingParams]) -> None:
@@ -67,6 +67,13 @@ def _part(own: Own) -> str:
     if own.function is not None:
         return "yours"
     return f"the reference's ({own.status})"
+
+
+def _why_not_called(own: Own, used: Sequence[Own]) -> str:
+    """Another of the learner's functions has its place, as far as is known; else nothing asked for it."""
+    displaced = own.exercise.spec.displaced
+    told = (displaced[one.exercise.id] for one in used if one.calls and one.exercise.id in displaced)
+    return next(told, "nothing in this run needed it")
 
 
 def _bytes(llm: LLM, done: Sequence[Completion]) -> int:

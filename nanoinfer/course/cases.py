@@ -23,6 +23,7 @@ class Call:
     """One call of a solution.
 
     args: plain values, tensors, and functions, which stay in the parent: the solution gets a stand-in that asks it.
+    A function's attribute `gives` is shown where a check fails: pairs of its arguments and what it gives for them.
     observe: called afterwards; what it returns is compared as a part of the outcome (how often a function was called).
     compiles: a kernel is not run but compiled, for the constants that are the one argument.
     """

@@ -7,8 +7,9 @@ the worker and costs the check in which it came; the next check gets a new worke
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from nanoinfer.course import kernels, shrinking
 from nanoinfer.course.cases import Case
@@ -119,12 +120,21 @@ def _failure(runner: Runner, check: Check, case: Case) -> Failure:
 
     found = shrinking.smallest(case, fails)
     asked = exercise.call(check, found)
-    inputs = tuple((name, show(value)) for name, value in exercise.named(asked).items() if not callable(value))
+    inputs = tuple(pair for name, value in exercise.named(asked).items() for pair in _shown(name, value))
     expected, got = exercise.expected(asked), runner.call(exercise.call(check, found))
     where = exercise.compare(check, expected, got)
     if where is None:  # it fails now and then: state is kept between calls
         return Failure(inputs, "", told(expected), "another result at the next call with the same input")
     return Failure(inputs, where.where, where.expected, where.got, shrunk=found is not case)
+
+
+def _shown(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """An argument as a failure shows it: a lent function by what it gives, where it tells that (see `Call`)."""
+    if not callable(value):
+        yield name, show(value)
+        return
+    for arguments, given in getattr(value, "gives", ()):
+        yield f"{name}({', '.join(map(show, arguments))})", show(given)
 
 
 def hashes(path: Path, files: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoinfer.course.cases import Call, Case
-from nanoinfer.course.outcomes import Difference, Outcome, Returned, difference, local
+from nanoinfer.course.outcomes import Axes, Difference, Outcome, Returned, difference, local
 
 Function = Callable[..., Any]
 IMPORTS = ("import torch", "import torch.nn.functional as F", "from torch import Tensor")
@@ -41,11 +41,13 @@ class Spec:
     reference: the right answer; a function of the exercise's file, or of the engine as "module:name".
     task: what is to be done, for the stub. invariants: what always holds. lines: how many an answer takes, about.
     example: a call with small numbers, shown with its result in the stub.
-    axes: names of the result's dimensions, for "the first place that differs".
+    axes: names of the result's dimensions, for "the first place that differs"; where it is a tuple, a tuple for each
+    item: its name, and those of its dimensions. typed: a result of another type than the reference's is wrong.
     section: the heading of the chapter's text to read. hints: invariant, place, pseudocode.
     tolerance: allowed |difference| / max(1, |expected|). refuse: more functions that must not be called.
     swap: puts a solution into the engine; None takes the reference's place in its module, if that is the engine's.
     verdicts: results are yes or no, so that a mistake is known by its verdicts in all checks together.
+    displaced: by the id of an exercise why this one is not called where that one's answer runs in the engine.
     scene: a function of a file beside the text, which calls the answer: scene(answer, *arguments of a check) -> what is
     compared. For answers that write into tensors or keep their addresses, which no other process could see.
     """
@@ -58,7 +60,8 @@ class Spec:
     example: Callable[[], Call]
     section: str
     hints: tuple[str, str, str]
-    axes: tuple[str, ...] = ()
+    axes: Axes = ()
+    typed: bool = False
     tolerance: float = 1e-4
     imports: tuple[str, ...] = IMPORTS
     refuse: tuple[str, ...] = ()
@@ -67,6 +70,7 @@ class Spec:
     verdicts: bool = False
     kernel: Kernel | None = None
     scene: Function | None = None
+    displaced: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -259,7 +263,7 @@ class Exercise:
     def compare(self, check: Check, expected: Outcome, got: Outcome) -> Difference | None:
         """Where an outcome differs from what was expected, as far as the check looks."""
         pair = check.looked_at(expected), check.looked_at(got)
-        return difference(*pair, self.spec.tolerance, self.spec.axes)
+        return difference(*pair, self.spec.tolerance, self.spec.axes, self.spec.typed)
 
     def _formed(self, asked: Call) -> Call:
         return replace(asked, args=self.edition.args(*asked.args)) if self.edition else asked

@@ -1,8 +1,9 @@
 """Exercises whose answer is a Triton kernel: run in Triton's interpreter, and compiled for GPUs that are not there.
 
 The kernel is the learner's; how it is launched is told by a file of the chapter, its *launcher*: `attend` as the engine
-launches it, `launch` between guard zones for the checks, `TYPES` of its parameters for the compiler. Triton decides
-when it is imported whether it interprets, so a worker does one or the other for as long as it lives.
+launches it, `launch` between guard zones for the checks, `TYPES` of its parameters for the compiler, `fault` for what
+no run would show. Triton decides when it is imported whether it interprets, so a worker does one or the other for as
+long as it lives.
 """
 
 from __future__ import annotations
@@ -36,25 +37,31 @@ def why_not(exercise: Exercise) -> str:
 def in_worker(kernel: Any, launcher: ModuleType, compiling: bool) -> Function:
     """What a worker calls: the kernel launched between guard zones, or compiled for constants."""
     if compiling:
-        return partial(compiled, kernel, launcher.TYPES)
+        return partial(compiled, kernel, launcher.TYPES, fault=launcher.fault)
     warnings.filterwarnings("ignore", category=RuntimeWarning)  # the interpreter's, where NaN turns up in its arrays
     return partial(launcher.launch, kernel)
 
 
 def in_engine(exercise: Exercise, load: Callable[[], Any]) -> Function:
-    """A kernel as the engine may call it, a function of the oracle's signature. load: runs its file, and gives it.
+    """A kernel as the engine may call it, a function of the oracle's signature. load: runs its file, and gives it."""
+    assert exercise.spec.kernel is not None
+    interpret()
+    return partial(run_file(exercise.spec.kernel.launcher, "nanoinfer_launcher").attend, load())
 
-    Without a GPU that is Triton's interpreter, which this process then uses for every kernel of the engine. ValueError
-    where Triton has been imported already without it.
+
+def interpret() -> bool:
+    """Without a GPU, let this process interpret every kernel from now on. Whether that is new.
+
+    ValueError where Triton has been imported already without it.
     """
     import torch
 
-    assert exercise.spec.kernel is not None
-    if not torch.cuda.is_available() and os.environ.get(INTERPRET) != "1":
-        if "triton" in sys.modules:
-            raise ValueError(f"without a GPU a kernel runs where {INTERPRET}=1 stands before Triton is imported")
-        os.environ[INTERPRET] = "1"
-    return partial(run_file(exercise.spec.kernel.launcher, "nanoinfer_launcher").attend, load())
+    if torch.cuda.is_available() or os.environ.get(INTERPRET) == "1":
+        return False
+    if "triton" in sys.modules:
+        raise ValueError(f"without a GPU a kernel runs where {INTERPRET}=1 stands before Triton is imported")
+    os.environ[INTERPRET] = "1"
+    return True
 
 
 def from_source(source: str, name: str, title: str) -> Any:
@@ -66,8 +73,13 @@ def from_source(source: str, name: str, title: str) -> Any:
     return space[name]
 
 
-def compiled(kernel: Any, types: dict[str, str], constants: dict[str, int]) -> str:
-    """COMPILES where the kernel compiles for all CAPABILITIES; else where it does not, and what the compiler says."""
+def compiled(
+    kernel: Any, types: dict[str, str], constants: dict[str, int], fault: Callable[..., str] = lambda *args: ""
+) -> str:
+    """COMPILES where the kernel compiles for all CAPABILITIES; else where it does not, and what the compiler says.
+
+    fault: what it finds wrong with Triton's own form of the kernel, given the constants.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -77,9 +89,11 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, int]) -> s
     for capability in CAPABILITIES:
         try:
             source = ASTSource(kernel, signature=signature, constexprs=constants)
-            triton.compile(source, target=GPUTarget("cuda", capability, 32))
+            form = triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["ttir"]
         except Exception as error:
             return f"compute capability {capability / 10}: {said(error)}"
+        if told := fault(form, constants):
+            return told
     return COMPILES
 
 

@@ -5,6 +5,7 @@ What passes is found out in workers, as always. Only then is the learner's code 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -47,12 +48,14 @@ def own_functions(path: Path) -> list[Own]:
 
     ValueError where the folder has no exercise's file.
     """
-    folder, found, files = Folder(path), [], {}
+    folder, found, files, interpreted = Folder(path), list[Own](), dict[str, Path](), False
     for chapter in chapters():
         for exercise in folder.exercises(chapter):
             file = folder.file(chapter, exercise)
             if file.is_file():
                 untouched = file.read_bytes() == stub(exercise, chapter).encode()
+                if exercise.spec.kernel is not None and not untouched and not kernels.why_not(exercise):
+                    interpreted |= kernels.interpret()  # now: a later chapter's exercises import Triton
                 files[exercise.id] = file
                 found.append(Own(exercise, chapter.engine, "not begun" if untouched else ""))
     if not found:
@@ -66,6 +69,8 @@ def own_functions(path: Path) -> list[Own]:
     for own in begun:
         if own.status == "passed":
             own.function = _load(own.exercise, files[own.exercise.id])
+    if interpreted and not any(own.function is not None and own.exercise.spec.kernel for own in found):
+        del os.environ[kernels.INTERPRET]  # the engine's own kernels have twins, which are faster
     return found
 
 

@@ -17,6 +17,9 @@ from torch import Tensor
 from nanoinfer.course.cases import Call
 
 SHOWN = 24  # numbers of a tensor that are printed; a larger one is told by its shape
+WHOLE = 2**53  # up to here a float tells every whole number from the next
+
+Axes = Sequence[str | tuple[str, ...]]  # see `Spec.axes`
 
 
 @dataclass(frozen=True)
@@ -87,33 +90,49 @@ def local(function: Callable[..., Any], asked: Call) -> Outcome:
     return Returned(value, asked.observe() if asked.observe else None)
 
 
-def difference(expected: Outcome, got: Outcome, tolerance: float, axes: Sequence[str] = ()) -> Difference | None:
+def difference(
+    expected: Outcome, got: Outcome, tolerance: float, axes: Axes = (), typed: bool = False
+) -> Difference | None:
     """The first place where `got` differs by more than `tolerance`, relative above 1; None where it does not."""
-    return next(differences(expected, got, tolerance, axes), None)
+    return next(differences(expected, got, tolerance, axes, typed), None)
 
 
-def deviation(expected: Outcome, got: Outcome) -> float:
+def deviation(expected: Outcome, got: Outcome, typed: bool = False) -> float:
     """The largest difference of numbers; infinite where the outcomes differ in kind, type or shape."""
-    return max((found.size for found in differences(expected, got, -1.0, ())), default=0.0)
+    return max((found.size for found in differences(expected, got, -1.0, (), typed)), default=0.0)
 
 
-def differences(expected: Outcome, got: Outcome, tolerance: float, axes: Sequence[str]) -> Iterator[Difference]:
-    """Every leaf that differs by more than `tolerance`, each at its first place (for -1: at its worst)."""
+def differences(
+    expected: Outcome, got: Outcome, tolerance: float, axes: Axes, typed: bool = False
+) -> Iterator[Difference]:
+    """Every leaf that differs by more than `tolerance`, each at its first place (for -1: at its worst).
+
+    typed: a tensor that comes back must have the very type that is expected.
+    """
     if isinstance(expected, Returned) and isinstance(got, Returned):
+        one, other = expected.value, got.value
+        if typed and isinstance(one, Tensor) and isinstance(other, Tensor) and one.dtype != other.dtype:
+            yield Difference("", f"the type {_dtype(one)}", _dtype(other), math.inf)
         yield from _values(expected.value, got.value, tolerance, axes, "")
         yield from _values(expected.observed, got.observed, tolerance, (), "what the checks counted")
     elif not (isinstance(expected, Raised) and isinstance(got, Raised) and expected.kind == got.kind):
-        yield Difference("", told(expected), told(got), math.inf)
+        whole = isinstance(expected, Returned) and expected.value is not None  # it may be the answer itself: not shown
+        yield Difference("", "a result" if whole else told(expected), told(got), math.inf)
 
 
-def _values(expected: Any, got: Any, tolerance: float, axes: Sequence[str], path: str) -> Iterator[Difference]:
+def _values(expected: Any, got: Any, tolerance: float, axes: Axes, path: str) -> Iterator[Difference]:
     if isinstance(expected, list | tuple) and isinstance(got, list | tuple):
         if len(expected) != len(got):
             yield Difference(path, f"{len(expected)} items: {show(expected)}", f"{len(got)}: {show(got)}", math.inf)
             return
         for at, (one, other) in enumerate(zip(expected, got, strict=True)):
-            yield from _values(one, other, tolerance, axes[1:], _join(path, f"{axes[0] if axes else 'item'} {at}"))
-    elif isinstance(expected, dict) and isinstance(got, dict) and expected.keys() == got.keys():
+            name, rest = _item(axes, at)
+            yield from _values(one, other, tolerance, rest, _join(path, name))
+    elif isinstance(expected, dict) and isinstance(got, dict):
+        if expected.keys() != got.keys():
+            wanted, found = (f"entries {', '.join(map(str, one))}" for one in (expected, got))
+            yield Difference(path, wanted, found, math.inf)
+            return
         for key in expected:
             yield from _values(expected[key], got[key], tolerance, axes, _join(path, str(key)))
     elif _number(expected) and _number(got):
@@ -122,7 +141,7 @@ def _values(expected: Any, got: Any, tolerance: float, axes: Sequence[str], path
         yield Difference(path, show(expected), show(got), math.inf)
 
 
-def _tensors(expected: Tensor, got: Tensor, tolerance: float, axes: Sequence[str], path: str) -> Iterator[Difference]:
+def _tensors(expected: Tensor, got: Tensor, tolerance: float, axes: Axes, path: str) -> Iterator[Difference]:
     if expected.shape != got.shape:
         yield Difference(path, f"the shape {tuple(expected.shape)}", f"{tuple(got.shape)}", math.inf)
     elif got.is_floating_point() and not expected.is_floating_point() and expected.dim():
@@ -138,8 +157,21 @@ def _tensors(expected: Tensor, got: Tensor, tolerance: float, axes: Sequence[str
         if float(size.flatten()[flat]) > tolerance:
             index = [int(i) for i in torch.unravel_index(torch.tensor(flat), size.shape)]
             place = ", ".join(f"{name} {i}" for name, i in zip([*axes, *["index"] * len(index)], index, strict=False))
-            values = (show(one.flatten()[flat].item()), show(other.flatten()[flat].item()))
-            yield Difference(_join(path, place), *values, float(size.flatten()[flat]))
+            values = [_shown(tensor.flatten()[flat]) for tensor in (expected, got)]
+            yield Difference(_join(path, place), values[0], values[1], float(size.flatten()[flat]))
+
+
+def _item(axes: Axes, at: int) -> tuple[str, Axes]:
+    """The name of an item of a list or tuple, and the names of its own dimensions."""
+    own = axes[at] if at < len(axes) else ""
+    if isinstance(own, tuple):
+        return own[0], own[1:]
+    return f"{axes[0] if axes else 'item'} {at}", axes[1:]
+
+
+def _shown(number: Tensor) -> str:
+    """One number of a tensor: a whole one in all its digits."""
+    return show(int(number) if not number.is_floating_point() else number.item())
 
 
 def told(outcome: Outcome) -> str:
@@ -155,7 +187,7 @@ def told(outcome: Outcome) -> str:
 
 
 def show(value: Any) -> str:  # noqa: PLR0911  one for each kind of value
-    """A value as a message prints it: numbers with six digits, large tensors by their shape."""
+    """A value as a message prints it: whole numbers in full, others with six digits, large tensors by their shape."""
     if isinstance(value, Tensor):
         if value.numel() > 1 and not bool(value.any()):
             return f"zeros of shape {tuple(value.shape)}"
@@ -165,7 +197,7 @@ def show(value: Any) -> str:  # noqa: PLR0911  one for each kind of value
     if isinstance(value, Foreign):
         return f"a value of type {value.type_name}"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.0f}" if value.is_integer() and abs(value) < WHOLE else f"{value:.6g}"
     if isinstance(value, list | tuple):
         more = ", ..." if len(value) > SHOWN else ""
         inside = ", ".join(show(item) for item in value[:SHOWN]) + more

@@ -26,9 +26,11 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -
     if len(failed) > 1:
         yield from _indented("Failed as well: " + ", ".join(check.name for _, check in failed[1:]))
     if result.mistake is not None:
-        yield from _indented(f"The mistake by its name: {result.mistake[0]}. {result.mistake[1]}")
+        yield from _indented(f'A known mistake, {result.mistake[0]}. It assumes: "{result.mistake[1]}"')
     elif result.mistake_sought and result.status == "failed":
         yield from _indented("This is none of the known mistakes.")
+    elif result.status == "failed" and not any(check.status == "hung" for check in result.checks):
+        yield from _indented("If this is a known mistake, the next check names it.")
     if failed:
         read = f"Read: {chapter.text}, section {exercise.spec.section}."
         yield from _indented(f"{read} A hint: nanoinfer course hint {result.id}")

@@ -195,7 +195,8 @@ def _gap(exercise: Exercise, result: Strength, solver: Callable[[Wrong | Right],
         solve = solver(answer)
         outcomes = [solve(exercise.call(check, case)) for check, case in inputs]
         pairs = zip(inputs, expected, outcomes, strict=True)
-        return max(deviation(check.looked_at(one), check.looked_at(other)) for (check, _), one, other in pairs)
+        typed = exercise.spec.typed
+        return max(deviation(check.looked_at(one), check.looked_at(other), typed) for (check, _), one, other in pairs)
 
     result.furthest_right = max(map(furthest, exercise.right))
     result.closest_wrong = min(map(furthest, exercise.real_wrong))

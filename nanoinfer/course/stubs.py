@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nanoinfer.course.chapters import Chapter
@@ -96,7 +97,8 @@ def literal(value: Any) -> str:
         for number, name in ((0, "zeros"), (1, "ones")):
             if value.numel() > 1 and value.is_floating_point() and bool((value == number).all()):
                 return f"torch.{name}({', '.join(map(str, value.shape))})"
-        return f"torch.tensor({literal(value.tolist())})"
+        narrow = f", dtype={value.dtype}" if value.dtype == torch.int32 else ""  # what a plain list would not give
+        return f"torch.tensor({literal(value.tolist())}{narrow})"
     if isinstance(value, float):
         text = f"{value:.4g}"
         return text if any(mark in text for mark in ".en") else f"{text}.0"

@@ -21,7 +21,7 @@ def grow(
     owned: each row's blocks, in the order of its text. lengths: each row's tokens, with those that the step is about to
     write counted already; a block holds `block_size` tokens. free: blocks of nobody; the last of them is taken first,
     and row 0 takes before row 1. A row that has room takes none, and none that it has is given back or changes its
-    place. RuntimeError where a block is needed and none is free.
+    place. The lists may be changed. RuntimeError where a block is needed and none is free.
     """
     owned, free = [list(blocks) for blocks in owned], list(free)
     for blocks, length in zip(owned, lengths, strict=True):
@@ -71,7 +71,7 @@ EXERCISE = Spec(
     lines=7,
     example=_example,
     section="When a row takes a block",
-    axes=("result", "row", "block"),
+    axes=(("owned", "row", "block"), ("free", "place")),
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.paged:PagedCache.grow",),
@@ -110,12 +110,12 @@ def one_more_token(case: Case) -> Call:
 
 
 def prompts(case: Case) -> Call:
-    """A prompt takes all its blocks at once, in the order in which they are free; rows that have room take none."""
+    """A prompt takes all its blocks at once, in the order in which they are free; a row keeps those it has to spare."""
     size = case.size("block size", 3, 5)
     new = [size * blocks + more for blocks, more in ((case.size("blocks", 2, 3), 0), (1, 2), (1, 1))]
     lengths = [*new[: case.size("prompts", 1, 3)], 2]
     order = case.permutation("order", len(lengths)).tolist()
-    had = [*[0] * (len(lengths) - 1), 1]
+    had = [*[0] * (len(lengths) - 1), size * (1 + case.size("to spare", 1, 2))]
     return _rows(case, [lengths[at] for at in order], [had[at] for at in order], size)
 
 

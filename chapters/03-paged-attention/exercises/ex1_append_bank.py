@@ -79,6 +79,19 @@ def gives_back(owned: Rows, lengths: list[int], free: list[int], block_size: int
     return taken, free
 
 
+def surplus_given_back(owned: Rows, lengths: list[int], free: list[int], block_size: int) -> tuple[Rows, list[int]]:
+    """A block that a row does not need at this step is free for the others."""
+    owned, free = [list(blocks) for blocks in owned], list(free)
+    for blocks, length in zip(owned, lengths, strict=True):
+        while len(blocks) * block_size < length:
+            if not free:
+                raise RuntimeError("no free block")
+            blocks.append(free.pop())
+        while (len(blocks) - 1) * block_size >= length:
+            free.append(blocks.pop())
+    return owned, free
+
+
 LACKS = "len(blocks) * block_size < length"
 WRONG = (
     Wrong.patch(
@@ -107,6 +120,7 @@ WRONG = (
     Wrong(moved, "Python's own list, which moves when it grows; Kwon et al. 2023, section 3.1: reserved in one piece"),
     Wrong(what_is_there, "vllm-project/vllm#45357: a count that is hoped for; candle-vllm#56"),
     Wrong(by_remainder, "GeeeekExplorer/nano-vllm#240: the test by remainder, taken out of its place in decode"),
+    Wrong(surplus_given_back, "a cache that shrinks to fit: right where a row's last tokens were taken back for good"),
     Wrong(gives_back, "an author's own slip: a step that begins anew gives every row another row's keys"),
 )  # fmt: skip
 
@@ -165,7 +179,8 @@ def blocks_begun(owned: Rows, lengths: list[int], free: list[int], block_size: i
 
     owned: each row's blocks, in the order of its text. lengths: each row's tokens, with those that the step is about to
     write counted already; a block holds `block_size` tokens. free: blocks of nobody; the last of them is taken first,
-    and row 0 takes before row 1. A row that has room takes none. RuntimeError where a block is needed and none is free.
+    and row 0 takes before row 1. A row that has room takes none. The lists may be changed. RuntimeError where a block
+    is needed and none is free.
     """
     left, begun = list(free), []
     for row, (blocks, length) in enumerate(zip(owned, lengths, strict=True)):

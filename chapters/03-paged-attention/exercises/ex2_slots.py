@@ -65,6 +65,7 @@ EXERCISE = Spec(
     example=_example,
     section="A slot for every token",
     axes=("row", "column"),
+    typed=True,
     tolerance=1e-9,
     refuse=("nanoinfer.paged:PagedCache.begin",),
     swap=swap,

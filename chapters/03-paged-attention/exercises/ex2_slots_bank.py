@@ -60,6 +60,10 @@ WRONG = (
         "an author's own slip: which of two writes to one slot stays is not defined",
     ),
     Wrong.patch(
+        "32-bits", "The numbers in the table have 32 bits, so a slot has 32 bits too.", HIDDEN, f"{HIDDEN}.int()",
+        "an author's own slip: torch writes by an index of 64 bits alone",
+    ),
+    Wrong.patch(
         "last-is-a-length", "`last` counts the real columns.", PADDING, PADDING.replace(">", ">="),
         "huggingface/transformers#3167: a length and an index, one apart",
     ),
@@ -89,12 +93,12 @@ def token_by_token(tables: Tensor, positions: Tensor, last: Tensor, block_size: 
 
 
 def all_slots_first(tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> Tensor:
-    """The slots of each row's whole room are laid out, then picked by position; int32 throughout."""
+    """The slots of each row's whole room are laid out, then picked by position; int32 up to the last line."""
     room = (
         tables[:, :, None] * block_size + torch.arange(block_size, dtype=torch.int32, device=tables.device)
     ).flatten(1)
     real = F.one_hot(last + 1, positions.shape[1] + 1).flip(1).cumsum(1).flip(1)[:, 1:]
-    return room.gather(1, positions) * real.int()
+    return (room.gather(1, positions) * real.int()).long()
 
 
 def by_index(tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> Tensor:
@@ -126,7 +130,7 @@ def places(tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> 
 
 
 def _pairs(slots: Tensor, tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> Tensor:
-    return torch.stack((slots.long() // block_size, slots.long() % block_size), -1)
+    return torch.stack((slots // block_size, slots % block_size), -1)
 
 
 EDITIONS = (

@@ -40,7 +40,7 @@ EXERCISE = Spec(
     lines=5,
     example=_example,
     section="What is left of the waste",
-    axes=("cache",),
+    axes=(("the dense cache",), ("the paged cache",)),
     tolerance=1e-9,
     imports=(),
     hints=(
@@ -60,7 +60,7 @@ EXERCISE = Spec(
 
 
 def ragged(case: Case) -> Call:
-    """Rows of any lengths: each is rounded up by itself, and keeps what it does not fill."""
+    """Rows of any lengths: what they do not fill, and what belongs to no row."""
     size, rows = case.size("block size", 2, 16), case.size("rows", 1, 4)
     lengths = case.ints("lengths", 1, 4 * size, rows).tolist()
     return call(lengths, 4 * size + case.size("more room", 0, 9), size, 2 * case.size("width", 1, 9) + 10)

@@ -39,7 +39,8 @@ def _lent(scores: list[list[float]], values: list[list[float]]) -> Call:
         asked.append(tile)
         return scores[tile], values[tile]
 
-    read.__doc__ = "tile 0 -> ([1, 3], [10, 20]); tile 1 -> ([2, 5], [30, 40])"
+    read.__doc__ = "tile 0 -> ([1, 3], [10, 20]); tile 1 -> ([2, 5], [30, 40])"  # as the stub's example shows it
+    read.gives = [((tile,), pair) for tile, pair in enumerate(zip(scores, values, strict=True))]  # type: ignore[attr-defined]
     return call(read, len(scores), observe=lambda: {"tiles read": asked})
 
 
@@ -64,7 +65,7 @@ EXERCISE = Spec(
     lines=11,
     example=_example,
     section="Online softmax, step by step",
-    axes=("of maximum, sum, weighted sum",),
+    axes=(("the maximum",), ("the sum",), ("the weighted sum",)),
     tolerance=1e-6,
     imports=("import math",),
     hints=(

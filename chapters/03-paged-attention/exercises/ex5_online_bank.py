@@ -171,6 +171,8 @@ def _scaled(read: Read, by: float) -> Read:
         return [score * by for score in scores], values
 
     scaled.__doc__ = f"{read.__doc__}; the scores times {by:.4f}"  # as the stub's example shows it
+    given = getattr(read, "gives", ())
+    scaled.gives = [(tile, ([s * by for s in scores], held)) for tile, (scores, held) in given]  # type: ignore[attr-defined]
     return scaled
 
 

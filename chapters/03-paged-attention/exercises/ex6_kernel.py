@@ -28,8 +28,9 @@ def attend_kernel(
 
     Pointers: q and out to (B, H, D); k_pool and v_pool to (blocks, H, BLOCK, D), of any floating types; tables to
     (B, width) int32, the blocks of each row in the order of its text, and entries behind its text may name any block;
-    lengths to (B,) int64. D and BLOCK are powers of two. Slots that no token was written to may hold anything, NaN too.
-    Scores are products over sqrt(D). Arithmetic is in float32. A row of length 0 gives zeros.
+    lengths to (B,) int64. A pointer is read by tl.load, not by an index. D and BLOCK are powers of two. Slots that no
+    token was written to may hold anything, NaN too. A pool may hold more than 2^31 numbers. Scores are products over
+    sqrt(D). Arithmetic is in float32. A row of length 0 gives zeros.
     """
     row, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(lengths + row)
@@ -81,12 +82,13 @@ EXERCISE = Spec(
         "Write the kernel that decode runs in every layer: one program a row and head, which walks through the row's\n"
         "pages and reads each once. It is launched by `attend` in the chapter's launch_attend.py, with a grid of (B,\n"
         "H). small_kernel.py beside the text reads one token after the other; here a page is read at once, and that\n"
-        "is what masks are for."
+        "is what masks are for. `print` works in the interpreter, and a check that fails shows it."
     ),
     invariants=(
         "a row's result depends on its own pages alone, wherever in the pool they lie",
         "what stands in slots of no token changes nothing",
         "no exponential is taken of a number above 0",
+        "one load brings all keys of a page and head, and one all values",
         "the kernel compiles for GPUs of compute capability 7.5, 8.0 and 9.0",
     ),
     lines=18,
@@ -98,11 +100,11 @@ EXERCISE = Spec(
     swap=swap,
     kernel=Kernel(attend, LAUNCHER),
     hints=(
-        "Invariant: fill every slot of no token with NaN, and the result must stay the same. So NaN must never get\n"
-        "into a product: not from a key, and not from a value.",
-        "Place: `other=` of tl.load decides what stands for a slot outside the text. For keys and values one number\n"
-        "does no harm; for scores it is another one, and tl.where puts it there. What the loop carries must have its\n"
-        "final type before the loop begins.",
+        "Invariant: fill every slot of no token with NaN, and the result must stay the same. So NaN must reach\n"
+        "neither a score that counts nor a product with a value.",
+        "Place: without `other=` in tl.load a slot outside the text holds anything on a GPU, and 0 in the\n"
+        "interpreter. For keys and values one number does no harm; for scores it is another one, and tl.where puts it\n"
+        "there. What the loop carries must have its final type before the loop begins.",
         "Pseudocode:\n"
         "  who am I: row and head; how long is my row\n"
         "  my query, in float32, scaled once\n"
@@ -188,7 +190,7 @@ def half_precision(case: Case) -> Call:
 
 
 def compiles(case: Case) -> Call:
-    """What the interpreter runs the compiler must take too, for compute capability 7.5, 8.0 and 9.0."""
+    """The compiler takes it too, for three generations of GPUs; a page is loaded at once, by offsets of 64 bits."""
     return call({"H": 12, "D": case.choice("D", (64, 32)), "BLOCK": 16}, compiles=True)
 
 

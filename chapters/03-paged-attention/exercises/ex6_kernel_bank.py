@@ -20,6 +20,27 @@ PAGES = f"""range(0, length, BLOCK):
 READ = f"""        keys = tl.load(k_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
         values = tl.load(v_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
         scores = {SCORES}"""
+
+
+def token_by_token(
+    q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A kernel that is right is done: tokens are read one after the other, as in small_kernel.py, without a mask."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    d = tl.arange(0, D)
+    query = tl.load(q + row * H * D + head * D + d).to(tl.float32)
+    top, total, acc = -1e38, 0.0, query * 0.0
+    for token in range(tl.load(lengths + row)):
+        block = tl.load(tables + row * width + token // BLOCK).to(tl.int64)
+        at = block * H * BLOCK * D + head * BLOCK * D + (token % BLOCK) * D + d
+        score = tl.sum(query * tl.load(k_pool + at), 0) / tl.sqrt(1.0 * D)
+        new_top = tl.maximum(top, score)
+        acc = acc * tl.exp(top - new_top) + tl.load(v_pool + at) * tl.exp(score - new_top)
+        total = total * tl.exp(top - new_top) + tl.exp(score - new_top)
+        top = new_top
+    tl.store(out + row * H * D + head * D + d, tl.where(total > 0, acc / total, 0.0))
+
+
 WRONG = (
     Wrong.patch(
         "table-ignored", "A row's blocks lie one behind the other in the pool.", TABLE,
@@ -136,30 +157,16 @@ WRONG = (
         '-float("inf"), 0, tl.zeros', "triton-lang/triton#1891, #2151: a loop's variable must keep its type",
     ),
     Wrong.patch(
+        "offsets-in-32-bits", "Block numbers are small, so their products are, too.", f"{TABLE}\n", f"{TABLE[:-13]}\n",
+        "vllm-project/vllm#47671; flashinfer-ai/flashinfer#3136: right in every pool of less than 2^31 numbers",
+    ),
+    Wrong(token_by_token, "this chapter's small_kernel.py, handed in as it is"),
+    Wrong.patch(
         "leaves-the-loop", "A loop can be left where the text ends.", "range(0, length, BLOCK):\n",
         "range(0, width * BLOCK, BLOCK):\n        if start >= length:\n            break\n",
         "triton-lang/triton#3157: break runs in the interpreter, and is no construct of the compiler",
     ),
 )  # fmt: skip
-
-
-def token_by_token(
-    q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
-):
-    """One token after the other, as the chapter's small_kernel.py: no masks at all."""
-    row, head = tl.program_id(0), tl.program_id(1)
-    d = tl.arange(0, D)
-    query = tl.load(q + row * H * D + head * D + d).to(tl.float32)
-    top, total, acc = -1e38, 0.0, query * 0.0
-    for token in range(tl.load(lengths + row)):
-        block = tl.load(tables + row * width + token // BLOCK).to(tl.int64)
-        at = block * H * BLOCK * D + head * BLOCK * D + (token % BLOCK) * D + d
-        score = tl.sum(query * tl.load(k_pool + at), 0) / tl.sqrt(1.0 * D)
-        new_top = tl.maximum(top, score)
-        acc = acc * tl.exp(top - new_top) + tl.load(v_pool + at) * tl.exp(score - new_top)
-        total = total * tl.exp(top - new_top) + tl.exp(score - new_top)
-        top = new_top
-    tl.store(out + row * H * D + head * D + d, tl.where(total > 0, acc / total, 0.0))
 
 
 def own_maxima(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
@@ -207,7 +214,14 @@ def two_sweeps(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, 
     tl.store(out + (row * H + head) * D + d, acc / tl.where(total > 0, total, 1.0))
 
 
-RIGHT = (Right(token_by_token), Right(own_maxima), Right(two_sweeps))
+RIGHT = (
+    Right(own_maxima),
+    Right(two_sweeps),
+    Right.patch(
+        "keys-as-they-are", "Keys outside the text are read, and only their scores are replaced.",
+        "tl.load(k_pool + at, mask=inside[:, None], other=0.0)", "tl.load(k_pool + at)",
+    ),
+)  # fmt: skip
 
 _ONE_AXIS = "a block of one dimension has one axis, counted from either end"
 _TINY = "a row that holds a token has a sum of at least 1: any number far below it will do"

@@ -20,8 +20,8 @@ def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor
     """Attention's result (N, D), from what S programs found in their parts of each of N contexts; float32.
 
     maxima (N, S): the highest score of each part. totals (N, S): the sum of exp(score - the part's maximum). accs
-    (N, S, D): the values, summed by these weights. tokens (N, S) int64: how many tokens the part had. A part without
-    tokens was never written: what stands there is whatever was there before, NaN too. A context without tokens gives 0.
+    (N, S, D): the values, summed by these weights. tokens (N, S) int64: how many tokens the part had. Unlike in the
+    engine, a part without tokens was never written: it may hold anything, NaN too. A context without tokens gives 0.
     """
     empty = tokens == 0
     top = maxima.masked_fill(empty, -torch.inf).amax(1, keepdim=True)  # (N, 1)
@@ -99,6 +99,7 @@ EXERCISE = Spec(
     tolerance=1e-4,
     refuse=("nanoinfer.paged_twins:attend_pages",),
     swap=swap,
+    displaced={"3.6": "your 3.6 does not split"},
     hints=(
         "Invariant: join the parts of a context that has only one part with tokens, and you get that part's weighted\n"
         "sum over its sum, to the last digit, whatever its maximum is.",

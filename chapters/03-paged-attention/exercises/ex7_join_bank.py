@@ -133,8 +133,8 @@ def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor
 
     Scores are in units of log 2, since a GPU's exponential is that of 2. maxima (N, S): the highest score of each part.
     totals (N, S): the sum of 2 ** (score - the part's maximum). accs (N, S, D): the values, summed by these weights.
-    tokens (N, S) int64: how many tokens the part had. A part without tokens was never written: what stands there is
-    whatever was there before, NaN too. A context without tokens gives 0.
+    tokens (N, S) int64: how many tokens the part had. Unlike in the engine, a part without tokens was never written: it
+    may hold anything, NaN too. A context without tokens gives 0.
     """
     some = tokens > 0
     top = torch.where(some, maxima, -torch.inf).amax(1, keepdim=True)  # (N, 1)

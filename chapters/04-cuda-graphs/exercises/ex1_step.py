@@ -1,4 +1,4 @@
-"""Exercise 4.1: twelve values sorted into baked, moved and key, and a step that keeps to it."""
+"""Exercise 4.1: twelve values sorted into baked, moving and key, and a step that keeps to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STRIDE = 3
 
 
 def decode_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Tensor, dict[str, str]]:
-    """The next token of rows 0..rows-1, and for each of the twelve values "baked", "moved" or "key".
+    """The next token of rows 0..rows-1, and for each of the twelve values "baked", "moving" or "key".
 
     host: what Python knows when this is called: lists token, position, seed, temperature, live (an entry a row), and
     rows, read, sampled, stride, vocab. device: tensors token, position, seed, temperature, live (N,), weights (V,),
@@ -36,9 +36,9 @@ def decode_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Tensor
         score = score + device["temperature"][:rows] * noise
     token.copy_(device["weights"][score % host["vocab"]] * live)
     position.add_(live)
-    kinds = dict.fromkeys(("weights", "cache", "stride", "vocab"), "baked")
+    kinds = dict.fromkeys(("weights", "stride", "vocab"), "baked")
     kinds |= dict.fromkeys(("rows", "read", "sampled"), "key")
-    return token, kinds | dict.fromkeys(("token", "position", "seed", "temperature", "live"), "moved")
+    return token, kinds | dict.fromkeys(("token", "position", "seed", "temperature", "live", "cache"), "moving")
 
 
 def _script(shapes: list[tuple[int, int, int]], admitted: dict[int, list[list[int]]]) -> list[dict[str, Any]]:
@@ -53,14 +53,14 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Baked, moved, or in the key",
+    title="Baked, moving, or in the key",
     reference=decode_step,
     task=(
         "Sort twelve values: weights, cache, stride, vocab, rows, read, sampled, token, position, seed, temperature, "
         "live.\n"
-        "*Baked*: the same for as long as the engine lives. *Moved*: may be another one at every replay. *Key*: takes\n"
-        "a few values, and each one needs a graph of its own. Then mend this step, which is right where Python runs\n"
-        "it every time, with every value from the host:\n\n"
+        "*Baked*: the same for as long as the engine lives. *Moving*: a tensor that stays, and whose contents may be\n"
+        "others at every replay. *Key*: takes a few values, and each one needs a graph of its own. Then mend this\n"
+        "step, which is right where Python runs it every time, with every value from the host:\n\n"
         "    for row in range(host['rows']):\n"
         "        at, seed, temperature = (host[name][row] for name in ('position', 'seed', 'temperature'))\n"
         "        device['cache'][row, at] = host['token'][row]\n"
@@ -88,8 +88,9 @@ EXERCISE = Spec(
         "Invariant: call the function once, throw Python away, and change every number that may change. All that\n"
         "still comes out right was read from a tensor.",
         "Place: three of the twelve decide about shapes or branches: no tensor can hold these. Five belong to a row.\n"
-        "Look at what is left behind for the next step: a name in a dict that is bound anew is seen by nobody,\n"
-        "an operation whose name ends in an underscore is.",
+        "Weights and cache both stay where they are: does a step change what lies in them? Look at what is left\n"
+        "behind for the next step: a name in a dict that is bound anew is seen by nobody, an operation whose name\n"
+        "ends in an underscore is.",
         "Pseudocode:\n"
         "  how many rows, how many slots: Python numbers, from the host\n"
         "  the first rows of what belongs to a row: views of the device's tensors\n"
@@ -112,7 +113,7 @@ def _weights(case: Case) -> Tensor:
 
 
 def sorted_values(case: Case) -> Call:
-    """Twelve values, each baked, moved or in the key."""
+    """Twelve values, each baked, moving or in the key."""
     return call(_weights(case), _batch(case, 2, 3), 8, _script([(2, 8, 1)], {}))
 
 
@@ -123,6 +124,16 @@ def one_graph(case: Case) -> Call:
     after = case.size("admitted after", 1, steps - 1)
     new = {after: [[*values, case.choice("live", (0, 0, 1))]], after + 2: [[*values, 1]]}
     return call(_weights(case), _batch(case, rows, 3), 12, _script([(rows, 12, 0)] * steps, new))
+
+
+def rows_of_nobody(case: Case) -> Call:
+    """Positions: a live row goes on by one, and a row of nobody stays, also where it was live at the capture."""
+    rows, steps = case.size("rows", 1, 3), case.size("steps", 2, 5)
+    row, first = case.size("row", 0, rows - 1), case.choice("live first", (0, 0, 1))
+    batch = _batch(case, rows, 3)
+    batch[scenes.OF_A_ROW.index("live"), row] = first
+    new = {case.size("after", 1, steps - 1): [[row, 7, case.size("position", 0, 3), 1, 1, 1 - first]]}
+    return call(_weights(case), batch, 12, _script([(rows, 12, 0)] * steps, new))
 
 
 def sampled(case: Case) -> Call:
@@ -142,6 +153,6 @@ def other_keys(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"), Check(sampled, 3, part="tokens"),
-    Check(other_keys, 6, part="tokens"),
+    Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"),
+    Check(rows_of_nobody, 4, part="positions"), Check(sampled, 3, part="tokens"), Check(other_keys, 6, part="tokens"),
 )  # fmt: skip

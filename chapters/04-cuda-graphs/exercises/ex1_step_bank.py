@@ -10,7 +10,7 @@ from torch import Tensor
 from nanoinfer.course.exercise import Right, Wrong
 
 Result = tuple[Tensor, dict[str, str]]
-MOVED = '("token", "position", "seed", "temperature", "live")'
+MOVING = '("token", "position", "seed", "temperature", "live", "cache")'
 KEYS = '("rows", "read", "sampled")'
 NUMBERS = "torch.stack([torch.full((), value) for value in host[{}][:rows]])"
 WRONG = (
@@ -57,7 +57,11 @@ WRONG = (
         'score % host["vocab"]])', "GeeeekExplorer/nano-vllm#190: tail rows that nobody makes anew",
     ),
     Wrong.patch(
-        "asks-the-device", "How many rows there are stands in a tensor, so that it may change.",
+        "nobody-moves-on", "Where a row of nobody stands is of no interest.", "position.add_(live)", "position.add_(1)",
+        "a reader's answer, which passed all checks that there were: step by step it leaves its row of the cache",
+    ),
+    Wrong.patch(
+        "asks-the-device", "A number that is needed stands in a tensor, so it is read there.",
         'rows, read = host["rows"], host["read"]', 'rows, read = int(device["rows"]), int(device["read"])',
         "pytorch/pytorch, its notes on CUDA graphs: what waits for the device ends a capture",
     ),
@@ -68,7 +72,7 @@ WRONG = (
     ),
     Wrong.patch(
         "rows-not-in-the-key", "A graph takes as many rows as there are.",
-        KEYS + ', "key")', '("read", "sampled"), "key") | {"rows": "moved"}',
+        KEYS + ', "key")', '("read", "sampled"), "key") | {"rows": "moving"}',
         "vllm-project/vllm#21228: a batch of another size than the captured one",
     ),
     Wrong.patch(
@@ -78,13 +82,18 @@ WRONG = (
     ),
     Wrong.patch(
         "temperature-in-the-key", "A graph for every temperature is safe.",
-        MOVED + ', "moved")', '("token", "position", "seed", "live"), "moved") | {"temperature": "key"}',
+        MOVING + ', "moving")', '("token", "position", "seed", "live", "cache"), "moving") | {"temperature": "key"}',
         "an author's own slip: right, and as many captures as there are numbers",
     ),
     Wrong.patch(
-        "weights-move", "Weights are tensors, so they move.", '("weights", "cache", "stride", "vocab"), "baked")',
-        '("cache", "stride", "vocab"), "baked") | {"weights": "moved"}',
-        "the same word for an address and for what lies there; what is baked of a tensor is where it is",
+        "weights-move", "Weights are tensors, so they move.", '("weights", "stride", "vocab"), "baked")',
+        '("stride", "vocab"), "baked") | {"weights": "moving"}',
+        "the same word for where a tensor is and for what lies there: nobody writes weights while an engine lives",
+    ),
+    Wrong.patch(
+        "cache-baked", "The cache stays where it is, so it is baked.", MOVING + ', "moving")',
+        '("token", "position", "seed", "temperature", "live"), "moving") | {"cache": "baked"}',
+        "a reader's answer, and this exercise's own first one: its address is baked, and each step writes into it",
     ),
 )  # fmt: skip
 
@@ -103,10 +112,10 @@ def with_masks(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
     device["token"][:n] = new.masked_fill(device["live"][:n] == 0, 0)
     device["position"][:n] += device["live"][:n]
     kinds = {"rows": "key", "read": "key", "sampled": "key"}
-    for name in ("weights", "cache", "stride", "vocab"):
+    for name in ("weights", "stride", "vocab"):
         kinds[name] = "baked"
-    for name in ("token", "position", "seed", "temperature", "live"):
-        kinds[name] = "moved"
+    for name in ("token", "position", "seed", "temperature", "live", "cache"):
+        kinds[name] = "moving"
     return device["token"][:n], kinds
 
 
@@ -121,7 +130,7 @@ def row_by_row(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
             score = score + device["temperature"][row] * ((device["seed"][row] + at) % 7)
         token.copy_(device["weights"].take(score % host["vocab"]) * device["live"][row])
         at += device["live"][row]
-    kinds = dict.fromkeys(device, "moved") | dict.fromkeys(("weights", "cache", "stride", "vocab"), "baked")
+    kinds = dict.fromkeys(device, "moving") | dict.fromkeys(("weights", "stride", "vocab"), "baked")
     return device["token"][: host["rows"]], kinds | dict.fromkeys(("rows", "read", "sampled"), "key")
 
 
@@ -138,8 +147,8 @@ def in_products(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
     device["token"][:rows].copy_(live * device["weights"][score % host["vocab"]])
     device["position"][:rows].copy_(position + live)
     sort = {
-        "baked": ("weights", "cache", "stride", "vocab"),
-        "moved": ("token", "position", "seed", "temperature", "live"),
+        "baked": ("weights", "stride", "vocab"),
+        "moving": ("token", "position", "seed", "temperature", "live", "cache"),
         "key": ("rows", "read", "sampled"),
     }
     return token.clone(), {name: kind for kind, names in sort.items() for name in names}
@@ -148,15 +157,15 @@ def in_products(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
 RIGHT = (Right(with_masks), Right(row_by_row), Right(in_products))
 
 _ORDER = "the order in which values are sorted says nothing"
-_KINDS = "return (token, kinds | dict.fromkeys({}, 'moved'))"
+_KINDS = "return (token, kinds | dict.fromkeys({}, 'moving'))"
 EQUIVALENT = {
-    "kinds = dict.fromkeys(('cache', 'weights', 'stride', 'vocab'), 'baked')": _ORDER,
-    "kinds = dict.fromkeys(('weights', 'cache', 'vocab', 'stride'), 'baked')": _ORDER,
-    "kinds = dict.fromkeys(('weights', 'stride', 'cache', 'vocab'), 'baked')": _ORDER,
+    "kinds = dict.fromkeys(('stride', 'weights', 'vocab'), 'baked')": _ORDER,
+    "kinds = dict.fromkeys(('weights', 'vocab', 'stride'), 'baked')": _ORDER,
     "kinds |= dict.fromkeys(('read', 'rows', 'sampled'), 'key')": _ORDER,
     "kinds |= dict.fromkeys(('rows', 'sampled', 'read'), 'key')": _ORDER,
-    _KINDS.format("('position', 'token', 'seed', 'temperature', 'live')"): _ORDER,
-    _KINDS.format("('token', 'position', 'seed', 'live', 'temperature')"): _ORDER,
-    _KINDS.format("('token', 'position', 'temperature', 'seed', 'live')"): _ORDER,
-    _KINDS.format("('token', 'seed', 'position', 'temperature', 'live')"): _ORDER,
+    _KINDS.format("('position', 'token', 'seed', 'temperature', 'live', 'cache')"): _ORDER,
+    _KINDS.format("('token', 'position', 'seed', 'live', 'temperature', 'cache')"): _ORDER,
+    _KINDS.format("('token', 'position', 'seed', 'temperature', 'cache', 'live')"): _ORDER,
+    _KINDS.format("('token', 'position', 'temperature', 'seed', 'live', 'cache')"): _ORDER,
+    _KINDS.format("('token', 'seed', 'position', 'temperature', 'live', 'cache')"): _ORDER,
 }

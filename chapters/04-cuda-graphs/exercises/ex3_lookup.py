@@ -19,12 +19,12 @@ places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
     """For each step the number of the step at which the graph was captured that it replays; its own, if it captures.
 
-    A step: rows and columns of its ids, of its cache's tensors their address, how much of a context it reads (read),
-    how long the longest one is (longest), whether contexts begin with it (fresh), sampler ("greedy" or "sampled"), and
-    temperature. Shapes, read, fresh and sampler are Python values in the recorded code; longest and temperature are
+    A step: rows and columns of its ids, its cache's address, how much of a context it reads (read), how long the
+    longest context is (length), whether contexts begin with it (fresh), sampler ("greedy" or "sampled"), and
+    temperature. Shapes, read, fresh and sampler are Python values in the recorded code; length and temperature are
     tensors. A graph is replayed wherever it does what the step would; else the step is captured, and kept. At most
-    `room` graphs are kept: where there is one too many the least recently used one goes. When the cache's tensors have
-    another address than at the step before, all graphs go.
+    `room` graphs are kept: where there is one too many the least recently used one goes. When the cache has another
+    address than at the step before, all graphs go.
     """
     graphs, address, found = {}, None, []  # key -> number, the least recently used first
     for number, step in enumerate(steps):
@@ -49,7 +49,7 @@ def swap(mine: Function) -> Iterator[None]:
         asked, taken = self.__dict__.setdefault("_lookups", ([], {}))
         asked.append({
             "rows": key.rows, "columns": key.columns, "address": hash(self._current_addresses()), "read": key.longest,
-            "longest": key.longest, "fresh": key.fresh, "sampler": key.sampler.__name__, "temperature": 1.0,
+            "length": key.longest, "fresh": key.fresh, "sampler": key.sampler.__name__, "temperature": 1.0,
         })  # fmt: skip
         number = mine([dict(step) for step in asked], engine.KEPT)[-1]
         if number == len(asked) - 1:
@@ -62,7 +62,7 @@ def swap(mine: Function) -> Iterator[None]:
         yield
 
 
-NAMES = ("rows", "columns", "address", "read", "longest", "fresh", "sampler", "temperature")
+NAMES = ("rows", "columns", "address", "read", "length", "fresh", "sampler", "temperature")
 
 
 def _step(*values: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _step(*values: Any) -> dict[str, Any]:
 
 def _example() -> Call:
     first, second = _step(4, 1, 4096, 128, 77, False, "greedy", 0.0), _step(2, 1, 4096, 128, 78, False, "greedy", 0.0)
-    return call([first, second, dict(first, longest=79)], 8)
+    return call([first, second, dict(first, length=79)], 8)
 
 
 EXERCISE = Spec(
@@ -114,9 +114,9 @@ def _of(case: Case, kinds: list[dict[str, Any]], steps: int) -> list[dict[str, A
     """Steps of a few kinds in random order, decode of one row but where a kind says so; what tensors hold differs."""
     plain = _step(1, 1, 4096, 128, 0, False, "greedy", 0.0)
     order = case.ints("order", 0, len(kinds) - 1, steps).tolist()
-    longest = case.ints("longest", 1, 128, steps).tolist()
+    length = case.ints("length", 1, 128, steps).tolist()
     return [
-        plain | kinds[kind] | {"longest": longest[n], "temperature": [0.0, 0.7, 1.0][longest[n] % 3]}
+        plain | kinds[kind] | {"length": length[n], "temperature": [0.0, 0.7, 1.0][length[n] % 3]}
         for n, kind in enumerate(order)
     ]
 

@@ -65,7 +65,7 @@ WRONG = (
         "mstar-project/mstar#199, mended the expensive way",
     ),
     Wrong.patch(
-        "longest-in-the-key", "Another length needs another graph.", 'step["read"]', 'step["longest"]',
+        "length-in-the-key", "Another length needs another graph.", 'step["read"]', 'step["length"]',
         "flash-attention#911 among others: one recording, or one compilation, for every length",
     ),
     Wrong.patch(
@@ -118,7 +118,7 @@ def with_times(steps: Steps, room: int) -> list[int]:
     graphs: dict[tuple[Any, ...], list[int]] = {}
     found = []
     for now, step in enumerate(steps):
-        key = tuple(value for name, value in sorted(step.items()) if name not in ("address", "longest", "temperature"))
+        key = tuple(value for name, value in sorted(step.items()) if name not in ("address", "length", "temperature"))
         if now > 0 and step["address"] != steps[now - 1]["address"]:
             graphs.clear()
         entry = graphs.setdefault(key, [now, now])
@@ -162,12 +162,12 @@ EQUIVALENT = {
 def captures(steps: list[tuple[Any, ...]], room: int) -> list[tuple[int, int]]:
     """The steps at which a graph is captured, and how many steps replay it: pairs (number, uses), in order.
 
-    A step is a tuple: rows and columns of its ids, the address of its cache's tensors, how much of a context it reads,
-    how long the longest one is, whether contexts begin with it, its sampler ("greedy" or "sampled"), and its
-    temperature. Shapes, what is read, the beginning and the sampler are Python values in the recorded code; the longest
+    A step is a tuple: rows and columns of its ids, its cache's address, how much of a context it reads, how long the
+    longest context is, whether contexts begin with it, its sampler ("greedy" or "sampled"), and its temperature.
+    Shapes, what is read, the beginning and the sampler are Python values in the recorded code; the longest context's
     length and the temperature are tensors. A graph is replayed wherever it does what the step would; else the step is
     captured, kept, and is its first use. At most `room` graphs are kept: where there is one too many the least recently
-    used one goes. When the cache's tensors have another address than at the step before, all graphs go.
+    used one goes. When the cache has another address than at the step before, all graphs go.
     """
     graphs: dict[tuple[Any, ...], int] = {}
     uses: dict[int, int] = {}
@@ -183,7 +183,7 @@ def captures(steps: list[tuple[Any, ...]], room: int) -> list[tuple[int, int]]:
     return sorted(uses.items())
 
 
-_NAMES = ("rows", "columns", "address", "read", "longest", "fresh", "sampler", "temperature")
+_NAMES = ("rows", "columns", "address", "read", "length", "fresh", "sampler", "temperature")
 
 
 def _back(steps: list[tuple[Any, ...]], room: int) -> tuple[Any, ...]:

@@ -86,8 +86,8 @@ EXERCISE = Spec(
 
 def any_maximum(case: Case) -> Call:
     """The ladder ends in the maximum, whatever that is, and steps widen with it."""
-    maximum = case.size("maximum", 0, 15) + case.choice("from", (0, 0, 16, 40, 100, 500))
-    return call(maximum, [maximum] if maximum else [1])
+    maximum = case.size("maximum", 1, 15) + case.choice("from", (0, 0, 16, 40, 100, 500))
+    return call(maximum, [maximum])
 
 
 def rungs(case: Case) -> Call:
@@ -97,4 +97,9 @@ def rungs(case: Case) -> Call:
     return call(maximum, [*batches, maximum, maximum + case.size("beyond", 1, 3)])
 
 
-CHECKS = (Check(any_maximum, 8), Check(rungs, 4))
+def no_rows(case: Case) -> Call:
+    """With a maximum of 0 there is no size, and every batch runs without a graph."""
+    return call(0, case.ints("batches", 1, 20, case.size("count", 1, 4)).tolist())
+
+
+CHECKS = (Check(any_maximum, 8), Check(rungs, 4), Check(no_rows, 2))

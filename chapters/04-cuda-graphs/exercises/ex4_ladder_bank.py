@@ -54,6 +54,10 @@ WRONG = (
         "range(1, maximum + 1)", "an author's own slip: one graph captured twice",
     ),
     Wrong.patch(
+        "nought-is-a-rung", "The maximum is always the last size.", LAST, "    sizes.append(maximum)\n",
+        "a reader's answer, which passed all checks that there were: graphs of no rows where graphs are off",
+    ),
+    Wrong.patch(
         "always-eight", "Sizes go on in steps of 8.", "max(8, 2 ** n.bit_length() // 8)", "8",
         "vllm-project/vllm, its list of sizes up to 256: 32 of them there, 64 at 512",
     ),

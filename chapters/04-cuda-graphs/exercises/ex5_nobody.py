@@ -27,8 +27,8 @@ def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_s
     one of nobody, which is in the step since the graph has more rows than there are requests; its position may be any
     number, and its table that of a request that has left. tables (B, width) int64: the blocks of each row, in the order
     of its text. The row's token is written to its slot: slot s is place s % block_size of block s // block_size. Then
-    the first tokens of its table's blocks are read, so many as are said here, and divided by their number. Block `null`
-    belongs to nobody, may be written by anybody, and holds finite numbers. Recorded once, this runs in every replay.
+    as many tokens of its table's blocks as you return are read, from the first, and averaged. Block `null` belongs to
+    nobody, may be written by anybody, and holds finite numbers. Recorded once, this runs in every replay.
     """
     nobody = live == 0
     tables = tables.masked_fill(nobody[:, None], null)

@@ -30,7 +30,7 @@ def capture(
 
     step: one decode step, no arguments. It reads state and the cache, and writes into both. state (3, N) int64: token,
     position and live of each row; a row whose live is 0 is nobody's: it writes its key and value where nobody looks.
-    warm(step): runs it some times, so that kernels are compiled and workspaces are there. record(step): gives the
+    warm(step): runs it a few times, so that kernels are compiled and workspaces are there. record(step): gives the
     recording, and executes nothing; it fails where the step was not warmed. Whatever either raises goes on to the
     caller; then, too, state and cache are as they were found, in the memory where they were found.
     """

@@ -60,7 +60,7 @@ WRONG = (
         "mstar-project/mstar#55: warmed elsewhere, and the workspace came within the capture",
     ),
     Wrong.patch(
-        "rebound", "state = saved puts back what was saved.", "state.copy_(saved)", "state = saved",
+        "rebound", "What was saved is put back.", "state.copy_(saved)", "state = saved",
         "pytorch/pytorch#114844: a name bound anew is seen by nobody else",
     ),
     Wrong.patch(

@@ -11,9 +11,9 @@ from nanoinfer.course.chapters import run_file
 from nanoinfer.course.exercise import Check, Spec
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
-RIGHT = (
-    "engine", "one-graph-fits-all", "ladder-of-all", "blocks-from-below", "zeroes-what-is-freed", "on-the-host",
-    "one-scale", "sets-up", "count-moves",
+OTHERS = (
+    "one-graph-fits-all", "ladder-of-all", "blocks-from-below", "zeroes-what-is-freed", "on-the-host", "one-scale",
+    "sets-up", "count-moves",
 )  # fmt: skip
 
 
@@ -23,7 +23,8 @@ def check_engine(make: Callable[..., Any]) -> None:
     make(): a new engine, which replays graphs. make(graphs=False): the same one, with every step called from Python; it
     is always right. fill=: what the cache holds before anybody has written to it, 0.0 unless given. An engine has
     six rows at most, and captures a graph where it meets a shape for the first time. A step writes a letter a row: the
-    one that followed, in the row's own text, where its newest letter stood last; noise comes on top where it is hot.
+    one that followed where its newest letter stood the time before, in the row's own text with a space put before it;
+    noise comes on top where it is hot.
     engine.admit(text, temperature=0.0, seed=0): a new row, the last one; a text has two letters at least, of those in
     " abcdefghijklmnopqrstuvwxyz.,'!?", and grows to 31 at most. engine.release(row): the last row moves into its place.
     engine.reset(): all rows end, and the cache is empty. engine.step() -> letters (n,) int64, one for each row, the
@@ -57,8 +58,9 @@ EXERCISE = Spec(
     reference=check_engine,
     task=(
         "Write the test that an engine with graphs must pass. It is marked both ways: right engines must pass it, and\n"
-        'liars, which have one mistake each, must fail it. Names are those of the page "Graphs that lied": `marked`\n'
-        'in the chapter\'s scenes.py. The engines recite: a text that has begun with "wolf " goes on "wolf wolf".'
+        'liars, which have one mistake each, must fail it. Their names stand in the headings of the page "Graphs that\n'
+        'lied", those of right engines in its section 25; `marked` in scenes.py of the chapter tries them. The\n'
+        'engines recite: a text that has begun with "wolf " goes on "wolf wolf".'
     ),
     invariants=(
         "a lie has the right shape, no error, and takes no longer",
@@ -76,8 +78,8 @@ EXERCISE = Spec(
         "letter of the first text to the last one of a second conversation.",
         "Place: most liars escape since nothing changes between capture and replay. How many rows there are, how\n"
         "long they are, who had their blocks before, seed and temperature, a reset in between: let each one change\n"
-        "after a graph was captured and before it is used again. A text of one word is recited from its first letter\n"
-        "on, so that all of it is read. And do not read results at once.",
+        "after a graph was captured and before it is used again. A long text of one word, not yet repeated, needs its\n"
+        "first letters and its last. And do not read results at once.",
         "Pseudocode:\n"
         "  the same day for both engines, with a cache full of what no number should touch:\n"
         "      twice, the second time with other parameters, and with what was captured the first time:\n"
@@ -91,7 +93,7 @@ EXERCISE = Spec(
 
 def right_engines(case: Case) -> Call:
     """Engines pass that are right, though they capture, store or hand out otherwise."""
-    return call([case.choice("right", RIGHT)])
+    return call(["engine", case.choice("right", OTHERS)])
 
 
 def noise(case: Case) -> Call:
