@@ -79,17 +79,22 @@ def in_words(cases: int, seconds: float, unknown: int) -> str:
     return f"{cases} cases left, about {seconds:.0f} s{rest}"
 
 
-def earlier(device: str, models: Sequence[str], folder: Path) -> tuple[str, tuple[Result, ...]]:
-    """Results of an earlier file of the same device and models, as a guide; nothing where there is none."""
+def earlier(device: str, preset: Preset, folder: Path) -> tuple[str, tuple[Result, ...]]:
+    """Results of an earlier file of the same device and models, as a guide; nothing where there is none.
+
+    Of several files it is the one with most of the preset's own cases, and among equals the one with most results.
+    """
     best: tuple[str, tuple[Result, ...]] = ("", ())
+    cases, most = set(preset.cases()), (0, 0)
     for path in sorted(folder.glob("*.json")):
         try:
             report = Report.load(path)
         except ValueError:
             continue
-        results = tuple(r for r in report.results if r.case.model in models)
-        if report.machine.device == device and len(results) > len(best[1]):
-            best = (path.name, results)
+        results = tuple(r for r in report.results if r.case.model in preset.models)
+        fit = sum(r.case in cases for r in results), len(results)
+        if report.machine.device == device and fit > most:
+            best, most = (path.name, results), fit
     return best
 
 

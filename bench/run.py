@@ -49,7 +49,7 @@ class Benchmark:
         self.dtype = choose_dtype(preset.dtype, self.device)
         self.clocks = ClockLog(self.device)
         self.triton = TritonLog()
-        self._guide = earlier(describe(self.device).device, preset.models, Path(__file__).parent / "results")
+        self._guide = earlier(describe(self.device).device, preset, Path(__file__).parent / "results")
         self._report = self._resume()
 
     @property

@@ -45,7 +45,7 @@ class RequestMaker:
         if len(ids) == 0:
             raise ValueError(f"{name} must have at least one token, but is empty")
         if len(ids) >= self.max_len:
-            raise ValueError(f"{name} has {len(ids)} tokens: no room for a new one in a context of {self.max_len}")
+            raise ValueError(f"{name} has {len(ids)} tokens and no room for a new one: the context is {self.max_len}")
         for token in ids:
             if type(token) is not int or not 0 <= token < self.vocab_size:
                 raise ValueError(f"{name} must hold token ids from 0 to {self.vocab_size - 1}, not {token!r}")

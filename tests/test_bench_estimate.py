@@ -64,10 +64,21 @@ def test_an_earlier_file_of_the_same_device_is_a_guide(tmp_path: Path) -> None:
     saved(ladder(), tmp_path / "a.json")
     saved(report(result("dense", 1, 0.1), device="Mine"), tmp_path / "b.json")
     (tmp_path / "c.json").write_text("{}")
-    assert earlier("Test GPU", ["random:gpt2"], tmp_path) == ("a.json", ladder().results)
-    assert earlier("Mine", ["random:gpt2"], tmp_path)[0] == "b.json"
-    assert earlier("Mine", ["small"], tmp_path) == ("", ())
-    assert earlier("Another", ["random:gpt2"], tmp_path) == ("", ())
+    gpu = PRESETS["gpu"]
+    assert earlier("Test GPU", gpu, tmp_path) == ("a.json", ladder().results)
+    assert earlier("Mine", gpu, tmp_path)[0] == "b.json"
+    assert earlier("Mine", gpu.changed(models=("small",)), tmp_path) == ("", ())
+    assert earlier("Another", gpu, tmp_path) == ("", ())
+
+
+def test_the_preset_s_own_file_is_the_best_guide(tmp_path: Path) -> None:
+    """However many results another file has, and whatever it is called."""
+    own = PRESETS["ratios"]
+    few = [result(c.engine, c.batch, 1.0).model_copy(update={"case": c}) for c in own.cases()[:2]]
+    saved(report(*few), tmp_path / "z.json")
+    saved(ladder(), tmp_path / "a.json")
+    assert len(ladder().results) > len(few)
+    assert earlier("Test GPU", own, tmp_path)[0] == "z.json"
 
 
 def test_batches_that_fit() -> None:
@@ -85,6 +96,6 @@ def test_batches_that_fit() -> None:
 
 def test_the_gpu_preset_takes_about_four_minutes_where_the_book_was_measured() -> None:
     preset = PRESETS["gpu"]
-    name, known = earlier("NVIDIA H200", preset.models, Path(__file__).parents[1] / "bench" / "results")
+    name, known = earlier("NVIDIA H200", preset, Path(__file__).parents[1] / "bench" / "results")
     assert name
     assert plan(preset, (), known)[1] < 250
