@@ -154,7 +154,8 @@ def pick(engine: str, events: list[Any], unprofiled_us: float) -> StepTimeline:
     # The mark appears on the GPU's side too, as a note that stretches over its kernels.
     marks = [e.time_range for e in events if e.name == MARK and e.device_type == DeviceType.CPU]
     ends = sorted(e.time_range.end for e in events if e.name.startswith("Memcpy DtoH"))
-    copied = [end for end in ends if end <= max(mark.end for mark in marks)]
+    host_ends = max(mark.end for mark in marks)
+    copied = [end for end in ends if end <= host_ends]
     steps = list(itertools.pairwise(copied)) or [(mark.start, mark.end) for mark in marks]
     begin, end = sorted(steps, key=lambda step: step[1] - step[0])[len(steps) // 2]
     host, kernels = [], []

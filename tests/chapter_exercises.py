@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nanoinfer.course import bank, chapters, measuring, quizzing, sources, stubs
+from nanoinfer.course import bank, chapters, measuring, quizzing, sources, strength, stubs
 from nanoinfer.course.cases import Case
 from nanoinfer.course.chapters import Chapter
 from nanoinfer.course.checking import check_exercise
@@ -49,6 +49,14 @@ def hints_would_give_away(id: str, hint: str) -> None:
     """The measure of hints notices this one."""
     runs = set(runs_of(code_words(sources.function_source(chapters.exercise(id).function))))
     assert runs & set(runs_of(WORD.findall(hint)))
+
+
+def strength_is_as_stored(exercise: Exercise, stored: dict[str, Any]) -> None:
+    """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the chapter's file says."""
+    result = strength.measure(exercise)
+    assert result.problems == []
+    (own,) = (one for one in stored["exercises"] if one["id"] == exercise.id)
+    assert json.loads(json.dumps(result.to_json())) == own
 
 
 def figures_are_sums(stored: dict[str, Any], exercises: Sequence[Exercise]) -> None:
@@ -125,6 +133,14 @@ def section_exists(chapter: Chapter, exercise: Exercise) -> None:
 
 
 def quiz_is_as_jupyterquiz_reads_it(chapter: Chapter) -> None:
+    wrong_options_are_wrong_answers(chapter)
+    rights = [question.right for question in quizzing.questions(chapter)]
+    assert len(set(rights)) == 4
+    assert len(rights) >= 8
+
+
+def wrong_options_are_wrong_answers(chapter: Chapter) -> None:
+    """One option of a question is right, each has its feedback, and a wrong one names a wrong answer of the bank."""
     for question in json.loads(bank.quiz(chapter.number).read_text(encoding="utf-8")):
         assert question["type"] == "multiple_choice"
         assert sum(answer["correct"] for answer in question["answers"]) == 1
@@ -134,6 +150,3 @@ def quiz_is_as_jupyterquiz_reads_it(chapter: Chapter) -> None:
             if not answer["correct"]:  # a wrong option is a real wrong answer
                 id, name = answer["mistake"].split(" ")
                 assert name in bank.names(id)
-    rights = [question.right for question in quizzing.questions(chapter)]
-    assert len(set(rights)) == 4
-    assert len(rights) >= 8

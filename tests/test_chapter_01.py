@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import ModelConfig
-from nanoinfer.course import bank, chapters, measuring, predicting, quizzing, sources, strength, stubs
+from nanoinfer.course import bank, chapters, measuring, predicting, quizzing, sources, stubs
 from nanoinfer.course.cases import Case
 from nanoinfer.course.exercise import Exercise
 from nanoinfer.course.mistakes import Tells
@@ -26,6 +26,12 @@ from nanoinfer.course.swapping import has_place, swapped
 from nanoinfer.model import GPT2, Step
 from nanoinfer.naive import FullContext
 from nanoinfer.weights import random_model
+from tests.chapter_exercises import (
+    enough_of_each_kind,
+    figures_are_sums,
+    strength_is_as_stored,
+    wrong_options_are_wrong_answers,
+)
 from tests.conftest import SMALL, STD, prompts_of
 
 CHAPTER = chapters.chapter(1)
@@ -38,32 +44,16 @@ each = pytest.mark.parametrize("exercise", EXERCISES, ids=IDS)
 @each
 def test_strength_is_as_stored(exercise: Exercise) -> None:
     """Stub, reference, variants, wrong answers and mutants, run as learners' files; nothing but what the file says."""
-    result = strength.measure(exercise)
-    assert result.problems == []
-    (stored,) = (one for one in STORED["exercises"] if one["id"] == exercise.id)
-    assert json.loads(json.dumps(result.to_json())) == stored
+    strength_is_as_stored(exercise, STORED)
 
 
 def test_the_three_figures_are_the_sums() -> None:
-    for name, verb in measuring.FIGURES.items():
-        for key in (verb, "of"):
-            assert STORED[name][key] == sum(one[name][key] for one in STORED["exercises"])
-        assert STORED[name][verb] == STORED[name]["of"]  # all, as demanded
-    assert [one["id"] for one in STORED["exercises"]] == IDS
+    figures_are_sums(STORED, EXERCISES)
 
 
 @each
 def test_there_are_enough_of_each_kind(exercise: Exercise) -> None:
-    assert len(exercise.real_wrong) >= 5
-    assert len(exercise.right) >= 3
-    assert len({wrong.name for wrong in exercise.wrong}) == len(exercise.wrong)
-    for wrong in exercise.wrong:
-        assert wrong.origin.strip()
-        assert wrong.says.endswith("."), wrong.name
-        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", wrong.name)
-    for check in exercise.checks:
-        assert check.says.endswith(".")
-    assert all(reason for reason in exercise.equivalent.values())
+    enough_of_each_kind(exercise)
 
 
 def test_there_is_a_lesson() -> None:
@@ -183,16 +173,7 @@ def test_editions_are_named_in_no_text() -> None:
 
 
 def test_the_quiz_is_as_jupyterquiz_reads_it() -> None:
-    data = json.loads(bank.quiz(1).read_text(encoding="utf-8"))
-    for question in data:
-        assert question["type"] == "multiple_choice"
-        assert sum(answer["correct"] for answer in question["answers"]) == 1
-        for answer in question["answers"]:
-            assert answer["answer"]
-            assert answer["feedback"]
-            if not answer["correct"]:  # a wrong option is a real wrong answer
-                id, name = answer["mistake"].split(" ")
-                assert name in bank.names(id)
+    wrong_options_are_wrong_answers(CHAPTER)
     rights = [question.right for question in quizzing.questions(CHAPTER)]
     assert len(set(rights)) > 1
 

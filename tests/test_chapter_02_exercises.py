@@ -13,7 +13,7 @@ import torch
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import ModelConfig
-from nanoinfer.course import chapters, measuring, predicting, quizzing, sources, strength, stubs
+from nanoinfer.course import chapters, measuring, predicting, quizzing, sources, stubs
 from nanoinfer.course.cases import Case
 from nanoinfer.course.checking import check_exercise
 from nanoinfer.course.exercise import Exercise
@@ -26,7 +26,12 @@ from nanoinfer.model import GPT2
 from nanoinfer.proof import prove_tokens
 from nanoinfer.weights import random_model
 
-from .chapter_exercises import figures_are_sums, hints_keep_the_solution, hints_would_give_away
+from .chapter_exercises import (
+    figures_are_sums,
+    hints_keep_the_solution,
+    hints_would_give_away,
+    strength_is_as_stored,
+)
 from .conftest import STD, prompts_of
 
 CHAPTER = chapters.chapter(2)
@@ -58,10 +63,7 @@ class TestStrength:
     @each
     def test_is_as_stored(self, exercise: Exercise) -> None:
         """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the file says."""
-        result = strength.measure(exercise)
-        assert result.problems == []
-        (stored,) = (one for one in STORED["exercises"] if one["id"] == exercise.id)
-        assert json.loads(json.dumps(result.to_json())) == stored
+        strength_is_as_stored(exercise, STORED)
 
     def test_the_three_figures_are_the_sums(self) -> None:
         figures_are_sums(STORED, EXERCISES)

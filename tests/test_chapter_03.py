@@ -16,7 +16,7 @@ import torch
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import ModelConfig
-from nanoinfer.course import bank, chapters, measuring, predicting, sources, strength, stubs
+from nanoinfer.course import bank, chapters, measuring, predicting, sources, stubs
 from nanoinfer.course.cases import Case
 from nanoinfer.course.exercise import Exercise
 from nanoinfer.course.outcomes import Returned, local
@@ -38,6 +38,7 @@ from .chapter_exercises import (
     quiz_is_as_jupyterquiz_reads_it,
     reference_passes_on_a_gpu,
     section_exists,
+    strength_is_as_stored,
 )
 from .conftest import STD, prompts_of
 
@@ -73,10 +74,7 @@ class TestStrength:
         """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the file says."""
         if exercise.spec.kernel is not None and not has_triton():
             pytest.skip("there are no wheels of Triton here")
-        result = strength.measure(exercise)
-        assert result.problems == []
-        (stored,) = (one for one in STORED["exercises"] if one["id"] == exercise.id)
-        assert json.loads(json.dumps(result.to_json())) == stored
+        strength_is_as_stored(exercise, STORED)
 
     def test_the_three_figures_are_the_sums(self) -> None:
         figures_are_sums(STORED, EXERCISES)

@@ -14,7 +14,7 @@ import torch
 
 from nanoinfer import LLM
 from nanoinfer.config import ModelConfig
-from nanoinfer.course import bank, chapters, measuring, predicting, sources, strength, stubs
+from nanoinfer.course import bank, chapters, measuring, predicting, sources, stubs
 from nanoinfer.course.cases import Case
 from nanoinfer.course.checking import check_exercise
 from nanoinfer.course.exercise import Check, Exercise
@@ -38,6 +38,7 @@ from .chapter_exercises import (
     quiz_is_as_jupyterquiz_reads_it,
     reference_passes_on_a_gpu,
     section_exists,
+    strength_is_as_stored,
 )
 from .conftest import STD, prompts_of
 from .graphed import graph_llm, greedy_rows
@@ -81,10 +82,7 @@ class TestStrength:
     @each
     def test_is_as_stored(self, exercise: Exercise) -> None:
         """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the file says."""
-        result = strength.measure(exercise)
-        assert result.problems == []
-        (stored,) = (one for one in STORED["exercises"] if one["id"] == exercise.id)
-        assert json.loads(json.dumps(result.to_json())) == stored
+        strength_is_as_stored(exercise, STORED)
 
     def test_the_three_figures_are_the_sums(self) -> None:
         figures_are_sums(STORED, EXERCISES)
