@@ -101,7 +101,7 @@ PRESETS = {
             "laptop", ("small",), (1, 2, 4, 8), prompt_tokens=(32,), new_tokens=32,
             engines=(*ENGINES, "transformers"), repeats=7, case_budget_s=6,
         ),
-        Preset("cpu", ("random:gpt2",), (1, 8), prompt_tokens=(32,), new_tokens=64, case_budget_s=60),
+        Preset("cpu", ("random:gpt2",), (1, 8), prompt_tokens=(32,), new_tokens=32, case_budget_s=60),
         Preset(
             "colab", ("random:gpt2",), _POWERS[:8], prompt_tokens=(1,), new_tokens=256, timed_s=12,
             other_batches=_FEW[:3], case_budget_s=12, engines=_ALL,
@@ -132,8 +132,8 @@ PRESETS = {
             case_budget_s=10,
         ),
         Preset(
-            "xl", ("random:gpt2-xl",), (1, 8, 64), prompt_tokens=(128,), new_tokens=64, timed_s=2.5,
-            uncached_tokens=32, case_budget_s=10, engines=_ALL,
+            "xl", ("random:gpt2-xl",), (1, 8, 64, 256), prompt_tokens=(128,), new_tokens=64, timed_s=2.5,
+            uncached_tokens=32, case_budget_s=15, engines=_ALL,
         ),
         # Our own step under torch.compile, beside the graphs captured by hand.
         Preset(

@@ -66,6 +66,13 @@ def test_start_writes_stubs_once(here: Path, capsys: pytest.CaptureFixture[str])
     assert "MIT No Attribution" in (here / "my-course" / "LICENSE").read_text()
 
 
+@pytest.mark.parametrize(("chapter", "first"), [("1", "1.1"), ("2", "2.1"), ("3", "3.2"), ("4", "4.2")])
+def test_start_names_the_exercise_that_the_text_comes_to_first(
+    here: Path, capsys: pytest.CaptureFixture[str], chapter: str, first: str
+) -> None:
+    assert f"nanoinfer course check {first}" in invoke(capsys, "start", chapter).out
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_the_folder_is_ignored_by_git(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     subprocess.run(["git", "init", "-q"], check=True)

@@ -51,13 +51,15 @@ app.command("oral")(releasing.oral)
 @app.command("start")
 def start(chapter: ChapterNumber, mine: Mine = HERE, plain: Plain = False) -> None:
     """Write the stubs of a chapter into your folder. What is there already stays as it is."""
+    from nanoinfer.course import chapters
+
     with _refusing():
         found, folder = lessons.opened(chapter, mine)
         written = folder.start(found)
     out = Lines(plain)
     for path, fresh in written:
         out.line(f"{'written' if fresh else 'kept   '}  {_shown(path)}")
-    first = folder.exercises(found)[0]
+    first = chapters.first(found, folder.exercises(found))
     out.line(f"Begin with {_shown(folder.file(found, first))}, then: nanoinfer course check {first.id}{_option(mine)}")
 
 

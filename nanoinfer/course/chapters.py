@@ -67,6 +67,12 @@ def exercises(of: Chapter) -> list[Exercise]:
     return [load(path, of.number) for path in exercise_files(of)]
 
 
+def first(of: Chapter, among: list[Exercise]) -> Exercise:
+    """The exercise to begin with: the one whose section stands first in the chapter's text, as the text is read."""
+    text = (of.folder / "README.md").read_text(encoding="utf-8")
+    return min(among, key=lambda one: text.index(f". {one.spec.section}\n"))
+
+
 def exercise_files(of: Chapter) -> list[Path]:
     """The exercises' own files, in order, without their banks."""
     named = {path: re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name) for path in of.exercises.glob("ex*.py")}
