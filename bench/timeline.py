@@ -25,7 +25,8 @@ from .machine import commit, describe
 from .records import SCHEMA_VERSION, Machine, Record
 
 WARM_UP = 8
-STEPS = 9  # the one of median length is written down
+STEPS = 15  # the one of median length is written down
+AHEAD = 8  # tokens more than are used: the host launches some steps ahead, and a step that ends a row does more
 MARK = "nanoinfer decode step"
 
 HostKind = Literal["operator", "launch", "wait"]
@@ -109,8 +110,7 @@ def _of_engine(model: GPT2, engine: str, batch: int, context: int) -> StepTimeli
     llm = LLM(model, engine=engine, max_batch=batch)
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(0, model.config.vocab_size, (batch, context), generator=generator).tolist()
-    # One more than is used: a step that ends a row does more than the others.
-    params = SamplingParams(temperature=0, max_tokens=1 + WARM_UP + STEPS + 1, ignore_eos=True)
+    params = SamplingParams(temperature=0, max_tokens=1 + WARM_UP + STEPS + AHEAD, ignore_eos=True)
 
     times: list[float] = []
     with_gpu = [ProfilerActivity.CUDA] if model.device.type == "cuda" else []
@@ -145,9 +145,9 @@ def _step(pieces: Any, batch: int) -> None:
 def pick(engine: str, events: list[Any], unprofiled_us: float) -> StepTimeline:
     """The step of median length, out of the profiler's events.
 
-    A step begins on a GPU where the copy of the last one's tokens has ended. The host may be some steps ahead by then,
-    and the last steps, in which it has none left to launch, are left out. Where nothing is copied, a step is what the
-    host did for one.
+    A step begins on a GPU where the copy of the last one's tokens has ended. The host may be some steps ahead by then:
+    those that end after its last one, while it launches nothing, are left out. Where nothing is copied, a step is what
+    the host did for one.
     """
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
 

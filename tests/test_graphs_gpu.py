@@ -252,19 +252,24 @@ def test_a_tensor_that_has_moved(small_model: GPT2, kind: Kind) -> None:
 
 
 def test_memory_of_graphs(model: GPT2) -> None:
-    """G34, G35: it is the driver's count that tells; torch's own has it as reserved, and not as allocated."""
-    llm = make(model, Kind("paged-graph", True), max_batch=16)
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    free, reserved = torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved()
-    llm.warm_up()
-    torch.cuda.synchronize()
-    taken = free - torch.cuda.mem_get_info()[0]
-    held = torch.cuda.memory_reserved() - reserved
-    print(f"{llm.stats.captures} graphs, {llm.stats.capture_s:.2f} s: {taken / 2**20:.1f} MiB by the driver's count, "
-          f"of which {held / 2**20:.1f} by torch's")  # fmt: skip
-    assert llm.stats.graph_bytes > 0
-    assert abs(taken - llm.stats.graph_bytes) < 2**25
+    """G34, G35: it is the driver's count that tells; torch's own has it as reserved, and not as allocated.
+
+    The driver counts for all processes. Where another one comes in between, the next try may be undisturbed.
+    """
+    for _ in range(3):
+        llm = make(model, Kind("paged-graph", True), max_batch=16)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        free, reserved = torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved()
+        llm.warm_up()
+        torch.cuda.synchronize()
+        taken = free - torch.cuda.mem_get_info()[0]
+        held = torch.cuda.memory_reserved() - reserved
+        print(f"{llm.stats.captures} graphs, {llm.stats.capture_s:.2f} s: {taken / 2**20:.1f} MiB by the driver's "
+              f"count, of which {held / 2**20:.1f} by torch's")  # fmt: skip
+        if llm.stats.graph_bytes > 0 and abs(taken - llm.stats.graph_bytes) < 2**25:
+            return
+    pytest.fail("three times the count of the graphs' bytes was not the driver's")
 
 
 @pytest.mark.parametrize("lag", [0, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -14,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from bench.examples import load, printed
 
@@ -301,11 +303,14 @@ class TestPage:
 class TestGraphs:
     @pytest.fixture(scope="class")
     def told(self, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-        """Every lie by a real graph, each in a process of its own."""
-        path = tmp_path_factory.mktemp("lies") / "lies.json"
-        command = [sys.executable, str(FOLDER), "--device", "cuda", "--json", str(path)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
-        print(done.stdout, done.stderr[-3000:], sep="\n")
+        """Every lie by a real graph, each in a process of its own; run once, also where pytest has several workers."""
+        folder = tmp_path_factory.getbasetemp()
+        path = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "lies.json"
+        with FileLock(path.with_suffix(".lock")):
+            if not path.is_file():
+                command = [sys.executable, str(FOLDER), "--device", "cuda", "--json", str(path)]
+                done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+                print(done.stdout, done.stderr[-3000:], sep="\n")
         return {one["name"]: one for one in json.loads(path.read_text(encoding="utf-8"))["told"]}
 
     @pytest.mark.parametrize("name", names("cuda"))
