@@ -299,20 +299,21 @@ class TestPage:
         assert any(re.fullmatch(r'\s+wrong  "w"', line) for line in printed(FOLDER / "shown.py", "real"))
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Every lie by a real graph, each in a process of its own; run once, also where pytest has several workers."""
+    folder = tmp_path_factory.getbasetemp()
+    path = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "lies.json"
+    with FileLock(path.with_suffix(".lock")):
+        if not path.is_file():
+            command = [sys.executable, str(FOLDER), "--device", "cuda", "--json", str(path)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+            print(done.stdout, done.stderr[-3000:], sep="\n")
+    return {one["name"]: one for one in json.loads(path.read_text(encoding="utf-8"))["told"]}
+
+
 @pytest.mark.gpu
 class TestGraphs:
-    @pytest.fixture(scope="class")
-    def told(self, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-        """Every lie by a real graph, each in a process of its own; run once, also where pytest has several workers."""
-        folder = tmp_path_factory.getbasetemp()
-        path = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "lies.json"
-        with FileLock(path.with_suffix(".lock")):
-            if not path.is_file():
-                command = [sys.executable, str(FOLDER), "--device", "cuda", "--json", str(path)]
-                done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
-                print(done.stdout, done.stderr[-3000:], sep="\n")
-        return {one["name"]: one for one in json.loads(path.read_text(encoding="utf-8"))["told"]}
-
     @pytest.mark.parametrize("name", names("cuda"))
     def test_lies(self, told: dict[str, Any], name: str) -> None:
         assert told[name]["sides"]["right"] == told[name]["sides"]["truth"], told[name]
