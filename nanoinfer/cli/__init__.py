@@ -7,7 +7,6 @@ said in one sentence on standard error; the exit code is 2 for what was asked, 1
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
@@ -61,8 +60,6 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; return its exit code. What goes wrong is said in one sentence on standard error."""
     prepare_streams()
-    # numpy is no dependency of ours, and torch says at its import that it is not there.
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     try:
         return _invoke(list(arguments) or ["--help"])
     except PipeClosed:
