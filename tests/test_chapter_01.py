@@ -29,6 +29,7 @@ from nanoinfer.weights import random_model
 from tests.chapter_exercises import (
     enough_of_each_kind,
     figures_are_sums,
+    section_exists,
     strength_is_as_stored,
     wrong_options_are_wrong_answers,
 )
@@ -136,8 +137,7 @@ def test_the_measure_of_hints_would_notice() -> None:
 
 @each
 def test_the_text_has_the_section_that_messages_name(exercise: Exercise) -> None:
-    text = (CHAPTER.folder / "README.md").read_text(encoding="utf-8")
-    assert re.search(rf"^#+ .*{re.escape(exercise.spec.section)}$", text, re.M)
+    section_exists(CHAPTER, exercise)
 
 
 @each

@@ -30,6 +30,7 @@ from .chapter_exercises import (
     figures_are_sums,
     hints_keep_the_solution,
     hints_would_give_away,
+    section_exists,
     strength_is_as_stored,
 )
 from .conftest import STD, prompts_of
@@ -230,10 +231,9 @@ class TestBank:
 
 
 class TestWhatStandsBesides:
-    def test_sections_to_read_exist(self) -> None:
-        text = (CHAPTER.folder / "README.md").read_text(encoding="utf-8")
-        headings = re.findall(r"^## \d+\. (.+)$", text, re.M)
-        assert {one.spec.section for one in EXERCISES} <= set(headings)
+    @each
+    def test_the_section_to_read_exists(self, exercise: Exercise) -> None:
+        section_exists(CHAPTER, exercise)
 
     def test_quiz_is_about_real_wrong_answers(self) -> None:
         names = {f"{one.id} {wrong.name}" for one in EXERCISES for wrong in one.wrong}

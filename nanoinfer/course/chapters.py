@@ -70,7 +70,8 @@ def exercises(of: Chapter) -> list[Exercise]:
 def first(of: Chapter, among: list[Exercise]) -> Exercise:
     """The exercise to begin with: the one whose section stands first in the chapter's text, as the text is read."""
     text = (of.folder / "README.md").read_text(encoding="utf-8")
-    return min(among, key=lambda one: text.index(f". {one.spec.section}\n"))
+    headings = re.findall(r"^## \d+\. (.+)$", text, re.M)
+    return min(among, key=lambda one: headings.index(one.spec.section))
 
 
 def exercise_files(of: Chapter) -> list[Path]:
