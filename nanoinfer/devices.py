@@ -1,16 +1,24 @@
-"""Which device and which dtype a model is put on. Chapter 1. `LLM` has checked the form of both names."""
+"""Which device and which dtype a model is put on, and how much memory is left there. Chapter 1.
+
+torch is imported by the functions that need it, so that `doctor` can ask for the rest where torch is broken.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from nanoinfer.host import free_host_memory
+if TYPE_CHECKING:
+    import torch
 
 
 def choose_device(name: str | None) -> torch.device:
     """The named device, or for None a CUDA GPU where there is one. ValueError where it is not to be had."""
+    import torch
+
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
@@ -24,6 +32,8 @@ def choose_device(name: str | None) -> torch.device:
 
 def why_no_cuda() -> str:
     """Why torch cannot reach a CUDA GPU here, as far as it can be told."""
+    import torch
+
     if torch.version.cuda is None:
         return "this torch was built without CUDA"
     return "torch finds no CUDA GPU, or no driver for one"
@@ -31,6 +41,8 @@ def why_no_cuda() -> str:
 
 def choose_dtype(name: str | torch.dtype | None, device: torch.device) -> torch.dtype:
     """The named dtype; for None float32 on a CPU, bfloat16 on a GPU that computes in it, else float16."""
+    import torch
+
     if name is None:
         if device.type == "cpu":
             return torch.float32
@@ -46,8 +58,26 @@ def has_triton() -> bool:
 
 def free_memory(device: torch.device) -> int | None:
     """Bytes that can still be allocated on `device`; None where the operating system does not say."""
+    import torch
+
     if device.type == "cpu":
         return free_host_memory()
     free, _ = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # held by torch, and not in use
     return free + unused
+
+
+def free_host_memory() -> int | None:
+    """Bytes that programs can still get: Linux's own estimate, less where a container has a limit; None if unknown."""
+    free = None
+    try:
+        rows = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        free = int(rows["MemAvailable"].split()[0]) * 1024
+    except (OSError, ValueError, KeyError):
+        if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", ()):
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # ValueError: "max", there is no limit
+        group = Path("/sys/fs/cgroup")
+        room = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
+        free = room if free is None else min(free, room)
+    return None if free is None else max(free, 0)

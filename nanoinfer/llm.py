@@ -22,9 +22,10 @@ from nanoinfer.requests import MAX_SEED, Completion, Piece, Request, SamplingPar
 if TYPE_CHECKING:
     import torch
 
-    from nanoinfer.engine import Engine, Row, Stats
-    from nanoinfer.model import GPT2
-    from nanoinfer.prompts import Prompt
+    from nanoinfer.engine.engine import Engine, Row
+    from nanoinfer.engine.stats import Stats
+    from nanoinfer.model.gpt2 import GPT2
+    from nanoinfer.text.prompts import Prompt
 
 # Each later one is proven against the one before it.
 ENGINES = ("naive", "dense", "paged", "dense-graph", "paged-graph")
@@ -108,13 +109,13 @@ class LLM:
 
         import torch  # here and not above: `import nanoinfer` and a refused argument cost no second
 
+        from nanoinfer.cache.make_cache import MemorySpec
         from nanoinfer.devices import choose_device, choose_dtype, has_triton
-        from nanoinfer.engine import Stats
-        from nanoinfer.memories import MemorySpec
-        from nanoinfer.model import GPT2
-        from nanoinfer.prompts import RequestMaker
-        from nanoinfer.tokenizer import gpt2_tokenizer
-        from nanoinfer.weights import load_model
+        from nanoinfer.engine.stats import Stats
+        from nanoinfer.model.gpt2 import GPT2
+        from nanoinfer.model.weights import load_model
+        from nanoinfer.text.prompts import RequestMaker
+        from nanoinfer.text.tokenizer import gpt2_tokenizer
 
         if isinstance(model, GPT2):
             if device is not None or dtype is not None:
@@ -174,7 +175,7 @@ class LLM:
         return self._stream(self._requests(prompts, params))
 
     def _stream(self, requests: list[Request]) -> Generator[Piece, None, None]:
-        from nanoinfer.tokenizer import TextStream
+        from nanoinfer.text.tokenizer import TextStream
 
         texts = [TextStream(self.tokenizer, request.params.stop) for request in requests]
         with closing(self._run(requests)) as steps:  # a stream that is closed ends its generation at once
@@ -189,7 +190,7 @@ class LLM:
 
     def forward_logits(self, token_ids: Any) -> torch.Tensor:
         """Logits (B, T, vocab_size), float32, of token ids (B, T), by one plain pass over the full context."""
-        from nanoinfer.naive import forward_logits
+        from nanoinfer.cache.naive import forward_logits
 
         self._check_open()
         tokens = self._torch.as_tensor(token_ids, dtype=self._torch.int64, device=self.model.device)
@@ -232,7 +233,7 @@ class LLM:
 
     def _engine(self, requests: list[Request]) -> Engine:
         """An engine as large as these requests ask for, or the one that was made for all."""
-        from nanoinfer.engine import Engine
+        from nanoinfer.engine.engine import Engine
 
         lengths = [len(request.prompt_token_ids) + request.limit for request in requests]
         if self._graphs is not None:
@@ -244,17 +245,17 @@ class LLM:
 
     def _graph_engine(self, max_graph_batch: int | None, fused: bool) -> Engine:
         """The engine that replays graphs, over a memory that stays where it is."""
-        from nanoinfer.engine import Engine
-        from nanoinfer.graphs import CudaRecorder, GraphRunner, affordable_rows
-        from nanoinfer.sampling import Samplers
+        from nanoinfer.engine.engine import Engine
+        from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, affordable_rows
+        from nanoinfer.engine.sampling import Samplers
 
         model, samplers, recorder = self.model, Samplers(), None
         max_rows = min(self.max_batch, affordable_rows(model) if max_graph_batch is None else max_graph_batch)
         if model.device.type == "cuda" and os.environ.get("NANOINFER_GRAPHS") != "0":
             recorder = CudaRecorder(model.device)
         if fused:
-            from nanoinfer import sampling_kernels
-            from nanoinfer.fused import FusedOps
+            from nanoinfer.kernels import sampling as sampling_kernels
+            from nanoinfer.kernels.fused import FusedOps
 
             model = copy(model)  # the same weights
             model.ops = FusedOps()

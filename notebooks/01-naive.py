@@ -24,14 +24,15 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 
+from nanocourse.exercises import answers as bank
+from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.config import ModelConfig
-from nanoinfer.course import bank
-from nanoinfer.course.notebook import quiz, results, show, source
-from nanoinfer.model import GPT2, Step
-from nanoinfer.naive import FullContext
-from nanoinfer.sampling import gumbel, random_bits, threshold
-from nanoinfer.weights import random_model
+from nanoinfer.cache.naive import FullContext
+from nanoinfer.engine.sampling import gumbel, random_bits, threshold
+from nanoinfer.model.batch import Step
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model
 
 _ = torch.set_grad_enabled(False)
 

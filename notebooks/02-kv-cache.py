@@ -25,17 +25,17 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 
+from nanocourse.exercises import answers as bank
+from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.config import PRESETS, ModelConfig
-from nanoinfer.course import bank
-from nanoinfer.course.notebook import quiz, results, show, source
-from nanoinfer.dense import DenseCache
-from nanoinfer.model import Step
-from nanoinfer.naive import Naive, forward_logits
-from nanoinfer.runner import decode_step
-from nanoinfer.sampling import greedy as choose_greedy
-from nanoinfer.state import BatchState
-from nanoinfer.weights import random_model
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.naive import Naive, forward_logits
+from nanoinfer.engine.sampling import greedy as choose_greedy
+from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import decode_step
+from nanoinfer.model.batch import Step
+from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.weights import random_model
 
 _ = torch.set_grad_enabled(False)
 

@@ -29,16 +29,18 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
+from nanocourse.exercises import answers as bank
+from nanocourse.exercises import chapters
+from nanocourse.exercises.chapters import run_file
+from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.config import ModelConfig
-from nanoinfer.course import bank, chapters
-from nanoinfer.course.chapters import run_file
-from nanoinfer.course.notebook import quiz, results, show, source
-from nanoinfer.model import Step
-from nanoinfer.naive import FullContext
-from nanoinfer.paged import BlockAllocator, PagedCache, choose_splits
-from nanoinfer.paged_twins import attend_pages, gather_pages, write_pages
-from nanoinfer.weights import random_model
+from nanoinfer.cache.blocks import BlockAllocator
+from nanoinfer.cache.naive import FullContext
+from nanoinfer.cache.paged import PagedCache, choose_splits
+from nanoinfer.kernels.paged_attention_torch import attend_pages, gather_pages, write_pages
+from nanoinfer.model.batch import Step
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.weights import random_model
 
 _ = torch.set_grad_enabled(False)
 

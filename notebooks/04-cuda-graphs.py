@@ -31,17 +31,18 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from nanoinfer import LLM, SamplingParams, stand_in
-from nanoinfer.config import ModelConfig
-from nanoinfer.course import bank
-from nanoinfer.course.notebook import quiz, results, show, source
-from nanoinfer.graphs import CudaRecorder, GraphRunner, ladder, pick
-from nanoinfer.model import Step
-from nanoinfer.paged import PagedCache
-from nanoinfer.runner import decode_step, prefill_step
-from nanoinfer.sampling import greedy
-from nanoinfer.state import BatchState
-from nanoinfer.weights import random_model
+from nanocourse.exercises import answers as bank
+from nanocourse.learner.notebook import quiz, results, show, source
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.engine import fake_graph as stand_in
+from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, ladder, pick
+from nanoinfer.engine.sampling import greedy
+from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import decode_step, prefill_step
+from nanoinfer.model.batch import Step
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.weights import random_model
 
 _ = torch.set_grad_enabled(False)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

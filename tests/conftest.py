@@ -10,9 +10,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach a network, by 
 
 import torch
 
-from nanoinfer.config import ModelConfig
-from nanoinfer.model import GPT2
-from nanoinfer.weights import random_model
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model
 
 pytest.register_assert_rewrite("tests.chapter_exercises", "tests.chapter_pages")  # they assert for several files
 

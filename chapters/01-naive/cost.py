@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.records import Report
-from bench.values import factor, seconds, size
-from nanoinfer.config import PRESETS, ModelConfig
+from nanobench.core.records import Report
+from nanobench.report.values import factor, seconds, size
+from nanoinfer.model.config import PRESETS, ModelConfig
 
 here = Path(__file__).parent
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from bench.examples import load
+from nanobook.text.examples import load
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.config import PRESETS
-from nanoinfer.proof import prove_tokens
+from nanoinfer.engine.sampling import gumbel, random_bits, scaled, threshold
+from nanoinfer.model.config import PRESETS
 from nanoinfer.requests import Completion, Metrics
-from nanoinfer.sampling import gumbel, random_bits, scaled, threshold
-from nanoinfer.tokenizer import gpt2_tokenizer
+from nanoinfer.text.tokenizer import gpt2_tokenizer
+from nanoinfer.verify import prove_tokens
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")

@@ -16,10 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.model import GPT2, Step, TorchOps
-from nanoinfer.naive import FullContext, forward_logits
-from nanoinfer.tokenizer import gpt2_tokenizer
-from nanoinfer.weights import load_model
+from nanoinfer.cache.naive import FullContext, forward_logits
+from nanoinfer.model.batch import Step
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.ops import TorchOps
+from nanoinfer.model.weights import load_model
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a", "The fox")
 PADDING = 0  # the id that fills row 1 up; which one it is makes no difference

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from bench.attention import AttentionReport, Backend, ReadLength
-from bench.values import factor, seconds, share, size
-from nanoinfer.config import PRESETS, ModelConfig
-from nanoinfer.dense import READ_MULTIPLE, DenseCache
+from nanobench.micro.attention import AttentionReport, Backend, ReadLength
+from nanobench.report.values import factor, seconds, share, size
+from nanoinfer.cache.dense import READ_MULTIPLE, DenseCache
+from nanoinfer.model.config import PRESETS, ModelConfig
 
 here = Path(__file__).parent
 RESULTS = here.parents[1] / "bench" / "results"

@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from bench.examples import load
-from bench.figures.style import WIDTH, Drawing, Theme
-from bench.values import size
-from nanoinfer.dense import DenseCache
-from nanoinfer.model import Step
+from nanobench.report.figures.style import WIDTH, Drawing, Theme
+from nanobench.report.values import size
+from nanobook.text.examples import load
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.model.batch import Step
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.examples import load
+from nanobook.text.examples import load
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.dense import DenseCache
+from nanoinfer.cache.dense import DenseCache
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.examples import load
+from nanobook.text.examples import load
+from nanocourse.exercises import answers as bank
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.course import bank
-from nanoinfer.dense import DenseCache
-from nanoinfer.model import Step
-from nanoinfer.naive import FullContext
-from nanoinfer.tokenizer import gpt2_tokenizer
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.naive import FullContext
+from nanoinfer.model.batch import Step
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
 one = load(here.parent / "01-naive" / "running.py")

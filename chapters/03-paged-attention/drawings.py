@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from bench.examples import load
-from bench.figures.style import WIDTH, Drawing, Theme
+from nanobench.report.figures.style import WIDTH, Drawing, Theme
+from nanobook.text.examples import load
 
 run = load(Path(__file__).parent / "running.py")
 ROOM = 1024  # slots of a row in the dense cache

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from bench.examples import load
-from bench.values import size
-from nanoinfer.config import PRESETS
-from nanoinfer.course import bank
-from nanoinfer.dense import DenseCache
-from nanoinfer.paged import PagedCache, choose_splits
-from nanoinfer.tokenizer import gpt2_tokenizer
+from nanobench.report.values import size
+from nanobook.text.examples import load
+from nanocourse.exercises import answers as bank
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.paged import PagedCache, choose_splits
+from nanoinfer.model.config import PRESETS
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.kernels import KernelReport, KernelTime
-from bench.recompiles import RecompileReport
-from bench.values import factor, seconds, share, size
-from bench.waste import Held, WasteReport
+from nanobench.micro.kv_usage import Held, WasteReport
+from nanobench.micro.paged_kernel import KernelReport, KernelTime
+from nanobench.micro.recompiles import RecompileReport
+from nanobench.report.values import factor, seconds, share, size
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 HEADS, HEAD_SIZE, BYTES = 12, 64, 2  # gpt2's, bfloat16

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanocourse.exercises import answers as bank
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.course import bank
-from nanoinfer.engine import Engine, Row
-from nanoinfer.model import GPT2, Step
-from nanoinfer.paged import PagedCache
-from nanoinfer.tokenizer import gpt2_tokenizer
-from nanoinfer.weights import load_model
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.engine.engine import Engine, Row
+from nanoinfer.model.batch import Step
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import load_model
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")
 BLOCK, BLOCKS, STEPS = 4, 16, 6  # tokens of a block; blocks of the pool; decode steps that have been made

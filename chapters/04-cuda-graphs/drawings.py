@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from bench.examples import load
-from bench.figures.style import WIDTH, Drawing, Theme
+from nanobench.report.figures.style import WIDTH, Drawing, Theme
+from nanobook.text.examples import load
 from nanoinfer.llm import LAG
 
 example = load(Path(__file__).parent / "example.py")

@@ -13,13 +13,13 @@ from unittest.mock import patch
 
 import torch
 
-from bench.examples import load
-from bench.graphs import padded_share
+from nanobench.micro.graphs import padded_share
+from nanobook.text.examples import load
+from nanocourse.exercises.chapters import run_file
 from nanoinfer import SamplingParams
-from nanoinfer.course.chapters import run_file
-from nanoinfer.graphs import PREFILL_TOKENS, Key, ladder
-from nanoinfer.stand_in import CaptureRefused, record
-from nanoinfer.tokenizer import gpt2_tokenizer
+from nanoinfer.engine.fake_graph import CaptureRefused, record
+from nanoinfer.engine.graphs import PREFILL_TOKENS, Key, ladder
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")

@@ -11,15 +11,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.causes import NONE, Cause, causes
-from bench.figures.steps import busy
-from bench.graphs import Drain, GraphsReport, Ladder, Prefill
-from bench.recompiles import RecompileReport
-from bench.records import Report
-from bench.sampling import SamplingReport
-from bench.timeline import StepTimeline, Timeline
-from bench.values import factor, seconds, share, size
-from nanoinfer.config import PRESETS
+from nanobench.core.records import Report
+from nanobench.micro.graphs import Drain, GraphsReport, Ladder, Prefill
+from nanobench.micro.recompiles import RecompileReport
+from nanobench.micro.sampling import SamplingReport
+from nanobench.micro.step_breakdown import NONE, Cause, causes
+from nanobench.micro.timeline import StepTimeline, Timeline
+from nanobench.report.figures.timeline import busy
+from nanobench.report.values import factor, seconds, share, size
+from nanoinfer.model.config import PRESETS
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 GPT2, BYTES = PRESETS["gpt2"], 2  # bfloat16

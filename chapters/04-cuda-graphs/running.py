@@ -17,15 +17,17 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from nanoinfer import LLM, SamplingParams, graphs
-from nanoinfer.graphs import GraphRunner, Key, Replayable
-from nanoinfer.model import GPT2, Memory, Step
-from nanoinfer.paged import PagedCache
-from nanoinfer.sampling import Sampler, Samplers, sample
-from nanoinfer.stand_in import StandInGraph, escaping, record
-from nanoinfer.state import BatchState
-from nanoinfer.tokenizer import gpt2_tokenizer
-from nanoinfer.weights import load_model
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.engine import graphs
+from nanoinfer.engine.fake_graph import StandInGraph, escaping, record
+from nanoinfer.engine.graphs import GraphRunner, Key, Replayable
+from nanoinfer.engine.sampling import Sampler, Samplers, sample
+from nanoinfer.engine.state import BatchState
+from nanoinfer.model.batch import Step
+from nanoinfer.model.gpt2 import GPT2, Memory
+from nanoinfer.model.weights import load_model
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)

@@ -1,7 +1,7 @@
 """How the exercises of chapter 4 are played: a scene calls a learner's function where a step is recorded and replayed.
 
 A graph knows tensors by their addresses, and a tensor that crosses from process to process has another one there. So
-scenes run beside the learner's function. Without a GPU a stand-in records: `nanoinfer.stand_in`.
+scenes run beside the learner's function. Without a GPU a stand-in records: `nanoinfer.engine.fake_graph`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from nanoinfer.course.chapters import run_file
-from nanoinfer.stand_in import record
+from nanocourse.exercises.chapters import run_file
+from nanoinfer.engine.fake_graph import record
 
 # Read now: where work is graded, a worker may read no file once it has a learner's code in it.
 MARKING = run_file(Path(__file__).parent / "lies" / "loading.py", "nanoinfer_ch04_loading").lies("marking")

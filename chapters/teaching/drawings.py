@@ -6,8 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from bench.examples import load
-from bench.figures.style import Drawing, Theme
+from nanobench.report.figures.style import Drawing, Theme
+from nanobook.text.examples import load
 
 here = Path(__file__).parent
 boxes = load(here.parent / "01-naive" / "boxes.py")

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from nanoinfer import __version__
-from nanoinfer.cli import bench, course, doctor, generate, read, shell
+from nanoinfer.cli import doctor, generate, plugins, shell
 from nanoinfer.cli.errors import CLOSED_PIPE, FAILED, REFUSED, STOPPED, Refused, Stopped, failure
 from nanoinfer.cli.terminal import Output, PipeClosed, prepare_streams, remark
 
@@ -28,15 +28,11 @@ nanoinfer doctor
 
 `nanoinfer COMMAND --help` has more. NANOINFER_TRACEBACK=1 shows where an error comes from."""
 
-PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
-
 app = typer.Typer(add_completion=False, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 app.command("generate", epilog=generate.EPILOG)(generate.generate)
 app.command("shell", epilog=shell.EPILOG)(shell.shell)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
-app.add_typer(course.app, name="course")
-app.command("read", epilog=read.EPILOG)(read.read)
-app.command("bench", add_help_option=False, context_settings=PASSED_ON)(bench.bench)
+plugins.add_commands(app)
 
 
 def _version(wanted: bool) -> None:

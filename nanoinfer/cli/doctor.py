@@ -15,9 +15,9 @@ import typer
 from nanoinfer import __version__
 from nanoinfer.cli import machine
 from nanoinfer.cli.terminal import Output
-from nanoinfer.config import PRESETS
-from nanoinfer.host import free_host_memory
+from nanoinfer.devices import free_host_memory
 from nanoinfer.llm import ENGINES
+from nanoinfer.model.config import PRESETS
 
 EPILOG = """\
 Examples:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from nanoinfer.cli import options as opt
+from nanoinfer.cli import plugins
 from nanoinfer.cli.errors import Refused, refusing
-from nanoinfer.cli.mine import generate_mine
 from nanoinfer.cli.report import figures, show_stats
 from nanoinfer.cli.sources import check_lengths, from_argument, read_prompts
 from nanoinfer.cli.terminal import Bar, remark
@@ -105,7 +105,7 @@ def generate(
     each = with_seeds(params, len(prompts))
     check_lengths(prompts, lines, place.model_name, max_len)
     if mine is not None:
-        generate_mine(mine, place, prompts, each, TextWriter(prompts, echo), quiet)
+        plugins.load("nanoinfer.generate", "mine")(mine, place, prompts, each, TextWriter(prompts, echo), quiet)
         return
     with place.load() as llm:
         writer: Writer = JsonWriter(prompts, place.model_name, llm) if as_json else TextWriter(prompts, echo)

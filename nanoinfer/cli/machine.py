@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nanoinfer.config import PRESETS, ModelConfig
-from nanoinfer.locate import HUB_NAMES
+from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.hub import HUB_NAMES
 
 LIBRARIES = ("tiktoken", "safetensors", "huggingface_hub")  # what the engine imports besides torch
 

@@ -15,11 +15,11 @@ import typer
 
 from nanoinfer.cli.errors import Failed, Refused, refusing
 from nanoinfer.llm import DEFAULT_MODEL, LLM, check_arguments
-from nanoinfer.locate import HUB_NAMES, locate, random_config
+from nanoinfer.model.hub import HUB_NAMES, locate, random_config
 from nanoinfer.requests import SamplingParams
 
 if TYPE_CHECKING:
-    from nanoinfer.model import GPT2
+    from nanoinfer.model.gpt2 import GPT2
 
 # Pleasant to read rather than faithful to the model's distribution: GPT-2's own published samples used top-k 40.
 TEMPERATURE, TOP_K = 0.8, 40

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nanoinfer.cli.errors import Refused, refusing
 from nanoinfer.cli.terminal import is_terminal, remark
-from nanoinfer.config import PRESETS
+from nanoinfer.model.config import PRESETS
 from nanoinfer.requests import SamplingParams
 
 LIMIT_MIB = 16
@@ -85,8 +85,8 @@ def check_lengths(prompts: list[str], lines: bool, model: str, max_len: int | No
         return
     import random
 
-    from nanoinfer.prompts import RequestMaker
-    from nanoinfer.tokenizer import gpt2_tokenizer
+    from nanoinfer.text.prompts import RequestMaker
+    from nanoinfer.text.tokenizer import gpt2_tokenizer
 
     context = max_len or config.n_positions
     if context > config.n_positions:

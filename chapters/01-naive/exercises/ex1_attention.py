@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.naive import Naive
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.cache.naive import Naive
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
@@ -45,8 +45,8 @@ def swap(mine: Function) -> Iterator[None]:
         return result
 
     with (
-        replaced("nanoinfer.naive:Naive.begin", begin_and_keep),
-        replaced("nanoinfer.naive:FullContext.attend", attend),
+        replaced("nanoinfer.cache.naive:Naive.begin", begin_and_keep),
+        replaced("nanoinfer.cache.naive:FullContext.attend", attend),
     ):
         yield
 
@@ -77,7 +77,7 @@ EXERCISE = Spec(
     section="Who may read whom",
     axes=("row", "column", "head", "channel"),
     tolerance=1e-4,
-    refuse=("nanoinfer.naive:FullContext.attend", "nanoinfer.dense:DenseCache.attend"),
+    refuse=("nanoinfer.cache.naive:FullContext.attend", "nanoinfer.cache.dense:DenseCache.attend"),
     swap=swap,
     hints=(
         "Invariant: shuffle the columns of a row together with their positions, and every token must still get the "

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
 
 
 def block(
@@ -52,7 +52,7 @@ def swap(mine: Function) -> Iterator[None]:
             x = mine(x, dict(part.named_parameters()), self.config.n_head, partial(memory.attend, layer))
         return F.layer_norm(x, x.shape[-1:], self.ln_f.weight, self.ln_f.bias, self.config.layer_norm_epsilon)
 
-    with replaced("nanoinfer.model:GPT2.hidden", hidden):
+    with replaced("nanoinfer.model.gpt2:GPT2.hidden", hidden):
         yield
 
 
@@ -94,7 +94,11 @@ EXERCISE = Spec(
     section="One block",
     axes=("row", "token", "channel"),
     tolerance=4e-5,
-    refuse=("nanoinfer.model:GPT2.hidden", "nanoinfer.model:GPT2.forward", "nanoinfer.naive:forward_logits"),
+    refuse=(
+        "nanoinfer.model.gpt2:GPT2.hidden",
+        "nanoinfer.model.gpt2:GPT2.forward",
+        "nanoinfer.cache.naive:forward_logits",
+    ),
     swap=swap,
     hints=(
         "Invariant: out - x is the sum of two updates, and each update depends on x only through a LayerNorm of its "

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
 
 
 def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> Tensor:
@@ -34,7 +34,7 @@ def swap(mine: Function) -> Iterator[None]:
         logits: Tensor = mine(self.hidden(step, memory), step.last + 1, self.wte.weight, self.config.vocab_size)
         return logits.float()
 
-    with replaced("nanoinfer.model:GPT2.forward", forward):
+    with replaced("nanoinfer.model.gpt2:GPT2.forward", forward):
         yield
 
 
@@ -61,7 +61,7 @@ EXERCISE = Spec(
     section="Two rows of different lengths",
     axes=("row", "id"),
     tolerance=1e-4,
-    refuse=("nanoinfer.model:GPT2.forward",),
+    refuse=("nanoinfer.model.gpt2:GPT2.forward",),
     swap=swap,
     hints=(
         "Invariant: write nonsense into every padded column, and no logit changes. So no row may be read at column "

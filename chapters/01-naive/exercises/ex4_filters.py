@@ -1,11 +1,11 @@
-"""Exercise 1.4: which ids may be chosen. The engine's own function, nanoinfer.sampling.threshold, is the reference."""
+"""Exercise 1.4: which ids may be chosen. The engine's own function, nanoinfer.engine.sampling.threshold, is the reference."""
 
 from __future__ import annotations
 
 import torch
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Spec
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Spec
 
 
 def _example() -> Call:
@@ -15,7 +15,7 @@ def _example() -> Call:
 
 EXERCISE = Spec(
     title="The filters",
-    reference="nanoinfer.sampling:threshold",
+    reference="nanoinfer.engine.sampling:threshold",
     task=(
         "Sampling chooses among the ids whose score is at least a threshold. Find the threshold of each row, from its\n"
         "top_k and its top_p. The caller has divided the scores by the temperature already."

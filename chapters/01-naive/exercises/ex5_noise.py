@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import IMPORTS, Check, Spec
-from nanoinfer.sampling import random_bits
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import IMPORTS, Check, Spec
+from nanoinfer.engine.sampling import random_bits
 
 # Seeds whose hash at step 1 is, for one of the ids below 8: small or middling; 0, or even and small; close to 2^32.
 SMALL = (131960, 505744, 537986, 37007, 75608, 108041)
@@ -20,11 +20,11 @@ def _example() -> Call:
 
 EXERCISE = Spec(
     title="A row's own noise",
-    reference="nanoinfer.sampling:gumbel",
+    reference="nanoinfer.engine.sampling:gumbel",
     task=(
         "Sampling adds Gumbel noise to the scores and takes the highest (the Gumbel-max trick). Make the noise of a "
         "batch\n"
-        "out of 32 hashed bits for each row and id: nanoinfer.sampling.random_bits is lent to you, and needs seed and\n"
+        "out of 32 hashed bits for each row and id: nanoinfer.engine.sampling.random_bits is lent to you, and needs seed and\n"
         "step laid out so that they broadcast over the ids.\n"
         "In float32: u = (bits | 1) / 2^32, at most 1 - 2^-24. E = -log(1 - u), to full precision also where u is "
         "tiny.\n"
@@ -41,7 +41,7 @@ EXERCISE = Spec(
     section="A row's own noise",
     axes=("row", "id"),
     tolerance=5e-6,
-    imports=(*IMPORTS, "", "from nanoinfer.sampling import random_bits"),
+    imports=(*IMPORTS, "", "from nanoinfer.engine.sampling import random_bits"),
     hints=(
         "Invariant: take a row out of the batch, run it alone, and its noise is the same to the last bit. Whatever "
         "hands\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanoinfer.course.exercise import Edition, Right, Wrong
-from nanoinfer.sampling import random_bits
+from nanocourse.exercises.exercise import Edition, Right, Wrong
+from nanoinfer.engine.sampling import random_bits
 
 
 def one_generator(seed: Tensor, step: Tensor, vocab_size: int) -> Tensor:

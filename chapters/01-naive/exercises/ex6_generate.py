@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.course.toys import Toy
-from nanoinfer.engine import Row
-from nanoinfer.naive import forward_logits
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.toy_model import Toy
+from nanoinfer.cache.naive import forward_logits
+from nanoinfer.engine.engine import Row
 
 
 def generate(
@@ -53,7 +53,7 @@ def swap(mine: Function) -> Iterator[None]:
         for request, begun in asked:
             yield from _one(self, mine, request, begun)
 
-    with replaced("nanoinfer.engine:Engine.generate", generate_all):
+    with replaced("nanoinfer.engine.engine:Engine.generate", generate_all):
         yield
 
 
@@ -116,7 +116,7 @@ EXERCISE = Spec(
     section="The loop",
     axes=("new token",),
     tolerance=1e-9,
-    refuse=("nanoinfer.engine:Engine.generate", "nanoinfer.llm:LLM.generate"),
+    refuse=("nanoinfer.engine.engine:Engine.generate", "nanoinfer.llm:LLM.generate"),
     swap=swap,
     hints=(
         "Invariant: when k tokens are new, the next pass is over len(prompt) + k tokens, and the number of the step "

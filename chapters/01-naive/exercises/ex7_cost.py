@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nanoinfer.config import PRESETS, ModelConfig
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Spec
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Spec
+from nanoinfer.model.config import PRESETS, ModelConfig
 
 
 def cost(shape: dict[str, int], tokens: int, bytes_per_number: int) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Right, Wrong
 
 FLOPS = "flops = L * (2 * T * matrices + 4 * T * T * C) + 2 * C * V"
 WRONG = (
@@ -83,7 +83,7 @@ def layer_by_layer(shape: dict[str, int], tokens: int, bytes_per_number: int) ->
 
 def by_the_config(shape: dict[str, int], tokens: int, bytes_per_number: int) -> dict[str, int]:
     """The package's own count of parameters, less the position rows that are not read."""
-    from nanoinfer.config import ModelConfig
+    from nanoinfer.model.config import ModelConfig
 
     config = ModelConfig(n_head=1, n_positions=1024, **shape)
     unused = (1024 - tokens) * config.n_embd

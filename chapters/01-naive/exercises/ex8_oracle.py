@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Spec
-from nanoinfer.course.toys import Toy, Twins
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Spec
+from nanocourse.exercises.toy_model import Toy, Twins
 
 VOCAB, CONTEXT = 24, 16
 
@@ -152,7 +152,7 @@ EXERCISE = Spec(
     lines=12,
     example=_example,
     section='What "equal tokens" means',
-    refuse=("nanoinfer.proof:prove_tokens",),
+    refuse=("nanoinfer.verify:prove_tokens",),
     verdicts=True,
     hints=(
         "Invariant: an engine is right if every token it chose is (all but) the oracle's own choice after the same "

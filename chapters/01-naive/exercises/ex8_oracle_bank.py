@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Right, Wrong
 
 Generate = Callable[[list[list[int]], int], list[list[int]]]
 Oracle = Callable[[list[int]], Tensor]

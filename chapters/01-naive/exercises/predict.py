@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 import torch
 
+from nanocourse.exercises import answers as bank
+from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.config import PRESETS
-from nanoinfer.course import bank
-from nanoinfer.course.predicting import Prediction
-from nanoinfer.model import GPT2, Step
-from nanoinfer.naive import FullContext
-from nanoinfer.weights import load_model
+from nanoinfer.cache.naive import FullContext
+from nanoinfer.model.batch import Step
+from nanoinfer.model.config import PRESETS
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import load_model
 
 REPEATS = 5
 SHAPE = {name: getattr(PRESETS["small"], name) for name in ("n_layer", "n_embd", "vocab_size")}

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.dense import DenseCache
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.cache.dense import DenseCache
 
 
 def write(
@@ -50,8 +50,8 @@ def swap(mine: Function) -> Iterator[None]:
                 held[:, :-1] = new
 
     with (
-        replaced("nanoinfer.dense:DenseCache.begin", begin_and_keep),
-        replaced("nanoinfer.dense:DenseCache.write", write),
+        replaced("nanoinfer.cache.dense:DenseCache.begin", begin_and_keep),
+        replaced("nanoinfer.cache.dense:DenseCache.write", write),
     ):
         yield
 
@@ -80,7 +80,7 @@ EXERCISE = Spec(
     section="A slot is a position",
     axes=("of keys, values: number", "layer", "row", "slot", "head", "channel"),
     tolerance=1e-6,
-    refuse=("nanoinfer.dense:DenseCache.write", "nanoinfer.dense:DenseCache.attend"),
+    refuse=("nanoinfer.cache.dense:DenseCache.write", "nanoinfer.cache.dense:DenseCache.attend"),
     swap=swap,
     hints=(
         "Invariant: write the position itself into every key. Afterwards slot 7 of a row may hold a 7 or what it held\n"

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.dense import DenseCache
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.cache.dense import DenseCache
 
 
 def visible(positions: Tensor, longest: int, multiple: int, slots: int) -> Tensor:
@@ -39,7 +39,7 @@ def swap(mine: Function) -> Iterator[None]:
         self._mask = self.k.new_zeros(self.visible.shape).masked_fill(~self.visible, -torch.inf)
         return told
 
-    with replaced("nanoinfer.dense:DenseCache.begin", begin_with_mine):
+    with replaced("nanoinfer.cache.dense:DenseCache.begin", begin_with_mine):
         yield
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer import runner
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.dense import DenseCache
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.engine import eager as runner
 
 
 def places(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,8 +45,8 @@ def swap(mine: Function) -> Iterator[None]:
             state.position.index_copy_(0, prompts.rows, following[0])
 
     with (
-        replaced("nanoinfer.dense:DenseCache.begin", begin_with_mine),
-        replaced("nanoinfer.runner:prefill_step", prefill_and_place),
+        replaced("nanoinfer.cache.dense:DenseCache.begin", begin_with_mine),
+        replaced("nanoinfer.engine.step:prefill_step", prefill_and_place),
     ):
         yield
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.dense import DenseCache
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.cache.dense import DenseCache
 
 
 def read(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
@@ -51,9 +51,9 @@ def swap(mine: Function) -> Iterator[None]:
         return out.to(q.dtype)
 
     with (
-        replaced("nanoinfer.dense:DenseCache.__init__", make_poisoned),
-        replaced("nanoinfer.dense:DenseCache.begin", begin_and_keep),
-        replaced("nanoinfer.dense:DenseCache.read", read),
+        replaced("nanoinfer.cache.dense:DenseCache.__init__", make_poisoned),
+        replaced("nanoinfer.cache.dense:DenseCache.begin", begin_and_keep),
+        replaced("nanoinfer.cache.dense:DenseCache.read", read),
     ):
         yield
 
@@ -83,9 +83,9 @@ EXERCISE = Spec(
     axes=("row", "column", "head", "channel"),
     tolerance=1e-4,
     refuse=(
-        "nanoinfer.dense:DenseCache.read",
-        "nanoinfer.dense:DenseCache.attend",
-        "nanoinfer.naive:FullContext.attend",
+        "nanoinfer.cache.dense:DenseCache.read",
+        "nanoinfer.cache.dense:DenseCache.attend",
+        "nanoinfer.cache.naive:FullContext.attend",
     ),
     swap=swap,
     hints=(

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.course.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right, Wrong
 
 
 def mask_added(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from nanoinfer.config import PRESETS, ModelConfig
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.model.config import PRESETS, ModelConfig
 
 
 def budget(shape: dict[str, int], memory: int, slots: int, bytes_per_number: int) -> dict[str, int]:
@@ -35,7 +35,7 @@ def swap(mine: Function) -> Iterator[None]:
     def bytes_of(config: ModelConfig, max_batch: int, max_len: int, dtype: torch.dtype) -> Any:
         return (max_batch + 1) * mine(_shape(config), 0, max_len, dtype.itemsize)["row"]
 
-    with replaced("nanoinfer.dense:DenseCache.bytes", staticmethod(bytes_of)):
+    with replaced("nanoinfer.cache.dense:DenseCache.bytes", staticmethod(bytes_of)):
         yield
 
 
@@ -64,7 +64,7 @@ EXERCISE = Spec(
     example=_example,
     section="What a token costs in memory",
     tolerance=1e-12,
-    refuse=("nanoinfer.dense:DenseCache.bytes",),
+    refuse=("nanoinfer.cache.dense:DenseCache.bytes",),
     swap=swap,
     hints=(
         "Invariant: gpt2 has 12 layers and a width of 768. In 2 bytes a number, a token takes 36,864 bytes. Find the\n"

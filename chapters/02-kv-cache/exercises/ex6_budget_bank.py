@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Right, Wrong
 
 TOKEN = '2 * shape["n_layer"] * shape["n_embd"] * bytes_per_number'
 FREE = 'memory - shape["parameters"] * bytes_per_number'

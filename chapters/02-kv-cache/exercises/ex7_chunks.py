@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import IMPORTS, Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.course.toys import Toy
-from nanoinfer.model import Step
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import IMPORTS, Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanocourse.exercises.toy_model import Toy
+from nanoinfer.model.batch import Step
 
 
 def prefill(
@@ -68,7 +68,7 @@ def swap(mine: Function) -> Iterator[None]:
         self.stats.prompt_tokens += sum(map(len, prompts))
         self._launched(admitted, self.state.token[slots])
 
-    with replaced("nanoinfer.engine:Engine._prefill", prefill):
+    with replaced("nanoinfer.engine.engine:Engine._prefill", prefill):
         yield
 
 
@@ -125,7 +125,7 @@ EXERCISE = Spec(
     tolerance=1e-4,
     imports=IMPORTS,
     swap=swap,
-    refuse=("nanoinfer.engine:Engine._prefill", "nanoinfer.engine:Engine._prompt_step"),
+    refuse=("nanoinfer.engine.engine:Engine._prefill", "nanoinfer.engine.engine:Engine._prompt_step"),
     hints=(
         "Invariant: write down the positions of all steps of one row, one behind the other. They are 0, 1, 2, ...\n"
         "without a gap, without a repetition, and end at its length minus one.",

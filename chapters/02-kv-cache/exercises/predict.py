@@ -7,17 +7,17 @@ import time
 
 import torch
 
-from nanoinfer.config import PRESETS
-from nanoinfer.course import bank
-from nanoinfer.course.predicting import Prediction
-from nanoinfer.dense import DenseCache
-from nanoinfer.engine import RowMemory
-from nanoinfer.model import GPT2
-from nanoinfer.naive import Naive
-from nanoinfer.runner import decode_step
-from nanoinfer.sampling import greedy
-from nanoinfer.state import BatchState
-from nanoinfer.weights import load_model
+from nanocourse.exercises import answers as bank
+from nanocourse.learner.predict import Prediction
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.naive import Naive
+from nanoinfer.engine.engine import RowMemory
+from nanoinfer.engine.sampling import greedy
+from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import decode_step
+from nanoinfer.model.config import PRESETS
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import load_model
 
 STEPS, REPEATS, SLOTS = 3, 3, 1024
 CONFIG = PRESETS["small"]

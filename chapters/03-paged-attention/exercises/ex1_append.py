@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
 
 
 def grow(
@@ -48,7 +48,7 @@ def swap(mine: Function) -> Iterator[None]:
         self.allocator._free = list(free)
         self.allocator._owned[:] = bytes(block not in free for block in range(self.allocator.blocks))
 
-    with replaced("nanoinfer.paged:PagedCache.grow", grow_rows):
+    with replaced("nanoinfer.cache.paged:PagedCache.grow", grow_rows):
         yield
 
 
@@ -74,7 +74,7 @@ EXERCISE = Spec(
     axes=(("owned", "row", "block"), ("free", "place")),
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.paged:PagedCache.grow",),
+    refuse=("nanoinfer.cache.paged:PagedCache.grow",),
     swap=swap,
     hints=(
         "Invariant: after the step, blocks owned times block_size is at least the length, and with one block less it\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nanoinfer.course.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right, Wrong
 
 Rows = list[list[int]]
 

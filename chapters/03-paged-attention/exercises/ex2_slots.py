@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.paged import PagedCache
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.cache.paged import PagedCache
 
 
 def slot_mapping(tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> Tensor:
@@ -39,7 +39,7 @@ def swap(mine: Function) -> Iterator[None]:
         self._slots = mine(self._tables, step.positions, step.last, self.block_size).flatten().long()
         return taken
 
-    with replaced("nanoinfer.paged:PagedCache.begin", begin_step):
+    with replaced("nanoinfer.cache.paged:PagedCache.begin", begin_step):
         yield
 
 
@@ -67,7 +67,7 @@ EXERCISE = Spec(
     axes=("row", "column"),
     typed=True,
     tolerance=1e-9,
-    refuse=("nanoinfer.paged:PagedCache.begin",),
+    refuse=("nanoinfer.cache.paged:PagedCache.begin",),
     swap=swap,
     hints=(
         "Invariant: give a row other blocks for the same text, and every one of its slots moves with its block,\n"

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.course.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right, Wrong
 
 BLOCKS = "tables.gather(1, positions // block_size)"
 SLOTS = "blocks * block_size + positions % block_size"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Spec
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Spec
 
 
 def waste(lengths: list[int], room: int, block_size: int, token_bytes: int) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Right, Wrong
 
 BLOCKS = "1 + sum(-(-length // block_size) for length in lengths)"
 TABLE = "4 * lines * -(-room // block_size)"

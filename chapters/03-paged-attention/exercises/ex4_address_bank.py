@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanoinfer.course.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right, Wrong
 
 BLOCK = "table[positions // block_size].long()"
 OFFSET = "((block * heads + head) * block_size + positions % block_size) * head_size"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Spec
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Spec
 
 
 def attend_tiles(read: Callable[[int], tuple[list[float], list[float]]], tiles: int) -> tuple[float, float, float]:

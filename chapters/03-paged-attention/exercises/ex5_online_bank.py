@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from nanoinfer.course.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right, Wrong
 
 Read = Callable[[int], tuple[list[float], list[float]]]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from nanoinfer import paged_twins
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Kernel, Spec
-from nanoinfer.course.swapping import replaced
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Kernel, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.kernels import paged_attention_torch as paged_twins
 
 if TYPE_CHECKING:  # Triton is not imported here: there are no wheels of it for macOS and Windows
     import triton.language as tl
@@ -66,7 +66,7 @@ def swap(mine: Function) -> Iterator[None]:
     ) -> Any:
         return mine(q, k, v, tables, lengths)
 
-    with replaced("nanoinfer.paged_kernels:attend_pages", attend_pages):
+    with replaced("nanoinfer.kernels.paged_attention:attend_pages", attend_pages):
         yield
 
 

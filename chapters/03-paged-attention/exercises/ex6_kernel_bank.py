@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Right, Wrong
 
 if TYPE_CHECKING:
     import triton.language as tl

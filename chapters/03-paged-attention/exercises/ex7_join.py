@@ -9,11 +9,11 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.paged import choose_splits
-from nanoinfer.paged_twins import gather_pages
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.cache.paged import choose_splits
+from nanoinfer.kernels.paged_attention_torch import gather_pages
 
 
 def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
@@ -43,13 +43,13 @@ def swap(mine: Function) -> Iterator[None]:
         return mine(*parts(q, k_pool, v_pool, tables, lengths, splits)).view(B, H, D).to(q.dtype)
 
     with ExitStack() as stack:
-        stack.enter_context(replaced("nanoinfer.paged_twins:attend_pages", attend))
+        stack.enter_context(replaced("nanoinfer.kernels.paged_attention_torch:attend_pages", attend))
         if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
-            from nanoinfer import paged_kernels
+            from nanoinfer.kernels import paged_attention as paged_kernels
 
             # Where a learner's own kernel stands already it does the work, and joins nothing.
             if paged_kernels.attend_pages.__module__ == paged_kernels.__name__:
-                stack.enter_context(replaced("nanoinfer.paged_kernels:attend_pages", attend))
+                stack.enter_context(replaced("nanoinfer.kernels.paged_attention:attend_pages", attend))
         yield
 
 
@@ -97,7 +97,7 @@ EXERCISE = Spec(
     section="The join",
     axes=("context", "channel"),
     tolerance=1e-4,
-    refuse=("nanoinfer.paged_twins:attend_pages",),
+    refuse=("nanoinfer.kernels.paged_attention_torch:attend_pages",),
     swap=swap,
     displaced={"3.6": "your 3.6 does not split"},
     hints=(

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from nanoinfer.course.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right, Wrong
 
 
 def averaged(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
 
 
 def choose_splits(batch: int, heads: int, max_len: int, lengths: list[int]) -> int:
@@ -31,7 +31,7 @@ def swap(mine: Function) -> Iterator[None]:
     def choose(batch: int, heads: int, longest: int) -> int:
         return int(mine(batch, heads, longest, [longest] * batch))
 
-    with replaced("nanoinfer.paged:choose_splits", choose):
+    with replaced("nanoinfer.cache.paged:choose_splits", choose):
         yield
 
 
@@ -51,8 +51,8 @@ EXERCISE = Spec(
     example=lambda: call(8, 12, 1024, [20, 700, 3, 90, 512, 64, 64, 1]),
     section="When splitting pays",
     tolerance=1e-9,
-    imports=("from nanoinfer.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS",),
-    refuse=("nanoinfer.paged:choose_splits",),
+    imports=("from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS",),
+    refuse=("nanoinfer.cache.paged:choose_splits",),
     swap=swap,
     hints=(
         "Invariant: the number is a part of the launch. Ask of each argument whether it can change between two "

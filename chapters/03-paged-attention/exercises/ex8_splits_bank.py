@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nanoinfer.course.exercise import Right, Wrong
-from nanoinfer.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
+from nanocourse.exercises.exercise import Right, Wrong
+from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
 
 WANTED = "min(MAX_SPLITS, PROGRAMS // (batch * heads), tiles)"
 POWER = "1 << max(0, wanted.bit_length() - 1)"

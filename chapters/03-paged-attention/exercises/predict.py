@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nanocourse.exercises import answers as bank
+from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.config import PRESETS
-from nanoinfer.course import bank
-from nanoinfer.course.predicting import Prediction
-from nanoinfer.dense import DenseCache
-from nanoinfer.paged import PagedCache, choose_splits
-from nanoinfer.weights import load_model
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.paged import PagedCache, choose_splits
+from nanoinfer.model.config import PRESETS
+from nanoinfer.model.weights import load_model
 
 REPEATS = 5
 H, D, PAGE = 12, 64, 16  # gpt2's heads
@@ -95,9 +95,9 @@ def pages(batch: int, context: int, device: torch.device) -> tuple[Tensor, ...]:
 def attention(batch: int, context: int, device: torch.device) -> float:
     """One layer's decode attention over pages: the kernel on a GPU, its twin on a CPU."""
     if device.type == "cuda":
-        from nanoinfer import paged_kernels as kernels
+        from nanoinfer.kernels import paged_attention as kernels
     else:
-        from nanoinfer import paged_twins as kernels  # type: ignore[no-redef]
+        from nanoinfer.kernels import paged_attention_torch as kernels  # type: ignore[no-redef]
     asked, splits = pages(batch, context, device), choose_splits(batch, H, context)
     return seconds(lambda: kernels.attend_pages(*asked, splits), device)
 

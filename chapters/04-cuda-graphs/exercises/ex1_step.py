@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.chapters import run_file
-from nanoinfer.course.exercise import Check, Spec
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.exercise import Check, Spec
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
 STRIDE = 3

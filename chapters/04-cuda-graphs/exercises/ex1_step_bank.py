@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Right, Wrong
 
 Result = tuple[Tensor, dict[str, str]]
 MOVING = '("token", "position", "seed", "temperature", "live", "cache")'

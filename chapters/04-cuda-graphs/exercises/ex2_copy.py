@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.chapters import run_file
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.graphs import Key
-from nanoinfer.runner import EagerRunner
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.engine.eager import EagerRunner
+from nanoinfer.engine.graphs import Key
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
@@ -56,7 +56,7 @@ def swap(mine: Function) -> Iterator[None]:
         found.graph.replay()
         self.stats.replayed_prefills += 1
 
-    with places.recorded(), replaced("nanoinfer.graphs:GraphRunner.prefill", prefill):
+    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphRunner.prefill", prefill):
         yield
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Right, Wrong
 
 Inputs = dict[str, Tensor]
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nanoinfer import graphs as engine
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.chapters import run_file
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.engine import graphs as engine
 
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 
@@ -58,7 +58,7 @@ def swap(mine: Function) -> Iterator[None]:
             taken[number] = self.graphs.get(key)
         return taken[number]
 
-    with places.recorded(), replaced("nanoinfer.graphs:GraphRunner._captured", captured):
+    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphRunner._captured", captured):
         yield
 
 
@@ -93,7 +93,7 @@ EXERCISE = Spec(
     axes=("step",),
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.graphs:GraphRunner._captured",),
+    refuse=("nanoinfer.engine.graphs:GraphRunner._captured",),
     swap=swap,
     hints=(
         "Invariant: change one of the eight values of a step and leave the others. Either the recorded operations\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nanoinfer.course.exercise import Edition, Right, Wrong
+from nanocourse.exercises.exercise import Edition, Right, Wrong
 
 Steps = list[dict[str, Any]]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.chapters import run_file
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.graphs import pick
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.engine.graphs import pick
 
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 
@@ -41,7 +41,11 @@ def swap(mine: Function) -> Iterator[None]:
     def built(maximum: int) -> list[int]:
         return list(mine(maximum, [])[0])
 
-    with places.recorded(), replaced("nanoinfer.graphs:ladder", built), replaced("nanoinfer.graphs:pick", chosen):
+    with (
+        places.recorded(),
+        replaced("nanoinfer.engine.graphs:ladder", built),
+        replaced("nanoinfer.engine.graphs:pick", chosen),
+    ):
         yield
 
 
@@ -68,7 +72,7 @@ EXERCISE = Spec(
     axes=("result", "item"),
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.graphs:ladder", "nanoinfer.graphs:pick"),
+    refuse=("nanoinfer.engine.graphs:ladder", "nanoinfer.engine.graphs:pick"),
     swap=swap,
     hints=(
         "Invariant: for every maximum from 1 on, the last rung is the maximum: 12 gives a rung of 12, though no rule\n"

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.chapters import run_file
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.paged import NULL, PagedCache
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.cache.blocks import NULL
+from nanoinfer.cache.paged import PagedCache
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
@@ -50,7 +51,7 @@ def swap(mine: Function) -> Iterator[None]:
             self._slots, self._lengths, self._tables = slots.long(), lengths.long(), tables.int()
         return taken
 
-    with places.recorded(), replaced("nanoinfer.paged:PagedCache.begin", begin_step):
+    with places.recorded(), replaced("nanoinfer.cache.paged:PagedCache.begin", begin_step):
         yield
 
 
@@ -82,7 +83,7 @@ EXERCISE = Spec(
     axes=("batch", "row"),
     tolerance=1e-5,
     imports=("import torch", "from torch import Tensor"),
-    refuse=("nanoinfer.paged:PagedCache.begin",),
+    refuse=("nanoinfer.cache.paged:PagedCache.begin",),
     swap=swap,
     scene=scenes.attended,
     hints=(

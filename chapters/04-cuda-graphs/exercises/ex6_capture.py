@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.chapters import run_file
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
-from nanoinfer.graphs import CapturedStep
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.engine.graphs import CapturedStep
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
@@ -59,7 +59,7 @@ def swap(mine: Function) -> Iterator[None]:
             if on_capture:
                 on_capture(done, len(keys))
 
-    with places.recorded(), replaced("nanoinfer.graphs:GraphRunner._capture", captured):
+    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphRunner._capture", captured):
         yield
 
 

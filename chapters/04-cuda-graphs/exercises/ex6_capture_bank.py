@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Right, Wrong
 
 Step = Callable[[], object]
 Warm = Callable[[Step], None]

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.chapters import run_file
-from nanoinfer.course.exercise import Check, Function, Spec
-from nanoinfer.course.swapping import replaced
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
 from nanoinfer.llm import LLM
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
@@ -55,7 +55,7 @@ def swap(mine: Function) -> Iterator[None]:
         made.lag = 2
         return made
 
-    fetched = replaced("nanoinfer.engine:Fetch", lambda tokens: Kept(mine, tokens))
+    fetched = replaced("nanoinfer.engine.engine:Fetch", lambda tokens: Kept(mine, tokens))
     with places.recorded(), fetched, replaced("nanoinfer.llm:LLM._graph_engine", behind):
         yield
 
@@ -82,7 +82,7 @@ EXERCISE = Spec(
     axes=("step", "row"),
     tolerance=1e-9,
     imports=("import torch", "from torch import Tensor"),
-    refuse=("nanoinfer.state:Fetch.__init__",),
+    refuse=("nanoinfer.engine.state:Fetch.__init__",),
     swap=swap,
     scene=scenes.kept,
     hints=(

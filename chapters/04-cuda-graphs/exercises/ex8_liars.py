@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nanoinfer.course.cases import Call, Case, call
-from nanoinfer.course.chapters import run_file
-from nanoinfer.course.exercise import Check, Spec
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.exercise import Check, Spec
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
 OTHERS = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from nanoinfer.course.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Right, Wrong
 
 Make = Callable[..., Any]
 

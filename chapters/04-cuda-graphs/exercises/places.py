@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nanoinfer.graphs import GraphRunner
-from nanoinfer.stand_in import StandInGraph, record
+from nanoinfer.engine.fake_graph import StandInGraph, record
+from nanoinfer.engine.graphs import GraphRunner
 
 
 class StandIn:

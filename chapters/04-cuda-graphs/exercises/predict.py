@@ -9,15 +9,15 @@ from pathlib import Path
 
 import torch
 
+from nanocourse.exercises.chapters import run_file
+from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.config import PRESETS
-from nanoinfer.course.chapters import run_file
-from nanoinfer.course.predicting import Prediction
-from nanoinfer.graphs import GraphRunner, ladder, pick
-from nanoinfer.runner import EagerRunner
-from nanoinfer.sampling import SAMPLERS
-from nanoinfer.stand_in import StandInGraph, record
-from nanoinfer.weights import load_model
+from nanoinfer.engine.eager import EagerRunner
+from nanoinfer.engine.fake_graph import StandInGraph, record
+from nanoinfer.engine.graphs import GraphRunner, ladder, pick
+from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.model.config import PRESETS
+from nanoinfer.model.weights import load_model
 
 TEXTS = (3, 4, 4, 5, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 11, 12, 13, 14, 16, 18, 20, 22, 24)  # new tokens of 24 texts
 REPEATS = 9

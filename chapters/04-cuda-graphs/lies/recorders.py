@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.stand_in import escaping, record
+from nanoinfer.engine.fake_graph import escaping, record
 
 
 class StandIn:

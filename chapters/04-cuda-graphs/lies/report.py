@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from bench.machine import commit, describe
-from bench.records import SCHEMA_VERSION, Machine, Record
+from nanobench.core.machine import commit, describe
+from nanobench.core.records import SCHEMA_VERSION, Machine, Record
 
 from .running import Told
 

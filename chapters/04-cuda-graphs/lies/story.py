@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.dense import DenseCache
-from nanoinfer.model import GPT2, Step
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.engine.sampling import greedy
+from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import decode_step, prefill_step
+from nanoinfer.model.batch import Step
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import load_model
 from nanoinfer.requests import Request, SamplingParams
-from nanoinfer.runner import decode_step, prefill_step
-from nanoinfer.sampling import greedy
-from nanoinfer.state import BatchState
-from nanoinfer.tokenizer import gpt2_tokenizer
-from nanoinfer.weights import load_model
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 from .toy import Recorder
 

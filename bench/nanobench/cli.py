@@ -1,0 +1,127 @@
+"""`python -m bench`: measure the engines, compare results files, draw figures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nanobench.errors import or_exit
+from nanobench.micro import commands
+from nanobench.micro.commands import Device
+
+app = typer.Typer(help="Measure every engine the same way.", no_args_is_help=True, add_completion=False)
+
+
+def add(to: typer.Typer) -> None:
+    """Plug `nanoinfer bench` in."""
+    to.add_typer(app, name="bench")
+
+
+@app.callback()
+def bench() -> None:
+    """Measure every engine the same way."""
+
+
+@app.command()
+def run(
+    preset: Annotated[
+        str, typer.Option(help="laptop, cpu, colab, gpu, xl, graphs, ratios, context, compile or full.")
+    ] = "laptop",
+    device: Device = None,
+    out: Annotated[Path | None, typer.Option(help="Results file; by default under bench/results/.")] = None,
+    models: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
+    engines: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
+    batches: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
+    prompt_tokens: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
+    new_tokens: Annotated[int | None, typer.Option(min=2)] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Timed runs of every case, however long.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Seconds that one run of a case may take.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and for how long.")] = False,
+) -> None:
+    """Engines x batch sizes x models: tokens/s, TTFT, memory and the share of the bandwidth floor."""
+    from nanobench.core.benchmark import Benchmark
+    from nanobench.core.presets import PRESETS
+    from nanobench.core.progress import Bar
+
+    if preset not in PRESETS:
+        raise typer.BadParameter(f"preset must be one of {', '.join(PRESETS)}, not {preset!r}")
+    try:
+        chosen = PRESETS[preset].changed(
+            models=tuple(models.split(",")) if models else None,
+            engines=tuple(engines.split(",")) if engines else None,
+            batches=numbers(batches),
+            prompt_tokens=numbers(prompt_tokens),
+            new_tokens=new_tokens,
+            dtype=dtype,
+            repeats=repeats,
+            case_budget_s=budget,
+        )
+        with Bar() as bar:
+            benchmark = Benchmark(chosen, device, out or Path("bench/results") / f"{preset}.json", bar.say, bar.advance)
+            print(benchmark.expect()) if dry_run else benchmark.run()
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to go on", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except ValueError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+@app.command()
+def plot(
+    results: Annotated[list[Path] | None, typer.Option(help="Results files; by default all of bench/results.")] = None,
+    mine: Annotated[Path | None, typer.Option(help="A results file of yours, laid over the others.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the figures.")] = Path("figures"),
+    engine: Annotated[str | None, typer.Option(help="The one in colour; by default the newest chapter's.")] = None,
+) -> None:
+    """Draw the figures: SVG for light and dark pages, PNG, alt text and a table of the numbers."""
+    from nanobench.report.plot import plot as draw
+
+    for path in or_exit(lambda: draw(results or [], out, engine, mine)):
+        print(path)
+
+
+@app.command()
+def compare(first: Path, second: Path) -> None:
+    """Ratios of the second run over the first, with intervals; exit code 1 where they differ beyond the spread."""
+    from nanobench.report.compare import compare as held
+
+    raise typer.Exit(or_exit(lambda: held(first, second)))
+
+
+@app.command()
+def ratios(
+    results: Annotated[Path, typer.Argument(help="Results file.")],
+    over: Annotated[str | None, typer.Option(help="Engine to compare with; the file's first by default.")] = None,
+) -> None:
+    """Decode speed of every engine of a file over one of them, with 95% intervals."""
+    from nanobench.core.records import Report
+    from nanobench.report.ratios import ratios as of_file
+
+    print("\n".join(or_exit(lambda: list(of_file(Report.load(results), over)))))
+
+
+@app.command()
+def schema(out: Annotated[Path, typer.Option(help="Folder.")] = Path("bench/schema")) -> None:
+    """Write the JSON Schema of every kind of results file."""
+    from nanobench.core.schemas import write
+
+    for path in write(out):
+        print(path)
+
+
+def numbers(text: str | None) -> tuple[int, ...] | None:
+    """`1,8,64` as numbers."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"takes whole numbers with commas between, not {text!r}") from None
+
+
+app.registered_commands += commands.app.registered_commands

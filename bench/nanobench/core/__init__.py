@@ -1,0 +1,1 @@
+"""What is measured, how it is run, and what a run writes down."""

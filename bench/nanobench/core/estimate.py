@@ -1,0 +1,111 @@
+"""How long a case, and a whole run, will take: by what was measured of smaller batches, or in an earlier file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from nanobench.core.presets import Preset
+from nanobench.core.records import Case, Report, Result
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.model.config import ModelConfig
+
+AROUND = 0.8  # seconds of a case beside its runs: first tokens, the profiler, memory given back
+MEMORY_SHARE = 0.8  # of what is free, for keys and values; the rest is for activations
+
+
+def run_seconds(case: Case, results: Sequence[Result]) -> float:
+    """Seconds that one run may take: a straight line through the two largest smaller batches. 0.0 if none is known.
+
+    Infinite where a smaller batch was over its budget, or the device's memory was full.
+    """
+    before = sorted(_same(case, results), key=lambda r: r.case.batch)
+    before = [r for r in before if r.case.batch < case.batch and r.case.prompt_tokens == case.prompt_tokens]
+    if before and before[-1].status in ("over budget", "out of memory"):
+        return float("inf")
+    points = list({r.case.batch: r.generate_s.median for r in before if r.generate_s is not None}.items())[-2:]
+    if not points:
+        return 0.0
+    batch, seconds = points[-1]
+    if len(points) == 1:
+        return seconds  # as good as nothing is known: a device that is not full takes the same time for more rows
+    slope = max(0.0, (seconds - points[0][1]) / (batch - points[0][0]))
+    return seconds + slope * (case.batch - batch)
+
+
+def _same(case: Case, results: Sequence[Result]) -> list[Result]:
+    return [r for r in results if (r.case.model, r.case.engine) == (case.model, case.engine)]
+
+
+def case_seconds(case: Case, preset: Preset, known: Sequence[Result]) -> float | None:
+    """Seconds of a whole case: warm-up, timed runs, single steps. None where nothing like it was measured.
+
+    An engine that was never measured is taken for the dense one, which is a guess: those with graphs are faster.
+    """
+    measured = [r for r in _same(case, known) if r.generate_s is not None] or [
+        r for r in known if r.generate_s is not None and (r.case.model, r.case.engine) == (case.model, "dense")
+    ]
+    if not measured:
+        return None
+    near = min(measured, key=lambda r: abs(r.case.batch - case.batch) + abs(r.case.prompt_tokens - case.prompt_tokens))
+    assert near.generate_s is not None
+    tokens = case.new_tokens / near.case.new_tokens
+    run = near.generate_s.median * tokens
+    if near.case.batch < case.batch:  # a line through what is known, where it rises; a full device takes longer
+        alike = case.model_copy(update={"prompt_tokens": near.case.prompt_tokens, "engine": near.case.engine})
+        run = max(run, run_seconds(alike, known) * tokens)
+    if run > preset.case_budget_s:
+        return 0.0  # it will not be run
+    first = max((near.first_s or 0.0) * tokens, run)
+    return first + (2 + preset.repeats_of(run)) * run + AROUND
+
+
+def plan(preset: Preset, done: Sequence[Result], known: Sequence[Result]) -> tuple[int, float, int]:
+    """Of the cases that are left: how many, how many seconds they take, and how many of them nobody can tell."""
+    finished = {r.case for r in done}
+    left = [case for case in preset.cases() if case not in finished]
+    seconds = [case_seconds(case, preset, [*done, *known]) for case in left]
+    return len(left), sum(s for s in seconds if s is not None), sum(s is None for s in seconds)
+
+
+def in_words(cases: int, seconds: float, unknown: int) -> str:
+    """`12 cases left, about 80 s, and 3 of which nothing is known`."""
+    if unknown == cases:
+        return f"{cases} cases left"
+    rest = f", and {unknown} of which nothing is known yet" if unknown else ""
+    return f"{cases} cases left, about {seconds:.0f} s{rest}"
+
+
+def earlier(device: str, preset: Preset, folder: Path) -> tuple[str, tuple[Result, ...]]:
+    """Results of an earlier file of the same device and models, as a guide; nothing where there is none.
+
+    Of several files it is the one with most of the preset's own cases, and among equals the one with most results.
+    """
+    best: tuple[str, tuple[Result, ...]] = ("", ())
+    cases, most = set(preset.cases()), (0, 0)
+    for path in sorted(folder.glob("*.json")):
+        try:
+            report = Report.load(path)
+        except ValueError:
+            continue
+        results = tuple(r for r in report.results if r.case.model in preset.models)
+        fit = sum(r.case in cases for r in results), len(results)
+        if report.machine.device == device and fit > most:
+            best, most = (path.name, results), fit
+    return best
+
+
+def fitting(config: ModelConfig, preset: Preset, dtype: torch.dtype, free: int | None) -> int:
+    """The largest of the preset's batches whose keys and values fit into `free` bytes; all where that is not known.
+
+    Engines with graphs hold theirs from the first case to the last, the others as long as a case runs.
+    """
+    batches = sorted({*preset.batches, *(preset.other_batches or ())})
+    holders = 1 + sum("-graph" in engine for engine in preset.engines)
+    fits = [
+        batch for batch in batches
+        if free is None or holders * DenseCache.bytes(config, batch, preset.max_len, dtype) <= MEMORY_SHARE * free
+    ]  # fmt: skip
+    return fits[-1] if fits else batches[0]

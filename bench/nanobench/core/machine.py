@@ -1,0 +1,216 @@
+"""The device that is measured: what it is, its clocks, its memory, and the bandwidth that it reaches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nanoinfer
+from nanobench.core.records import Clocks, Machine, Memory
+
+LAUNCH = re.compile(r"(cuda|cu|hip)\w*Launch")  # cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, ...
+
+
+def describe(device: torch.device) -> Machine:
+    """Device, driver and versions, as far as they can be read."""
+    common: dict[str, Any] = {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "power": _power(),
+        "os": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "triton": _version("triton"),
+        "transformers": _version("transformers"),
+    }
+    if device.type == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+        return Machine(
+            device=common["cpu"], kind="cpu", capability=None, memory_bytes=memory, l2_bytes=None, driver=None, **common
+        )
+    properties = torch.cuda.get_device_properties(device)
+    return Machine(
+        device=properties.name,
+        kind="cuda",
+        capability=f"{properties.major}.{properties.minor}",
+        memory_bytes=properties.total_memory,
+        l2_bytes=properties.L2_cache_size,
+        driver=_driver(),
+        **common,
+    )
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes read plus written a second by a large copy: the device's own limit, best of several."""
+    size = 2**31 if device.type == "cuda" else 2**27
+    source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    best = float("inf")
+    for _ in range(8):
+        synchronize(device)
+        start = time.perf_counter()
+        for _ in range(4):
+            target.copy_(source)
+        synchronize(device)
+        best = min(best, (time.perf_counter() - start) / 4)
+    return 2 * size / best
+
+
+def import_seconds() -> float:
+    """Seconds that a fresh process takes to import torch and the engine."""
+    code = "import time; t = time.perf_counter(); import nanoinfer.engine.engine; print(time.perf_counter() - t)"
+    root = str(Path(nanoinfer.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    return float(done.stdout)
+
+
+def launches(run: Callable[[], object]) -> tuple[int, int]:
+    """Kernels that `run` has the GPU compute, and calls that launch them, by torch's profiler.
+
+    A replayed graph is one call. Copies and fills of memory are not counted.
+    """
+    from torch.autograd import DeviceType  # type: ignore[attr-defined]
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        run()
+        torch.cuda.synchronize()
+    events = list(profiler.events() or ())
+    on_gpu = [event.name for event in events if event.device_type == DeviceType.CUDA]
+    calls = sum(event.device_type == DeviceType.CPU and bool(LAUNCH.match(event.name)) for event in events)
+    return sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu), calls
+
+
+def compiled_graphs() -> int:
+    """Graphs that torch.compile has made in this process so far."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has nothing left to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def memory_now(device: torch.device) -> Memory | None:
+    """Bytes in use; None on a CPU, where other things of the process cannot be told apart."""
+    if device.type == "cpu":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return Memory(
+        allocated=torch.cuda.memory_allocated(device),
+        reserved=torch.cuda.memory_reserved(device),
+        driver=total - free,
+    )
+
+
+def memory_peak(device: torch.device) -> Memory | None:
+    """The highest use since the last `torch.cuda.reset_peak_memory_stats`."""
+    if device.type == "cpu":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return Memory(
+        allocated=torch.cuda.max_memory_allocated(device),
+        reserved=torch.cuda.max_memory_reserved(device),
+        driver=total - free,
+    )
+
+
+class ClockLog:
+    """Clocks and throttle reasons of a GPU, through nvidia-ml-py where it is installed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._handle: Any = None
+        if device.type == "cuda":
+            with contextlib.suppress(Exception):  # no library, no driver, no rights: then the log stays empty
+                import pynvml
+
+                pynvml.nvmlInit()
+                self._nvml = pynvml
+                self._handle = pynvml.nvmlDeviceGetHandleByIndex(device.index or 0)
+        self._mhz: list[int] = []
+        self._reasons: set[str] = set()
+
+    def sample(self) -> None:
+        """Read the clock now."""
+        if self._handle is None:
+            return
+        nvml = self._nvml
+        self._mhz.append(nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM))
+        mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+        for name in ("SwPowerCap", "HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"):
+            if mask & getattr(nvml, f"nvmlClocksThrottleReason{name}", 0):
+                self._reasons.add(name)
+
+    def take(self) -> Clocks | None:
+        """What was sampled since the last call."""
+        if not self._mhz:
+            return None
+        clocks = Clocks(sm_mhz_min=min(self._mhz), sm_mhz_max=max(self._mhz), throttled=tuple(sorted(self._reasons)))
+        self._mhz, self._reasons = [], set()
+        return clocks
+
+
+def commit() -> str:
+    """The checkout's commit, with `+` where files differ from it; NANOINFER_COMMIT says it for a copy of a checkout."""
+    if said := os.environ.get("NANOINFER_COMMIT"):
+        return said
+    root = Path(__file__).parent
+    try:
+        git = ["git", "-C", str(root)]
+        name = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
+        dirty = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+        return name.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _version(package: str) -> str | None:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
+
+
+def _driver() -> str | None:
+    with contextlib.suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    return None
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _power() -> str:
+    """Mains or battery, where the operating system says so."""
+    supplies = Path("/sys/class/power_supply")
+    with contextlib.suppress(OSError):
+        states = [p.read_text().strip() for p in supplies.glob("*/status")]
+        if "Discharging" in states:
+            return "battery"
+        if states or any(p.read_text().strip() == "1" for p in supplies.glob("*/online")):
+            return "mains"
+    return "unknown"

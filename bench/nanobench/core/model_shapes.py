@@ -1,0 +1,12 @@
+"""A model's shape, without its weights: what a run will take is told before anything is loaded."""
+
+from __future__ import annotations
+
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.hub import locate, random_config
+from nanoinfer.model.weights import read_config
+
+
+def load_config(name: str) -> ModelConfig:
+    """The shape of the model of that name (the weights of a hub model are fetched all the same)."""
+    return random_config(name) if name.startswith("random:") else read_config(locate(name, None)[0])

@@ -1,0 +1,202 @@
+"""What a measurement writes down: one report a device and preset, as JSON with a schema.
+
+A number in the text of the book comes out of such a file. So a file says all that the number depends on: the device,
+its clocks, the versions, the commit, dtype and seed, and how often and in which order it was measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+PACKAGE = Path(__file__).resolve().parents[1]
+# The results that are published: beside the package in a clone, within it in the wheel.
+RESULTS = next(
+    (path for path in (PACKAGE / "results", PACKAGE.parent / "results") if path.is_dir()), Path("bench/results")
+)
+
+Status = Literal["ok", "over budget", "out of memory", "failed", "missing"]
+
+
+class Record(BaseModel):
+    """A frozen record; unknown fields are refused, so that a file of another schema is not half read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Spread(Record):
+    """Repeated measurements of one quantity."""
+
+    median: float
+    p10: float
+    p90: float
+    samples: tuple[float, ...]
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Spread:
+        """Median and 10-90% range, interpolated between the samples."""
+        ordered = sorted(samples)
+        return cls(
+            median=statistics.median(ordered),
+            p10=quantile(ordered, 0.1),
+            p90=quantile(ordered, 0.9),
+            samples=tuple(samples),
+        )
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The q-quantile of sorted values, linear between neighbours."""
+    at = q * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+class Memory(Record):
+    """Bytes on the device at one moment."""
+
+    allocated: int  # in tensors
+    reserved: int  # held by torch's allocator
+    driver: int | None = None  # in use on the whole device, by anybody
+
+
+class Stages(Record):
+    """The device's memory while a contestant came to be. The model's weights stand before all three."""
+
+    before: Memory  # other contestants stand already
+    made: Memory  # its cache, where it makes one of a fixed size
+    ready: Memory  # after warm_up: its graphs
+
+
+class Graphs(Record):
+    """What an engine with CUDA graphs counted."""
+
+    captures: int  # since it was made, and so are the next two
+    capture_s: float
+    bytes: int  # that captures took of the device's memory, as its driver counts
+    steps: int  # decode steps of the timed runs
+    replayed: int  # of them, by a graph
+    padding_share: float | None = None  # of the rows that graphs computed in them: rows of nobody
+    fallbacks: dict[str, int] = {}  # steps that ran eagerly, by reason
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of the decode steps that were replayed."""
+        return self.replayed / self.steps if self.steps else None
+
+
+class Clocks(Record):
+    """Clocks over a case, sampled before and after each repeat."""
+
+    sm_mhz_min: int
+    sm_mhz_max: int
+    throttled: tuple[str, ...]  # reasons that the driver gave
+
+
+class Case(Record):
+    """One thing that is measured."""
+
+    model: str
+    engine: str
+    batch: int
+    prompt_tokens: int
+    new_tokens: int
+
+
+class Result(Record):
+    """What came of one case. Times in seconds, on the host's clock, between two synchronizations of the device."""
+
+    case: Case
+    status: Status
+    reason: str = ""  # where status is not ok; else what its contestant has to say of itself, if anything
+    generate_s: Spread | None = None  # prompts in, all tokens out
+    ttft_s: Spread | None = None  # the same call for one new token
+    itl_s: Spread | None = Field(default=None, description="p10, p90 of single steps, in a pass of their own")
+    itl_p99_s: float | None = None
+    tokens: int = 0  # of one repeat, recounted from the ids
+    tokens_per_s: float | None = None  # decode: tokens after the first of each row over generate - ttft, medians
+    floor_share: float | None = None  # of the bandwidth floor; None where the weights fit into L2 twice
+    make_s: float | None = None  # until the contestant stands, weights not included
+    warm_up_s: float | None = None  # its warm_up: graphs captured, where it captures any ahead
+    first_s: float | None = None  # its first run of this case: allocation, autotuning, compilation, late captures
+    compile_s: float | None = None  # of all that came before the timed runs: in torch.compile and in Triton
+    compiles: int = 0  # by torch.compile and Triton within the timed runs: 0, or the times are not to be believed
+    launches_per_step: float | None = None  # kernels of one decode step, by torch's profiler; None on a CPU
+    calls_per_step: float | None = None  # by which the host launches them: a graph of many kernels is one
+    stages: Stages | None = None  # None on a CPU
+    memory_before: Memory | None = None
+    memory_peak: Memory | None = None  # in one run: what this case needs beyond memory_before
+    graphs: Graphs | None = None  # None for an engine without them
+    clocks: Clocks | None = None
+
+
+class Machine(Record):
+    """Where it was measured."""
+
+    device: str
+    kind: Literal["cpu", "cuda"]
+    capability: str | None = None
+    memory_bytes: int
+    l2_bytes: int | None = None
+    driver: str | None = None
+    cpu: str
+    cores: int
+    threads: int
+    power: str  # mains, battery or unknown
+    os: str
+    python: str
+    torch: str
+    cuda: str | None = None
+    triton: str | None = None
+    transformers: str | None = None
+
+
+class Proof(Record):
+    """Tokens of one engine held against naive's logits in float32, before any time is believed."""
+
+    engine: str
+    model: str
+    batch: int
+    tokens: int
+    near_ties: int
+
+
+class Report(Record):
+    """One run of the benchmark."""
+
+    schema_version: int = SCHEMA_VERSION
+    preset: str
+    date: str
+    commit: str
+    dtype: str
+    seed: int
+    repeats: int
+    machine: Machine
+    copy_bytes_per_s: float  # read plus written, measured before anything else
+    import_s: float  # `import torch` and the engine, in a fresh process
+    load_s: dict[str, float] = {}  # seconds to have a model's weights on the device, by its name
+    memory_start: dict[str, Memory] = {}  # before a model's weights, by its name
+    memory_weights: dict[str, Memory] = {}  # after them
+    proofs: tuple[Proof, ...] = ()
+    results: tuple[Result, ...] = ()
+
+    def save(self, path: Path) -> None:
+        """Write the file whole, or leave the old one as it was."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".tmp")
+        draft.write_text(self.model_dump_json(indent=1, exclude_none=True) + "\n", encoding="utf-8")
+        draft.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Report:
+        """Read a report. ValueError where it is none."""
+        return cls.model_validate_json(path.read_bytes())
+
+    def find(self, **wanted: object) -> list[Result]:
+        """Results whose case has these fields."""
+        return [r for r in self.results if all(getattr(r.case, name) == value for name, value in wanted.items())]

@@ -1,0 +1,40 @@
+"""JSON Schema of the results files, generated from the records; a test holds the files in schema/ to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from nanobench.core.records import Record, Report
+from nanobench.micro.attention import AttentionReport
+from nanobench.micro.graphs import GraphsReport
+from nanobench.micro.kv_usage import WasteReport
+from nanobench.micro.paged_kernel import KernelReport
+from nanobench.micro.recompiles import RecompileReport
+from nanobench.micro.sampling import SamplingReport
+from nanobench.micro.sanitize import SanitizeReport
+from nanobench.micro.timeline import Timeline
+
+KINDS: dict[str, type[Record]] = {
+    "report": Report, "timeline": Timeline, "kernels": KernelReport, "attention": AttentionReport,
+    "memory": WasteReport, "recompiles": RecompileReport, "sanitize": SanitizeReport,
+    "graphs": GraphsReport, "sampling": SamplingReport,
+}  # fmt: skip
+
+
+def texts() -> dict[str, str]:
+    """File name and content of each schema."""
+    return {
+        f"{name}.schema.json": json.dumps(kind.model_json_schema(), indent=1, sort_keys=True) + "\n"
+        for name, kind in KINDS.items()
+    }
+
+
+def write(folder: Path) -> list[Path]:
+    """Write them; returns where to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in texts().items():
+        (folder / name).write_text(text, encoding="utf-8")
+        written.append(folder / name)
+    return written

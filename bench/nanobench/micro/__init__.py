@@ -1,0 +1,1 @@
+"""Measurements of one thing each: a kernel, a step, a cache, a sampler."""

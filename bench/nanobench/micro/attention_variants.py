@@ -1,0 +1,131 @@
+"""Ways to compute one layer's attention at decode, over the same keys and values: what the kernel benchmark compares.
+
+An arm is a function of the number of a copy: as many copies as fill several times the L2 are attended to in turn, so
+that each call finds its data in memory. To add one, write a function that makes it and name it in `arms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanoinfer.cache.paged import choose_splits, kernels_for
+
+HEADS, HEAD_SIZE = 12, 64  # gpt2's
+COLD_BYTES = 400e6  # several times the L2 of any GPU of today
+MAX_COPIES = 64
+PAGE = 16  # the engine's own block size; others beside it
+WORKSPACE = 128 * 2**20  # bytes, as FlashInfer's own examples have it
+
+Call = Callable[[int], Tensor]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A name, its call, and whether it is what the `paged` engine runs."""
+
+    name: str
+    call: Call
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The contents of dense caches in pages, in a random order: pools (copies, 2, pages, H, page, D)."""
+
+    pools: Tensor
+    tables: Tensor  # (B, width) int32
+    lengths: Tensor  # (B,) int64
+    page: int
+
+    @classmethod
+    def of(cls, dense: Tensor, page: int) -> Pages:
+        """Pages of the dense caches (copies, 2, B, H, S, D)."""
+        copies, _, B, H, S, D = dense.shape
+        pages = B * S // page
+        pools = dense.view(copies, 2, B, H, S // page, page, D).transpose(3, 4).reshape(copies, 2, pages, H, page, D)
+        order = torch.randperm(pages, device=dense.device)
+        where = torch.empty_like(order).scatter_(0, order, torch.arange(pages, device=order.device))
+        # Page i of the pool is page order[i] of the texts.
+        tables = where.view(B, -1).int()
+        return cls(pools[:, :, order].contiguous(), tables, torch.full((B,), S, device=dense.device), page)
+
+
+def contents(batch: int, context: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Queries (B, H, 1, D) and dense caches (copies, 2, B, H, S, D), bfloat16, random."""
+    copies = max(2, min(MAX_COPIES, int(COLD_BYTES / (2 * batch * context * HEADS * HEAD_SIZE * 2)) + 1))
+    kind: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
+    q = torch.randn(batch, HEADS, 1, HEAD_SIZE, **kind)
+    return q, torch.randn(copies, 2, batch, HEADS, context, HEAD_SIZE, **kind)
+
+
+def arms(q: Tensor, dense: Tensor) -> tuple[list[Arm], dict[str, str]]:
+    """All arms over these contents, each checked against SDPA; and those that cannot run here, with the reason."""
+    batch, context = dense.shape[2], dense.shape[4]
+    mask = torch.zeros(batch, 1, 1, context, device=q.device, dtype=q.dtype)
+    made = [Arm("sdpa", _sdpa(q, dense, None)), Arm("sdpa, mask", _sdpa(q, dense, mask))]
+    chosen = choose_splits(batch, HEADS, context)
+    for page in (PAGE, 64):
+        pages = Pages.of(dense, page)
+        for splits in sorted({1, chosen // 2 or 1, chosen, min(16, chosen * 2)}):
+            name = f"paged, block {page}, splits {splits}"
+            made.append(Arm(name, _paged(q[:, :, 0], pages, splits), page == PAGE and splits == chosen))
+    absent = {}
+    try:
+        made.append(Arm(f"flashinfer, block {PAGE}", _flashinfer(q[:, :, 0], Pages.of(dense, PAGE))))
+    except Exception as error:  # not installed, or its own compiler fails: the others go on
+        absent["flashinfer"] = str(error).splitlines()[0] if str(error) else type(error).__name__
+    expected = F.scaled_dot_product_attention(q.float(), dense[0, 0].float(), dense[0, 1].float())
+    for arm in made:
+        torch.testing.assert_close(arm.call(0).view_as(q).float(), expected, rtol=2e-2, atol=2e-2, msg=arm.name)
+    return made, absent
+
+
+def _sdpa(q: Tensor, dense: Tensor, mask: Tensor | None) -> Call:
+    return lambda i: F.scaled_dot_product_attention(q, dense[i, 0], dense[i, 1], attn_mask=mask)
+
+
+def _paged(q: Tensor, pages: Pages, splits: int) -> Call:
+    """The book's own kernel, q (B, H, D)."""
+    done = torch.zeros(q.shape[0] * q.shape[1], dtype=torch.int32, device=q.device)
+    pools, tables, lengths, kernels = pages.pools, pages.tables, pages.lengths, kernels_for(q.device)
+
+    def call(i: int) -> Tensor:
+        out: Tensor = kernels.attend_pages(q, pools[i, 0], pools[i, 1], tables, lengths, done, splits)
+        return out
+
+    return call
+
+
+def _flashinfer(q: Tensor, pages: Pages) -> Call:
+    """FlashInfer's paged decode, planned once as an engine plans each step, and able to stand in a captured graph.
+
+    ValueError where it is not installed.
+    """
+    if find_spec("flashinfer") is None:
+        raise ValueError("flashinfer is not installed: pip install 'nanoinfer[flashinfer]'")
+    import flashinfer
+
+    batch, width = pages.tables.shape
+    kind: dict[str, Any] = {"device": q.device, "dtype": torch.int32}
+    indptr = torch.arange(0, batch * width + 1, width, **kind)  # (B + 1,) where each row's pages begin
+    indices, last = pages.tables.reshape(-1), torch.full((batch,), pages.page, **kind)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+        torch.zeros(WORKSPACE, dtype=torch.uint8, device=q.device),
+        "HND",  # a head's page in one piece, as ours
+        use_cuda_graph=True,
+        paged_kv_indptr_buffer=torch.empty_like(indptr),
+        paged_kv_indices_buffer=torch.empty_like(indices),
+        paged_kv_last_page_len_buffer=torch.empty_like(last),
+    )
+    wrapper.plan(
+        indptr, indices, last, q.shape[1], q.shape[1], q.shape[2], pages.page, q_data_type=q.dtype,
+        kv_data_type=q.dtype,
+    )  # fmt: skip
+    return lambda i: wrapper.run(q, (pages.pools[i, 0], pages.pools[i, 1]))

@@ -1,0 +1,112 @@
+"""`python -m bench`: the commands that measure one thing each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nanobench.errors import or_exit
+
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the GPU where there is one.")]
+
+app = typer.Typer()
+
+
+@app.command()
+def attention(
+    device: Device = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/attention.json"),
+) -> None:
+    """Which SDPA backend runs, with and without a mask; and what the dense cache's read length costs."""
+    from nanobench.micro.attention import measure
+
+    or_exit(lambda: measure(device, out))
+
+
+@app.command()
+def kernels(
+    device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/kernels.json"),
+) -> None:
+    """The paged kernel alone, against SDPA on a dense cache and FlashInfer's: cold L2, inside a graph."""
+    from nanobench.micro.paged_kernel import measure
+
+    or_exit(lambda: measure(device, out))
+
+
+@app.command()
+def sampling(
+    device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/sampling.json"),
+) -> None:
+    """The sampling kernel alone, against a sort, torch.topk and rejection: inside a graph."""
+    from nanobench.micro.sampling import measure
+
+    or_exit(lambda: measure(device, out))
+
+
+@app.command()
+def graphs(
+    device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/graphs.json"),
+    model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
+) -> None:
+    """Chapter 4's costs and gains: the ladder, its start-up, a batch that drains, TTFT by length, sampling."""
+    from nanobench.micro.graphs import measure
+
+    or_exit(lambda: measure(device, out, model))
+
+
+@app.command()
+def timeline(
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/timeline.json"),
+    device: Device = None,
+    model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
+    batch: Annotated[int, typer.Option(min=1)] = 1,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of each row before the steps.")] = 128,
+    engines: Annotated[str | None, typer.Option(help="Comma-separated; by default all of ours.")] = None,
+) -> None:
+    """One decode step of each engine, by torch's profiler: the host's operators and launches, the GPU's kernels."""
+    from nanobench.micro.timeline import all_engines, measure
+
+    or_exit(lambda: measure(device, out, model, batch, context, all_engines(engines)))
+
+
+@app.command()
+def memory(
+    device: Device = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/memory.json"),
+    model: Annotated[str | None, typer.Option(help="As in `nanoinfer generate`.")] = None,
+    pool: Annotated[float | None, typer.Option(help="MB of keys and values that both caches get.")] = None,
+    requests: Annotated[int | None, typer.Option(min=1, help="Short ones; 512 on a GPU, 24 on a CPU.")] = None,
+) -> None:
+    """What dense and paged caches hold and waste; many short requests in a pool that is too small for dense rows."""
+    from nanobench.micro.kv_usage import measure
+
+    or_exit(lambda: measure(device, out, model, None if pool is None else int(pool * 1e6), requests))
+
+
+@app.command()
+def recompiles(
+    device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/recompiles.json"),
+    model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
+    engine: Annotated[str, typer.Option(help="paged or paged-graph.")] = "paged",
+) -> None:
+    """Kernels that Triton compiles over 512 steps of growing contexts and 1 to 32 rows: none after the first."""
+    from nanobench.micro.recompiles import measure
+
+    raise typer.Exit(or_exit(lambda: measure(device, out, model, engine)))
+
+
+@app.command()
+def sanitize(
+    out: Annotated[Path | None, typer.Option(help="Results file; none by default.")] = None,
+    only: Annotated[str | None, typer.Option(help="Names of cases, comma-separated; by default all.")] = None,
+) -> None:
+    """compute-sanitizer's memcheck and racecheck over every kernel, and over a planted overrun that must be caught."""
+    from nanobench.micro.sanitize import sanitize as check
+
+    raise typer.Exit(or_exit(lambda: check(only.split(",") if only else None, out)))

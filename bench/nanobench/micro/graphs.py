@@ -1,0 +1,235 @@
+"""What graphs cost and where they pay: start-up, a batch that drains, prefill by length, sampled against greedy.
+
+Tokens a second of whole generations are `bench run`'s business. Here is the rest of chapter 4: the ladder's arithmetic,
+the seconds and bytes of capturing all of it, the hit rate and the padding of a batch that drains, TTFT over prompt
+lengths with the bare replay beside it, and what sampling takes from greedy decoding.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from nanobench.core.machine import commit, describe
+from nanobench.core.records import SCHEMA_VERSION, Machine, Record, Spread
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.devices import choose_device
+from nanoinfer.engine.graphs import GraphRunner, ladder
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import load_model
+
+LADDERS = (64, 256, 512)
+LENGTHS = (16, 64, 128, 256, 512, 1000)
+PREFILL_BATCHES = (1, 8)
+REPEATS = 15
+SAMPLED = SamplingParams(temperature=0.8, top_k=50, top_p=0.95, max_tokens=256, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0, max_tokens=256, ignore_eos=True)
+# Name of an arm, engine, and whether its kernels are fused.
+ARMS = (("eager", "paged", None), ("graph", "paged-graph", False), ("graph, fused", "paged-graph", True))
+
+
+class Ladder(Record):
+    """A ladder's arithmetic, and what capturing it took with one engine."""
+
+    engine: str
+    rows: int
+    graphs: int  # decode steps of one sampler and one read length
+    padded_share: float  # of rows, over batch sizes from 1 to `rows`
+    captures: int
+    seconds: float
+    driver_bytes: int
+
+
+class Drain(Record):
+    """A batch whose rows end one after the other."""
+
+    rows: int
+    steps: int
+    replayed: int
+    fallbacks: dict[str, int]
+    padding_share: float
+    predicted_share: float  # by the ladder's arithmetic, over the batch sizes that occurred
+
+
+class Prefill(Record):
+    """Seconds to the first token of a batch of prompts, as a caller sees them, and of the replay alone."""
+
+    arm: str
+    batch: int
+    tokens: int
+    ttft_s: Spread
+    bare_s: float | None
+
+
+class Sampling(Record):
+    """Whole generations, tokens a second."""
+
+    batch: int
+    greedy: Spread
+    sampled: Spread
+
+
+class GraphsReport(Record):
+    """One run of `python -m bench graphs`."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["graphs"] = "graphs"
+    date: str = ""
+    commit: str = ""
+    machine: Machine
+    model: str
+    dtype: str
+    ladders: tuple[Ladder, ...] = ()
+    drains: tuple[Drain, ...] = ()
+    prefills: tuple[Prefill, ...] = ()
+    sampling: tuple[Sampling, ...] = ()
+
+
+def measure(device_name: str | None, path: Path, name: str) -> None:
+    """Measure all of it, print tables, write them to `path`. ValueError without a CUDA GPU."""
+    device = choose_device(device_name)
+    if device.type != "cuda":
+        raise ValueError("CUDA graphs need a CUDA GPU")
+    model = load_model(name, device, torch.bfloat16)
+    report = GraphsReport(
+        date=datetime.now(timezone.utc).date().isoformat(), commit=commit(), machine=describe(device),
+        model=name, dtype="bfloat16",
+    )  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts: dict[str, Callable[[GPT2], Sequence[Record]]] = {
+        "ladders": _ladders, "drains": _drains, "prefills": _prefills, "sampling": _sampling,
+    }  # fmt: skip
+    for part, run in parts.items():
+        report = report.model_copy(update={part: tuple(run(model))})
+        path.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        for record in getattr(report, part):
+            print(f"{part:9}", _line(record))
+
+
+def padded_share(sizes: Sequence[int], batches: Sequence[int]) -> float:
+    """Share of rows that are padding where each of `batches` runs in the next larger of `sizes`."""
+    rows = [sizes[bisect_left(sizes, batch)] for batch in batches]
+    return 1 - sum(batch / row for batch, row in zip(batches, rows, strict=True)) / len(rows)
+
+
+def _ladders(model: GPT2) -> list[Ladder]:
+    found = []
+    for engine in ("paged-graph", "dense-graph"):
+        for rows in LADDERS:
+            gc.collect()
+            torch.cuda.empty_cache()
+            with LLM(model, engine=engine, max_batch=rows) as llm:
+                free, started = torch.cuda.mem_get_info()[0], time.perf_counter()
+                llm.warm_up()
+                torch.cuda.synchronize()
+                seconds, taken = time.perf_counter() - started, free - torch.cuda.mem_get_info()[0]
+                share = padded_share(ladder(rows), range(1, rows + 1))
+                found.append(
+                    Ladder(
+                        engine=engine, rows=rows, graphs=len(ladder(rows)), padded_share=share,
+                        captures=llm.stats.captures, seconds=seconds, driver_bytes=taken,
+                    )
+                )  # fmt: skip
+    return found
+
+
+def _drains(model: GPT2) -> list[Drain]:
+    """Row i ends after 8 * (i + 1) tokens, so that every batch size from 64 to 1 occurs for eight steps."""
+    rows = 64
+    with LLM(model, engine="paged-graph", max_batch=rows) as llm:
+        llm.warm_up()
+        params = [SamplingParams(temperature=0, max_tokens=8 * (i + 1), ignore_eos=True) for i in range(rows)]
+        llm.generate([[1 + i] for i in range(rows)], params)
+        stats = llm.stats
+        sizes, batches = ladder(rows), [rows - step // 8 for step in range(1, stats.decode_steps + 1)]
+        padded = [sizes[bisect_left(sizes, batch)] for batch in batches]
+        return [
+            Drain(
+                rows=rows, steps=stats.decode_steps, replayed=stats.replayed_steps, fallbacks=dict(stats.fallbacks),
+                padding_share=stats.padding_rows / stats.replayed_rows,
+                predicted_share=1 - sum(batches) / sum(padded),
+            )
+        ]  # fmt: skip
+
+
+def _prefills(model: GPT2) -> list[Prefill]:
+    found = []
+    for batch in PREFILL_BATCHES:
+        llms = {arm: LLM(model, engine=engine, max_batch=batch, fused=fused) for arm, engine, fused in ARMS}
+        for tokens in LENGTHS:
+            prompts = torch.randint(0, 50257, (batch, tokens)).tolist()
+            samples: dict[str, list[float]] = {arm: [] for arm in llms}
+            for turn in range(REPEATS + 2):
+                for arm, llm in llms.items():
+                    torch.cuda.synchronize()
+                    started = time.perf_counter()
+                    llm.generate(prompts, SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+                    if turn >= 2:  # the first two warm up, and capture
+                        samples[arm].append(time.perf_counter() - started)
+            for arm, llm in llms.items():
+                spread = Spread.of(samples[arm])
+                found.append(Prefill(arm=arm, batch=batch, tokens=tokens, ttft_s=spread, bare_s=_bare(llm, tokens)))
+        for llm in llms.values():
+            llm.close()
+    return found
+
+
+def _bare(llm: LLM, tokens: int) -> float | None:
+    """Seconds of replaying the prefill of that many columns, and nothing else; None where there is no such graph."""
+    runner = llm._graphs.runner if llm._graphs else None
+    if not isinstance(runner, GraphRunner):
+        return None
+    captured = [step for key, step in runner.graphs.items() if key.columns >= tokens and key.columns > 1]
+    if not captured:
+        return None
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(20):
+        captured[-1].graph.replay()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - started) / 20
+
+
+def _sampling(model: GPT2) -> list[Sampling]:
+    found = []
+    for batch in (1, 64):
+        prompts = torch.randint(0, 50257, (batch, 1)).tolist()
+        with LLM(model, engine="paged-graph", max_batch=batch) as llm:
+            rates: dict[str, list[float]] = {"greedy": [], "sampled": []}
+            for turn in range(8):
+                for kind, params in (("greedy", GREEDY), ("sampled", SAMPLED)):
+                    started = time.perf_counter()
+                    llm.generate(prompts, params)
+                    if turn:
+                        rates[kind].append(batch * params.max_tokens / (time.perf_counter() - started))
+        found.append(Sampling(batch=batch, greedy=Spread.of(rates["greedy"]), sampled=Spread.of(rates["sampled"])))
+    return found
+
+
+def _line(record: Record) -> str:
+    """A record as it is printed."""
+    match record:
+        case Ladder():
+            return (
+                f"{record.engine:12} up to {record.rows:3} rows: {record.graphs:2} sizes, {record.padded_share:.1%}"
+                f" padded; {record.captures:3} captures in {record.seconds:.1f} s, {record.driver_bytes / 1e6:.0f} MB"
+            )
+        case Drain():
+            return (
+                f"{record.rows} rows to 0: {record.replayed} of {record.steps} steps replayed, padding "
+                f"{record.padding_share:.2%}, predicted {record.predicted_share:.2%}, fallbacks {record.fallbacks}"
+            )
+        case Prefill():
+            bare = "" if record.bare_s is None else f", the replay alone {record.bare_s * 1e3:.3f} ms"
+            return f"B={record.batch} T={record.tokens:4} {record.arm:14} {record.ttft_s.median * 1e3:7.3f} ms{bare}"
+        case Sampling():
+            share = record.sampled.median / record.greedy.median
+            return f"B={record.batch}: greedy {record.greedy.median:,.0f} tok/s, sampled {share:.1%} of it"
+    return str(record)

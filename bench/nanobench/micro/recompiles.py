@@ -1,0 +1,96 @@
+"""Does anything compile while a run goes on? Kernels that Triton compiles over 512 decode steps, counted by name.
+
+A kernel is compiled anew for each set of compile-time constants, and for arguments with other properties. A number that
+grows with the text must be none of them. One run with every batch size comes first and may compile; then contexts grow
+for 512 steps while rows leave one by one, and nothing may.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from nanobench.core.compile_counter import TritonLog
+from nanobench.core.machine import commit, describe
+from nanobench.core.records import SCHEMA_VERSION, Machine, Record
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.devices import choose_device, choose_dtype
+
+ROWS = 32
+STEPS = 512
+PROMPT = 16  # tokens of each row before the steps
+
+
+class Compiled(Record):
+    """One run and what was compiled during it."""
+
+    what: str
+    decode_steps: int
+    kernels: dict[str, int]  # compilations by the kernel's name
+    seconds: float  # they took
+
+
+class RecompileReport(Record):
+    """One run of `python -m bench recompiles`."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["recompiles"] = "recompiles"
+    date: str
+    commit: str
+    machine: Machine
+    model: str
+    engine: str
+    rows: int
+    longest: int  # tokens of the longest text
+    runs: tuple[Compiled, ...]
+
+
+def measure(device_name: str | None, path: Path, model: str, engine: str) -> int:
+    """Count, print, write to `path`; 0 where the long run compiled nothing, else 1. ValueError without a CUDA GPU."""
+    device = choose_device(device_name)
+    if device.type != "cuda":
+        raise ValueError("Triton compiles for GPUs: on a CPU there is nothing to count")
+    llm = LLM(model, engine=engine, device=str(device), dtype=choose_dtype(None, device), max_batch=ROWS)
+    runs = count(llm)
+    for run in runs:
+        listed = ", ".join(f"{name} {n}" for name, n in run.kernels.items()) or "nothing"
+        print(f"{run.what}, {run.decode_steps} steps: compiled {listed} ({run.seconds:.1f} s)")
+    report = RecompileReport(
+        date=datetime.now(timezone.utc).date().isoformat(), commit=commit(), machine=describe(device), model=model,
+        engine=engine, rows=ROWS, longest=PROMPT + STEPS + 1, runs=runs,
+    )  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return 1 if runs[-1].kernels else 0
+
+
+def count(llm: LLM, rows: int = ROWS, steps: int = STEPS) -> tuple[Compiled, Compiled]:
+    """Two runs of an LLM: every number of rows for a step each, then `steps` steps with rows leaving one by one.
+
+    Texts of both runs reach the same length, so that the cache and its tables have the same shape.
+    """
+    vocab = llm.model.config.vocab_size
+    generator = torch.Generator().manual_seed(0)
+
+    def prompts(lengths: list[int]) -> list[list[int]]:
+        return [torch.randint(0, vocab, (n,), generator=generator).tolist() for n in lengths]
+
+    first = [row + 2 for row in range(rows)]  # new tokens, the first by prefill: one row leaves with each step
+    first_lengths = [PROMPT] * (rows - 1) + [PROMPT + steps - rows]
+    later = [steps * (row + 1) // rows + 1 for row in range(rows)]
+    return (
+        _run(llm, "every number of rows", prompts(first_lengths), first),
+        _run(llm, "growing contexts", prompts([PROMPT] * rows), later),
+    )
+
+
+def _run(llm: LLM, what: str, prompts: list[list[int]], new_tokens: list[int]) -> Compiled:
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in new_tokens]
+    before = llm.stats.decode_steps
+    with TritonLog() as log:
+        llm.generate(prompts, params)
+    steps = llm.stats.decode_steps - before
+    return Compiled(what=what, decode_steps=steps, kernels=dict(log.kernels), seconds=log.seconds)

@@ -1,0 +1,132 @@
+"""compute-sanitizer over every kernel: memcheck and racecheck must find nothing, and memcheck a planted overrun.
+
+The tool comes with CUDA. Tensors get an allocation each (PYTORCH_NO_CUDA_MEMORY_CACHING=1) with room behind it, or an
+overrun would land within the block of many megabytes that PyTorch otherwise takes at once, and nobody would know.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nanobench.core.records import SCHEMA_VERSION, Record
+from nanobench.micro.sanitize_cases import CASES, PLANTED
+
+FOUND = 86  # exit code by which the tool says that it found something
+PADDING = 64 * 1024  # bytes behind each allocation in which nothing else lies
+SECONDS = 500
+REFUSALS = ("Device not supported", "not supported on this", "Unable to launch", "Failed to initialize")
+Tool = Literal["memcheck", "racecheck"]
+
+
+class Finding(Record):
+    """What one tool said of some cases."""
+
+    tool: Tool
+    cases: tuple[str, ...]
+    expected: int  # errors: 0, or at least so many
+    errors: int | None  # None where the tool said nothing that could be read
+    first: str = ""  # what it found first
+
+    @property
+    def as_expected(self) -> bool:
+        """Clean where it must be, caught where it must be."""
+        if self.errors is None:
+            return False
+        return self.errors >= self.expected if self.expected else self.errors == 0
+
+
+class SanitizeReport(Record):
+    """One run of `python -m bench sanitize`."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["sanitize"] = "sanitize"
+    tool: str  # its version
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A process that has ended."""
+
+    returncode: int
+    output: str
+
+
+Execute = Callable[[Sequence[str]], Run]
+
+
+def sanitize(only: Sequence[str] | None = None, out: Path | None = None, execute: Execute | None = None) -> int:
+    """Run the tools and print a table. 0 where all is as expected, 1 where something is not.
+
+    only: names of cases. ValueError for an unknown one, and where there is no tool, or it refuses the machine.
+    """
+    names = tuple(only or CASES)
+    for name in names:
+        if name not in CASES:
+            raise ValueError(f"case must be one of {'; '.join(CASES)}, not {name!r}")
+    program, execute = find(), execute or _execute
+    version = execute([program, "--version"]).output.strip().splitlines()
+    findings = []
+    for tool, cases, expected in (("memcheck", names, 0), ("racecheck", names, 0), ("memcheck", tuple(PLANTED), 1)):
+        finding = _check(program, tool, cases, expected, execute)  # type: ignore[arg-type]
+        verdict = "as expected" if finding.as_expected else "NOT AS EXPECTED"
+        said = "no answer" if finding.errors is None else f"{finding.errors} errors"
+        print(f"{tool:10} {', '.join(cases)}: {said}, {verdict}{': ' + finding.first if finding.first else ''}")
+        findings.append(finding)
+    report = SanitizeReport(tool=version[-1] if version else "unknown", findings=tuple(findings))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return 0 if all(finding.as_expected for finding in findings) else 1
+
+
+def find() -> str:
+    """Where the tool is. ValueError where it is nowhere."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin", "/opt/cuda/bin"])
+    program = shutil.which("compute-sanitizer", path=path)
+    if program is None:
+        raise ValueError("compute-sanitizer is not here: it comes with the CUDA toolkit; nothing was checked")
+    return program
+
+
+def _check(program: str, tool: Tool, cases: Sequence[str], expected: int, execute: Execute) -> Finding:
+    options = [f"--tool={tool}", f"--error-exitcode={FOUND}", "--print-limit=20"]
+    if tool == "memcheck":
+        options += [f"--padding={PADDING}", "--report-api-errors=no"]  # torch asks for symbols that a driver may lack
+    done = execute([program, *options, sys.executable, "-m", "nanobench.micro.sanitize_cases", *cases])
+    for refusal in REFUSALS:
+        if refusal in done.output:
+            raise ValueError(f"compute-sanitizer refuses this machine ({refusal}); nothing was checked")
+    found = re.search(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", done.output)
+    errors = int(found[1] or found[2]) if found else None
+    ran = done.output.count("ran: ")
+    if expected == 0 and errors == 0 and (done.returncode != 0 or ran != len(cases)):
+        errors = None  # the program itself broke: clean tools say nothing then
+    lines = [line.lstrip("= ") for line in done.output.splitlines() if line.startswith("=========")]
+    first = next((line for line in lines if re.match(r"(Invalid|Error|Race|Program hit|Out-of)", line)), "")
+    if errors is None:
+        first = done.output.strip().splitlines()[-1] if done.output.strip() else f"exit code {done.returncode}"
+    return Finding(tool=tool, cases=tuple(cases), expected=expected, errors=errors, first=first[:200])
+
+
+def _execute(command: Sequence[str]) -> Run:
+    """Run it in the repository, where tensors get an allocation each."""
+    root = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(root), environment.get("PYTHONPATH", "")])
+    try:
+        done = subprocess.run(
+            list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
+            env=environment, timeout=SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Run(124, f"no end after {SECONDS} s")
+    return Run(done.returncode, done.stdout)

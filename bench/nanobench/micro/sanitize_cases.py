@@ -1,0 +1,124 @@
+"""Every kernel once, at small shapes and odd ones: what `python -m bench sanitize` runs under compute-sanitizer.
+
+Each case compares with plain PyTorch, so that what is searched for overruns and races is also right. To add a kernel,
+write a function of the device and put it into CASES. PLANTED has the overrun that memcheck must catch.
+
+    compute-sanitizer --tool memcheck python -m nanobench.micro.sanitize_cases NAME ...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from nanoinfer.engine import sampling
+from nanoinfer.engine.state import BatchState
+from nanoinfer.kernels import paged_attention_torch as paged_twins
+from nanoinfer.model.ops import TorchOps
+
+PAGE = 16
+VOCAB = 1031  # a prime: no tile ends where it does
+
+
+def _random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """On the host, where the twins run too: on the GPU are the kernels in question, and as little else as can be."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def write(device: str, heads: int = 3, size: int = 16, overrun: int = 0) -> None:
+    """Keys and values of five tokens into three pages; heads times size is no power of two."""
+    from nanoinfer.kernels import paged_attention as paged_kernels
+
+    k, v = _random(2, 5, heads, size)
+    slots = torch.tensor([0, 17, 31, 40, 3 * PAGE - 1 + overrun])  # the last slot, or past it
+    k_pool, v_pool = torch.zeros(3, heads, PAGE, size), torch.zeros(3, heads, PAGE, size)
+    # On the GPU each has an allocation of its own, and behind each there is room in which nothing lies.
+    k_there, v_there = k_pool.to(device, copy=True), v_pool.to(device, copy=True)
+    paged_kernels.write_pages(k.to(device), v.to(device), k_there, v_there, slots.to(device))
+    if not overrun:
+        paged_twins.write_pages(k, v, k_pool, v_pool, slots)
+        torch.testing.assert_close((k_there.cpu(), v_there.cpu()), (k_pool, v_pool))
+
+
+def attend(device: str, splits: int, size: int = 64, dtype: torch.dtype = torch.float32) -> None:
+    """Rows of no token, of one, of a page and one, and of several tiles."""
+    from nanoinfer.kernels import paged_attention as paged_kernels
+
+    lengths, heads = [0, 1, PAGE + 1, 150], 2
+    width = -(-max(lengths) // PAGE)
+    pages = 1 + width * len(lengths)
+    tables = 1 + torch.randperm(pages - 1, generator=torch.Generator().manual_seed(0)).view(len(lengths), width).int()
+    k_pool, v_pool = _random(2, pages, heads, PAGE, size, dtype=dtype)
+    q, done = _random(len(lengths), heads, size, dtype=dtype), torch.zeros(len(lengths) * heads, dtype=torch.int32)
+    arguments = (q, k_pool, v_pool, tables, torch.tensor(lengths), done)
+    q_, k_, v_, tables_, lengths_, done_ = (t.to(device, copy=True) for t in arguments)
+    for _ in range(2):  # the counters must be ready for the next launch
+        got = paged_kernels.attend_pages(q_, k_, v_, tables_, lengths_, done_, splits)
+    close = 1e-4 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(got.cpu(), paged_twins.attend_pages(*arguments, splits), rtol=close, atol=close)
+
+
+def fused(device: str, rows: int, width: int = 96) -> None:
+    """One sublayer by the fused kernels and by plain operations; the width is no power of two."""
+    from nanoinfer.kernels.fused import FusedOps
+
+    x, h = _random(2, rows, width)
+    into, out = _random(width, 4 * width), _random(4 * width, width)
+    biases, (weight, shift) = _random(4 * width), _random(2, width)
+    found = []
+    for ops, place in ((FusedOps(), device), (TorchOps(), "cpu")):
+        x_, h_, into_, biases_, out_, weight_, shift_ = (
+            t.to(place, copy=True) for t in (x, h, into, biases, out, weight, shift)
+        )
+        update = ops.linear_update(ops.linear_gelu(h_, into_, biases_), out_, shift_)
+        found.append([t.cpu() for t in ops.add_norm(x_, update, weight_, shift_, 1e-5)])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
+
+
+def sample(device: str, dtype: torch.dtype = torch.float32) -> None:
+    """Greedy rows, and rows of every filter."""
+    from nanoinfer.kernels import sampling as sampling_kernels
+
+    logits = _random(6, VOCAB, dtype=dtype)
+    rows = BatchState.empty(6, torch.device("cpu")).at(slice(0, 6))
+    rows.seed.copy_(torch.arange(6))
+    rows.temperature.copy_(torch.tensor([0.0, 1.0, 0.7, 1.0, 0.8, 1.2]))
+    rows.top_k.copy_(torch.tensor([0, 0, 50, 0, 50, 1]))
+    rows.top_p.copy_(torch.tensor([1.0, 1.0, 1.0, 0.9, 0.95, 1.0]))
+    on_device, moved = logits.to(device), BatchState(rows.integers.to(device), rows.floats.to(device))
+    got = sampling_kernels.greedy(on_device, moved), sampling_kernels.sample(on_device, moved)
+    wide = logits.float()
+    torch.testing.assert_close(
+        [tokens.cpu() for tokens in got], [sampling.greedy(wide, rows), sampling.sample_filtered(wide, rows)]
+    )
+
+
+CASES: dict[str, Callable[[str], None]] = {
+    "write": write,
+    "write large heads": lambda device: write(device, heads=2, size=128),
+    "attend": lambda device: attend(device, 1),
+    "attend splits": lambda device: attend(device, 4),
+    "attend head size 80": lambda device: attend(device, 2, size=80),
+    "attend bfloat16": lambda device: attend(device, 4, dtype=torch.bfloat16),
+    "fused one row": lambda device: fused(device, 1),
+    "fused 33 rows": lambda device: fused(device, 33),
+    "sample": sample,
+    "sample bfloat16": lambda device: sample(device, torch.bfloat16),
+}
+PLANTED: dict[str, Callable[[str], None]] = {"planted overrun": lambda device: write(device, overrun=1)}
+
+
+def main(names: Sequence[str], device: str = "cuda") -> None:
+    """Run the named cases, one after the other; all of CASES for none."""
+    for name in names or CASES:
+        {**CASES, **PLANTED}[name](device)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        print(f"ran: {name}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

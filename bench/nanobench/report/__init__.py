@@ -1,0 +1,1 @@
+"""From results files to comparisons, tables and figures."""

@@ -1,0 +1,183 @@
+"""Inter-token latency as the distribution of single steps; and the time of a token against the context's length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from nanobench.core.records import Report, Result
+from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner, counted, gaps, looks, provenance
+from nanobench.report.values import (
+    batches_of,
+    engine_label,
+    engines_of,
+    factor,
+    model_label,
+    prompts_of,
+    seconds,
+    significant,
+    step_seconds,
+)
+
+ITL_BATCHES = (1, 8, 64, 256)
+CONTEXT_BATCHES = (1, 8, 64)
+
+
+def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Drawing | None:
+    """p10 to p90 as a bar, p50 and p99 as marks, by engine, at some batch sizes."""
+    results = [r for r in report.find(model=model) if r.itl_s and r.itl_p99_s]
+    names = engines_of(results)
+    batches = [b for b in batches_of(results) if b in ITL_BATCHES] or batches_of(results)[:4]
+    if not results:
+        return None
+
+    def draw(theme: Theme) -> Figure:
+        rows = -(-len(batches) // 2)
+        height = rows * (0.34 * len(names) + 0.75) + 1.35
+        figure = Figure(figsize=(WIDTH, height), layout=None)
+        axes = figure.subplots(rows, min(2, len(batches)), sharey=True, squeeze=False)
+        styles = looks(names, newest, theme)
+        for ax, batch in zip(axes.flat, batches, strict=False):
+            for r in (r for r in results if r.case.batch == batch):
+                y, color = names.index(r.case.engine), styles[r.case.engine]["color"]
+                assert r.itl_s is not None
+                assert r.itl_p99_s is not None
+                p10, p50, p90, p99 = (1e3 * t for t in (r.itl_s.p10, r.itl_s.median, r.itl_s.p90, r.itl_p99_s))
+                ax.plot([p90, p99], [y, y], color=color, linewidth=1.4)
+                ax.barh(y, p90 - p10, left=p10, height=0.5, color=color, linewidth=0)
+                ax.plot(p50, y, "|", color=theme.text, markersize=15, markeredgewidth=2)
+                ax.plot(p99, y, "D", color=color, markersize=4.5, clip_on=False)
+            for r in report.find(model=model, batch=batch):
+                if r.status != "ok" and r.case.engine in names:
+                    ax.text(0, names.index(r.case.engine), f"  {r.status}", va="center", color=theme.muted)
+            ax.set_title(f"B = {batch}")
+            ax.set_xlim(left=0)
+            ax.xaxis.set_major_locator(MaxNLocator(4))
+            ax.grid(axis="y", visible=False)
+            ax.set_yticks(range(len(names)), [engine_label(name) for name in names])
+            ax.set_ylim(len(names) - 0.4, -0.6)
+        for ax in axes.flat[len(batches) :]:
+            ax.set_visible(False)
+        for ax in axes.flat[max(0, len(batches) - axes.shape[1]) : len(batches)]:
+            ax.set_xlabel("ms between two tokens of a row")
+        marks = [
+            Patch(color=theme.muted, label="10% to 90% of the steps"),
+            Line2D(
+                [], [], color=theme.text, marker="|", linestyle="", markersize=13, markeredgewidth=2, label="median"
+            ),
+            Line2D([], [], color=theme.muted, marker="D", markersize=4.5, label="up to 99%"),
+        ]
+        figure.legend(handles=marks, loc="upper left", bbox_to_anchor=(0.02, 0.995), ncol=3)
+        gap = 0.75 / (0.34 * len(names))  # of a panel's height: what an axis and a title need
+        figure.subplots_adjust(
+            left=0.315, right=0.985, top=1 - 0.75 / height, bottom=1.12 / height, hspace=gap, wspace=0.12
+        )
+        corner(figure, theme, provenance(report, model) + "\nsingle steps, in one run of their own")
+        return figure
+
+    rows = [
+        (r.case.engine, str(r.case.batch), *(seconds(t) for t in (r.itl_s.p10, r.itl_s.median, r.itl_s.p90)),
+         seconds(r.itl_p99_s))
+        for name in names for r in results if r.case.engine == name and r.itl_s and r.itl_p99_s
+    ]  # fmt: skip
+    title = f"Inter-token latency, {model_label(model)} on {report.machine.device}"
+    header = ("engine", "B", "p10", "p50", "p90", "p99")
+    return Drawing(
+        f"{stem}-itl", title, _itl_alt(results, title, batches), header, tuple(rows), draw, gaps(report, model)
+    )
+
+
+def _itl_alt(results: Sequence[Result], title: str, batches: Sequence[int]) -> str:
+    text = f"{title}: bars from the 10% to the 90% quantile of single steps, a mark at the median, a line to p99."
+    for batch in batches:
+        medians = [
+            f"{engine_label(r.case.engine)} {seconds(r.itl_s.median)}"
+            for r in results if r.case.batch == batch and r.itl_s
+        ]  # fmt: skip
+        text += f" Medians at batch {batch}: {'; '.join(medians)}."
+    return text
+
+
+def context(report: Report, stem: str, model: str, newest: str | None = None) -> Drawing | None:
+    """Time of one decode step against the tokens before it, one panel a batch size.
+
+    Both engines by the same formula: (generate - TTFT) / steps, so that what a call costs once is in neither line.
+    """
+    results = [r for r in report.find(model=model) if r.case.batch in CONTEXT_BATCHES]
+    batches = [b for b in batches_of(results) if any(r.tokens_per_s for r in results if r.case.batch == b)]
+    names = engines_of(results)
+    if not batches:
+        return None
+
+    def draw(theme: Theme) -> Figure:
+        figure = Figure(figsize=(WIDTH, 4.4), layout=None)
+        axes = figure.subplots(1, len(batches), squeeze=False)[0]
+        styles = looks(names, newest, theme)
+        for ax, batch in zip(axes, batches, strict=True):
+            for name in names:
+                points = _line([r for r in results if r.case.batch == batch and r.case.engine == name])
+                if points:
+                    x, y, low, high = zip(*points, strict=True)
+                    ax.fill_between(x, low, high, color=styles[name]["color"], alpha=0.2, linewidth=0)
+                    ax.plot(x, y, label=engine_label(name), markeredgecolor=theme.background, **styles[name])
+            ax.set_title(f"B = {batch}")
+            ax.set_xlabel("tokens of context")
+            ax.set_ylim(bottom=0)
+            ax.set_xlim(left=0)
+        axes[0].set_ylabel("ms a decode step")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.06, 0.995), ncol=len(labels))
+        figure.subplots_adjust(left=0.08, right=0.985, top=0.83, bottom=0.26, wspace=0.2)
+        corner(figure, theme, provenance(report, model) + "\nband: 10–90% of the runs")
+        return figure
+
+    rows = []
+    for r in sorted(results, key=lambda r: (names.index(r.case.engine), r.case.batch, r.case.prompt_tokens)):
+        step = step_seconds(r)
+        numbers = (seconds(step.median), seconds(r.ttft_s.median)) if step and r.ttft_s else (r.status, "–")
+        rows.append((r.case.engine, str(r.case.batch), str(r.case.prompt_tokens), *numbers))
+    title = f"Time of a decode step against context, {model_label(model)} on {report.machine.device}"
+    header = ("engine", "B", "context", "a decode step", "TTFT of a prompt so long")
+    alt = title + ", time from zero." + _context_alt(results, batches, names)
+    return Drawing(
+        stem if "context" in stem else f"{stem}-context",
+        title,
+        alt,
+        header,
+        tuple(rows),
+        draw,
+        gaps(report, model),
+    )
+
+
+def _line(results: Sequence[Result]) -> list[tuple[float, float, float, float]]:
+    """Context, milliseconds, and their 10-90% range; not a number where the case has none."""
+    points = []
+    for r in sorted(results, key=lambda r: r.case.prompt_tokens):
+        step = step_seconds(r)
+        middle = r.case.prompt_tokens + (r.case.new_tokens - 1) / 2  # mean context of the steps that were timed
+        values = (step.median, step.p10, step.p90) if step else (math.nan,) * 3
+        points.append((middle, *(1e3 * value for value in values)))
+    return points  # type: ignore[return-value]
+
+
+def _context_alt(results: Sequence[Result], batches: Sequence[int], names: Sequence[str]) -> str:
+    text = ""
+    for batch in batches:
+        for name in names:
+            of = [r for r in results if r.case.batch == batch and r.case.engine == name and r.tokens_per_s]
+            if len(of) < 2:
+                continue
+            first, last = prompts_of(of)[0], prompts_of(of)[-1]
+            ends = [step_seconds(r) for p in (first, last) for r in of if r.case.prompt_tokens == p]
+            a, b = (spread.median for spread in ends if spread)
+            text += (
+                f" At batch {batch}, {name} takes {significant(1e3 * a)} ms at a context of {counted(first)} and "
+                f"{significant(1e3 * b)} ms at one of {last} ({factor(b / a)})."
+            )
+    return text

@@ -1,0 +1,214 @@
+"""Throughput against batch size, with time to first token and memory below."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullLocator
+
+from nanobench.core.records import Report, Result, Spread
+from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner, counted, gaps, looks, newest_of, provenance
+from nanobench.report.values import (
+    batches_of,
+    case_bytes,
+    decode,
+    engine_label,
+    engines_of,
+    floor_tokens_per_s,
+    model_label,
+    models_of,
+    rate,
+    seconds,
+    share,
+    significant,
+    size,
+)
+
+Measure = Callable[[Result], Spread | None]
+
+
+def throughput(report: Report, stem: str, model: str, newest: str | None = None, mine: Report | None = None) -> Drawing:
+    """Decode throughput, TTFT and memory of one model, over the batch size."""
+    results = report.find(model=model)
+    title = f"Throughput against batch size, {model_label(model)} on {report.machine.device}"
+
+    def draw(theme: Theme) -> Figure:
+        panels: list[tuple[str, Measure]] = [("tokens/s, decode", decode), ("TTFT, ms", _ttft_ms)]
+        if any(case_bytes(r) for r in results):
+            panels.append(("memory, GB", _gigabytes))
+        heights = [3.6, 1.6, 1.6][: len(panels)]
+        height = sum(heights) + 2.05
+        figure = Figure(figsize=(WIDTH, height), layout=None)
+        axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
+        for ax, (label, measure) in zip(axes[:, 0], panels, strict=True):
+            lines(ax, results, measure, newest, theme)
+            if mine is not None:
+                _overlay(ax, mine, model, measure, newest_of(engines_of(results), newest), theme)
+            ax.set_yscale("log")
+            ax.set_ylabel(label)
+            plain_log(ax)
+        _floor(axes[0, 0], results, theme)
+        plain_log(axes[0, 0])
+        figure.align_ylabels(axes[:, 0])
+        batch_axis(axes[-1, 0], batches_of([*results, *(_mine(mine, model) if mine else [])]))
+        note = provenance(report, model)
+        if len(panels) > 2:
+            note = f"memory: beside the weights; caches, activations, and what is held for graphs\n{note}"
+        if mine is not None:
+            note = f"hollow markers, dotted: your machine ({_whose(mine, model)})\n{note}"
+        legend(figure, axes[0, 0], height, note)
+        corner(figure, theme, note)
+        return figure
+
+    header = ("engine", "B", "tok/s", "10–90%", "TTFT", "memory of the case", "share of floor")
+    return Drawing(
+        f"{stem}-throughput", title, _alt(report, model), header, tuple(_rows(results)), draw, gaps(report, model)
+    )
+
+
+def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | None, theme: Theme) -> None:
+    """One line an engine; a case without a number leaves a gap, and the 10-90% range is a bar."""
+    names, batches = engines_of(results), batches_of(results)
+    styles = looks(names, newest, theme)
+    for name in names:
+        of = {r.case.batch: r for r in results if r.case.engine == name}
+        # Batches that this engine was never asked for are no gap; those that it failed at are.
+        found = [(batch, measure(of[batch])) for batch in batches if batch in of]
+        x = [batch for batch, _ in found]
+        y = [spread.median if spread else math.nan for _, spread in found]
+        if all(map(math.isnan, y)):
+            continue
+        ax.plot(x, y, label=engine_label(name), markeredgecolor=theme.background, **styles[name])
+        for batch, spread in found:
+            if spread:
+                ax.plot([batch, batch], [spread.p10, spread.p90], color=styles[name]["color"], linewidth=1, zorder=3)
+
+
+def batch_axis(ax: Axes, batches: Sequence[int]) -> None:
+    """Batch sizes on a logarithmic axis, every one of them written out."""
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_locator(FixedLocator(list(batches)))
+    ax.xaxis.set_major_formatter(FixedFormatter([str(batch) for batch in batches]))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlim(batches[0] / 1.3, batches[-1] * 1.3)  # also where the largest have no numbers
+    ax.set_xlabel("batch size B")
+
+
+def plain_log(ax: Axes) -> None:
+    """Numbers on a logarithmic axis as people write them."""
+    low, high = ax.get_ylim()
+    steps = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10**power for power in powers for step in steps if low <= step * 10**power <= high]
+    ax.yaxis.set_major_locator(FixedLocator(ticks))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+    ax.set_ylim(low, high)
+
+
+def _plain(value: float) -> str:
+    """100,000, but 2 million as `2 M`: longer labels would push the axis' name out of the figure."""
+    return f"{value / 1e6:,.10g} M" if value >= 1e6 else f"{value:,.10g}"
+
+
+def _floor(ax: Axes, results: Sequence[Result], theme: Theme) -> None:
+    """The bandwidth floor as a line with its name on it."""
+    points = [(b, floor_tokens_per_s([r for r in results if r.case.batch == b])) for b in batches_of(results)]
+    known = [(batch, floor) for batch, floor in points if floor]
+    if not known:
+        return
+    ax.plot(*zip(*known, strict=True), color=theme.text, linewidth=1.4, zorder=2)
+    beside = known[len(known) // 2]  # the line rises: left of a point and above it, the label is clear of it
+    ax.annotate("bandwidth floor", beside, xytext=(-9, 3), textcoords="offset points", ha="right", fontsize=10.5)
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, max(high, known[-1][1] * 1.6))
+
+
+def _overlay(ax: Axes, mine: Report, model: str, measure: Measure, newest: str | None, theme: Theme) -> None:
+    """The reader's own results: the same colours and markers, hollow and dotted."""
+    results = _mine(mine, model)
+    styles = looks(engines_of(results), newest, theme)
+    for name in engines_of(results):
+        found = [
+            (r.case.batch, measure(r)) for r in sorted(results, key=lambda r: r.case.batch) if r.case.engine == name
+        ]
+        known = [(batch, spread.median) for batch, spread in found if spread]
+        if known:
+            look: dict[str, Any] = {**styles[name], "linestyle": ":", "markerfacecolor": theme.background}
+            ax.plot(*zip(*known, strict=True), markeredgecolor=look["color"], label="_mine", **look)
+
+
+def _mine(mine: Report, model: str) -> list[Result]:
+    """The reader's results for this model, or for the one model that was measured."""
+    return mine.find(model=model) or mine.find(model=models_of(mine)[0])
+
+
+def _whose(mine: Report, model: str) -> str:
+    case = _mine(mine, model)[0].case
+    return f"{mine.machine.device}, {model_label(case.model)}, {mine.dtype}, prompts of {counted(case.prompt_tokens)}"
+
+
+def legend(figure: Figure, ax: Axes, height: float, note: str) -> None:
+    """Above the panels, two or three names a row; and room for it and for the corner."""
+    handles, names = ax.get_legend_handles_labels()
+    columns = 3 if len(names) > 2 else max(1, len(names))
+    rows = -(-len(names) // columns)
+    left = 0.105 if len(names) <= 6 else 0.0  # many names come with long ones among them
+    figure.legend(handles, names, loc="upper left", bbox_to_anchor=(left, 0.995), ncol=columns, columnspacing=1.4)
+    top = 1 - (0.22 + 0.25 * rows) / height
+    figure.subplots_adjust(
+        left=0.125, right=0.985, top=top, bottom=(0.64 + 0.17 * len(note.splitlines())) / height, hspace=0.12
+    )
+
+
+def point(value: float | None) -> Spread | None:
+    """A quantity that was measured once."""
+    return None if value is None else Spread(median=value, p10=value, p90=value, samples=())
+
+
+def _ttft_ms(result: Result) -> Spread | None:
+    t = result.ttft_s
+    return t and Spread(median=t.median * 1e3, p10=t.p10 * 1e3, p90=t.p90 * 1e3, samples=())
+
+
+def _gigabytes(result: Result) -> Spread | None:
+    used = case_bytes(result)
+    return point(used / 1e9) if used else None
+
+
+def _rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for engine in engines_of(results):
+        for r in sorted((r for r in results if r.case.engine == engine), key=lambda r: r.case.batch):
+            spread, used = decode(r), case_bytes(r)
+            if spread is None or r.ttft_s is None:
+                rows.append((engine, str(r.case.batch), r.status, "–", "–", "–", "–"))
+                continue
+            between = f"{significant(spread.p10)}–{significant(spread.p90)}"
+            memory = size(used) if used is not None else "–"
+            of_floor = share(r.floor_share) if r.floor_share is not None else "in cache"
+            numbers = (rate(spread.median).removesuffix(" tok/s"), between, seconds(r.ttft_s.median), memory, of_floor)
+            rows.append((engine, str(r.case.batch), *numbers))
+    return rows
+
+
+def _alt(report: Report, model: str) -> str:
+    """What the figure shows, in words, from the same numbers."""
+    results = [r for r in report.find(model=model) if r.tokens_per_s]
+    batches = batches_of(results)
+    text = (
+        f"Decode throughput against batch size, {model_label(model)} on {report.machine.device}, both axes logarithmic."
+    )
+    for batch in dict.fromkeys((batches[0], batches[-1])):
+        at = sorted((r for r in results if r.case.batch == batch), key=lambda r: -(r.tokens_per_s or 0))
+        named = "; ".join(f"{engine_label(r.case.engine)} {rate(r.tokens_per_s or 0)}" for r in at)
+        floor = floor_tokens_per_s(at)
+        reached = (
+            f" The fastest is at {share((at[0].tokens_per_s or 0) / floor)} of the bandwidth floor." if floor else ""
+        )
+        text += f" At batch {batch}, fastest first: {named}.{reached}"
+    return text

@@ -1,0 +1,140 @@
+"""The time line of one decode step: the host's calls above, the GPU's kernels below, an engine a panel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
+from matplotlib.ticker import MaxNLocator
+
+from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner
+from nanobench.report.values import model_label, share, significant
+
+if TYPE_CHECKING:
+    from nanobench.micro.timeline import StepTimeline, Timeline
+
+CLOSE_UP = 0.06  # of the longest step: a few launches, one by one
+KINDS = ("operator", "launch", "wait")
+TRACKS = {"host": 2.0, "launch": 1.0, "gpu": 0.0}
+
+
+def steps(timeline: Timeline, stem: str) -> Drawing:
+    """Whole steps on the left, all with one scale; a part of each, magnified, on the right."""
+    gpu = timeline.machine.kind == "cuda"
+    longest = max(step.duration_us for step in timeline.steps)
+
+    def draw(theme: Theme) -> Figure:
+        rows = len(timeline.steps)
+        panel = 1.25 if gpu else 0.8
+        height = rows * (panel + 0.5) + 1.7
+        figure = Figure(figsize=(WIDTH, height), layout=None)
+        axes = figure.subplots(rows, 2, squeeze=False, width_ratios=(2.1, 1))
+        for (whole, part), step in zip(axes, timeline.steps, strict=True):
+            begin, span = step.duration_us * 0.25, longest * CLOSE_UP
+            _panel(whole, step, theme, gpu, (0, longest * 1.01))
+            _panel(part, step, theme, gpu, (begin, begin + span))
+            whole.set_title(_caption(step, gpu), fontsize=10.5)
+            whole.xaxis.set_major_locator(MaxNLocator(6, prune="upper"))
+            part.set_yticklabels([])
+            part.xaxis.set_major_locator(MaxNLocator(3, prune="upper"))
+            part.set_title("magnified", fontsize=10.5)
+            whole.axvspan(begin, begin + span, color=theme.accent, alpha=0.18, linewidth=0)
+        for ax in axes[-1]:
+            ax.set_xlabel("µs since the step began")
+        keys = [Patch(color=theme.muted, label="operator of torch")]
+        if gpu:
+            keys += [Patch(color=theme.accent, label="launch"), Patch(color=theme.peers[0], label="kernel")]
+            keys.append(Patch(facecolor=theme.background, edgecolor=theme.muted, hatch="////", label="host waits"))
+        figure.legend(handles=keys, loc="upper left", bbox_to_anchor=(0.1, 0.998), ncol=len(keys))
+        figure.subplots_adjust(
+            left=0.118, right=0.985, top=1 - 0.75 / height, bottom=0.98 / height, hspace=0.62, wspace=0.08
+        )
+        corner(figure, theme, _note(timeline))
+        return figure
+
+    title = f"A decode step as a time line, {model_label(timeline.model)} on {timeline.machine.device}"
+    rows = tuple(_row(step, gpu) for step in timeline.steps)
+    header = (
+        "engine",
+        "a step alone",
+        "with the profiler",
+        "operators",
+        "launches",
+        "kernels",
+        "they take",
+        "GPU busy",
+    )
+    alt = f"{title}. " + " ".join(f"{_caption(step, gpu)}." for step in timeline.steps)
+    notes = () if gpu else ("kernels: measured on a CPU, where the host does all the work itself",)
+    return Drawing(stem if "steps" in stem else f"{stem}-steps", title, alt, header, rows, draw, notes)
+
+
+def _panel(ax: Axes, step: StepTimeline, theme: Theme, gpu: bool, window: tuple[float, float]) -> None:
+    """Bars of one step; launches in a track of their own, since they lie within operators."""
+    tracks = TRACKS if gpu else {"host": 0.0}
+    of = {kind: [(e.start_us, e.duration_us) for e in step.host if e.kind == kind] for kind in KINDS}
+    ax.set_xlim(*window)
+
+    def bars(track: str, spans: list[tuple[float, float]], color: str, **options: Any) -> None:
+        # One shape a track keeps the file small. Bars thinner than a pixel keep their place and grow pale; snapped to
+        # pixels, some of them would vanish.
+        low, high = tracks[track] - 0.36, tracks[track] + 0.36
+        seen = [(s, s + d) for s, d in spans if s + d >= window[0] and s <= window[1]]
+        if seen:
+            boxes = np.array([[(s, low), (s, high), (e, high), (e, low)] for s, e in seen])  # (bars, 4, 2)
+            options = {"facecolor": color, "linewidth": 0, "snap": False, **options}
+            ax.add_patch(PathPatch(Path.make_compound_path_from_polys(boxes), **options))
+
+    bars("host", of["operator"], theme.muted, edgecolor=theme.background, linewidth=0.25)
+    if gpu:
+        bars("launch", of["launch"], theme.accent)
+        bars("launch", of["wait"], theme.background, edgecolor=theme.muted, hatch="////", linewidth=0.6)
+        bars("gpu", [(k.start_us, k.duration_us) for k in step.kernels], theme.peers[0])
+    ax.set_yticks(list(tracks.values()), ["operators", "launches", "GPU"] if gpu else ["operators"], fontsize=10)
+    ax.set_ylim(-0.6, max(tracks.values()) + 0.6)
+    ax.grid(axis="y", visible=False)
+
+
+def busy(step: StepTimeline) -> float:
+    """Share of the step in which the GPU runs something: the union of its kernels' times."""
+    total, until = 0.0, 0.0
+    for kernel in sorted(step.kernels, key=lambda k: k.start_us):
+        end = kernel.start_us + kernel.duration_us
+        total += max(0.0, end - max(until, kernel.start_us))
+        until = max(until, end)
+    return total / step.duration_us
+
+
+def _counts(step: StepTimeline) -> tuple[int, int]:
+    kinds: Sequence[str] = [event.kind for event in step.host]
+    return kinds.count("operator"), kinds.count("launch")
+
+
+def _caption(step: StepTimeline, gpu: bool) -> str:
+    operators, launches = _counts(step)
+    if not gpu:
+        return f"{step.engine}: {operators} operators in {significant(step.duration_us)} µs"
+    launched = f"{launches} launch{'' if launches == 1 else 'es'}"
+    return f"{step.engine}: {launched}, {len(step.kernels)} kernels; the GPU is busy {share(busy(step))}"
+
+
+def _row(step: StepTimeline, gpu: bool) -> tuple[str, ...]:
+    operators, launches = _counts(step)
+    taken = significant(sum(kernel.duration_us for kernel in step.kernels))
+    on_gpu = (str(launches), str(len(step.kernels)), f"{taken} µs", share(busy(step))) if gpu else ("–",) * 4
+    times = (f"{significant(step.unprofiled_us)} µs", f"{significant(step.duration_us)} µs")
+    return (step.engine, *times, str(operators), *on_gpu)
+
+
+def _note(timeline: Timeline) -> str:
+    machine = timeline.machine
+    return (
+        f"{model_label(timeline.model)}, {timeline.dtype}, B = {timeline.batch}, {timeline.context} tokens of context; "
+        "the profiler slows the host down\n"
+        f"{machine.device}, torch {machine.torch}, {timeline.date}, commit {timeline.commit[:8]}"
+    )

@@ -1,0 +1,167 @@
+"""What can be read out of a result: decode times a repeat, labels, and numbers as the text prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nanobench.core.records import Report, Result, Spread
+from nanobench.systems import OTHERS
+from nanoinfer.llm import ENGINES
+
+SHORT = {
+    "transformers": "transformers",
+    "transformers-nocache": "transformers, no cache",
+    "transformers-static-compile": "transformers, static + compile",
+    "dense-graph-unfused": "dense-graph, not fused",
+    "paged-graph-unfused": "paged-graph, not fused",
+    "vllm": "vLLM",
+    "dense-1024": "dense, all of 1024 read",
+    "dense-compile-reduce-overhead": "our step, torch.compile",
+    "dense-compile-max-autotune": "our step, max-autotune",
+}
+
+
+def step_samples(result: Result) -> list[float]:
+    """Seconds of one decode step, a repeat each: the repeat's generation less its own TTFT, which was timed next."""
+    if result.generate_s is None or result.ttft_s is None:
+        return []
+    pairs = zip(result.generate_s.samples, result.ttft_s.samples, strict=True)
+    return [(whole - first) / (result.case.new_tokens - 1) for whole, first in pairs]
+
+
+def decode(result: Result) -> Spread | None:
+    """Decode tokens a second of the whole batch: the median that the report states, the range from the repeats."""
+    if result.tokens_per_s is None:
+        return None
+    spread = Spread.of([result.case.batch / seconds for seconds in step_samples(result)])
+    return spread.model_copy(update={"median": result.tokens_per_s})
+
+
+def step_seconds(result: Result) -> Spread | None:
+    """Seconds of one decode step of the whole batch, from the same medians as tokens/s."""
+    if result.tokens_per_s is None:
+        return None
+    median = result.case.batch / result.tokens_per_s
+    return Spread.of(step_samples(result)).model_copy(update={"median": median})
+
+
+def floor_tokens_per_s(results: Sequence[Result]) -> float | None:
+    """Tokens a second at the bandwidth floor, from the results of one batch.
+
+    Runs of few new tokens have a shorter mean context and so a higher floor; the longest runs are taken.
+    """
+    known = [r for r in results if r.floor_share and r.tokens_per_s]
+    if not known:
+        return None
+    longest = max(known, key=lambda r: r.case.new_tokens)
+    assert longest.tokens_per_s
+    assert longest.floor_share
+    return longest.tokens_per_s / longest.floor_share
+
+
+def case_bytes(result: Result) -> int | None:
+    """Bytes that a case needed beside the weights and other contestants; None on a CPU.
+
+    What a run takes beyond what stood before it, in tensors, and what the engine took when it was made: its cache, and
+    the memory that torch holds back for its graphs.
+    """
+    if result.memory_peak is None or result.memory_before is None:
+        return None
+    return result.memory_peak.allocated - result.memory_before.allocated + made_bytes(result)
+
+
+def made_bytes(result: Result) -> int:
+    """Bytes that an engine took when it was made: tensors, and what is reserved for graphs; 0 for most."""
+    if (stages := result.stages) is None:
+        return 0
+    cache = stages.made.allocated - stages.before.allocated
+    captured = max(stages.ready.reserved - stages.made.reserved, stages.ready.allocated - stages.made.allocated)
+    return max(0, cache) + max(0, captured)
+
+
+def engines_of(results: Iterable[Result]) -> list[str]:
+    """Engines in the book's order, then the others in theirs, then unknown ones as they come."""
+    present = list(dict.fromkeys(result.case.engine for result in results))
+    # An engine without its fused kernels stands before the one with them, as in the ledger.
+    ours = [name for engine in ENGINES for name in (f"{engine}-unfused", engine)]
+    order = [*ours, *OTHERS]
+    return sorted(present, key=lambda name: order.index(name) if name in order else len(order))
+
+
+def models_of(report: Report) -> list[str]:
+    """The models of a report, in its order."""
+    return list(dict.fromkeys(result.case.model for result in report.results))
+
+
+def batches_of(results: Iterable[Result]) -> list[int]:
+    """Batch sizes, smallest first."""
+    return sorted({result.case.batch for result in results})
+
+
+def prompts_of(results: Iterable[Result]) -> list[int]:
+    """Prompt lengths, shortest first."""
+    return sorted({result.case.prompt_tokens for result in results})
+
+
+def model_label(name: str) -> str:
+    """`random:gpt2` in words."""
+    return f"{name.removeprefix('random:')} (random weights)" if name.startswith("random:") else name
+
+
+def engine_label(name: str) -> str:
+    """An engine's or a peer's name as a legend prints it."""
+    return SHORT.get(name, name)
+
+
+def slug(model: str) -> str:
+    """A model's name as a part of a file name."""
+    return model.removeprefix("random:").replace("/", "-").replace(":", "-")
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` with about `digits` significant digits, thousands set off, never in powers of ten."""
+    if value == 0:
+        return "0"
+    size = abs(value)
+    decimals = digits - 1
+    while size >= 10 and decimals > 0:
+        size, decimals = size / 10, decimals - 1
+    while 0 < size < 1 and decimals < 9:
+        size, decimals = size * 10, decimals + 1
+    return f"{value:,.{decimals}f}"
+
+
+def seconds(value: float) -> str:
+    """A duration in the unit that suits it."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= scale:
+            return f"{significant(value / scale)} {unit}"
+    return f"{significant(value * 1e6)} µs"
+
+
+def size(value: float) -> str:
+    """Bytes in decimal units."""
+    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= scale:
+            return f"{significant(value / scale)} {unit}"
+    return f"{value:.0f} B"
+
+
+def rate(value: float) -> str:
+    """Tokens a second."""
+    return f"{value:,.0f} tok/s" if value >= 100 else f"{significant(value)} tok/s"
+
+
+def share(value: float) -> str:
+    """A part of one, in percent."""
+    return f"{value:.0%}" if value >= 0.0995 else f"{value:.1%}"
+
+
+def factor(value: float) -> str:
+    """A ratio."""
+    return f"{significant(value)}×"
+
+
+def stem_of(stem: str, report: Report, model: str) -> str:
+    """The results file's name, with the model where the file has several."""
+    return f"{stem}-{slug(model)}" if len(models_of(report)) > 1 else stem

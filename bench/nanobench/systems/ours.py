@@ -1,0 +1,37 @@
+"""The engines of the book, through the same front door that a user has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from nanobench.systems import Limits
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.model.gpt2 import GPT2
+
+
+class Ours:
+    """One of nanoinfer's engines; `engine` is its name unless given, and `options` go to the LLM."""
+
+    def __init__(self, name: str, model: GPT2, limits: Limits, engine: str | None = None, **options: Any) -> None:
+        self.name, self._ahead = name, engine is None  # a variant captures what it needs, when it needs it
+        self.llm = LLM(model, engine=engine or name, max_batch=limits.max_batch, max_len=limits.max_len, **options)
+
+    def warm_up(self) -> None:
+        """Capture the whole ladder, as a server would before it says that it is ready; nothing without graphs."""
+        if self._ahead and (capture := getattr(self.llm, "warm_up", None)) is not None:
+            capture()
+
+    @property
+    def stats(self) -> Any:
+        """The engine's own counters."""
+        return self.llm.stats
+
+    def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
+        params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
+        return [list(c.token_ids) for c in self.llm.generate(prompts.tolist(), params)]
+
+    def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
+        params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
+        return list(self.llm.generate(prompts.tolist(), params)[0].metrics.itl_s)

@@ -1,0 +1,74 @@
+"""Hugging Face transformers' `generate` with the same weights: no cache, its default one, or static and compiled.
+
+transformers keeps a static cache from call to call while it is large enough, so the warm-up sizes it. Compile time is
+not part of a timed run; the benchmark has torch forget compiled code where the batch size changes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanobench.systems import Missing
+from nanoinfer.model.gpt2 import GPT2
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "nocache": {"use_cache": False},
+    "default": {"use_cache": True},
+    "static-compile": {"use_cache": True, "cache_implementation": "static"},
+}
+NAMES = {"nocache": "transformers-nocache", "default": "transformers", "static-compile": "transformers-static-compile"}
+
+
+class Transformers:
+    """GPT2LMHeadModel over a copy of the given weights."""
+
+    def __init__(self, mode: str, model: GPT2) -> None:
+        try:
+            from transformers import GPT2Config, GPT2LMHeadModel
+            from transformers.utils import logging
+        except ImportError:
+            raise Missing("transformers is not installed: pip install 'nanoinfer[peers]'") from None
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        self.name, self.options, self.device = NAMES[mode], OPTIONS[mode], model.device
+        config = GPT2Config(**{k: v for k, v in model.config.to_json().items() if k != "architectures"})
+        with torch.device(model.device):
+            untyped: Any = GPT2LMHeadModel
+            self.model = untyped(config).to(model.dtype).eval()
+        self.model.generation_config.eos_token_id = None  # all rows run to the last token, with nothing to check
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                target = self.model.transformer.get_parameter(name)
+                target.copy_(value[: len(target)])  # our head is padded, theirs is not
+
+    def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
+        rows: list[list[int]] = self._generate(prompts, new_tokens)[:, prompts.shape[1] :].tolist()
+        return rows
+
+    def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
+        clock = Clock()
+        self._generate(prompts, new_tokens, streamer=clock)
+        return [after - before for before, after in zip(clock.times[1:], clock.times[2:], strict=False)]
+
+    def _generate(self, prompts: Tensor, new_tokens: int, **more: Any) -> Tensor:
+        ids = prompts.to(self.device)
+        fixed = {"do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones_like(ids)}
+        with torch.inference_mode():
+            tokens: Tensor = self.model.generate(ids, max_new_tokens=new_tokens, **fixed, **self.options, **more)
+        return tokens
+
+
+class Clock:
+    """A streamer that notes when each step's tokens reach the host; the first call brings the prompts."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, tokens: Tensor) -> None:
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        """Nothing to flush."""

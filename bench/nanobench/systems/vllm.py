@@ -1,0 +1,93 @@
+"""vLLM's offline engine with the same weights, as it comes: compiled, in CUDA graphs, scheduling asynchronously.
+
+It reads a model from a folder, so the weights are written to a temporary one. Prefix caching is off, since the same
+prompts come again; token ids go in and out, and no tokenizer is loaded. It runs in a process of its own: torch's view
+of memory and launches here knows nothing of it, the driver's does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nanobench.systems import Limits, Missing
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.model.gpt2 import GPT2
+
+BESIDE = 8e9  # bytes for activations and graphs, beside the weights and the cache
+
+
+class VLLM:
+    """vllm.LLM over a folder with the given weights; its pool holds all rows of the largest case."""
+
+    def __init__(self, model: GPT2, limits: Limits) -> None:
+        if model.device.type != "cuda":
+            raise Missing("vllm is measured on a CUDA GPU alone")
+        try:
+            from vllm import LLM, SamplingParams
+        except ImportError:
+            raise Missing("vllm is not installed: pip install 'nanoinfer[vllm]'") from None
+        self.name, self._params, self._ids = "vllm", SamplingParams, itertools.count()
+        self._folder = tempfile.TemporaryDirectory(prefix="nanoinfer-vllm-")  # gone with this object
+        write_folder(model, Path(self._folder.name))
+        self.llm: Any = LLM(
+            model=self._folder.name,
+            skip_tokenizer_init=True,
+            dtype=str(model.dtype).removeprefix("torch."),
+            max_model_len=limits.max_len,
+            max_num_seqs=limits.max_batch,
+            enable_prefix_caching=False,
+            gpu_memory_utilization=share_of_memory(model, limits),
+            seed=0,
+        )
+
+    def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
+        outputs = self.llm.generate(_listed(prompts), self._greedy(new_tokens), use_tqdm=False)
+        return [list(output.outputs[0].token_ids) for output in outputs]  # in the order of the prompts
+
+    def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
+        engine, first = self.llm.llm_engine, f"step {next(self._ids)}"
+        for at, prompt in enumerate(_listed(prompts)):
+            engine.add_request(first if at == 0 else f"step {next(self._ids)}", prompt, self._greedy(new_tokens))
+        times: list[float] = []
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.request_id == first and len(output.outputs[0].token_ids) > len(times):
+                    times.append(time.perf_counter())
+        return [after - before for before, after in itertools.pairwise(times)]
+
+    def _greedy(self, new_tokens: int) -> Any:
+        """Fresh each time: vLLM writes into them."""
+        return self._params(temperature=0.0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
+
+
+def _listed(prompts: Tensor) -> list[dict[str, list[int]]]:
+    return [{"prompt_token_ids": row} for row in prompts.tolist()]
+
+
+def share_of_memory(model: GPT2, limits: Limits) -> float:
+    """The share of the GPU's memory that vLLM may take: what it needs for these cases, or most of what is free."""
+    free, total = torch.cuda.mem_get_info(model.device)
+    weights = sum(p.numel() for p in model.parameters()) * model.dtype.itemsize
+    cache = DenseCache.bytes(model.config, limits.max_batch, limits.max_len + 16, model.dtype)
+    return round(min(0.9 * free, weights + 1.1 * cache + BESIDE) / total, 4)
+
+
+def write_folder(model: GPT2, folder: Path) -> None:
+    """`config.json` and `model.safetensors` as transformers would write them; the head without its padding."""
+    shapes = model.config.parameter_shapes()
+    tensors = {
+        f"transformer.{name}": value.detach()[: shapes[name][0]].cpu().contiguous()
+        for name, value in model.named_parameters()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = {**model.config.to_json(), "dtype": str(model.dtype).removeprefix("torch.")}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

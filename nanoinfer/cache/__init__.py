@@ -1,0 +1,1 @@
+"""What a query may read, and where it is read from: naive, dense and paged."""

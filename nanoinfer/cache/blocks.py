@@ -1,0 +1,34 @@
+"""Which blocks of a pool are free: host code that knows no tensor. Chapter 3."""
+
+from __future__ import annotations
+
+NULL = 0  # the block that nobody owns: padding writes there, and table entries that are not in use name it
+
+
+class BlockAllocator:
+    """Blocks 1..blocks-1, each free or owned. Allocating and freeing one takes the same time however many there are."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self._free = list(range(blocks - 1, NULL, -1))  # a stack; the lowest number comes first
+        self._owned = bytearray(blocks)
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that nobody owns, the null block not counted."""
+        return len(self._free)
+
+    def allocate(self) -> int:
+        """A free block. RuntimeError where there is none: admission must see to it that this cannot happen."""
+        if not self._free:
+            raise RuntimeError("no free block: more was admitted than the pool can hold")
+        block = self._free.pop()
+        self._owned[block] = 1
+        return block
+
+    def free(self, block: int) -> None:
+        """Give a block back. ValueError for one that is not owned, the null block included."""
+        if not 0 <= block < len(self._owned) or not self._owned[block]:
+            raise ValueError(f"block {block} is not owned, so it cannot be freed")
+        self._owned[block] = 0
+        self._free.append(block)

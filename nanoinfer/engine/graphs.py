@@ -1,0 +1,290 @@
+"""Steps recorded once and replayed: a dict of CUDA graphs. Chapter 4.
+
+At few rows the GPU waits for the host, which launches some hundred kernels a step. A CUDA graph is a recording of those
+launches: replaying it is one call. It repeats them with the same addresses and the same Python numbers, so all that
+changes must stand in tensors that stay where they are, and all that does not must be part of the key.
+Text: chapters/04-cuda-graphs.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol, cast
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+from nanoinfer.devices import free_memory
+from nanoinfer.engine.eager import EagerRunner
+from nanoinfer.engine.engine import RowMemory
+from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.stats import Stats
+from nanoinfer.engine.step import decode_step, prefill_step
+from nanoinfer.model.batch import Step
+from nanoinfer.model.gpt2 import GPT2
+
+PREFILL_TOKENS = 2048  # of a captured prefill at most: with more, the GPU is busy and a graph gains nothing
+KEPT = 512  # graphs at most
+MEMORY_SHARE = 0.1  # of free memory that a captured step may take
+
+
+class GraphMemory(RowMemory, Protocol):
+    """What a memory must say besides, to be captured."""
+
+    def bucket(self, longest: int) -> int: ...
+    def tensors(self) -> tuple[Tensor, ...]: ...
+
+
+class Replayable(Protocol):
+    """A recorded step."""
+
+    def replay(self) -> None: ...
+
+
+class Recorder(Protocol):
+    """Who records: `CudaRecorder`, or a stand-in where there is no GPU."""
+
+    def warm(self, step: Callable[[], object]) -> None: ...
+    def record(self, step: Callable[[], object]) -> Replayable: ...
+
+
+class Key(NamedTuple):
+    """All that is baked into a captured step: its shape, and each Python branch that it took."""
+
+    rows: int
+    columns: int  # 1 is decode
+    longest: int  # the memory's bucket: how much of a context it reads, or into how many parts it cuts it
+    fresh: bool
+    sampler: Sampler
+
+    def __str__(self) -> str:
+        return f"{'decode' if self.columns == 1 else 'prefill'} of {self.rows} x {self.columns} tokens"
+
+
+@dataclass(frozen=True)
+class CapturedStep:
+    """A recording, and for a prefill the prompts that it reads: to be written before each replay."""
+
+    graph: Replayable
+    prompts: Step | None
+
+
+class CudaRecorder:
+    """Records CUDA graphs on a stream of its own, all in one memory pool: they never run at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+
+    def warm(self, step: Callable[[], object]) -> None:
+        """Run the step, so that kernels are compiled and workspaces are there: a capture may not wait for either."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(self._stream):
+                step()
+        finally:  # where it fails, too: what it has launched must be over before the state is put back
+            torch.cuda.current_stream().wait_stream(self._stream)
+
+    def record(self, step: Callable[[], object]) -> Replayable:
+        """A graph of the step, which is not executed."""
+        # The matrix library's workspace then comes out of the graphs' own pool. One from outside is let go by whoever
+        # clears them, torch.compile among others, and the graph would go on writing there: pytorch#193402.
+        torch._C._cuda_clearCublasWorkspaces()
+        if not self._graphs:  # a pool ends with its last graph, though a tensor of it may live on
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # The outer `with` is for a capture that fails: torch would then go on working on the capture's stream.
+        with torch.cuda.stream(self._stream), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            step()
+        self._graphs.add(graph)
+        return graph
+
+
+class GraphRunner(EagerRunner):
+    """Replays a step where it has one, records it where it can, and else runs it as `EagerRunner` does.
+
+    recorder: None turns graphs off; the class and its dict, which stays empty, are the same.
+    max_rows: of a captured decode step at most; further rows run eagerly. max_len: columns of a captured prefill.
+    """
+
+    def __init__(
+        self,
+        model: GPT2,
+        memory: GraphMemory,
+        state: BatchState,
+        *,
+        recorder: Recorder | None,
+        max_rows: int,
+        max_len: int,
+        stats: Stats,
+    ) -> None:
+        super().__init__(model, memory, state)
+        self.cache, self.recorder, self.stats = memory, recorder if max_rows else None, stats
+        self.max_len, self.rows, self.columns = max_len, ladder(max_rows), [*powers(16, max_len - 1), max_len]
+        self.graphs: OrderedDict[Key, CapturedStep] = OrderedDict()  # the least recently used comes first
+        self.failed: set[Key] = set()
+        self._addresses = self._current_addresses()
+
+    def decode(self, batch: int, longest: int, sampler: Sampler) -> Tensor:
+        rows = pick(self.rows, batch)
+        key = Key(rows or batch, 1, self.cache.bucket(longest), False, sampler)
+        captured = self._captured(key, "more rows than the largest graph has" if rows is None else None)
+        if captured is None:
+            return super().decode(batch, longest, sampler)
+        captured.graph.replay()
+        self.stats.replayed_steps += 1
+        self.stats.replayed_rows += key.rows
+        self.stats.padding_rows += key.rows - batch
+        return self.state.token[:batch]
+
+    def prefill(self, prompts: Step, sampler: Sampler) -> None:
+        B, T = prompts.token_ids.shape
+        key = Key(B, T, T if prompts.fresh else self.cache.bucket(prompts.longest), prompts.fresh, sampler)
+        captured = self._captured(key, None if self._fits(B, T) else "a prefill of too many tokens")
+        if captured is None or captured.prompts is None:
+            return super().prefill(prompts, sampler)
+        captured.prompts.token_ids.copy_(prompts.token_ids)
+        captured.prompts.last.copy_(prompts.last)
+        cast(Tensor, captured.prompts.rows).copy_(cast(Tensor, prompts.rows))
+        if not key.fresh:
+            captured.prompts.positions.copy_(prompts.positions)
+        captured.graph.replay()
+        self.stats.replayed_prefills += 1
+
+    def padded(self, batch: int, columns: int, fresh: bool) -> tuple[int, int]:
+        """Rows and columns of the captured prefill that prompts of this shape fit into, or their own."""
+        shape = 1 << (batch - 1).bit_length(), pick(self.columns, columns) or 0
+        return shape if self.recorder and self._fits(*shape) else (batch, columns)
+
+    def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
+        """Capture the ladders now; of prefills the fresh and greedy ones.
+
+        on_capture: told after each how many of how many are done.
+        """
+        reads = sorted({self.cache.bucket(longest) for longest in range(1, self.max_len + 1)})
+        shapes = [(rows, columns) for columns in self.columns for rows in powers(1, 2 * max(self.rows, default=0) - 1)]
+        keys = [Key(*shape, shape[1], True, samplers[0]) for shape in shapes if self._fits(*shape)]
+        keys += [Key(rows, 1, read, False, sampler) for sampler in samplers for read in reads for rows in self.rows]
+        new = [key for key in keys if key not in self.graphs and key not in self.failed][: KEPT - len(self.graphs)]
+        if self.recorder is not None:
+            self._capture(sorted(new, key=lambda key: key[:3], reverse=True), on_capture)
+
+    def _fits(self, rows: int, columns: int) -> bool:
+        """Whether a prefill of this shape is captured."""
+        return rows & (rows - 1) == 0 and columns in self.columns and rows * columns <= PREFILL_TOKENS
+
+    def _captured(self, key: Key, why_not: str | None) -> CapturedStep | None:
+        """The step of that key, captured now if need be; None where it has to run eagerly, which is counted."""
+        if self.recorder is None:
+            return None
+        if self._addresses != (addresses := self._current_addresses()):
+            self._warn("all graphs are dropped", "a tensor that they knew has moved")
+            self._addresses = addresses
+            self.graphs.clear()
+        if why_not is None and key not in self.graphs and key not in self.failed:
+            self._capture([key])
+        if key in self.graphs:
+            self.graphs.move_to_end(key)
+            return self.graphs[key]
+        self.stats.fallbacks[why_not or "not captured"] += 1
+        return None
+
+    @torch.inference_mode()
+    def _capture(self, keys: Sequence[Key], on_capture: Callable[[int, int], None] | None = None) -> None:
+        """Warm every step, then record every step. Meanwhile all rows are nobody's, so that no live one is touched."""
+        assert self.recorder is not None
+        torch.cuda.empty_cache()  # a capture does so too, and what it gives back is not a graph's
+        started, free = time.perf_counter(), _free_bytes(self.state.token.device)
+        steps = {key: self._step(key) for key in keys}
+        saved = self.state.integers.clone()
+        self.state.integers.zero_()
+        gc.collect()  # an old graph that is collected during a capture would invalidate it
+        try:
+            for key, (run, _) in list(steps.items()):
+                self._try(key, partial(self.recorder.warm, run))
+            for done, (key, (run, prompts)) in enumerate(steps.items(), start=1):
+                if key not in self.failed and (graph := self._try(key, partial(self.recorder.record, run))):
+                    self.graphs[key] = CapturedStep(graph, prompts)
+                    self.stats.captures += 1
+                if on_capture:
+                    on_capture(done, len(steps))
+        finally:
+            self.state.integers.copy_(saved)
+        while len(self.graphs) > KEPT:
+            self.graphs.popitem(last=False)
+        self.stats.capture_s += time.perf_counter() - started
+        self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
+
+    def _step(self, key: Key) -> tuple[Callable[[], object], Step | None]:
+        """What is recorded under that key, and for a prefill its prompts: rows of nobody, until it is replayed."""
+        arguments = self.model, self.memory, self.state
+        if key.columns == 1:
+            return partial(decode_step, *arguments, key.rows, key.longest, key.sampler), None
+        device, (B, T) = self.state.token.device, key[:2]
+        packed = torch.zeros(B, T + 2, dtype=torch.int64, device=device)
+        packed[:, T] = -1  # no real column
+        packed[:, T + 1] = len(self.state.token) - 1  # the spare row
+        positions = torch.arange(T, device=device).expand(B, T)
+        positions = positions if key.fresh else positions.clone()  # to be written: a chunk begins anywhere
+        prompts = Step(packed[:, :T], positions, packed[:, T], packed[:, T + 1], key.longest, key.fresh)
+        return partial(prefill_step, *arguments, prompts, key.sampler), prompts
+
+    def _try(self, key: Key, attempt: Callable[[], Replayable | None]) -> Replayable | None:
+        """What the attempt gives. Whatever it raises costs this key alone its graph: the step then runs eagerly."""
+        try:
+            return attempt()
+        except Exception as error:
+            self.failed.add(key)
+            first, _, _ = str(error).partition("\n")
+            self._warn(f"{key} runs without a graph", f"{type(error).__name__}: {first}")
+            return None
+
+    def _warn(self, what: str, cause: str) -> None:
+        warnings.warn(f"{what}: {cause}", RuntimeWarning, stacklevel=2)
+
+    def _current_addresses(self) -> tuple[int, ...]:
+        tensors = self.state.integers, self.state.floats, *self.cache.tensors(), self.model.wte.weight
+        return tuple(tensor.data_ptr() for tensor in tensors)
+
+
+def affordable_rows(model: GPT2) -> int:
+    """Rows of a step that may be captured without taking more than a tenth of the memory that is free now.
+
+    A step's largest tensors are its logits, twice in float32 where a sampler filters them, and the widest sublayer's.
+    """
+    free = free_memory(model.device)
+    per_row = 12 * model.config.padded_vocab + 16 * model.config.inner
+    return 2**31 if free is None else int(free * MEMORY_SHARE) // per_row
+
+
+def ladder(maximum: int) -> list[int]:
+    """Batch sizes that are captured: 1, 2, 4, 8, then one to four in each doubling; always ends in `maximum`."""
+    sizes = [1, 2, 4, 8]
+    while sizes[-1] < maximum:
+        sizes.append(sizes[-1] + max(8, (1 << sizes[-1].bit_length()) // 8))
+    return [*(size for size in sizes if size < maximum), maximum] if maximum else []
+
+
+def powers(first: int, last: int) -> list[int]:
+    """`first`, and each double of it, up to `last`."""
+    return [first << n for n in range(32) if first << n <= last]
+
+
+def pick(sizes: Sequence[int], wanted: int) -> int | None:
+    """The smallest of the sorted `sizes` that is at least `wanted`; None where there is none."""
+    at = bisect_left(sizes, wanted)
+    return sizes[at] if at < len(sizes) else None
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Of the device's memory, as its driver counts; 0 where there is no driver to ask."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0

@@ -1,0 +1,1 @@
+"""The Triton kernels, and the PyTorch reference of the paged ones. Chapters 3 and 4."""

@@ -1,0 +1,168 @@
+"""Weights from a name, a folder, a file or a seed into one model. Chapter 1.
+
+Files are safetensors in Hugging Face's layout; nothing is ever unpickled. Names and shapes are read from the files'
+headers and held against config.json before memory is taken; then each tensor goes straight to its place on the
+device, cast on the way, so the host never holds a second copy of the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.hub import WEIGHTS, WeightsError, locate, random_config, read_json
+
+# Tensors that published files hold besides the parameters: the causal mask, which is no parameter of ours.
+_MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+_FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
+_CHUNK = 1 << 20  # random numbers made at a time: 4 MB
+
+
+def load_model(
+    name: str | Path, device: torch.device, dtype: torch.dtype, *, seed: int = 0, revision: str | None = None
+) -> GPT2:
+    """The model of that name, in evaluation mode, its parameters on `device` in `dtype`.
+
+    name: `small`, which ships with the package; a preset on the hub (`gpt2`) or `owner/name` there; a folder, or a
+    .safetensors file with config.json beside it; or `random:PRESET`. A preset's name means the hub; a folder of that
+    name is `./gpt2`.
+    seed: of `random:` weights. revision: of a model on the hub.
+    Raises WeightsError (a ValueError).
+    """
+    if str(name).startswith("random:"):
+        return random_model(random_config(str(name)), seed, device=device, dtype=dtype)
+    return _load_folder(*locate(name, revision), device, dtype)
+
+
+def read_config(path: Path) -> ModelConfig:
+    """The shape that a config.json gives. WeightsError where it is no GPT-2's."""
+    data = read_json(path)
+    try:
+        return ModelConfig.from_json(data)
+    except ValueError as error:
+        raise WeightsError(f"{path}: {error}") from None
+
+
+def _load_folder(config_path: Path, files: list[Path], device: torch.device, dtype: torch.dtype) -> GPT2:
+    config = read_config(config_path)
+    with ExitStack() as stack:
+        found: dict[str, Callable[[], Tensor]] = {}
+        for path in files:
+            file = stack.enter_context(_open(path))
+            _check(path, file, config, found)
+        if missing := config.parameter_shapes().keys() - found.keys():
+            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise WeightsError(f"{config_path.parent} lacks {min(missing)}{others}, which its config.json asks for")
+        head = found.get("lm_head.weight")
+        if head is not None and not torch.equal(head(), found["wte.weight"]()):
+            raise WeightsError(f"{config_path.parent} has a head of its own; GPT-2's is the token embedding")
+        return fill_model(config, lambda name, shape: iter([found[name]()]), device, dtype)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    try:
+        file = safe_open(path, framework="pt", device="cpu")
+    except FileNotFoundError:
+        raise WeightsError(f"{path} is missing") from None
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} is cut off or no safetensors file ({error}): fetch or copy it again") from None
+    with file:
+        yield file
+
+
+def _check(path: Path, file: Any, config: ModelConfig, found: dict[str, Callable[[], Tensor]]) -> None:
+    """Add the file's tensors to `found`, by the names without prefix; only the header is read."""
+    shapes = config.parameter_shapes()
+    shapes["lm_head.weight"] = shapes["wte.weight"]  # some files hold the tied head once more
+    for key in file.keys():  # noqa: SIM118  safe_open is no dict
+        name = key.removeprefix("transformer.")
+        if _MASKS.fullmatch(name):
+            continue
+        if name not in shapes:
+            raise WeightsError(f"{path} holds {key!r:.80}, which is no part of a GPT-2 of {config.n_layer} layers")
+        if name in found:
+            raise WeightsError(f"{path} holds {key!r:.80}, which came before in another form or file")
+        view = file.get_slice(key)
+        shape, kind = tuple(view.get_shape()), view.get_dtype()
+        if shape != shapes[name]:
+            raise WeightsError(f"{path} holds {key!r:.80} of shape {shape}; config.json makes it {shapes[name]}")
+        if kind not in _FLOATS:
+            raise WeightsError(f"{path} holds {key!r:.80} as {kind}; weights must be {', '.join(_FLOATS)}")
+        found[name] = partial(file.get_tensor, key)
+
+
+@torch.no_grad()
+def fill_model(
+    config: ModelConfig,
+    read: Callable[[str, tuple[int, ...]], Iterator[Tensor]],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> GPT2:
+    """A model whose parameters come from `read(name, shape)`: pieces that follow each other, flat or shaped."""
+    try:
+        model = GPT2(config, device, dtype)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if "memory" not in str(error).lower():
+            raise
+        size = config.parameters * dtype.itemsize
+        raise WeightsError(f"the weights take {size / 1e9:.1f} GB, more than {device} has free") from None
+    model.requires_grad_(False).eval()
+    for name, shape in config.parameter_shapes().items():
+        target = model.get_parameter(name)
+        target[shape[0] :].zero_()  # the head's padding; no rows elsewhere
+        flat, filled = target[: shape[0]].view(-1), 0
+        for piece in read(name, shape):
+            flat[filled : filled + piece.numel()].copy_(piece.reshape(-1))  # casts, and crosses to the device
+            filled += piece.numel()
+    return model
+
+
+def random_model(
+    config: ModelConfig,
+    seed: int,
+    *,
+    std: float = 0.02,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> GPT2:
+    """Random weights: normal with standard deviation `std`, LayerNorm's weights around 1.
+
+    Drawn on the CPU whatever the device, each tensor from a generator of its own, so that a seed gives the same model
+    on every device. Proofs of equality need `std` of 0.1 or more: at GPT-2's own 0.02 attention hardly matters, and
+    a hidden key leaves most greedy tokens as they were.
+    """
+
+    def draw(name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+        digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+        mean = 1.0 if re.search(r"ln_\w+\.weight$", name) else 0.0
+        for start in range(0, math.prod(shape), _CHUNK):
+            yield torch.empty(min(_CHUNK, math.prod(shape) - start)).normal_(mean, std, generator=generator)
+
+    return fill_model(config, draw, torch.device(device), dtype)
+
+
+def save_model(model: GPT2, folder: Path, dtype: torch.dtype | None = None) -> None:
+    """Write config.json and model.safetensors, in `dtype` or as held, in the layout that transformers loads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {}
+    for name, shape in model.config.parameter_shapes().items():
+        rows = model.get_parameter(name).detach()[: shape[0]]  # without the head's padding
+        tensors[f"transformer.{name}"] = rows.to("cpu", dtype or rows.dtype).contiguous()
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(model.config.to_json(), indent=2) + "\n", encoding="utf-8")

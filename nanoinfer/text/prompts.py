@@ -1,0 +1,88 @@
+"""Prompts and parameters into checked requests: what is wrong with either is said here, before anything is computed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nanoinfer.model.config import END_OF_TEXT
+from nanoinfer.requests import Request, SamplingParams
+from nanoinfer.text.tokenizer import TextStream, Tokenizer
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class RequestMaker:
+    """Makes requests for one model.
+
+    max_len: context in tokens, prompt and new ones together. vocab_size: ids from 0 to vocab_size - 1 are known.
+    seeds: where requests that bring no seed draw theirs, in order of submission.
+    """
+
+    tokenizer: Tokenizer
+    max_len: int
+    vocab_size: int
+    seeds: random.Random
+
+    def requests(self, prompts: Any, params: Any) -> list[Request]:
+        """The requests of one call. ValueError for the first thing that is wrong, before any seed is drawn."""
+        items = prompt_list(prompts)
+        if params is None or isinstance(params, SamplingParams):
+            params = [params or SamplingParams()] * len(items)
+        if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
+            raise ValueError(f"params must be SamplingParams, or a list with one a prompt, not {params!r}")
+        if len(params) != len(items):
+            raise ValueError(f"params must be one, or one a prompt: there are {len(params)} for {len(items)} prompts")
+        several = len(items) > 1
+        checked = [self._token_ids(item, f"prompt {i}" if several else "prompt") for i, item in enumerate(items)]
+        return [self._request(i, ids, p) for i, (ids, p) in enumerate(zip(checked, params, strict=True))]
+
+    def _token_ids(self, prompt: Prompt, name: str) -> tuple[int, ...]:
+        ids = self.tokenizer.encode(prompt, context=self.max_len, name=name) if isinstance(prompt, str) else prompt
+        if len(ids) == 0:
+            raise ValueError(f"{name} must have at least one token, but is empty")
+        if len(ids) >= self.max_len:
+            raise ValueError(f"{name} has {len(ids)} tokens and no room for a new one: the context is {self.max_len}")
+        for token in ids:
+            if type(token) is not int or not 0 <= token < self.vocab_size:
+                raise ValueError(f"{name} must hold token ids from 0 to {self.vocab_size - 1}, not {token!r}")
+        return tuple(ids)
+
+    def _request(self, index: int, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
+        return Request(
+            index=index,
+            prompt_token_ids=token_ids,
+            params=params,
+            seed=self.seeds.getrandbits(32) if params.seed is None else params.seed,
+            limit=min(params.max_tokens, self.max_len - len(token_ids)),
+            stop_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else {END_OF_TEXT}),
+            ends_text=stop_watch(self.tokenizer, params.stop),
+        )
+
+
+def prompt_list(prompts: Any) -> list[Prompt]:
+    """One prompt or several, as a list. A list of ints is one prompt; an empty list is no prompt at all."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, Sequence) and not isinstance(prompts, bytes):
+        if prompts and all(type(item) is int for item in prompts):
+            return [prompts]
+        if all(isinstance(item, Sequence) and not isinstance(item, bytes) for item in prompts):
+            return list(prompts)
+    raise ValueError(f"prompts must be text, token ids, or a list of these, not {prompts!r:.80}")
+
+
+def stop_watch(tokenizer: Tokenizer, stop: Sequence[str]) -> Callable[[int], bool] | None:
+    """A function that is told each token of a row and says whether a stop string has come; None without any."""
+    if not stop:
+        return None
+    text = TextStream(tokenizer, stop)
+
+    def watch(token_id: int) -> bool:
+        text.push(token_id)
+        return text.stopped
+
+    return watch

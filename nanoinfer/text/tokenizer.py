@@ -1,0 +1,113 @@
+"""GPT-2's byte-level BPE through tiktoken, and text that comes out a token at a time. Chapter 1.
+
+The ranks lie in the package (`data/gpt2.tiktoken`) and are checked by their hash, so nothing is ever downloaded.
+A token is a piece of bytes, not of text: one emoji may take four tokens, so `TextStream` waits for whole characters.
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+
+import tiktoken
+
+from nanoinfer.model.config import END_OF_TEXT
+
+RANKS_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+# The pattern that cuts text into words before any merge; from openai/gpt-2, src/encoder.py.
+PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+LONGEST_TOKEN = 128  # bytes; so a text of more than 128 * context bytes cannot fit, and need not be tokenized
+
+
+class Tokenizer:
+    """Text to token ids and back."""
+
+    def __init__(self) -> None:
+        data = files("nanoinfer").joinpath("data/gpt2.tiktoken").read_bytes()
+        if hashlib.sha256(data).hexdigest() != RANKS_SHA256:
+            raise ValueError("nanoinfer/data/gpt2.tiktoken does not have its published hash; install nanoinfer again")
+        ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in data.splitlines())}
+        special = {"<|endoftext|>": END_OF_TEXT}
+        self._bpe = tiktoken.Encoding("gpt2", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special)
+
+    def encode(
+        self, text: str, *, context: int | None = None, allow_special: bool = False, name: str = "prompt"
+    ) -> list[int]:
+        """Token ids of `text`, which errors call `name`.
+
+        `context`: the model's context in tokens; a text too long for it in any case is refused untokenized, since
+        a million spaces overflow the stack of tiktoken's regular expression. `allow_special`: read
+        `<|endoftext|>` as the token of that name; by default it is text like any other.
+        Raises ValueError for such a text, and for one with a lone surrogate, which no UTF-8 can hold.
+        """
+        try:
+            size = len(text.encode("utf-8"))
+        except UnicodeEncodeError as error:
+            bad = f"U+{ord(text[error.start]):04X} at character {error.start}"
+            raise ValueError(f"{name} must be text that UTF-8 can hold, but has a lone surrogate, {bad}") from None
+        if context is not None and size > LONGEST_TOKEN * context:
+            raise ValueError(f"{name} has {size:,} bytes, more than a context of {context} tokens can hold")
+        if allow_special:
+            return self._bpe.encode(text, allowed_special="all")
+        return self._bpe.encode_ordinary(text)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token. Ids past GPT-2's vocabulary, which some models add, read as `<|id|>`."""
+        if token_id > END_OF_TEXT:
+            return f"<|{token_id}|>".encode()
+        return self._bpe.decode_single_token_bytes(token_id)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Text of the tokens; bytes that are no UTF-8 become U+FFFD."""
+        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", errors="replace")
+
+
+@cache
+def gpt2_tokenizer() -> Tokenizer:
+    """The one tokenizer of this process: reading its ranks takes about 0.1 s."""
+    return Tokenizer()
+
+
+class TextStream:
+    """Text of one row as its tokens come: whole characters only, and nothing of a stop string.
+
+    Text that may turn out to be the beginning of a stop string is held back until it is known.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held = ""
+        self.stopped = False  # a stop string has come; nothing follows it
+
+    def push(self, token_id: int) -> str:
+        """Take one token; return the text that is now certain, often empty."""
+        return self._advance(self._utf8.decode(self._tokenizer.token_bytes(token_id)))
+
+    def finish(self) -> str:
+        """No token follows: return what was held back; half a character becomes U+FFFD."""
+        text = self._advance(self._utf8.decode(b"", final=True)) + self._held
+        self._held = ""
+        return text
+
+    def _advance(self, new: str) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + new
+        found = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)]
+        keep = max((_overlap(text, stop) for stop in self._stop), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,258 @@
+"""Chapter 1's text: small.py gives the engine's tokens, examples are what is said of them, the page keeps its form."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from nanobook.text.examples import load, number, printed
+from nanobook.text.page_blocks import Place, excerpt
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.naive import FullContext
+from nanoinfer.model.batch import Step
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.weights import random_model
+from nanoinfer.text.tokenizer import gpt2_tokenizer
+from tests.book.chapter_pages import (
+    is_short_and_stands_alone,
+    links_lead_somewhere,
+    numbered_sections,
+    pictures_have_words,
+)
+
+ROOT = Path(__file__).parents[2]
+CHAPTER = ROOT / "chapters" / "01-naive"
+PROMPTS = ("Once upon a time", "The fox", "Where are you going?", " ")
+
+pytestmark = pytest.mark.skipif(not (CHAPTER / "README.md").is_file(), reason="not a checkout")
+
+
+@pytest.fixture(scope="module")
+def small() -> ModuleType:
+    return load(CHAPTER / "small.py")
+
+
+@pytest.fixture(scope="module")
+def running() -> ModuleType:
+    return load(CHAPTER / "running.py")
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return (CHAPTER / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def sections(text: str) -> dict[str, str]:
+    return numbered_sections(text)
+
+
+class TestSmall:
+    def test_is_short_and_stands_alone(self) -> None:
+        is_short_and_stands_alone(CHAPTER / "small.py")
+
+    def test_tokens_are_the_engines(self, small: ModuleType) -> None:
+        weights, shape = small.load(small.DATA / "small")
+        llm, params = LLM(engine="naive", device="cpu"), SamplingParams(max_tokens=24, temperature=0)
+        for told in llm.generate(list(PROMPTS), params):
+            prompt = list(told.prompt_token_ids)
+            assert small.generate(prompt, 24, weights, shape) == [*prompt, *told.token_ids]
+
+    def test_logits_are_the_engines(self, small: ModuleType) -> None:
+        weights, shape = small.load(small.DATA / "small")
+        ids = gpt2_tokenizer().encode("The old fox looked up at the tree and said")
+        theirs = LLM(engine="naive", device="cpu").forward_logits([ids])[0, -1]
+        assert torch.allclose(small.logits_after(ids, weights, shape), theirs, atol=2e-4)
+
+    def test_stops_behind_end_of_text(self, small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        after = iter([5, small.END, 6])
+        monkeypatch.setattr(small, "logits_after", lambda ids, w, shape: (torch.arange(50257) == next(after)).int())
+        assert small.generate([1], 9, {}, {}) == [1, 5, small.END]
+
+    def test_runs_as_a_program(self) -> None:
+        command = [sys.executable, str(CHAPTER / "small.py"), "The", "fox"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("The fox was a very good dog")
+
+
+class TestRunningExample:
+    def test_two_rows_and_three_tokens(self, running: ModuleType) -> None:
+        ids, lengths = running.batch()
+        assert tuple(ids.shape) == (2, 3)
+        assert lengths == [3, 2]
+
+    def test_attention_that_is_shown_is_the_models(self, running: ModuleType) -> None:
+        """The weights times the values are what the engine's attention gives in that layer and head."""
+        net, (ids, lengths) = running.model(), running.batch()
+        seen = {}
+
+        class Keep(FullContext):
+            def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+                y = super().attend(layer, q, k, v)
+                seen[layer] = (v, y)
+                return y
+
+        step = Step(ids, torch.arange(3).expand(2, 3), torch.tensor(lengths) - 1, slice(0, 2), longest=3)
+        with torch.inference_mode():
+            net(step, Keep())
+        v, y = seen[running.LAYER]
+        weights = running.watched()[0].weights[running.HEAD]  # (T, T)
+        assert torch.allclose(weights @ v[0, :, running.HEAD], y[0, :, running.HEAD])
+        assert float(weights.triu(1).abs().max()) == 0
+
+    def test_padding_changes_nothing_but_its_own_column(self, running: ModuleType) -> None:
+        one, other = (running.logits(running.batch(padding)[0])[1] for padding in (0, 262))
+        assert torch.equal(one[:2], other[:2])
+        assert not torch.equal(one[2], other[2])
+
+    def test_candidates_are_the_samplers_own(self, running: ModuleType) -> None:
+        """What the table calls kept is what the engine's threshold keeps."""
+        from nanoinfer.engine.sampling import threshold
+
+        scores = running.logits(running.batch()[0])[1:2, 1] / running.TEMPERATURE
+        lowest = threshold(scores, torch.tensor([running.TOP_K]), torch.tensor([running.TOP_P]))
+        kept = {int(i) for i in (scores >= lowest)[0].nonzero()[:, 0]}
+        assert {line.token_id for line in running.candidates() if line.kept} == kept
+
+    def test_every_mistake_changes_the_text(self, running: ModuleType) -> None:
+        right = running.greedy_ids("The fox", 6)
+        wrong = [
+            {"memory": running.NoMask()},
+            {"memory": running.OwnValue()},
+            {"memory": running.HiddenSelf()},
+            {"ops": running.StreamNormalised()},
+            {"positions": lambda T: torch.zeros(T, dtype=torch.int64)},
+            {"positions": lambda T: torch.arange(1, T + 1)},
+            {"seen": 1},
+        ]
+        for mistake in wrong:
+            assert running.greedy_ids("The fox", 6, **mistake) != right, mistake
+        assert running.greedy_ids("The fox", 6) == right  # nothing of a mistake stays behind
+
+    def test_blocks_print_the_same_twice(self) -> None:
+        for name in ("step", "attention", "gumbel_max", "kept"):
+            assert printed(CHAPTER / "example.py", name) == printed(CHAPTER / "example.py", name)
+
+
+class TestCost:
+    @pytest.mark.parametrize("rows, tokens", [(1, 1), (1, 7), (3, 20)])
+    def test_operations_are_what_torch_counts(self, rows: int, tokens: int) -> None:
+        cost = load(CHAPTER / "cost.py")
+        config = ModelConfig(n_layer=2, n_head=2, n_embd=16, n_positions=32, vocab_size=128)
+        model = random_model(config, seed=0)
+        ids = torch.arange(rows * tokens).view(rows, tokens) % 128
+        last = torch.full((rows,), tokens - 1)
+        step = Step(ids, torch.arange(tokens).expand(rows, tokens), last, slice(0, rows), longest=tokens)
+        with FlopCounterMode(display=False) as counter, torch.inference_mode():
+            model(step, ByHand())
+        assert counter.get_total_flops() == cost.step_flops(config, tokens, rows)
+
+    def test_the_exercise_counts_alike(self) -> None:
+        """Exercise 1.7 and the text give the same numbers."""
+        from nanocourse.exercises import answers as bank
+
+        cost, config = load(CHAPTER / "cost.py"), ModelConfig(n_layer=3, n_head=2, n_embd=32, vocab_size=640)
+        theirs = bank.reference("1.7")({"n_layer": 3, "n_embd": 32, "vocab_size": 640}, 9, 2)
+        assert theirs["flops"] == cost.step_flops(config, 9)
+        assert theirs["launches"] == cost.operations(config)
+
+    def test_columns_by_counting(self) -> None:
+        cost = load(CHAPTER / "cost.py")
+        for prompt, new in ((1, 1), (5, 3), (3, 6)):
+            assert cost.columns(prompt, new) == sum(prompt + at for at in range(new))
+            assert cost.cached_columns(prompt, new) == prompt + new - 1
+
+
+class ByHand(FullContext):
+    """Attention by two plain products, which torch counts on every device."""
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        scores = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf)
+        return (scores.softmax(-1) @ v).transpose(1, 2)
+
+
+class TestPage:
+    def test_length(self, text: str) -> None:
+        plain = re.sub(r"```.*?```|<!--.*?-->|<picture>.*?</picture>|^\|[^\n]*", " ", text, flags=re.S | re.M)
+        assert 1000 <= len(plain.split()) <= 4200
+
+    def test_each_section_shows_and_asks(self, sections: dict[str, str]) -> None:
+        """Something printed, drawn or measured comes before any code; and a question at the end, but for the last."""
+        assert [int(title.split(".")[0]) for title in sections] == list(range(1, len(sections) + 1))
+        for title, body in list(sections.items())[:-1]:
+            first = re.search(r"\[\[\[cog (\w+)|<!--(=)", body)
+            assert first, title
+            assert first[1] in ("printed", "figure", "table", None), title
+            assert body.strip().split("\n\n")[-1].startswith("**Question.**"), title
+            assert body.strip().split("**Question.**")[1].count("?"), title
+
+    def test_every_picture_has_words(self, text: str) -> None:
+        pictures_have_words(text)
+
+    def test_links_lead_somewhere(self, text: str) -> None:
+        links_lead_somewhere(CHAPTER, text)
+
+    def test_names_in_the_table_exist(self, text: str) -> None:
+        """`weights.load_model` or `GPT2.hidden`, linked to a file: that file has it."""
+        named = re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./nanoinfer/(\w+)\.py\)", text)
+        assert len(named) >= 9
+        for path, file in named:
+            found = importlib.import_module(f"nanoinfer.{file}")
+            for part in path.removeprefix(f"{file}.").split("."):
+                found = getattr(found, part)
+
+    def test_sections_that_exercises_point_to(self, sections: dict[str, str]) -> None:
+        from nanocourse.exercises import chapters
+
+        titles = {title.split(". ", 1)[1] for title in sections}
+        for exercise in chapters.exercises(chapters.chapter(1)):
+            assert exercise.spec.section in titles, exercise.id
+
+    def test_ten_questions(self) -> None:
+        page = (CHAPTER / "questions.md").read_text(encoding="utf-8")
+        assert [int(n) for n in re.findall(r"^(\d+)\. \*\*", page, re.M)] == list(range(1, 11))
+
+
+class TestExamples:
+    """`printed` blocks and chapter numbers refuse what is not there."""
+
+    def test_no_such_function(self) -> None:
+        with pytest.raises(ValueError, match="has no function 'nothing'"):
+            printed(CHAPTER / "example.py", "nothing")
+
+    def test_no_such_number(self) -> None:
+        with pytest.raises(ValueError, match="has no number 'tokens of gold'"):
+            number(CHAPTER / "example.py", ["tokens", "of", "gold"])
+
+    def test_no_such_file(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"there is no 99-none/example\.py"):
+            printed(tmp_path / "99-none" / "example.py", "step")
+
+    @pytest.mark.parametrize("begin, found", [("nothing", "no"), ("x = x +", "2")])
+    def test_a_part_that_is_not_one_line(self, begin: str, found: str) -> None:
+        place = Place(CHAPTER / "README.md", ROOT)
+        with pytest.raises(ValueError, match=f"{found} lines start with '{re.escape(begin)}'"):
+            excerpt(place, "chapters.01-naive.small:logits_after", begin=begin)
+
+    def test_a_part_of_an_excerpt(self) -> None:
+        place = Place(CHAPTER / "README.md", ROOT)
+        lines = excerpt(place, "chapters.01-naive.small:logits_after", begin="scores =", end="heads =")
+        assert [line.split(" ")[0] for line in lines] == ["```python", "scores", "heads", "```"]
+
+    def test_a_changed_file_is_read_anew(self, tmp_path: Path) -> None:
+        file = tmp_path / "01-x" / "example.py"
+        file.parent.mkdir()
+        file.write_text("def say():\n    print('one  ')\n")
+        assert printed(file, "say") == ["one"]
+        file.write_text("def say():\n    print('one')\n    print('two')\n")
+        assert printed(file, "say") == ["one", "two"]

@@ -1,0 +1,303 @@
+"""Chapter 3's text: small.py and small_kernel.py are right, the examples are what is said of them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from nanobook.text.examples import EXAMPLE, load, printed
+from nanobook.text.page_blocks import Place, excerpt
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.paged import choose_splits
+from nanoinfer.devices import has_triton
+from nanoinfer.kernels import paged_attention_torch as paged_twins
+from nanoinfer.text.tokenizer import gpt2_tokenizer
+from tests.book.chapter_pages import links_lead_somewhere, numbered_sections, without_code
+
+ROOT = Path(__file__).parents[2]
+CHAPTER = ROOT / "chapters" / "03-paged-attention"
+PROMPTS = ("Once upon a time", "The fox", "Where are you going?", " ")
+
+pytestmark = pytest.mark.skipif(not (CHAPTER / "README.md").is_file(), reason="not a checkout")
+triton = pytest.mark.skipif(not has_triton(), reason="there are no wheels of Triton here")
+
+
+@pytest.fixture(scope="module")
+def small() -> ModuleType:
+    return load(CHAPTER / "small.py")
+
+
+@pytest.fixture(scope="module")
+def running() -> ModuleType:
+    return load(CHAPTER / "running.py")
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return (CHAPTER / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def sections(text: str) -> dict[str, str]:
+    return numbered_sections(without_code(text))
+
+
+class TestSmall:
+    def test_is_short_and_stands_alone(self) -> None:
+        source = (CHAPTER / "small.py").read_text(encoding="utf-8")
+        assert len(source.splitlines()) <= 80
+        nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom)]
+        names = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+        names |= {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
+        assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"torch", "tiktoken"}
+
+    def test_tokens_are_the_engines(self, small: ModuleType) -> None:
+        """Four rows side by side, over several blocks, in a pool with no block to spare."""
+        weights, shape = small.load(small.DATA / "small")
+        llm, params = LLM(engine="paged", device="cpu"), SamplingParams(max_tokens=40, temperature=0)
+        told = llm.generate(list(PROMPTS), params)
+        rows = [list(one.prompt_token_ids) for one in told]
+        needed = sum(-(-(len(row) + 39) // small.BLOCK) for row in rows)
+        assert small.generate(rows, 40, needed, weights, shape) <= needed
+        assert rows == [[*one.prompt_token_ids, *one.token_ids] for one in told]
+
+    def test_blocks_come_back(self, small: ModuleType) -> None:
+        """A row that ends gives its block to one that grows: three blocks are enough for both, and four without it."""
+        weights, shape = small.load(small.DATA / "small")
+        first, second = gpt2_tokenizer().encode("The fox"), gpt2_tokenizer().encode("Once upon a time")
+        rows = [[*first], [*second]]
+        small.generate(rows, 40, 16, weights, shape)
+        end = next(at for at in range(len(first), 12) if rows[0][at] not in rows[1])
+        stop, small.END = small.END, rows[0][end]
+        try:
+            ended = [[*first], [*second]]
+            assert small.generate(ended, 40, 3, weights, shape) == 3
+        finally:
+            small.END = stop
+        assert ended == [rows[0][: end + 1], rows[1]]
+
+    def test_too_few_blocks_are_an_error(self, small: ModuleType) -> None:
+        with pytest.raises(IndexError):
+            small.generate([gpt2_tokenizer().encode("The fox")], 40, 2, *small.load(small.DATA / "small"))
+
+    def test_runs_as_a_program(self) -> None:
+        command = [sys.executable, str(CHAPTER / "small.py"), "The fox", "Once upon a time"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("The fox was a very good dog")
+        assert "\n---\nOnce upon a time, the king's son" in done.stdout
+
+
+KERNEL = """
+import torch
+from nanoinfer import paged_twins
+from bench.examples import load
+from pathlib import Path
+import sys
+small = load(Path(sys.argv[1]))
+generator = torch.Generator().manual_seed(0)
+for lengths, H, D, block, scale in (([7, 4, 0, 9], 2, 16, 4, 5), ([33, 1], 1, 32, 16, 200)):
+    pools = torch.full((2, 14, H, block, D), float("nan"))
+    width = -(-max(lengths) // block) + 1
+    order = (torch.randperm(13, generator=generator) + 1).tolist()
+    tables = torch.zeros(len(lengths), width, dtype=torch.int32)
+    for row, length in enumerate(lengths):
+        for at in range(-(-length // block)):
+            tables[row, at] = order.pop()
+            real = min(block, length - at * block)
+            pools[:, tables[row, at], :, :real] = torch.randn(2, H, real, D, generator=generator)
+    q = torch.randn(len(lengths), H, D, generator=generator) * scale
+    asked = (q, *pools, tables, torch.tensor(lengths))
+    out, right = small.attend(*asked), paged_twins.attend_pages(*asked, tables)
+    assert bool(out.isfinite().all()) and torch.allclose(out, right, atol=1e-5), (out - right).abs().max()
+    wrong = small.attend(q, *pools, tables.flip(0), torch.tensor(lengths))
+    assert not torch.allclose(wrong, right, atol=1e-2)
+print("right")
+"""
+
+
+@triton
+class TestSmallKernel:
+    def test_is_its_twin_in_the_interpreter(self) -> None:
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-W", "ignore", "-c", KERNEL, str(CHAPTER / "small_kernel.py")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout == "right\n", done.stderr[-2000:]
+
+    @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled")
+    def test_compiles(self) -> None:
+        from nanocourse.exercises.kernels import compiled
+
+        kernel, types = load(CHAPTER / "small_kernel.py").attend_kernel, load(CHAPTER / "launch_attend.py").TYPES
+        assert compiled(kernel, types, {"H": 12, "D": 64, "BLOCK": 16}) == "it compiles"
+
+    @pytest.mark.gpu
+    def test_is_its_twin_on_a_gpu(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        pools = torch.randn(2, 14, 2, 16, 64, generator=generator).cuda()
+        tables = (torch.randperm(13, generator=generator) + 1)[:12].view(3, 4).int().cuda()
+        q, lengths = torch.randn(3, 2, 64, generator=generator).cuda(), torch.tensor([64, 33, 1]).cuda()
+        out = load(CHAPTER / "small_kernel.py").attend(q, *pools, tables, lengths)
+        right = paged_twins.attend_pages(q, *pools, tables, lengths, tables)
+        torch.testing.assert_close(out, right, rtol=1e-4, atol=1e-4)
+
+
+class TestRunningExample:
+    def test_tables_are_mixed_and_hold_the_texts(self, running: ModuleType) -> None:
+        held = running.pool()
+        for row, (table, ids) in enumerate(zip(held.tables, held.texts, strict=True)):
+            assert len(table) == -(-len(ids) // running.BLOCK)
+            assert held.memory.tables[row, : len(table)].tolist() == table
+        owned = [block for table in held.tables for block in table]
+        assert len(set(owned)) == len(owned)
+        assert 0 not in owned
+        assert any(b != a + 1 for table in held.tables for a, b in itertools.pairwise(table))
+
+    def test_the_head_that_is_shown_is_the_models(self, running: ModuleType) -> None:
+        """Its keys are those that a plain pass over the text has in that layer and head."""
+        from nanoinfer.cache.naive import FullContext
+        from nanoinfer.model.batch import Step
+
+        seen = {}
+
+        class Keep(FullContext):
+            def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+                seen[layer] = q, k
+                return super().attend(layer, q, k, v)
+
+        ids = torch.tensor([running.pool().texts[running.ROW]])
+        n = ids.shape[1]
+        step = Step(ids, torch.arange(n)[None], torch.tensor([n - 1]), slice(0, 1), longest=n)
+        with torch.inference_mode():
+            running.model()(step, Keep())
+        q, keys, _ = running.head_of(running.ROW)
+        plain_q, plain_k = seen[running.LAYER]
+        assert torch.allclose(keys, plain_k[0, :, running.HEAD], atol=1e-4)
+        assert torch.allclose(q, plain_q[0, -1, running.HEAD], atol=1e-4)
+
+    def test_blocks_print_the_same_twice(self) -> None:
+        for name in ("tables", "online", "joined", "promises"):
+            assert printed(CHAPTER / EXAMPLE, name) == printed(CHAPTER / EXAMPLE, name)
+
+    def test_what_is_said_of_the_examples(self) -> None:
+        """Sentences of the text that no marker holds."""
+        shown = {name: "\n".join(printed(CHAPTER / EXAMPLE, name)) for name in ("online", "joined", "masks", "room")}
+        factors = re.findall(r"= (\d\.\d{3})$", shown["online"], re.M)
+        assert [factor == "1.000" for factor in factors] == [False, False, True]  # it rises at page 1, not at page 2
+        results = re.search(r"= (-?\d\.\d+)   softmax over all at once: (-?\d\.\d+)", shown["online"])
+        assert results is not None
+        assert results[1] == results[2]
+        assert f"then added: {results[1]}" in shown["joined"]
+        assert shown["masks"].count("nan") == 2
+        late = printed(CHAPTER / EXAMPLE, "late_by_one")
+        rows = [" ".join(late[at : at + 2]).split('"', 1)[1] for at in (0, 2, 4, 6)]
+        assert rows[0] != rows[1]
+        assert rows[2] == rows[3]
+
+    def test_the_figure_shows_what_the_formula_says(self) -> None:
+        rows = [line.split() for line in printed(CHAPTER / EXAMPLE, "programs")[1:]]
+        for batch, alone, splits, programs, tokens in (map(int, row) for row in rows):
+            assert splits == choose_splits(batch, 12, 1024)
+            assert (alone, programs, tokens) == (batch * 12, batch * 12 * splits, 1024 // splits)
+
+
+class TestMeasured:
+    def test_what_is_missing_names_its_command(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        measured = load(CHAPTER / "measured.py")
+        monkeypatch.setattr(measured, "RESULTS", tmp_path)
+        with pytest.raises(ValueError, match=r"no results file h200-memory\.json: `python -m bench memory --out"):
+            measured.waste()
+
+    def test_every_number_is_one(self) -> None:
+        """A number and its unit, as a marker in the text takes it."""
+        for name, number in load(CHAPTER / EXAMPLE).NUMBERS.items():
+            assert re.fullmatch(r"\d[\d,]*(\.\d+)?( ?(µs|ms|s|kB|MB|GB|%|×))?", number()), name
+
+    def test_the_walk_is_what_the_kernel_reads(self) -> None:
+        measured = load(CHAPTER / "measured.py")
+        found = json.loads((ROOT / "bench" / "results" / "h200-kernels.json").read_text(encoding="utf-8"))
+        (walk,) = [
+            t["seconds"]["median"]
+            for t in found["times"]
+            if (t["batch"], t["context"], t["arm"]) == (1, 1024, "paged, block 16, splits 1")
+        ]
+        fits = walk * found["copy_bytes_per_s"] / (2 * 1024 * 64 * 2)
+        assert measured.NUMBERS["walk programs"]() == f"{fits:,.0f}"
+
+
+class TestPage:
+    def test_length(self, text: str) -> None:
+        plain = re.sub(r"```.*?```|<!--.*?-->|<picture>.*?</picture>|^\|[^\n]*", " ", text, flags=re.S | re.M)
+        assert 3000 <= len(plain.split()) <= 4500
+
+    def test_two_sittings(self, text: str) -> None:
+        assert re.findall(r"^# (.+)$", without_code(text), re.M)[1:] == [
+            "First sitting: blocks and tables",
+            "Second sitting: the kernel",
+        ]
+
+    def test_each_section_shows_and_asks(self, sections: dict[str, str]) -> None:
+        """Something printed, drawn or measured comes before any code; and a question at the end, but for the last."""
+        assert [int(title.split(".")[0]) for title in sections] == list(range(1, len(sections) + 1))
+        for title, body in list(sections.items())[:-1]:
+            first = re.search(r"\[\[\[cog (\w+)|<!--(=)", body)
+            assert first, title
+            assert first[1] in ("printed", "figure", "table", None), title
+            last = body.split("\n# ")[0].strip().split("\n\n")[-1]
+            assert last.startswith("**Question.**"), title
+            assert last.count("?"), title
+
+    def test_links_lead_somewhere(self, text: str) -> None:
+        links_lead_somewhere(CHAPTER, text)
+
+    def test_names_in_the_table_exist(self, text: str) -> None:
+        named = re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./nanoinfer/(\w+)\.py\)", text)
+        assert len(named) >= 7
+        for path, file in named:
+            if file == "paged_kernels" and not has_triton():
+                continue
+            found = importlib.import_module(f"nanoinfer.{file}")
+            for part in path.removeprefix(f"{file}.").split("."):
+                found = getattr(found, part)
+
+    def test_every_printed_block_and_excerpt_can_be_made(self, text: str) -> None:
+        """What needs a results file may lack it; everything else must come out."""
+        place, example = Place(CHAPTER / "README.md", ROOT), load(CHAPTER / EXAMPLE)
+        for name in re.findall(r'\[\[\[cog printed\("(\w+)"\)', text):
+            assert callable(getattr(example, name))
+        for call in re.findall(r"\[\[\[cog excerpt\((.+?)\) \]\]\]", text):
+            arguments = ast.parse(f"f({call})", mode="eval").body
+            assert isinstance(arguments, ast.Call)
+            options = {k.arg or "": ast.literal_eval(k.value) for k in arguments.keywords}
+            assert len(excerpt(place, ast.literal_eval(arguments.args[0]), **options)) > 2
+
+    def test_the_kernel_is_shown_whole(self, text: str) -> None:
+        """Every line of the engine's kernel between its first and its last statement stands in the text."""
+        place = Place(CHAPTER / "README.md", ROOT)
+        whole = excerpt(place, "nanoinfer.kernels.paged_attention:_attend_kernel", doc=False)[1:-1]
+        body = {line.strip() for line in whole[whole.index("):  # fmt: skip") + 1 :] if line.strip()}
+        shown = set()
+        for call in re.findall(
+            r'\[\[\[cog excerpt\("nanoinfer.kernels.paged_attention:_attend_kernel", (.+?)\) \]\]\]', text
+        ):
+            arguments = ast.parse(f"f({call})", mode="eval").body
+            assert isinstance(arguments, ast.Call)
+            options = {k.arg or "": ast.literal_eval(k.value) for k in arguments.keywords}
+            lines = excerpt(place, "nanoinfer.kernels.paged_attention:_attend_kernel", **options)
+            shown |= {line.strip() for line in lines}
+        known = ("n = ", "joins = True", "if joins:", "result", "tl.store(out")  # the last lines, told in words
+        assert not {line for line in body - shown if not line.startswith(known)}
+
+    def test_ten_questions(self) -> None:
+        page = (CHAPTER / "questions.md").read_text(encoding="utf-8")
+        assert [int(n) for n in re.findall(r"^(\d+)\. \*\*", page, re.M)] == list(range(1, 11))

@@ -1,0 +1,269 @@
+"""Promise 6: every number in prose comes out of a results file, every excerpt and command out of the source.
+
+The checks are shown to fail: on a stale number, on one typed by hand, on a renamed function, each of them alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nanobench.report.figures.style import write
+from nanobench.report.plot import drawings
+from nanobook.text.check_text import INLINE, check, fill, filled, pages
+from nanobook.text.commands import broken_commands
+from nanobook.text.ledger import RUNGS, ledger
+from nanobook.text.lint import hand_typed
+from nanobook.text.page_blocks import BLOCKS
+from nanobook.text.query import value
+from nanoinfer.llm import ENGINES
+from tests.bench.samples import failed, ladder, report, result, saved
+
+ROOT = Path(__file__).parents[2]
+SOURCE = "SPOKES = 8\n\n\nclass Wheel:\n    def roll(self):\n        return 1\n"
+PAGE = """# A page
+
+At 8 rows the cache gives ?<!--= gpu dense B=8 tok/s -->, which is ?<!--= gpu dense/naive B=8 tok/s --> the speed.
+
+<!--[[[cog table("gpu", floor=True) ]]]-->
+<!--[[[end]]]-->
+
+<!--[[[cog excerpt("nanoinfer.thing:Wheel.roll") ]]]-->
+<!--[[[end]]]-->
+
+```sh
+nanoinfer generate "Once upon a time" --seed 3
+python -m bench run --preset laptop
+```
+"""
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """A repository with one page, filled in, one module and one results file."""
+    saved(ladder(), tmp_path / "bench" / "results" / "gpu.json")
+    (tmp_path / "nanoinfer").mkdir()
+    (tmp_path / "nanoinfer" / "thing.py").write_text(SOURCE)
+    (tmp_path / "README.md").write_text(PAGE)
+    assert fill(tmp_path) == [tmp_path / "README.md"]
+    return tmp_path
+
+
+def change(book: Path, old: str, new: str, file: str = "README.md") -> list[str]:
+    """The faults of the book with one thing changed."""
+    path = book / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return [str(fault) for fault in check(book)]
+
+
+@pytest.mark.skipif(not (ROOT / "README.md").is_file(), reason="not a checkout")
+@pytest.mark.timeout(900)  # every example of every chapter runs
+def test_the_pages_of_the_book() -> None:
+    assert pages(ROOT)
+    assert [str(fault) for fault in check(ROOT)] == []
+
+
+@pytest.mark.skipif(not (ROOT / "bench" / "README.md").is_file(), reason="not a checkout")
+def test_commands_and_markers_that_the_benchmark_explains() -> None:
+    text = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
+    assert list(broken_commands(text)) == []
+    assert len(INLINE.findall(text)) == text.count("<!--= ") - text.count("`<!--= ") == 2
+    names = set(re.findall(r"\[\[\[cog (\w+)\(", text))
+    assert names == set(BLOCKS)
+
+
+def test_a_page_is_filled_in(book: Path) -> None:
+    text = (book / "README.md").read_text()
+    dense = ladder().find(engine="dense", batch=8)[0].tokens_per_s or 0
+    naive = ladder().find(engine="naive", batch=8)[0].tokens_per_s or 0
+    assert f"gives {dense:,.0f} tok/s<!--=" in text
+    assert f"which is {dense / naive:.2f}×<!--=" in text
+    assert "| naive | " in text
+    assert "over budget" in text
+    assert "bandwidth floor" in text
+    assert "```python\ndef roll(self):\n    return 1\n```" in text
+    assert check(book) == []
+    assert fill(book) == []
+
+
+def test_a_stale_number_is_caught(book: Path) -> None:
+    """The page as it was, and the results measured anew."""
+    slower = [
+        r.model_copy(update={"tokens_per_s": r.tokens_per_s / 2}) if r.tokens_per_s else r for r in ladder().results
+    ]
+    saved(report(*slower), book / "bench" / "results" / "gpu.json")
+    faults = [str(fault) for fault in check(book)]
+    assert "README.md:3: stale" in faults[0]
+    assert len(faults) > 2  # the rows of the table, too
+
+
+def test_a_number_changed_by_hand_is_caught(book: Path) -> None:
+    (fault,) = change(book, "At 8 rows the cache gives ", "At 8 rows the cache gives 9")
+    assert "README.md:3: stale" in fault
+
+
+def test_a_number_typed_by_hand_is_caught(book: Path) -> None:
+    (fault,) = change(book, "# A page\n", "# A page\n\nIt runs at 22,000 tok/s.\n")
+    assert "README.md:3: a number typed by hand: '22,000 tok/s'" in fault
+
+
+def test_a_renamed_function_is_caught(book: Path) -> None:
+    (fault,) = change(book, "def roll", "def spin", "nanoinfer/thing.py")
+    assert fault.count("\n") == 0
+    assert "there is no 'roll'" in fault
+
+
+def test_a_changed_function_is_caught(book: Path) -> None:
+    (fault,) = change(book, "return 1", "return 2", "nanoinfer/thing.py")
+    assert "stale" in fault
+
+
+def test_a_table_without_a_marker_is_caught(book: Path) -> None:
+    (fault,) = change(book, "# A page\n", "# A page\n\n| engine | tok/s |\n| --- | --- |\n| dense | 21,898 |\n")
+    assert "README.md:5: a table of figures without a marker" in fault
+
+
+def test_a_stale_figure_is_caught(book: Path) -> None:
+    (drawing,) = (d for d in drawings(book / "bench" / "results" / "gpu.json") if d.name == "gpu-itl")
+    write(drawing, book / "figures", png_of=())
+    assert check(book) == []
+    page = book / "README.md"
+    page.write_text(page.read_text() + '<!--[[[cog figure("gpu-itl") ]]]-->\n<!--[[[end]]]-->\n')
+    fill(book)
+    assert '<img src="figures/gpu-itl.svg" width="800" alt="Inter-token latency' in page.read_text()
+    saved(report(*ladder().results[:4]), book / "bench" / "results" / "gpu.json")
+    faults = [str(fault) for fault in check(book)]
+    assert "figures/gpu-itl.md:1: stale: draw it again with `python -m bench plot`" in faults
+    (book / "bench" / "results" / "gpu.json").rename(book / "bench" / "results" / "other.json")
+    assert "figures/gpu-itl.md:1: a figure of no results file" in [str(fault) for fault in check(book)]
+
+
+def test_a_command_that_does_not_work_is_caught(book: Path) -> None:
+    (fault,) = change(book, "--seed 3", "--sead 3")
+    assert "README.md:" in fault
+    assert "No such option: --sead" in fault
+    (fault,) = change(book, "--sead 3", "--seed 3 | (")
+    assert "not a shell's language" in fault
+    (fault,) = change(book, "--seed 3 | (\npython -m bench run", "--seed 3\npython -m bench ran")
+    assert "no command 'ran'" in fault
+
+
+def test_markers_that_name_nothing(book: Path) -> None:
+    (fault,) = change(book, "gpu dense B=8", "gpu dense B=7")
+    assert "README.md:3" in fault
+    assert "fits no cases" in fault
+    page = book / "README.md"
+    page.write_text("\n\n?<!--= gpu dense B=8 tok -->\n")
+    with pytest.raises(ValueError, match=r"README\.md:3: .*'tok'"):
+        filled(page, book)
+    page.write_text("words<!--= gpu dense B=8 tok/s -->\n")
+    with pytest.raises(ValueError, match="stands behind no number"):
+        filled(page, book)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "22,000 tok/s", "3 tokens/s", "9 tokens a second", "13 us", "1.3 µs", "4 ms", "2 s of it", "2.5 seconds",
+        "16 GB", "4.27 TB/s", "1.7× the speed", "1.7x faster", "it is x1.7", "×3 here", "a 3-fold gain", "97%",
+        "97 percent", "22k tok/s", "**21,899** is 5 ms", "[6 ms](nowhere.md)", "```text\n4 ms\n```",
+        "runs 3 times faster", "| dense | 4.1 |",
+    ],
+)  # fmt: skip
+def test_what_is_a_number_with_a_unit(line: str) -> None:
+    assert list(hand_typed(line + "\n", INLINE)), line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "768 x 2304 of float32", "12x64", "GPT-2", "chapter 4", "128 tokens", "in 2026", "`4 ms` in code", "64 rows",
+        "```python\nx = 4  # ms\ny = '97%'\n```", "a [page](5%20ms.md)", "3 steps", "H200 s", "the 1990s", "B = 8",
+        "| 1 | naive | [model](model.py) |", "5 us<!--= gpu dense B=8 step -->",
+        "a 5 ms bus <!-- exempt: datasheet -->",
+        "<!-- exempt: arithmetic -->\n\n| a | 5 |\n| b | 6 |\n", "<!-- exempt: printed -->\n```text\n5 ms\n\n6 ms\n```",
+        "| | B = 1 |\n| --- | --- |\n| dense | 5 us<!--= gpu dense B=1 step --> |",
+    ],
+)  # fmt: skip
+def test_what_is_none(line: str) -> None:
+    assert list(hand_typed(line + "\n", INLINE)) == [], line
+
+
+def test_an_exemption_ends_with_its_paragraph_and_needs_a_reason() -> None:
+    assert [at for at, _ in hand_typed("<!-- exempt: why -->\n5 ms\n6 ms\n\n7 ms\n", INLINE)] == [5]
+    assert [at for at, _ in hand_typed("5 ms <!-- exempt: -->\n", INLINE)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("gpu dense B=1 launches", "150 launches"), ("gpu dense B=1 memory", "10.0 MB"), ("gpu copy", "4.25 TB/s"),
+        ("gpu import", "1.50 s"), ("gpu date", "2026-01-02"), ("gpu dense B=1 itl", "2.50 ms"), ("gpu repeats", "7"),
+        ("gpu naive B=8/1 memory", "8.00×"), ("gpu dense/naive B=1 memory", "1.00×"),
+        ("gpu dense B=64 itl-p99", "4.05 ms"),
+    ],
+)  # fmt: skip
+def test_what_a_marker_stands_for(tmp_path: Path, words: str, text: str) -> None:
+    saved(ladder(), tmp_path / "gpu.json")
+    assert value(words, tmp_path) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("gpu", "names no quantity"), ("none dense tok/s", r"no results file none\.json"),
+        ("gpu dense tok/s", "fits 4 cases"),
+        ("gpu naive B=64 tok/s", "over budget"), ("gpu fast B=1 tok/s", "no engine is called 'fast'"),
+        ("gpu dense b=1 tok/s", "key must be one of"), ("gpu dense/naive B=1/8 tok/s", "two ratios"),
+    ],
+)  # fmt: skip
+def test_markers_that_are_refused(tmp_path: Path, words: str, message: str) -> None:
+    saved(ladder(), tmp_path / "gpu.json")
+    with pytest.raises(ValueError, match=message):
+        value(words, tmp_path)
+
+
+def row(made: Callable[[], object], engine: str) -> list[str]:
+    header, rows = ledger(made())  # type: ignore[arg-type]
+    (found,) = (dict(zip(header, cells, strict=True)) for cells in rows if cells[0].startswith(f"`{engine}`"))
+    return [found[f"B = {batch}"] for batch in (1, 8, 64, 256)] + [found["where it loses"]]
+
+
+def test_the_ledger_says_where_a_rung_loses() -> None:
+    cells = row(ladder, "dense")
+    assert cells[2:4] == ["naive over budget", "not run"]
+    assert cells[0].startswith("0.8")
+    assert cells[1].startswith(("1.5", "1.6"))
+    assert "decode 0.8" in cells[4]
+    assert "B = 1" in cells[4]
+    assert "TTFT 1.2" in cells[4]
+    assert "memory" not in cells[4]
+
+
+def test_graphs_and_fused_kernels_are_two_rows_of_the_ledger() -> None:
+    """Neither has the other's gain; where nothing was measured without fused kernels, there is one row."""
+    times = {"paged": 0.004, "paged-graph-unfused": 0.002, "paged-graph": 0.0005}
+    both = report(*(result(engine, 1, seconds) for engine, seconds in times.items()))
+    rows = {row[0]: row[3] for row in ledger(both)[1]}
+    assert rows["`paged-graph-unfused` over `paged`"].startswith(("2.0", "1.9"))
+    assert rows["`paged-graph` over `paged-graph-unfused`"].startswith(("4.0", "3.9"))
+    assert "`dense-graph` over `dense`" in rows
+    alone = report(result("paged", 1, 0.004), result("paged-graph", 1, 0.0005))
+    rows = {row[0]: row[3] for row in ledger(alone)[1]}
+    assert rows["`paged-graph` over `paged`"].startswith(("8.0", "7.9"))
+    assert not any("unfused" in name for name in rows)
+
+
+def test_the_ledger_of_a_rung_that_loses_nowhere() -> None:
+    made = report(result("naive", 1, 0.004), result("dense", 1, 0.002), failed("naive", 8, "failed", "no"))
+    assert row(lambda: made, "dense")[0].startswith(("1.9", "2.0"))
+    assert row(lambda: made, "dense")[-1] == "–"
+
+
+def test_every_engine_is_a_rung() -> None:
+    assert set(ENGINES) <= set(RUNGS)

@@ -1,0 +1,170 @@
+"""The book as a site: pages are rewritten as they should be, and the whole is built without a warning."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from nanobook.site import build, listing, shelf
+from nanobook.site.objects import Index
+from nanobook.site.pages import Pages, one_title, outside_code
+from nanoinfer.cli import run
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "nanoinfer"
+TEXT = "chapters/03-paged-attention/README.md"
+
+pytestmark = pytest.mark.skipif(not (ROOT / "chapters").is_dir(), reason="not a checkout")
+
+
+@pytest.fixture(scope="module")
+def index() -> Index:
+    return Index(PACKAGE, shelf.modules(PACKAGE))
+
+
+@pytest.fixture(scope="module")
+def pages(index: Index) -> Pages:
+    return Pages(ROOT, {TEXT, "README.md", "nanoinfer/cache/paged.py", "chapters/01-naive/README.md"}, index)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build.build(tmp_path_factory.mktemp("book") / "site").parent
+
+
+class Links(HTMLParser):
+    """The targets of a page's links, images, scripts and styles, and the ids in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.ids: set[str] = set()
+        self.without_alt: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.targets += [value for name in ("href", "src") if (value := named.get(name))]
+        self.ids |= {value for name in ("id", "name") if (value := named.get(name))}
+        if tag == "img" and not named.get("alt"):
+            self.without_alt.append(str(named.get("src")))
+
+
+class TestSite:
+    def test_all_chapters_and_modules_are_in_it(self, site: Path) -> None:
+        for folder in shelf.chapter_folders(ROOT):
+            assert (site / "chapters" / folder.name / "README.html").is_file()
+        for name in shelf.modules(PACKAGE):
+            assert (site / "nanoinfer" / f"{name}.html").is_file()
+
+    def test_links_and_anchors_lead_somewhere(self, site: Path) -> None:
+        parsed = {p.resolve(): Links(p.read_text(encoding="utf-8")) for p in site.rglob("*.html")}
+        broken = []
+        for page, links in parsed.items():
+            for target in links.targets:
+                path, _, fragment = target.partition("#")
+                if re.match(r"[a-z]+:", path):
+                    continue
+                meant = (page.parent / path.partition("?")[0]).resolve() if path else page
+                if not meant.is_file() or (fragment and meant in parsed and fragment not in parsed[meant].ids):
+                    broken.append(f"{page.name}: {target}")
+        assert not broken
+
+    def test_nothing_comes_from_another_host(self, site: Path) -> None:
+        loaded = re.compile(r'<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)="(?:https?:)?//')
+        assert not [p.name for p in site.rglob("*.html") if loaded.search(p.read_text(encoding="utf-8"))]
+        assert not [p.name for p in site.rglob("*.css") if re.search(r"url\(['\"]?https?:", p.read_text("utf-8"))]
+
+    def test_every_image_is_told_in_words(self, site: Path) -> None:
+        assert not [(p.name, m) for p in site.rglob("*.html") if (m := Links(p.read_text("utf-8")).without_alt)]
+
+    def test_source_stands_beside_its_section(self, site: Path) -> None:
+        html = (site / TEXT).with_suffix(".html").read_text(encoding="utf-8")
+        assert html.count('<details class="beside"') >= 5
+        assert html.count("only-light") == html.count("only-dark") > 0
+
+    def test_it_is_built_once(self, site: Path) -> None:
+        assert build.built(site)
+        (site / build.MARK).write_text("another book", encoding="utf-8")
+        assert not build.built(site)
+
+
+class TestPages:
+    def test_links(self, pages: Pages) -> None:
+        def there(text: str) -> str:
+            return pages.text(TEXT, text).strip()
+
+        assert there("[paged](../../nanoinfer/cache/paged.py)") == "[paged](../../nanoinfer/paged.md)"
+        assert there("[one](../01-naive/README.md#x)") == "[one](../01-naive/README.md#x)"
+        assert there("[home](../../README.md)") == "[home](../../index.md)"
+        assert there("[away](https://example.org/a)") == "[away](https://example.org/a)"
+        assert there("[not a page](exercises/chapter.json)") == "not a page"
+        assert (
+            there("```text\n[x](../../nanoinfer/cache/paged.py)\n```")
+            == "```text\n[x](../../nanoinfer/cache/paged.py)\n```"
+        )
+
+    def test_marks_of_generated_text_are_gone(self, pages: Pages) -> None:
+        text = "a\n<!--[[[cog printed('x') ]]]-->\nb\n<!--[[[end]]]-->\n36.9 kB<!--= token --> c"
+        assert pages.text(TEXT, text).split() == ["a", "b", "36.9", "kB", "c"]
+
+    def test_a_figure_has_two_colours_words_and_numbers(self, pages: Pages) -> None:
+        html = (ROOT / TEXT).read_text(encoding="utf-8")
+        (picture, *_) = re.findall(r"<picture>.*?</picture>", html)
+        text = pages.text(TEXT, picture)
+        assert text.count("{image}") == 2
+        assert "-dark.svg" in text
+        assert ":alt: Four rows of 20, 40, 100, 300 tokens" in text
+        assert "The figure in numbers" in text
+
+    def test_one_title(self) -> None:
+        assert one_title("# A\n# B\n```sh\n# no heading\n```\n# C\n") == "# A\n## B\n```sh\n# no heading\n```\n## C\n"
+        assert one_title("no title\n") == "no title\n\n"
+
+    def test_outside_code(self) -> None:
+        assert outside_code("a\n```\na\n```\na", str.upper) == "A\n```\na\n```\nA"
+
+
+class TestIndex:
+    def test_what_a_section_speaks_of(self, index: Index) -> None:
+        section = '## 1\n<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.grow") ]]]-->\nand `BlockAllocator.free()`, `nix`'
+        assert [named.path for named in index.of(section)] == ["PagedCache.grow", "BlockAllocator.free"]
+
+    def test_names_of_several_modules_are_nobody_s(self, index: Index) -> None:
+        assert index.of("`write_pages`") == []  # of the kernels, and of their twins
+        assert [named.module for named in index.of("`paged_twins.write_pages`")] == ["paged_twins"]
+
+    def test_a_class_comes_whole_or_in_parts(self, index: Index) -> None:
+        assert [named.path for named in index.of("`EagerRunner` and `EagerRunner.decode`")] == ["EagerRunner"]
+
+
+def test_a_listing_holds_every_line_once() -> None:
+    source = PACKAGE / "paged_kernels.py"
+    text = listing.page("nanoinfer/kernels/paged_attention.py", source)
+    spans = [tuple(map(int, span.split("-"))) for span in re.findall(r":lines: (\d+-\d+)", text)]
+    shown = [line for first, last in spans for line in range(first, last + 1)]
+    assert shown == sorted(set(shown))
+    lines = source.read_text(encoding="utf-8").split("\n")
+    code = {at for at, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")}
+    assert code - set(shown) <= set(range(1, 9))  # the opening lines are text
+
+
+def test_a_folder_of_somebody_s_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
+    with pytest.raises(build.Unbuilt, match="is not empty"):
+        build.build(tmp_path)
+    assert (tmp_path / "letter.txt").is_file()
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(["read", "1", "--terminal"]) == 0
+    assert capsys.readouterr().out.startswith("# Chapter 1")
+    for arguments, said in ((["read", "77"], "there is no 77"), (["read", "--terminal"], "needs a chapter")):
+        assert run(arguments) == 2
+        assert said in capsys.readouterr().err
+    monkeypatch.setattr(build, "missing", lambda: ["sphinx"])
+    assert run(["read", "--to", str(tmp_path / "x"), "--no-open"]) == 2
+    assert "pip install 'nanoinfer[docs]'" in capsys.readouterr().err

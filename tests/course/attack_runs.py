@@ -1,0 +1,112 @@
+"""Runs the hostile submissions of `tests/attacks` in a worker confined as for grading, or with a layer switched off."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from nanocourse.checks.client import Loaded
+from nanocourse.exercises import chapters
+from nanocourse.exercises.exercise import Exercise
+from nanocourse.exercises.outcomes import Outcome, Returned, told
+from nanocourse.grade.assignment import Assignment, Limits, Part
+from nanocourse.grade.grade import grade_submission
+from nanocourse.grade.graded_worker import GradedWorker, Pool
+from nanocourse.grade.hidden_inputs import judged, questions
+from nanocourse.grade.isolation import system
+from nanocourse.grade.isolation.confine import LAYERS
+from nanocourse.grade.record import GradeRecord
+from nanocourse.grade.staging import Ground
+
+ATTACKS = Path(__file__).with_name("attacks")
+SECRET = "5e" * 32
+SPOILS = ("patched_torch", "rewrites_worker", "thread_bomb", "memory_bomb")  # a worker that nobody can use after them
+LIMITS = Limits(submission_s=60.0, check_s=5.0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of one attack."""
+
+    outcome: Outcome
+    status: str
+
+    @property
+    def says(self) -> str:
+        """What the attack tells of its attempts, or how it ended."""
+        returned = isinstance(self.outcome, Returned) and isinstance(self.outcome.value, str)
+        return str(self.outcome.value) if returned else told(self.outcome)  # type: ignore[union-attr]
+
+    @property
+    def done(self) -> list[str]:
+        """Attempts that were not refused."""
+        return [part for part in self.says.split("; ") if "DONE" in part]
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in ATTACKS.glob("*.py"))
+
+
+def exercise_of(name: str) -> Exercise:
+    """The exercise that an attack's first line names."""
+    doc = ast.get_docstring(ast.parse((ATTACKS / f"{name}.py").read_text())) or ""
+    return chapters.exercise(doc.partition(":")[0])
+
+
+class Yard:
+    """A ground for attacks, one worker after the other; the same one as long as it lives."""
+
+    def __init__(self, layers: tuple[str, ...] = LAYERS, hidden: tuple[Path, ...] = ()) -> None:
+        self._guard = system.guarded()
+        self._layers, self._hidden = layers, hidden
+        self._worker: GradedWorker | None = None
+        self._of = ""
+
+    def __enter__(self) -> Yard:
+        self.missing = self._guard.__enter__()
+        self.ground, self.pool = Ground(self._hidden, LIMITS, self._layers), Pool(spares=False)
+        self.isolation = self.ground.isolation(self.missing)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pool.close()
+        self.ground.__exit__(None, None, None)
+        self._guard.__exit__(kind, error, trace)
+
+    def run(self, name: str, calls: int = 1, limit_s: float = 3.0) -> Run:
+        """Hand an attack's file to a worker and call its function; the last call's outcome."""
+        exercise = exercise_of(name)
+        path = self.ground.stage(exercise, (ATTACKS / f"{name}.py").read_bytes(), {})
+        if self._of != exercise.id:
+            self.renew()  # a worker can read the files of one exercise alone
+        self._of = exercise.id
+        worker = self._load(exercise, path)
+        for question in questions(exercise, SECRET, name, 1)[:calls]:
+            worker = worker if worker.alive else self._load(exercise, path)
+            outcome = worker.call(question.call(exercise), limit_s)
+        if name in SPOILS:
+            self.renew()
+        status = judged(exercise, question, outcome)
+        return Run(outcome, status)
+
+    def _load(self, exercise: Exercise, path: Path) -> GradedWorker:
+        """The worker, which has read the file; a new one where the last has ended."""
+        if self._worker is None or not self._worker.alive:
+            self._worker, _ = self.pool.take(self.ground.setting(exercise, path))
+        loaded = self._worker.load(path, exercise.name, traced=False)
+        assert isinstance(loaded, Loaded), loaded
+        return self._worker
+
+    def renew(self) -> int:
+        """Whoever comes next gets a new worker; how many processes the last one has left behind."""
+        return self.pool.clear()
+
+
+def graded(folder: Path, id: str, layers: tuple[str, ...] = LAYERS, seeds: int = 8) -> GradeRecord:
+    """The record of a submission with one exercise worth 10 points."""
+    assignment = Assignment(int(id.partition(".")[0]), "Attack", (Part(id),), seeds=seeds, limits=LIMITS)
+    return grade_submission(folder, assignment, SECRET, folder.name, layers=layers)

@@ -1,0 +1,43 @@
+"""Shared by the tests of the course: files as learners write them, and one worker for those that need no own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nanocourse.checks.check import check_exercise
+from nanocourse.checks.client import Worker
+from nanocourse.checks.records import ExerciseResult
+from nanocourse.exercises import chapters, sources
+from nanocourse.exercises.exercise import Exercise
+
+
+class Keep:
+    """One worker for many files, started anew where one has ended it."""
+
+    def __init__(self) -> None:
+        self.worker = Worker()
+
+    def take(self) -> Worker:
+        if not self.worker.alive:
+            self.worker = Worker()
+        self.worker.close = lambda: None  # type: ignore[method-assign]  # it is kept until the tests are done
+        return self.worker
+
+    def end(self) -> None:
+        Worker.close(self.worker)
+
+
+def answer(id: str, name: str) -> str:
+    """A wrong answer or a correct variant, as a learner would have written it."""
+    exercise = chapters.exercise(id)
+    (found,) = (one for one in (*exercise.wrong, *exercise.right) if one.name == name)
+    return sources.answer_source(exercise, found)
+
+
+def checked(
+    exercise: Exercise, source: str | bytes, folder: Path, keep: Keep, name_mistakes: bool = False
+) -> ExerciseResult:
+    """The result of checking a file with this content."""
+    path = folder / exercise.file
+    path.write_bytes(source.encode() if isinstance(source, str) else source)
+    return check_exercise(exercise, path, keep.take, name_mistakes=name_mistakes)

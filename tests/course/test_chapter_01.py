@@ -1,0 +1,295 @@
+"""Chapter 1's exercises: how strong their checks are, their stubs, hints, quiz, editions and place in the engine."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import tokenize
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from nanocourse.authoring import chapter_strength as measuring
+from nanocourse.checks.mistakes import Tells
+from nanocourse.exercises import answers as bank
+from nanocourse.exercises import chapters, sources, stubs
+from nanocourse.exercises.cases import Case
+from nanocourse.exercises.exercise import Exercise
+from nanocourse.exercises.outcomes import Returned, local
+from nanocourse.exercises.swap import has_place, swapped
+from nanocourse.learner import predict as predicting
+from nanocourse.learner import quiz as quizzing
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.naive import FullContext
+from nanoinfer.model.batch import Step
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model
+from tests.conftest import SMALL, STD, prompts_of
+from tests.course.chapter_exercises import (
+    enough_of_each_kind,
+    figures_are_sums,
+    section_exists,
+    strength_is_as_stored,
+    wrong_options_are_wrong_answers,
+)
+
+CHAPTER = chapters.chapter(1)
+EXERCISES = chapters.exercises(CHAPTER)
+IDS = [exercise.id for exercise in EXERCISES]
+STORED = json.loads(measuring.stored(CHAPTER).read_text(encoding="utf-8"))
+each = pytest.mark.parametrize("exercise", EXERCISES, ids=IDS)
+
+
+@each
+def test_strength_is_as_stored(exercise: Exercise) -> None:
+    """Stub, reference, variants, wrong answers and mutants, run as learners' files; nothing but what the file says."""
+    strength_is_as_stored(exercise, STORED)
+
+
+def test_the_three_figures_are_the_sums() -> None:
+    figures_are_sums(STORED, EXERCISES)
+
+
+@each
+def test_there_are_enough_of_each_kind(exercise: Exercise) -> None:
+    enough_of_each_kind(exercise)
+
+
+def test_there_is_a_lesson() -> None:
+    lessons = [wrong for exercise in EXERCISES for wrong in exercise.wrong if wrong.lesson]
+    assert lessons
+
+
+@each
+def test_no_two_checks_have_the_same_input(exercise: Exercise) -> None:
+    seen = set()
+    for check in exercise.checks:
+        for at in range(check.cases):
+            asked = exercise.call(check, Case(f"course/{check.name}/{at}"))
+            if not any(callable(argument) for argument in asked.args):
+                shown = repr([a.tolist() if isinstance(a, Tensor) else a for a in asked.args])
+                assert (shown, check.part) not in seen
+                seen.add((shown, check.part))
+
+
+@each
+def test_the_stub_has_the_references_signature(exercise: Exercise) -> None:
+    source = stubs.stub(exercise, CHAPTER)
+    (mine,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    (theirs,) = ast.parse(sources.function_source(exercise.function)).body
+    assert isinstance(theirs, ast.FunctionDef)
+    assert ast.dump(mine.args) == ast.dump(theirs.args)
+    assert ast.get_docstring(mine) == ast.get_docstring(theirs)
+    assert len(mine.body) == 2  # the docstring and the error
+    assert f'NotImplementedError("{exercise.mark} ' in source
+    assert "SPDX-License-Identifier: MIT-0\n" in source
+    assert max(map(len, source.splitlines())) <= 120
+
+
+@each
+def test_the_example_is_what_the_reference_gives(exercise: Exercise) -> None:
+    outcome = local(exercise.function, exercise.example())
+    assert isinstance(outcome, Returned)
+    assert f"-> {stubs.literal(outcome.value)}" in stubs.stub(exercise, CHAPTER)
+
+
+def words(text: str) -> list[str]:
+    """Names, numbers and operators of a text, without line breaks and brackets that mean nothing."""
+    return re.findall(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|[^\s\w]", text)
+
+
+def code_words(source: str) -> list[str]:
+    """The same of code, without comments and docstrings."""
+    kept = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.NAME, tokenize.NUMBER, tokenize.OP):
+            kept.append(token.string)
+    return kept
+
+
+def longest_common(one: list[str], other: list[str]) -> int:
+    """Length of the longest run of words that stands in both."""
+    best, before = 0, [0] * (len(other) + 1)
+    for word in one:
+        row = [0]
+        for at, theirs in enumerate(other):
+            row.append(before[at] + 1 if word == theirs else 0)
+        best, before = max(best, *row), row
+    return best
+
+
+@each
+def test_hints_do_not_contain_the_solution(exercise: Exercise) -> None:
+    answers = [sources.function_source(exercise.function)]
+    answers += [sources.answer_source(exercise, right) for right in exercise.right]
+    assert len(exercise.spec.hints) == 3
+    for hint in exercise.spec.hints:
+        for source in answers:
+            assert longest_common(words(hint), code_words(source)) < 6, (hint, source)
+
+
+def test_the_measure_of_hints_would_notice() -> None:
+    source = sources.function_source(EXERCISES[3].function)
+    assert longest_common(words("try before = probs.cumsum(-1) - probs for it"), code_words(source)) >= 6
+
+
+@each
+def test_the_text_has_the_section_that_messages_name(exercise: Exercise) -> None:
+    section_exists(CHAPTER, exercise)
+
+
+@each
+def test_editions_are_the_same_exercise(exercise: Exercise) -> None:
+    """The right answer agrees with the plain form's, and every wrong answer is still told apart by a check."""
+    for edition in exercise.editions:
+        other = exercise.as_edition(edition.name)
+        compile(stubs.stub(other, CHAPTER), "stub", "exec")
+        adapted = edition.of(exercise.function)
+        caught: dict[str, bool] = dict.fromkeys((wrong.name for wrong in exercise.real_wrong), False)
+        for check in other.checks:
+            for at in range(check.cases):
+                case = Case(f"course/{check.name}/{at}")
+                expected = local(other.function, other.call(check, case))
+                assert other.compare(check, expected, local(adapted, other.call(check, case))) is None
+                for wrong in exercise.real_wrong:
+                    function = edition.of(sources.answer_function(exercise, wrong))
+                    got = local(function, other.call(check, case))
+                    caught[wrong.name] |= other.compare(check, expected, got) is not None
+        assert all(caught.values()), caught
+        assert all(len(found) == 3 for found in Tells(other, "course").found.values())
+
+
+def test_at_least_two_exercises_have_an_edition() -> None:
+    assert sum(bool(exercise.editions) for exercise in EXERCISES) >= 2
+
+
+def test_editions_are_named_in_no_text() -> None:
+    text = (CHAPTER.folder / "README.md").read_text(encoding="utf-8")
+    for exercise in EXERCISES:
+        for edition in exercise.editions:
+            assert edition.name not in text
+
+
+def test_the_quiz_is_as_jupyterquiz_reads_it() -> None:
+    wrong_options_are_wrong_answers(CHAPTER)
+    rights = [question.right for question in quizzing.questions(CHAPTER)]
+    assert len(set(rights)) > 1
+
+
+def test_predictions_have_bounds_that_arithmetic_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    for prediction in predicting.predictions(CHAPTER):
+        assert prediction.question.endswith("?")
+        for measured in (0.1, 1.0, 10.0):
+            assert prediction.why(1.0, measured)
+    longer_pass, longer_text, more_rows, _ = predicting.predictions(CHAPTER)
+    assert 8 < longer_pass.bound(cpu) < 16
+    assert 15 < longer_text.bound(cpu) < 16.5
+    assert more_rows.bound(cpu) == 8
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2:
+    return random_model(SMALL, seed=3, std=STD)
+
+
+PARAMS = [
+    SamplingParams(max_tokens=9, temperature=0, ignore_eos=True),
+    SamplingParams(max_tokens=7, seed=5, top_k=20, top_p=0.8, ignore_eos=True),
+    SamplingParams(max_tokens=9, seed=6, temperature=0.7, stop_token_ids=(3, 4, 5, 6, 7, 8, 9)),
+]
+
+
+def tokens(model: GPT2) -> list[tuple[int, ...]]:
+    """Greedy, filtered and stopped rows of different lengths, in one batch."""
+    with LLM(model, engine="naive") as llm:
+        return [done.token_ids for done in llm.generate(prompts_of([3, 11, 1]), PARAMS)]
+
+
+@pytest.mark.parametrize("exercise", [e for e in EXERCISES if has_place(e)], ids=lambda e: e.id)
+def test_the_reference_in_its_place_changes_no_token(exercise: Exercise, model: GPT2) -> None:
+    before, calls = tokens(model), 0
+
+    def count() -> None:
+        nonlocal calls
+        calls += 1
+
+    with swapped(exercise, exercise.function, count):
+        assert tokens(model) == before
+    assert calls > 0
+    now = calls
+    assert tokens(model) == before
+    assert calls == now  # the place is given back
+
+
+SEEN = ["1.1 no-mask", "1.2 norm-after", "1.3 last-column", "1.4 unsorted", "1.5 sign", "1.6 first-logits"]
+
+
+@pytest.mark.parametrize("mistake", SEEN)
+def test_a_mistake_that_is_switched_on_is_seen(mistake: str, model: GPT2) -> None:
+    before = tokens(model)
+    with bank.mistake(*mistake.split(" ")):
+        assert tokens(model) != before
+
+
+def test_a_mistake_without_a_place_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"exercise 1\.7 has no place"), bank.mistake("1.7", "one-a-layer"):
+        pass
+    with pytest.raises(ValueError, match="no wrong answer 'x'; it has rows-not-positions"):
+        bank.wrong("1.1", "x")
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations that make numbers; views and index ranges do not."""
+
+    FREE = ("view", "unbind", "transpose", "expand", "slice", "select", "t.", "arange", "detach", "alias", "unsqueeze")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        name = str(func).removeprefix("aten.").removeprefix("_unsafe_")
+        self.count += not name.startswith(self.FREE)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("length", [1, 9])
+def test_cost_is_what_the_engine_does(length: int) -> None:
+    """The reference of 1.7 against torch's own counter of operations and against the operations themselves."""
+    config = ModelConfig(n_layer=3, n_head=2, n_embd=32, n_positions=40, vocab_size=128)
+    model = random_model(config, seed=0)
+    ids = torch.arange(length)[None]
+    step = Step(ids, ids, last=torch.tensor([length - 1]), rows=torch.tensor([0]), longest=length)
+    counted = bank.reference("1.7")({"n_layer": 3, "n_embd": 32, "vocab_size": 128}, length, 4)
+    plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know a CPU's fused kernel
+    with torch.no_grad(), plain, FlopCounterMode(display=False) as flops:
+        model(step, FullContext())
+    assert flops.get_total_flops() == counted["flops"]
+    with torch.no_grad(), Operations() as operations:
+        model(step, FullContext())
+    # One token needs no column picked; attention on a CPU is one operation.
+    assert operations.count == counted["launches"] - (length == 1)
+    unused = (config.n_positions - length) * config.n_embd
+    assert counted["bytes"] == (config.parameters - unused) * 4
+
+
+@pytest.mark.gpu
+@each
+def test_the_reference_passes_on_a_gpu(exercise: Exercise, tmp_path) -> None:  # noqa: ANN001
+    from nanocourse.checks.check import check_exercise
+    from nanocourse.checks.runner import Workers
+
+    path = tmp_path / exercise.file
+    source = sources.submission(exercise.function, sources.function_source(exercise.function), exercise.name)
+    path.write_text(source, encoding="utf-8")
+    with Workers("cuda") as workers:
+        result = check_exercise(exercise, path, workers.take, device="cuda")
+    assert result.status == "passed", result

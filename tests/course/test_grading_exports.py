@@ -1,0 +1,157 @@
+"""A record, and its three exports, held to what Gradescope and Jenkins publish of their formats."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import stat
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from nanocourse.grade import export as exporting
+from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord, Isolation, write
+
+SCHEMA = json.loads((Path(__file__).parent / "schemas" / "gradescope-results.schema.json").read_text())
+
+
+def record(name: str = "Ünï Student", status: str = "failed") -> GradeRecord:
+    checks = (
+        CheckGrade("in-order", "It reads in order.", "passed", 2.5, 2.5),
+        CheckGrade("shuffled", "It reads shuffled.", status, 2.5 * (status == "passed"), 2.5),  # type: ignore[arg-type]
+    )
+    exercise = ExerciseGrade("1.1", "Attention", "heads-first", "a b/ex1.py", "ab" * 32, checks, mistake="no-scale")
+    isolation = Isolation(("seccomp",), (("landlock", "no such kernel"),))
+    return GradeRecord(name, "Chapter 1", (exercise,), isolation, "f" * 64, "s" * 16, "d" * 64, 8, "0.1", seconds=1.5)
+
+
+def test_a_record_survives_json(tmp_path: Path) -> None:
+    record().save(tmp_path / "one.json")
+    assert GradeRecord.load(tmp_path / "one.json") == record()
+    assert (record().points, record().of) == (2.5, 5.0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "x"}', "null"])
+def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "one.json").write_text(text)
+    with pytest.raises(ValueError, match="no record that can be read"):
+        GradeRecord.load(tmp_path / "one.json")
+
+
+def test_a_file_is_whole_or_the_old_one_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "deep" / "one.json"
+    write(path, "old")
+    assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write(path, "new")
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("status", ["passed", "failed", "hung", "crashed", "not begun", "not run"])
+def test_gradescopes_schema(status: str) -> None:
+    made = exporting.gradescope(record(status=status))
+    jsonschema.validate(made, SCHEMA, jsonschema.Draft202012Validator)
+    assert made["score"] == sum(test["score"] for test in made["tests"])
+    assert [test["status"] for test in made["tests"]] == ["passed", "passed" if status == "passed" else "failed"]
+    assert made["stdout_visibility"] == "hidden"
+    assert "not finished" in made["output"]  # this record is not complete
+
+
+def test_the_schema_can_fail() -> None:
+    made = exporting.gradescope(record())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(made | {"points": 1}, SCHEMA)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(made | {"visibility": "students"}, SCHEMA)
+
+
+# Of junit-10.xsd (jenkinsci/xunit-plugin): elements, their children, attributes, and those that must be there.
+ELEMENTS = {
+    "testsuites": ({"testsuite"}, {"name", "time", "tests", "failures", "errors"}, set()),
+    "testsuite": (
+        {"testsuite", "properties", "testcase", "system-out", "system-err"},
+        {"name", "tests", "failures", "errors", "group", "time", "skipped", "timestamp", "hostname", "id", "package",
+         "file", "log", "url"},
+        {"name", "tests", "failures", "errors"},
+    ),
+    "properties": ({"property"}, set(), set()),
+    "property": (set(), {"name", "value"}, {"name", "value"}),
+    "testcase": (
+        {"skipped", "error", "failure", "system-out", "system-err"}, {"name", "time", "classname", "group"}, {"name"},
+    ),
+    "failure": (set(), {"type", "message"}, set()),
+    "error": (set(), {"type", "message"}, set()),
+}  # fmt: skip
+TIME = r"(([0-9]{0,3},)*[0-9]{3}|[0-9]{0,3})*(\.[0-9]*)?"
+
+
+def hold_to_schema(element: ElementTree.Element) -> None:
+    children, attributes, required = ELEMENTS[element.tag]
+    assert set(element.attrib) <= attributes, element.tag
+    assert required <= set(element.attrib), element.tag
+    if element.tag in ("testsuites", "testsuite") and "time" in element.attrib:
+        assert re.fullmatch(TIME, element.attrib["time"])
+    for child in element:
+        assert child.tag in children, child.tag
+        hold_to_schema(child)
+
+
+def test_junits_schema() -> None:
+    hostile = "a\x00\x1b[2J<&>\"'\ud800\ufffe end"
+    text = exporting.junit([record(), record(hostile, "hung"), record(status="passed")])
+    root = ElementTree.fromstring(text.encode())
+    hold_to_schema(root)
+    assert [suite.get("name") for suite in root] == ["Ünï Student", "a??[2J<&>\"'?? end", "Ünï Student"]
+    assert [(s.get("tests"), s.get("failures"), s.get("errors")) for s in root] == [
+        ("2", "1", "0"), ("2", "0", "1"), ("2", "0", "0"),
+    ]  # fmt: skip
+    (failure,) = root[0].iter("failure")
+    assert "no-scale" in (failure.get("message") or "")
+
+
+def test_junits_schema_can_fail() -> None:
+    root = ElementTree.fromstring(exporting.junit([record()]).encode())
+    root[0].set("points", "5")
+    with pytest.raises(AssertionError):
+        hold_to_schema(root)
+
+
+def test_a_table_for_spreadsheets() -> None:
+    hostile = '=HYPERLINK("x")'
+    rows = list(csv.DictReader(io.StringIO(exporting.csv([record(), record(hostile), record("-1,5\nb")]))))
+    assert [row["submission"] for row in rows] == ["Ünï Student", "'" + hostile, "'-1,5\nb"]
+    assert (rows[0]["points"], rows[0]["of"], rows[0]["1.1"]) == ("2.5", "5", "2.5")
+    assert rows[0]["mistakes"] == "1.1 no-scale"
+    assert (rows[0]["isolated"], rows[0]["complete"]) == ("no", "no")
+
+
+def test_passed_without_points_is_no_success() -> None:
+    """Checks that an answer without work passes too: they count nothing, and say why."""
+    (exercise,) = record(status="passed").exercises
+    idle = tuple(replace(check, points=0.0) for check in exercise.checks)
+    made = replace(
+        record(), exercises=(replace(exercise, checks=idle, note="an answer that does no work", mistake=""),)
+    )
+    assert made.points == 0
+    assert all("no work" in test["output"] for test in exporting.gradescope(made)["tests"])
+    root = ElementTree.fromstring(exporting.junit([made]).encode())
+    assert root[0].get("failures") == "2"
+
+
+def test_a_receipt_says_what_is_missing() -> None:
+    text = "\n".join(exporting.receipt(record()))
+    assert "isolated by seccomp; missing: landlock (no such kernel)" in text
+    assert "abababababab" in text
+    nothing = replace(record(), isolation=Isolation((), (("layers", "darwin has none"),)))
+    assert "not isolated, time limits only" in "\n".join(exporting.receipt(nothing))
+    assert not nothing.isolation.whole

@@ -1,0 +1,137 @@
+"""Engines that replay on a CPU, for the tests: the stand-in records, all else is the engine itself.
+
+A replay of `Rerun` calls the step again: it is the eager step at the captured size, to compare with bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer import LLM, Completion, SamplingParams
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.engine.engine import Engine, Row
+from nanoinfer.engine.fake_graph import record
+from nanoinfer.engine.graphs import GraphRunner, Replayable
+from nanoinfer.model.gpt2 import GPT2
+from tests.conftest import prompts_of
+
+LENGTHS = [4, 1, 9, 2, 30, 70, 5, 16]
+PARAMS = [
+    SamplingParams(temperature=t, top_k=k, top_p=p, max_tokens=n, seed=i, ignore_eos=True)
+    for i, (t, k, p, n) in enumerate(
+        [(0, 0, 1.0, 9), (0.8, 0, 1.0, 17), (1.0, 20, 1.0, 3), (1.2, 0, 0.7, 14), (0, 0, 1.0, 1), (0, 0, 1.0, 25),
+         (0, 0, 1.0, 13), (0.5, 5, 0.9, 8)]
+    )
+]  # fmt: skip
+
+
+class StandIn:
+    """A recorder for a machine without a GPU; it keeps what it was asked, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+
+    def warm(self, step: Callable[[], object]) -> None:
+        self.asked.append(("warm", step))
+        step()
+
+    def record(self, step: Callable[[], object]) -> Replayable:
+        self.asked.append(("record", step))
+        return record(step)[0]
+
+
+class Rerun(StandIn):
+    def record(self, step: Callable[[], object]) -> Replayable:
+        return SimpleNamespace(replay=step)
+
+
+def graph_llm(
+    model: GPT2,
+    engine: str,
+    *,
+    recorder: Any = None,
+    lag: int = 2,
+    max_batch: int = 4,
+    read_multiple: int | None = None,
+    **settings: Any,
+) -> LLM:
+    """An `LLM` that replays recordings, of a stand-in unless a recorder is given."""
+    llm = LLM(model, engine=engine, max_batch=max_batch, **{"max_graph_batch": max_batch, **settings})
+    running = engine_of(llm)
+    running.lag, runner_of(llm).recorder = lag, recorder or StandIn()
+    if read_multiple and isinstance(running.memory, DenseCache):
+        running.memory.read_multiple = read_multiple
+    return llm
+
+
+def engine_of(llm: LLM) -> Engine:
+    assert llm._graphs is not None
+    return llm._graphs
+
+
+def runner_of(llm: LLM) -> GraphRunner:
+    runner = engine_of(llm).runner
+    assert isinstance(runner, GraphRunner)
+    return runner
+
+
+def greedy_rows(*counts: int) -> list[SamplingParams]:
+    """Greedy rows of these many new tokens each."""
+    return [SamplingParams(temperature=0, max_tokens=count, ignore_eos=True) for count in counts]
+
+
+def tokens(llm: LLM, lengths: Sequence[int], params: Any) -> list[tuple[int, ...]]:
+    return [completion.token_ids for completion in llm.generate(prompts_of(list(lengths)), params)]
+
+
+def steps(llm: LLM, lengths: Sequence[int], params: Any) -> Iterator[list[Row]]:
+    """A generation by the engine itself, to be looked into while it runs."""
+    return engine_of(llm).generate(llm._requests(prompts_of(list(lengths)), params))
+
+
+def interrupted(
+    llm: LLM, lengths: Sequence[int], params: Any, at: int, action: Callable[[], object]
+) -> list[Completion]:
+    """A generation that goes on after `action`, which is called in the middle of it, after `at` tokens."""
+    done: list[Completion] = []
+    for number, piece in enumerate(llm.stream(prompts_of(list(lengths)), params), start=1):
+        if number == at:
+            action()
+        if piece.completion:
+            done.append(piece.completion)
+    return sorted(done, key=lambda completion: completion.index)
+
+
+def watch(owner: object, name: str, before: Callable[..., object]) -> None:
+    """Call `before` with the arguments of each call of a method, ahead of the call."""
+    original = getattr(owner, name)
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        before(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, watched)
+
+
+def live_bits(llm: LLM) -> list[Tensor]:
+    """The bits of all keys and values; zeros where padding writes, in the spare row or the null block."""
+    memory: Any = engine_of(llm).memory
+    nobody = memory.spare if isinstance(memory, DenseCache) else 0
+    copies = [memory.k.clone(), memory.v.clone()]
+    for copy in copies:
+        copy[:, nobody] = 0
+    return [copy.view(torch.int32) for copy in copies]
+
+
+def state_bits(llm: LLM) -> list[Tensor]:
+    state = engine_of(llm).state
+    return [state.integers.clone(), state.floats.clone().view(torch.int32)]
+
+
+def same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))

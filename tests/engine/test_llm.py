@@ -1,0 +1,163 @@
+"""The front door: what is refused before anything is computed, and the forms that prompts may take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.model.gpt2 import GPT2
+from tests.conftest import prompts_of
+
+SHORT = SamplingParams(max_tokens=3, seed=1, ignore_eos=True)
+
+
+@pytest.fixture
+def llm(small_model: GPT2) -> LLM:
+    return LLM(small_model)
+
+
+def sentence(caught: pytest.ExceptionInfo[ValueError]) -> str:
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"engine": "fast"}, ["engine must be auto or one of naive, dense, paged", "'fast'"]),
+        ({"engine": None}, ["engine must be"]),
+        ({"max_batch": 0}, ["max_batch", "0"]),
+        ({"max_batch": True}, ["max_batch"]),
+        ({"max_len": 1}, ["max_len", "2"]),
+        ({"seed": -1}, ["seed"]),
+        ({"prefill_chunk": 0}, ["prefill_chunk", "0"]),
+        ({"block_size": 8}, ["block_size", "16 to 256"]),
+        ({"block_size": 48}, ["block_size", "power of two"]),
+        ({"kv_blocks": 0}, ["kv_blocks"]),
+        ({"device": "tpu"}, ["device must be cpu, cuda or cuda:N", "'tpu'"]),
+        ({"device": "cuda:x"}, ["device"]),
+        ({"dtype": "int8", "device": "cpu"}, ["dtype must be one of float32", "'int8'"]),
+        ({"dtype": torch.int8, "device": "cpu"}, ["dtype"]),
+        ({"model": "random:tiny", "max_len": 257}, ["max_len", "256", "257"]),
+        ({"model": "gtp2"}, ["gtp2", "did you mean gpt2"]),
+    ],
+)
+def test_refused_arguments(arguments: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        LLM(**arguments)
+    for word in words:
+        assert word in sentence(caught)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_no_gpu_is_said() -> None:
+    with pytest.raises(ValueError, match=r"device cuda is not to be had: .*; use device cpu"):
+        LLM("random:tiny", device="cuda")
+
+
+@pytest.mark.gpu
+def test_defaults_on_a_gpu() -> None:
+    with LLM("random:tiny") as llm:
+        assert llm.model.device.type == "cuda"
+        assert llm.model.dtype in (torch.bfloat16, torch.float16)
+    with pytest.raises(ValueError, match="CUDA device"):
+        LLM("random:tiny", device="cuda:99")
+
+
+def test_defaults_on_a_cpu() -> None:
+    with LLM("random:tiny", device="cpu") as llm:
+        assert (llm.model.device.type, llm.model.dtype) == ("cpu", torch.float32)
+        assert llm.max_len == 256
+
+
+def test_a_model_of_one_s_own_has_its_own_device(small_model: GPT2) -> None:
+    with pytest.raises(ValueError, match="left out"):
+        LLM(small_model, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "prompts, words",
+    [
+        ("", ["prompt must have at least one token, but is empty"]),
+        ([], []),
+        ([[]], ["prompt must have at least one token"]),
+        (["a", ""], ["prompt 1", "empty"]),
+        ([[1, 2], [3, 211]], ["prompt 1", "0 to 210", "211"]),
+        ([[-1]], ["-1"]),
+        ([1.5], ["prompts must be text, token ids"]),
+        ([[1.5]], ["1.5"]),
+        ([[True]], ["True"]),
+        (7, ["prompts must be", "7"]),
+        (b"bytes", ["prompts must be"]),
+        ([b"bytes"], ["prompts must be"]),
+        (None, ["prompts must be"]),
+        ("a\ud800", ["lone surrogate", "U+D800"]),
+        (["a", "b\ud800"], ["prompt 1", "lone surrogate"]),
+        ([[1] * 100], ["100 tokens", "the context is 100"]),
+        (" " * 1_000_000, ["1,000,000 bytes", "100 tokens"]),
+    ],
+)
+def test_refused_prompts(llm: LLM, monkeypatch: pytest.MonkeyPatch, prompts: Any, words: list[str]) -> None:
+    """Nothing is computed: the model is not run once, not even for the good prompts beside the bad one."""
+    monkeypatch.setattr(GPT2, "forward", None)
+    if not words:
+        assert llm.generate(prompts) == []
+        return
+    with pytest.raises(ValueError) as caught:
+        llm.generate(prompts)
+    for word in words:
+        assert word in sentence(caught)
+    with pytest.raises(ValueError):
+        llm.stream(prompts)  # a stream checks when it is made, not when it is read
+
+
+@pytest.mark.parametrize("params", [[SHORT], [SHORT] * 3, "hot", [SHORT, None], 3])
+def test_refused_params(llm: LLM, params: Any) -> None:
+    with pytest.raises(ValueError, match="params must be"):
+        llm.generate(prompts_of([2, 3]), params)
+
+
+def test_forms_of_prompts(llm: LLM) -> None:
+    ids = [5, 17, 3]
+    expected = llm.generate([ids], SHORT)[0]
+    for form in (ids, tuple(ids), [ids], (tuple(ids),)):
+        (got,) = llm.generate(form, SHORT)
+        assert got.token_ids == expected.token_ids
+    both = llm.generate([ids, [4]], SHORT)
+    assert [c.index for c in both] == [0, 1]
+
+
+def test_text_prompts() -> None:
+    with LLM("random:tiny", device="cpu") as llm:
+        one = llm.generate("Hello world", SHORT)
+        assert one[0].prompt_token_ids == (15496, 995)
+        assert one[0].text == llm.tokenizer.decode(one[0].token_ids)
+        mixed = llm.generate(["Hello world", [15496, 995]], SHORT)
+        assert mixed[0].token_ids == mixed[1].token_ids == one[0].token_ids
+
+
+def test_forward_logits(llm: LLM) -> None:
+    logits = llm.forward_logits([[1, 2, 3], [4, 5, 6]])
+    assert logits.shape == (2, 3, 211)
+    assert logits.dtype == torch.float32
+    for bad in ([1, 2], [[]], [[1] * 101], [[211]], [[-1]]):
+        with pytest.raises(ValueError, match="token_ids must be"):
+            llm.forward_logits(bad)
+
+
+def test_closed() -> None:
+    llm = LLM("random:tiny", device="cpu")
+    llm.close()
+    llm.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate("a")
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.forward_logits([[1]])
+
+
+def test_a_model_with_a_small_vocabulary_takes_ids(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="token ids from 0 to 210"):
+        llm.generate("Hello world")

@@ -1,0 +1,173 @@
+"""The model and the naive engine against transformers' GPT2LMHeadModel with the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.naive import FullContext, Naive, forward_logits
+from nanoinfer.model.batch import Step
+from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model, save_model
+from nanoinfer.verify import prove_tokens
+from tests.conftest import SMALL, STD, prompts_of
+
+transformers = pytest.importorskip("transformers")
+
+GREEDY = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
+
+
+class Pair:
+    """One model, ours and transformers' own, with equal weights."""
+
+    def __init__(self, model: GPT2, folder: Path) -> None:
+        save_model(model, folder)
+        self.ours = model
+        self.theirs = transformers.GPT2LMHeadModel.from_pretrained(folder).eval().to(model.device)
+
+    @torch.inference_mode()
+    def oracle(self, token_ids: Tensor) -> Tensor:
+        return self.theirs(token_ids.to(self.ours.device)).logits.float()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, device: torch.device) -> Pair:
+    return Pair(random_model(SMALL, seed=1, std=STD, device=device), tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def pair_gpt2(tmp_path_factory: pytest.TempPathFactory, device: torch.device) -> Pair:
+    """GPT-2's own shape."""
+    return Pair(random_model(PRESETS["gpt2"], seed=2, std=0.1, device=device), tmp_path_factory.mktemp("gpt2"))
+
+
+def test_float32_is_float32() -> None:
+    """TF32 would round every operand to 10 bits and call the result float32."""
+    assert torch.backends.cuda.matmul.allow_tf32 is False
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (2, 2), (3, 63), (2, 64), (2, 65), (1, 100)])
+def test_logits_small(pair: Pair, shape: tuple[int, int]) -> None:
+    token_ids = torch.randint(0, SMALL.vocab_size, shape, generator=torch.Generator().manual_seed(shape[1]))
+    ours = forward_logits(pair.ours, token_ids.to(pair.ours.device))
+    assert ours.shape == (*shape, SMALL.vocab_size)
+    torch.testing.assert_close(ours, pair.oracle(token_ids), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 1023, 1024])
+def test_logits_gpt2(pair_gpt2: Pair, length: int) -> None:
+    """In GPT-2's own shape; every position up to 65 tokens, and the last ones beyond."""
+    batch = 3 if length < 100 else 1
+    token_ids = torch.randint(0, 50257, (batch, length), generator=torch.Generator().manual_seed(length))
+    ours = forward_logits(pair_gpt2.ours, token_ids.to(pair_gpt2.ours.device))
+    theirs = pair_gpt2.oracle(token_ids)
+    # Logits of these weights reach 15 or so: 1e-4 absolute is about 1e-5 of them.
+    torch.testing.assert_close(ours[:, -65:], theirs[:, -65:], rtol=0, atol=1e-4)
+
+
+def test_greedy_tokens_are_those_of_generate(pair: Pair) -> None:
+    """Against transformers' own loop, row by row, and token by token against its model."""
+    prompts = prompts_of([1, 7, 20])
+    completions = LLM(pair.ours, engine="naive").generate(prompts, GREEDY)
+    print(prove_tokens(pair.oracle, completions, GREEDY))
+    for prompt, completion in zip(prompts, completions, strict=True):
+        ids = torch.tensor([prompt], device=pair.ours.device)
+        settings = {"do_sample": False, "max_new_tokens": 64, "min_new_tokens": 64, "pad_token_id": 0}
+        theirs = pair.theirs.generate(ids, attention_mask=torch.ones_like(ids), use_cache=False, **settings)
+        assert theirs[0, len(prompt) :].tolist() == list(completion.token_ids)
+
+
+def test_greedy_tokens_gpt2(pair_gpt2: Pair) -> None:
+    """Ragged batch in GPT-2's own shape, 64 new tokens."""
+    completions = LLM(pair_gpt2.ours, engine="naive").generate(prompts_of([5, 1, 23], vocab_size=50257), GREEDY)
+    proof = prove_tokens(pair_gpt2.oracle, completions, GREEDY)
+    print(proof)
+    assert proof.tokens == 3 * 64
+
+
+def test_ragged_batch_to_the_last_position(pair: Pair) -> None:
+    """Rows that fill the whole context: the last token produced stands at the last position and is never fed."""
+    prompts = prompts_of([1, 2, 50, 98, 99])
+    params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+    completions = LLM(pair.ours, engine="naive").generate(prompts, params)
+    assert [len(c.token_ids) for c in completions] == [99, 98, 50, 2, 1]
+    assert all(c.finish_reason == "length" for c in completions)
+    print(prove_tokens(pair.oracle, completions, params))
+
+
+class HiddenKey(FullContext):
+    """A mistake to be caught: key 1 is never read."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        T = q.shape[1]
+        mask = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
+        if T > 2:
+            mask[2:, 1] = False
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+
+
+class WrongPositions(FullContext):
+    """A mistake to be caught: every position after the first is one too small."""
+
+    def begin(self, step: Step) -> Step:
+        positions = (step.positions - 1).clamp(min=0)
+        return Step(step.token_ids, positions, step.last, step.rows, step.longest)
+
+
+@pytest.mark.parametrize("mistake", [HiddenKey, WrongPositions])
+def test_the_proof_can_fail(pair: Pair, monkeypatch: pytest.MonkeyPatch, mistake: type[FullContext]) -> None:
+    """The proof above is worth something only if these two mistakes do not pass it."""
+
+    class Mistaken(mistake, Naive):  # type: ignore[misc, valid-type]
+        def begin(self, step: Step) -> Step:
+            return mistake.begin(self, Naive.begin(self, step))
+
+    monkeypatch.setattr("nanoinfer.cache.make_cache.Naive", Mistaken)
+    completions = LLM(pair.ours, engine="naive").generate(prompts_of([3, 7, 20]), GREEDY)
+    with pytest.raises(AssertionError, match="the oracle chooses"):
+        prove_tokens(pair.oracle, completions, GREEDY)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 0.03), (torch.float16, 0.004)])
+def test_sixteen_bits(dtype: torch.dtype, tolerance: float) -> None:
+    """Logits in 16 bits against float32, as a share of the largest: rounding once a layer, not a mistake."""
+    exact = random_model(PRESETS["gpt2"], seed=2, std=0.05, device="cuda")
+    rounded = random_model(PRESETS["gpt2"], seed=2, std=0.05, device="cuda", dtype=dtype)
+    token_ids = torch.randint(0, 50257, (2, 256), generator=torch.Generator().manual_seed(0)).cuda()
+    expected, got = forward_logits(exact, token_ids), forward_logits(rounded, token_ids)
+    error = float((got - expected).norm() / expected.norm())
+    print(f"{dtype}: relative error {error:.2e}")
+    assert got.dtype == torch.float32
+    assert 0 < error < tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_generates_in_every_dtype(dtype: str) -> None:
+    with LLM("random:tiny", device="cuda", dtype=dtype) as llm:
+        done = llm.generate(["Once upon a time", "The", "A ragged batch"], SamplingParams(max_tokens=32, seed=1))
+    assert [len(c.token_ids) for c in done] == [32, 32, 32]
+
+
+def test_differentiable(small_model: GPT2) -> None:
+    """The model trains: gradients reach every parameter. Inference mode stands in the engine."""
+    model = random_model(ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=8, vocab_size=20), seed=0)
+    model.requires_grad_(True)
+    token_ids = torch.tensor([[1, 2, 3, 4]])
+    step = Step(token_ids, torch.arange(4)[None], torch.tensor([3]), torch.tensor([0]), 4)
+    model.head(model.hidden(step, FullContext())).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+def test_padding_of_the_head_is_invisible(small_model: GPT2) -> None:
+    assert small_model.wte.weight.shape[0] == 256  # 211 rows, padded to a multiple of 64
+    assert not small_model.wte.weight[211:].any()
+    assert forward_logits(small_model, torch.tensor([[1, 2]])).shape[-1] == 211

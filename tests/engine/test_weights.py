@@ -1,0 +1,361 @@
+"""Weights from folders, files, the hub's cache and seeds; and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import WeightsError, load_model, random_model, save_model
+
+CPU = torch.device("cpu")
+TINY = ModelConfig(n_layer=2, n_head=2, n_embd=8, n_positions=16, vocab_size=50)
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2:
+    return random_model(TINY, seed=3, std=0.2)
+
+
+@pytest.fixture
+def folder(model: GPT2, tmp_path: Path) -> Path:
+    save_model(model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def same(a: GPT2, b: GPT2) -> bool:
+    return all(torch.equal(p, q) for p, q in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def load(name: str | Path) -> GPT2:
+    return load_model(name, CPU, torch.float32)
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    file = folder / "model.safetensors"
+    save_file(change(load_file(file)), file)
+
+
+def test_folder_and_file(model: GPT2, folder: Path) -> None:
+    assert same(load(folder), model)
+    assert same(load(str(folder)), model)
+    assert same(load(folder / "model.safetensors"), model)
+
+
+def test_without_prefix_and_with_masks(model: GPT2, folder: Path) -> None:
+    """As published files have it: names without `transformer.`, causal masks among the tensors, the head twice."""
+
+    def published(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+        masks = {f"h.{i}.attn.bias": torch.ones(1, 1, 16, 16).tril() for i in range(2)}
+        old = {f"h.{i}.attn.masked_bias": torch.tensor(-1e4) for i in range(2)}
+        return bare | masks | old | {"lm_head.weight": bare["wte.weight"].clone()}
+
+    rewrite(folder, published)
+    assert same(load(folder), model)
+
+
+def shard(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    weight_map = {}
+    for part in range(3):
+        file = f"model-{part + 1:05d}-of-00003.safetensors"
+        save_file({name: tensors[name] for name in names[part::3]}, folder / file)
+        weight_map |= dict.fromkeys(names[part::3], file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+def test_shards(model: GPT2, folder: Path) -> None:
+    shard(folder)
+    assert same(load(folder), model)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_cast_at_load(model: GPT2, folder: Path, dtype: torch.dtype) -> None:
+    loaded = load_model(folder, CPU, dtype)
+    expected = random_model(TINY, seed=3, std=0.2, dtype=dtype)
+    assert loaded.dtype == dtype
+    assert same(loaded, expected)
+
+
+def test_saved_as_float16_and_read_by_transformers(model: GPT2, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    save_model(model, tmp_path, torch.float16)
+    assert load_file(tmp_path / "model.safetensors")["transformer.wte.weight"].shape == (50, 8)  # not the padded 64
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, dtype=torch.float32)
+    torch.testing.assert_close(theirs.transformer.wte.weight.data, load(tmp_path).wte.weight.data[:50])
+
+
+def test_random_weights_are_fixed_by_their_seed() -> None:
+    a, b, other = random_model(TINY, 3), random_model(TINY, 3), random_model(TINY, 4)
+    assert same(a, b)
+    assert not torch.equal(a.wte.weight, other.wte.weight)
+    assert not torch.equal(a.h[0].mlp.c_fc.weight, a.h[1].mlp.c_fc.weight)
+    assert float(a.wte.weight[:50].std()) == pytest.approx(0.02, rel=0.1)
+    assert float(a.ln_f.weight.mean()) == pytest.approx(1, abs=0.05)
+
+
+def test_random_weights_do_not_depend_on_their_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor larger than one chunk is filled to its end."""
+    monkeypatch.setattr("nanoinfer.model.weights._CHUNK", 48)
+    model = random_model(TINY, 3)
+    assert bool((model.wte.weight[:50] != 0).all())
+    assert not model.wte.weight[50:].any()
+
+
+@pytest.mark.gpu
+def test_random_weights_are_the_same_on_the_gpu(model: GPT2) -> None:
+    on_gpu = random_model(TINY, seed=3, std=0.2, device="cuda")
+    assert same(model, on_gpu.to("cpu"))
+
+
+def test_every_preset_has_its_published_size() -> None:
+    sizes = {name: sum(torch.Size(s).numel() for s in c.parameter_shapes().values()) for name, c in PRESETS.items()}
+    published = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
+    assert {name: sizes[name] for name in published} == published
+    assert sizes["distilgpt2"] == 81_912_576
+
+
+def test_parameters_are_those_of_the_shapes() -> None:
+    """`parameter_shapes` and the modules of the model name the same tensors."""
+    with torch.device("meta"):
+        model = GPT2(TINY, "meta")
+    shapes = TINY.parameter_shapes()
+    assert shapes.keys() == dict(model.named_parameters()).keys()
+    assert all(model.get_parameter(n).shape[1:] == torch.Size(s[1:]) for n, s in shapes.items())
+
+
+# What cannot be loaded: one sentence each, and no memory taken for parameters.
+
+
+@pytest.fixture(autouse=True)
+def nothing_allocated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "refused" in request.node.name:
+        monkeypatch.setattr("nanoinfer.model.weights.GPT2", None)  # would raise TypeError if a model were made
+
+
+def refused(name: str | Path, *words: str) -> None:
+    with pytest.raises(WeightsError) as caught:
+        load(name)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    for word in words:
+        assert word in sentence
+
+
+def test_refused_names(tmp_path: Path) -> None:
+    refused("gtp2", "'gtp2'", "did you mean gpt2?")
+    refused("something-else", "owner/name")
+    refused("random:gpt9", "random:gpt9", "gpt2-xl")
+    refused("./nowhere", "no such file or folder")
+    refused(tmp_path / "nowhere", "no such file or folder")
+    refused("", "''")
+
+
+def test_refused_folders(folder: Path, tmp_path: Path) -> None:
+    refused(tmp_path, "neither model.safetensors nor")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    refused(tmp_path, "pickled", "never loaded")
+    refused(tmp_path / "pytorch_model.bin", "no .safetensors file")
+    (folder / "config.json").unlink()
+    refused(folder, "config.json is missing")
+
+
+@pytest.mark.parametrize(
+    "config, word",
+    [
+        ("{", "no JSON"),
+        ("[]", "one JSON object"),
+        ("\xff\xfe", "no JSON"),
+        ("{}", "lacks n_layer"),
+        ('{"n_layer": 2, "n_head": 2, "n_embd": 8, "model_type": "llama"}', "model_type='llama'"),
+        ('{"n_layer": 2, "n_head": 2, "n_embd": 8, "activation_function": "relu"}', "activation_function"),
+        ('{"n_layer": 2, "n_head": 2, "n_embd": 8, "scale_attn_by_inverse_layer_idx": true}', "inverse_layer"),
+        ('{"n_layer": "2", "n_head": 2, "n_embd": 8}', "n_layer"),
+        ('{"n_layer": 2, "n_head": 3, "n_embd": 8}', "multiple of n_head"),
+        ('{"n_layer": -1, "n_head": 2, "n_embd": 8}', "n_layer"),
+        ('{"n_layer": null, "n_head": 2, "n_embd": 8}', "lacks n_layer"),
+        ('{"n_layer": 9223372036854775807, "n_head": 2, "n_embd": 8}', "at most 1000"),
+        ("[" * 100_000, "no JSON"),
+    ],
+)
+def test_refused_configs(folder: Path, config: str, word: str) -> None:
+    (folder / "config.json").write_bytes(config.encode("latin-1"))
+    refused(folder, word)
+
+
+def test_refused_tensors(folder: Path) -> None:
+    original = load_file(folder / "model.safetensors")
+    norm = "transformer.h.1.ln_1.bias"
+
+    def case(change: Callable[[dict[str, Tensor]], dict[str, Tensor]], *words: str) -> None:
+        save_file(change(dict(original)), folder / "model.safetensors")
+        refused(folder, *words)
+
+    case(lambda t: {n: x for n, x in t.items() if n != norm}, "lacks h.1.ln_1.bias")
+    case(lambda t: {n: x for n, x in t.items() if "mlp" not in n}, "and 7 more")
+    case(lambda t: t | {"transformer.h.2.ln_1.bias": torch.zeros(8)}, "h.2.ln_1.bias", "GPT-2 of 2 layers")
+    case(lambda t: t | {norm: torch.zeros(9)}, "(9,)", "(8,)")
+    case(lambda t: t | {norm: torch.zeros(8, dtype=torch.int32)}, "I32", "F32")
+    case(lambda t: t | {"h.1.ln_1.bias": torch.zeros(8)}, "came before")
+    case(lambda t: t | {"lm_head.weight": torch.zeros(50, 8)}, "head of its own")
+
+
+def test_refused_shape_of_another_model(folder: Path) -> None:
+    """config.json and tensors of different models: said before anything is allocated, whatever size is claimed."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"n_embd": 2**20, "vocab_size": 2**30}))
+    refused(folder, "config.json makes it")
+
+
+def test_refused_damaged_files(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    whole = file.read_bytes()
+    for damaged in (
+        whole[:-5],
+        whole[: len(whole) // 2],
+        whole[:4],
+        b"",
+        b"\xff" * 64,
+        b"\xff" * 7 + whole,
+        b"not weights",
+    ):
+        file.write_bytes(damaged)
+        refused(folder, "cut off or no safetensors file")
+
+
+def test_refused_indexes(folder: Path) -> None:
+    shard(folder)
+    index = folder / "model.safetensors.index.json"
+    data = json.loads(index.read_text())
+    for name in ("../model.safetensors", "/etc/passwd", "sub/x.safetensors", ".safetensors", "x.bin", 3):
+        index.write_text(json.dumps({"weight_map": dict.fromkeys(data["weight_map"], name)}))
+        refused(folder, "no plain name")
+    index.write_text("{}")
+    refused(folder, "no weight_map")
+    index.write_text(json.dumps(data))
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    refused(folder, "model-00002-of-00003.safetensors is missing")
+
+
+# The hub, by its real client, on a cache that we lay out ourselves: nothing here reaches a network.
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+    def lay_out(repository: str, source: Path, revision: str = "main") -> Path:
+        base = tmp_path / "hub" / f"models--{repository.replace('/', '--')}"
+        commit = "a" * 40 if revision == "main" else "b" * 40
+        (base / "snapshots").mkdir(parents=True, exist_ok=True)
+        source.rename(base / "snapshots" / commit)
+        (base / "refs").mkdir(exist_ok=True)
+        (base / "refs" / revision).write_text(commit)
+        return base
+
+    return lay_out
+
+
+def test_hub_cache(model: GPT2, folder: Path, hub: Callable[..., Path]) -> None:
+    hub("openai-community/gpt2", folder)
+    assert same(load("gpt2"), model)
+    assert same(load("openai-community/gpt2"), model)
+
+
+def test_hub_cache_sharded_and_by_revision(model: GPT2, folder: Path, hub: Callable[..., Path]) -> None:
+    shard(folder)
+    hub("someone/model", folder, revision="v2")
+    assert same(load_model("someone/model", CPU, torch.float32, revision="v2"), model)
+    refused("someone/model", "someone/model", "not in the hub cache")
+
+
+def test_refused_by_the_hub(hub: Callable[..., Path], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused("gpt2", "openai-community/gpt2", "HF_HUB_OFFLINE", "give a folder")
+    refused("some body/gpt2", "no model")
+    from huggingface_hub import errors
+
+    def failing(kind: str) -> Callable[..., str]:
+        def download(*args: object, **kwargs: object) -> str:
+            error = getattr(errors, kind)
+            raise error.__new__(error)
+
+        return download
+
+    for kind, word in (
+        ("GatedRepoError", "licence"),
+        ("RevisionNotFoundError", "revision"),
+        ("RepositoryNotFoundError", "check the name"),
+        ("RemoteEntryNotFoundError", "has no config.json"),
+        ("HfHubHTTPError", "cannot be fetched"),
+    ):
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", failing(kind))
+        refused("gpt2", word)
+
+
+def test_the_hub_is_asked_for_an_allow_list_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def download(repository: str, filename: str, revision: str | None = None) -> str:
+        asked.append((repository, filename, revision))
+        return str(folder / filename)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    load_model("distilgpt2", CPU, torch.float32, revision="v1")
+    assert asked == [("distilbert/distilgpt2", f, "v1") for f in ("config.json", "model.safetensors")]
+
+
+PEAK = """
+import sys, threading, torch
+from pathlib import Path
+import nanoinfer.weights as weights
+
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(l.split()[1]) for l in lines if l.startswith("RssAnon")) * 1024
+
+name, dtype = sys.argv[1], getattr(torch, sys.argv[2])
+torch.ones(4) @ torch.ones(4)
+before, peak, done = anonymous(), 0, threading.Event()
+
+def watch():
+    global peak
+    while not done.is_set():
+        peak = max(peak, anonymous())
+
+thread = threading.Thread(target=watch)
+thread.start()
+model = weights.load_model(name, torch.device("cpu"), dtype)
+done.set()
+thread.join()
+size = sum(p.numel() for p in model.parameters()) * dtype.itemsize
+print((peak - before) / size)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("source", ["folder", "random:gpt2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_peak_host_memory(source: str, dtype: str, tmp_path: Path) -> None:
+    """Anonymous memory at its highest, over the bytes of the model in its dtype; the file itself is mapped."""
+    if source == "folder":
+        save_model(random_model(PRESETS["distilgpt2"], 0), tmp_path)
+        source = str(tmp_path)
+    result = subprocess.run([sys.executable, "-c", PEAK, source, dtype], capture_output=True, text=True, check=True)
+    share = float(result.stdout)
+    print(f"{source} {dtype}: {share:.2f} of the model's bytes")
+    assert 0.9 < share < 1.2

@@ -1,0 +1,1 @@
+"""What makes the book: numbers and excerpts in its pages, diagrams, notebooks, and the site."""

@@ -1,0 +1,174 @@
+"""The paged kernel's walk through memory: which program reads which pages of the pool, on a ragged batch.
+
+Nothing here is drawn by hand: a real PagedCache hands out the blocks of a short history of requests that come, grow and
+go, and `choose_splits` says into how many parts a context is cut.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner
+from nanoinfer.cache.blocks import NULL
+from nanoinfer.cache.paged import SPLIT_TOKENS, PagedCache, choose_splits
+from nanoinfer.model.config import ModelConfig
+
+HEADS, HEAD_SIZE = 12, 64  # gpt2's
+PAGE, MAX_LEN, BLOCKS, COLUMNS = 16, 256, 48, 16
+LEFT = -3.0  # where names begin, left of the columns
+TILE = SPLIT_TOKENS  # that a program of a split context reads at a time
+PARTED = (200, 96, 144)  # texts that were there first, and are gone
+GROWN = (230, 19, 70, 150)  # the ragged batch
+STEPS = 10  # in which its rows grow side by side
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the batch: its pages in the text's order, and those of each program."""
+
+    length: int
+    pages: tuple[int, ...]
+    splits: tuple[tuple[int, ...], ...]
+
+
+def history() -> PagedCache:
+    """A small cache after some traffic: rows come and go, and those that stay have grown step by step."""
+    config = ModelConfig(n_layer=1, n_head=1, n_embd=1, n_positions=MAX_LEN, vocab_size=2)
+    rows = len(PARTED) + len(GROWN)
+    cache = PagedCache(config, rows, MAX_LEN, BLOCKS, PAGE, torch.device("cpu"), torch.float32)
+    for row, length in enumerate(PARTED):
+        cache.admit(row, length)
+    cache.grow(PARTED)
+    cache.release([1])  # the last row takes its place
+    cache.move([2], [1])
+    for row, length in enumerate(GROWN, start=2):
+        cache.admit(row, length)
+    for step in range(1, STEPS + 1):
+        if step == STEPS // 2:
+            cache.release([0, 1])
+            cache.move([4, 5], [0, 1])
+            order = (2, 3, 0, 1)  # which of GROWN the rows are now
+        now = [PARTED[0], PARTED[2], *GROWN] if step < STEPS // 2 else [GROWN[i] for i in order]
+        grown = [length * step // STEPS for length in now]
+        cache.grow([*now[:2], *grown[2:]] if step < STEPS // 2 else grown)
+    return cache
+
+
+def batch(cache: PagedCache) -> list[Row]:
+    """The rows, longest first, with what each program reads."""
+    lengths = [GROWN[i] for i in (2, 3, 0, 1)]
+    splits = choose_splits(len(lengths), HEADS, cache.max_len)
+    found = []
+    for row, length in enumerate(lengths):
+        pages = tuple(cache.tables[row, : -(-length // PAGE)].tolist())
+        parts = [pages[first // PAGE : -(-end // PAGE)] for first, end in parted(length, splits)]
+        found.append(Row(length, pages, tuple(parts)))
+    return sorted(found, key=lambda row: -row.length)
+
+
+def parted(length: int, splits: int) -> list[tuple[int, int]]:
+    """First and end token of each split of a context, as the kernel computes them: whole tiles, the same for each."""
+    tiles = math.ceil(length / TILE)
+    per_split = math.ceil(tiles / splits) * TILE
+    starts = [split * per_split for split in range(splits)]
+    return [(start, max(start, min(start + per_split, length))) for start in starts]
+
+
+def walk() -> Drawing:
+    """The drawing; its table has every program's pages."""
+    cache = history()
+    rows = batch(cache)
+    splits = len(rows[0].splits)
+
+    def draw(theme: Theme) -> Figure:
+        figure = Figure(figsize=(WIDTH, 6.75), layout=None)
+        for make, bottom, height in ((_tables, 0.585, 0.405), (_pool, 0.2, 0.37), (_page, 0.055, 0.125)):
+            ax = figure.add_axes((0.0, bottom, 1.0, height))
+            ax.axis("off")
+            ax.set_xlim(LEFT, COLUMNS + 0.2)
+            make(ax, rows, theme)
+        corner(figure, theme, f"blocks of {PAGE} tokens, {splits} splits of whole tiles of {TILE} tokens, gpt2's heads")
+        return figure
+
+    header = ("row", "tokens", *(f"program s = {split} reads" for split in range(splits)))
+    table = [
+        (chr(65 + i), str(row.length), *(", ".join(map(str, pages)) or "nothing" for pages in row.splits))
+        for i, row in enumerate(rows)
+    ]
+    alt = (
+        f"Above, the block tables of {len(rows)} rows of {', '.join(str(row.length) for row in rows)} tokens: each "
+        f"row's pages in the order of its text, in the colour of the program that reads them. Below, the same pages "
+        f"where they lie in the pool, out of order. Each row and head has {splits} programs, and each reads up to "
+        f"{TILE // PAGE} pages; those of short rows have nothing to read."
+    )
+    return Drawing("kernel-walk", "The paged kernel's walk through memory", alt, header, tuple(table), draw)
+
+
+def _tables(ax: Axes, rows: list[Row], theme: Theme) -> None:
+    """A row's block table a line, with the number of each page."""
+    pitch = 1.3
+    ax.set_ylim(pitch * len(rows), -0.95)
+    ax.text(LEFT + 0.15, -0.6, "Block tables: a row's pages in the order of its text", fontsize=11, va="center")
+    for i, row in enumerate(rows):
+        y, at = pitch * i, 0
+        ax.text(-0.25, y + 0.42, f"{chr(65 + i)}: {row.length} tokens", ha="right", va="center", fontsize=10.5)
+        for split, pages in enumerate(row.splits):
+            for page in pages:
+                _cell(ax, at, y, str(page), theme.peers[split], theme)
+                at += 1
+            if pages:
+                middle = at - len(pages) / 2 - 0.04
+                ax.text(middle, y + 0.98, f"s = {split}", ha="center", va="center", fontsize=9, color=theme.muted)
+        for empty in range(at, MAX_LEN // PAGE):
+            _cell(ax, empty, y, str(NULL), theme.background, theme, faint=True)
+
+
+def _pool(ax: Axes, rows: list[Row], theme: Theme) -> None:
+    """All blocks as they lie, and the walk of one program through them."""
+    pitch, lines = 1.3, BLOCKS // COLUMNS
+    ax.set_ylim(pitch * lines, -0.95)
+    title = "The pool: the same pages where they lie in memory; outlined, the walk of program A, s = 0"
+    ax.text(LEFT + 0.15, -0.6, title, fontsize=11, va="center")
+    owner = {page: (i, s) for i, row in enumerate(rows) for s, part in enumerate(row.splits) for page in part}
+    walked = dict(zip(rows[0].splits[0], ("1st", "2nd", "3rd", "4th"), strict=True))
+    for block in range(BLOCKS):
+        x, y = block % COLUMNS, pitch * (block // COLUMNS)
+        ax.text(x + 0.46, y + 0.98, str(block), ha="center", va="center", fontsize=8.5, color=theme.muted)
+        if block not in owner:
+            _cell(ax, x, y, "null" if block == NULL else "free", theme.background, theme, faint=True)
+            continue
+        row, split = owner[block]
+        _cell(ax, x, y, walked.get(block, chr(65 + row)), theme.peers[split], theme)
+        if block in walked:
+            ax.add_patch(Rectangle((x + 0.02, y + 0.02), 0.88, 0.76, fill=False, edgecolor=theme.text, linewidth=2.6))
+    for y in range(lines):
+        name = f"{y * COLUMNS} to {y * COLUMNS + COLUMNS - 1}"
+        ax.text(-0.25, pitch * y + 0.42, name, ha="right", va="center", fontsize=10.5, color=theme.muted)
+
+
+def _page(ax: Axes, rows: list[Row], theme: Theme) -> None:
+    """One page of the pool, head by head: what one program reads of it lies in one piece."""
+    ax.set_ylim(1.05, -0.95)
+    piece = f"a program reads {PAGE * HEAD_SIZE * 2:,} bytes in one piece"
+    ax.text(LEFT + 0.15, -0.6, f"A page of keys, or of values, head by head: {piece}", fontsize=11, va="center")
+    wide = COLUMNS / HEADS
+    ax.text(-0.25, 0.42, f"page {rows[0].pages[0]}", ha="right", va="center", fontsize=10.5)
+    for head in range(HEADS):
+        chosen = head == 3
+        _cell(ax, head * wide, 0, f"h = {head}", theme.peers[0] if chosen else theme.background, theme,
+              faint=not chosen, width=wide - 0.12)  # fmt: skip
+
+
+def _cell(
+    ax: Axes, x: float, y: float, text: str, color: str, theme: Theme, *, faint: bool = False, width: float = 0.88
+) -> None:
+    edge = theme.grid if faint else color
+    ax.add_patch(Rectangle((x + 0.04, y + 0.04), width - 0.04, 0.72, facecolor=color, edgecolor=edge, linewidth=1.2))
+    shade = theme.muted if faint else theme.background
+    ax.text(x + width / 2 + 0.02, y + 0.4, text, ha="center", va="center", fontsize=8.5 if faint else 10, color=shade)

@@ -1,0 +1,147 @@
+"""The notebooks: percent-format `notebooks/NN-name.py` is the source, `NN-name.ipynb` is made from it and run.
+
+Every notebook begins with two cells that are made here: a badge that opens it on Colab, and the installation. What is
+committed holds a CPU's outputs; `check` runs all notebooks anew and fails on an error, or where a source has changed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nanocourse
+import nanoinfer
+
+# The one place that knows where the project lives. `owner.invalid` is no name that anybody can have there.
+REPOSITORY = "https://github.com/owner.invalid/nanoinfer"
+VERSION = "v0.1.0"  # the tag that notebooks install
+TIMEOUT_S = 120  # a cell
+
+BADGE = """\
+[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]\
+(https://colab.research.google.com/github/{path}/blob/{version}/notebooks/{name}.ipynb)"""
+INSTALL = """\
+# Installs this course where it is missing, at a fixed version. Without its dependencies: your PyTorch stays as it is.
+import importlib.util
+import subprocess
+import sys
+
+pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+if importlib.util.find_spec("nanoinfer") is None:
+    subprocess.run([*pip, "--no-deps", "git+{repository}@{version}"], check=True)
+for name in ("tiktoken", "safetensors", "matplotlib"):
+    if importlib.util.find_spec(name) is None:
+        subprocess.run([*pip, name], check=True)"""
+SHOWS = re.compile(r"(print\()?(\w+\.)?source\([^\n]*\)")
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+def sources(root: Path) -> list[Path]:
+    """The sources, in the chapters' order."""
+    return sorted((root / "notebooks").glob("??-*.py"))
+
+
+def made(source: Path) -> Any:
+    """The notebook of a source: badge, installation, and its own cells, without outputs."""
+    jupytext, v4 = _imported("jupytext"), _imported("nbformat.v4")
+    words = {"repository": REPOSITORY, "path": REPOSITORY.removeprefix("https://github.com/"), "version": VERSION}
+    badge = v4.new_markdown_cell(BADGE.format(name=source.stem, **words))
+    cells = [badge, v4.new_code_cell(INSTALL.format(**words)), *jupytext.read(source).cells]
+    for at, cell in enumerate(cells):
+        cell["id"] = f"cell-{at:02d}"  # the same each time
+    return v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}})
+
+
+def run(notebook: Any, root: Path) -> str:
+    """Run all cells, on the CPU, with the package that this process has; what went wrong, or an empty string."""
+    nbclient, wrong = _imported("nbclient"), _imported("nbclient.exceptions")
+    paths = [
+        *(Path(package.__path__[0]).parent for package in (nanoinfer, nanocourse)),
+        os.environ.get("PYTHONPATH", ""),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",  # enough for models so small; on a busy machine, threads that wait cost minutes
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    }
+    place = {"metadata": {"path": str(root / "notebooks")}}
+    client = nbclient.NotebookClient(
+        notebook, timeout=TIMEOUT_S, kernel_name="python3", resources=place, record_timing=False
+    )
+    try:
+        client.execute(env=environment)
+    except wrong.CellTimeoutError:
+        return f"a cell took more than {TIMEOUT_S} s"
+    except wrong.CellExecutionError as error:
+        return f"{error.ename}: {error.evalue}".splitlines()[0]
+    except wrong.DeadKernelError as error:
+        return str(error)
+    return ""
+
+
+def write(root: Path, say: Callable[[str], object] = print) -> list[str]:
+    """Make and run every notebook; what failed, and is not written."""
+    faults = []
+    for source in sources(root):
+        start, notebook = time.perf_counter(), made(source)
+        if fault := run(notebook, root):
+            faults.append(f"{_name(source, root)}: {fault}")
+            continue
+        _imported("nbformat").write(notebook, source.with_suffix(".ipynb"))
+        say(f"{source.with_suffix('.ipynb').name}: {len(notebook.cells)} cells in {time.perf_counter() - start:.0f} s")
+    return faults
+
+
+def check(root: Path) -> list[str]:
+    """What is wrong with the notebooks as they lie there, what fails when they are run, and code that has changed."""
+    faults = stale(root)
+    for source in sources(root):
+        notebook, path = made(source), source.with_suffix(".ipynb")
+        if fault := run(notebook, root):
+            faults.append(f"{_name(source, root)}: {fault}")
+        elif not faults and _shown(notebook) != _shown(_imported("nbformat").read(path, as_version=4)):
+            faults.append(f"{_name(path, root)} shows code that has changed: run `python -m nanobook notebooks`")
+    return faults
+
+
+def _shown(notebook: Any) -> list[str]:
+    """What the cells printed that only show a function's source: the same on every machine."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and SHOWS.fullmatch(cell.source)]
+    return ["".join(output.get("text", "") for output in cell.outputs) for cell in cells]
+
+
+def stale(root: Path) -> list[str]:
+    """Notebooks that their sources would make otherwise, that were not run, or that have no source. Runs nothing."""
+    faults = []
+    for source in sources(root):
+        path = source.with_suffix(".ipynb")
+        if not path.is_file():
+            faults.append(f"{_name(path, root)} is missing: run `python -m nanobook notebooks`")
+            continue
+        notebook, new = _imported("nbformat").read(path, as_version=4), made(source)
+        if [(c.cell_type, c.source) for c in notebook.cells] != [(c.cell_type, c.source) for c in new.cells]:
+            faults.append(f"{_name(path, root)} is stale: run `python -m nanobook notebooks`")
+        elif any(c.source and c.execution_count is None for c in notebook.cells if c.cell_type == "code"):
+            faults.append(f"{_name(path, root)} was not run to its end: run `python -m nanobook notebooks`")
+    named = {source.stem for source in sources(root)}
+    orphans = [path for path in sorted((root / "notebooks").glob("*.ipynb")) if path.stem not in named]
+    return faults + [f"{_name(path, root)} has no source: notebooks are made from {path.stem}.py" for path in orphans]
+
+
+def _imported(name: str) -> Any:
+    """A library of the extra `notebooks`. ValueError where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ValueError(f'{name} is missing: pip install "nanoinfer[notebooks]"') from None
+
+
+def _name(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix()

@@ -1,0 +1,92 @@
+"""`nanoinfer read`: the book in a browser, or a chapter in the terminal."""
+
+from __future__ import annotations
+
+import re
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nanoinfer.cli.errors import Refused
+from nanoinfer.cli.terminal import Output, remark
+
+EPILOG = """\
+Examples:
+
+nanoinfer read
+
+nanoinfer read 2
+
+nanoinfer read 2 --terminal
+
+nanoinfer read --to site --no-open"""
+
+
+def read(
+    chapter: Annotated[int | None, typer.Argument(help="Open this chapter.", metavar="[CHAPTER]")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Build the site into this folder, not into one of its own.")
+    ] = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Say where it lies, and open no browser.")] = False,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Print the chapter's text here instead.")] = False,
+) -> int:
+    """Open the book, with the source beside the text. It is built the first time, and works without a network."""
+    from nanobook.site import build
+    from nanocourse.exercises.chapters import root
+
+    try:
+        text = _chapter_text(root(), chapter)
+    except FileNotFoundError as error:
+        raise Refused(str(error)) from error
+    if terminal:
+        if text is None:
+            raise Refused("--terminal needs a chapter: nanoinfer read 1 --terminal")
+        return _print(text)
+    folder = to or Path(typer.get_app_dir("nanoinfer")) / "book"
+    try:
+        if not build.built(folder):
+            remark("nanoinfer: building the book, once ...")
+            build.build(folder)
+    except build.Unbuilt as error:
+        raise Refused(f"{error}; `nanoinfer read 1 --terminal` needs nothing") from error
+    except OSError as error:
+        raise Refused(f"{error.filename or folder} cannot be written: {error.strerror or error}") from error
+    page = folder / ("index.html" if text is None else f"chapters/{text.parent.name}/README.html")
+    Output().write(f"{page.resolve()}\n")
+    if not no_open and not webbrowser.open(page.resolve().as_uri()):
+        remark("nanoinfer: no browser could be opened; the page above can be")
+    return 0
+
+
+def _chapter_text(book: Path, chapter: int | None) -> Path | None:
+    """The text of a chapter. Refused where there is none."""
+    from nanobook.site import shelf
+
+    texts = {int(folder.name[:2]): folder / "README.md" for folder in shelf.chapter_folders(book)}
+    if chapter is not None and chapter not in texts:
+        raise Refused(f"the chapters are {', '.join(map(str, texts))}, and there is no {chapter}")
+    return texts[chapter] if chapter is not None else None
+
+
+def _print(text: Path) -> int:
+    """A chapter as far as a terminal can show it: figures by their words."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from nanobook.site.pages import MARKERS, PICTURE
+
+    told = PICTURE.sub(lambda found: f"*Figure: {found[2]}*", text.read_text(encoding="utf-8"))
+    console = Console()
+    plain = re.sub(r"\n{3,}", "\n\n", MARKERS.sub("", told))
+    if console.is_terminal:
+        console.print(Markdown(plain))
+    else:
+        Output().write(plain)
+    return 0
+
+
+def add(to: typer.Typer) -> None:
+    """Plug `nanoinfer read` in."""
+    to.command("read", epilog=EPILOG)(read)

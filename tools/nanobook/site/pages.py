@@ -1,0 +1,111 @@
+"""A page of the book for Sphinx: links that lead to pages, pictures for both colours, source beside each section."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from nanobook.site.objects import Index, Named
+
+PICTURE = re.compile(r'<picture>.*?<img src="([^"]+)\.svg" width="\d+" alt="([^"]*)"></picture>', re.S)
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
+REMOTE_IMAGE = re.compile(r"\[?!\[[^\]]*\]\(https?:[^)]*\)(?:\]\([^)]*\))?")
+MARKERS = re.compile(r"^<!--\[\[\[.*?\]\]\]-->\n?|<!--.*?-->", re.M | re.S)
+SECTION = re.compile(r"(?=^## )", re.M)
+MOST = 3  # objects beside a section, and
+LONGEST = 70  # lines of one: a longer one is linked, and not shown
+
+
+class Pages:
+    """Rewrites Markdown. pages: all pages there will be, as paths from the book's root, with their own suffix."""
+
+    def __init__(self, book: Path, pages: set[str], index: Index) -> None:
+        self.book, self.pages, self.index = book, pages, index
+
+    def text(self, name: str, markdown: str, beside: bool = False) -> str:
+        """The Markdown of one page. beside: the source that a section speaks of is put beside it."""
+        sections = SECTION.split(markdown)
+        if beside:
+            sections = [part if at == 0 else self._beside(name, part) for at, part in enumerate(sections)]
+        text = MARKERS.sub("", "".join(sections))
+        text = REMOTE_IMAGE.sub("", text)
+        text = outside_code(text, lambda prose: LINK.sub(lambda found: self._link(name, found), prose))
+        text = one_title(text)
+        return PICTURE.sub(lambda found: self._picture(name, found[1], found[2]), text)
+
+    def _beside(self, name: str, section: str) -> str:
+        """A section with its source directly behind its heading, from where the style sheet puts it aside."""
+        heading, _, body = section.partition("\n")
+        shown = [named for named in self.index.of(section) if named.lines <= LONGEST][:MOST]
+        if not shown:
+            return section
+        up = relative(name, "nanoinfer")
+        blocks = [line for named in shown for line in _source(named, up)]
+        opened = ['<details class="beside" open>', "<summary>The source of this section</summary>", ""]
+        return "\n".join([heading, "", *opened, *blocks, "</details>", "", body])
+
+    def _link(self, name: str, found: re.Match[str]) -> str:
+        """A link to a page of the book, or to another site; what leads to neither keeps its words alone."""
+        words, target = found[1], found[2]
+        if re.match(r"[a-z]+:|#", target):
+            return found[0]
+        path, _, fragment = target.partition("#")
+        meant = os.path.normpath((PurePosixPath(name).parent / path).as_posix()).replace(os.sep, "/")
+        if meant not in self.pages and f"{meant}/README.md" in self.pages:
+            meant = f"{meant}/README.md"
+        if meant not in self.pages:
+            return words
+        page = relative(name, "index.md" if meant == "README.md" else meant)
+        page = f"{page.removesuffix('.py')}.md" if page.endswith(".py") else page
+        return f"[{words}]({page}{'#' + fragment if fragment else ''})"
+
+    def _picture(self, name: str, target: str, alt: str) -> str:
+        """Both colours of a figure, of which the page shows one, and its numbers in a table that opens."""
+        figure = os.path.normpath((PurePosixPath(name).parent / target).as_posix()).replace(os.sep, "/")
+        words = alt.replace("\n", " ")
+        images = [
+            line
+            for colour, suffix in (("only-light", ""), ("only-dark", "-dark"))
+            for line in (f"```{{image}} {target}{suffix}.svg", f":alt: {words}", f":class: {colour}", "```", "")
+        ]
+        page = self.book / f"{figure}.md"
+        rows = [r for r in page.read_text(encoding="utf-8").split("\n") if r.startswith("|")] if page.is_file() else []
+        if not rows:
+            return "\n".join(images)
+        details = ['<details class="numbers"><summary>The figure in numbers</summary>', "", *rows, "", "</details>"]
+        return "\n".join([*images, *details])
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """Change what stands outside fenced blocks."""
+    pieces = re.split(r"(^```.*?^```[^\S\n]*$)", text, flags=re.M | re.S)
+    return "".join(piece if at % 2 else change(piece) for at, piece in enumerate(pieces))
+
+
+def one_title(text: str) -> str:
+    """The first heading of the highest level is the page's title; others of that level become sections."""
+    first, found, rest = text.partition("\n# ")
+    if text.startswith("# "):
+        first, found, rest = "", "", text
+    title, _, rest = rest.partition("\n")
+    return f"{first}{found}{title}\n" + outside_code(rest, lambda prose: re.sub(r"^# ", "## ", prose, flags=re.M))
+
+
+def relative(page: str, target: str) -> str:
+    """The way from a page's folder to another path of the book."""
+    return os.path.relpath(target, PurePosixPath(page).parent).replace(os.sep, "/")
+
+
+def _source(named: Named, up: str) -> list[str]:
+    """An object of the source, by its name: where it is gone, the site cannot be built."""
+    return [
+        f"[{named.module}.py: `{named.path}`](#{named.anchor})",
+        "",
+        f"```{{literalinclude}} {up}/{named.module}.py",
+        f":pyobject: {named.path}",
+        ":lineno-match:",
+        "```",
+        "",
+    ]

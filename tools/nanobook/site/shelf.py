@@ -1,0 +1,100 @@
+"""What is in the book, in the order in which it is read, and where it lies: in a clone, or in the wheel."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nanoinfer
+
+SKIPPED = {"questions.md", "strength.json"}
+TEACHING = ("teacher.md", "written.md", "criteria.md")  # of a chapter
+LINK = re.compile(r"\]\(([^)#\s]+\.py)\)")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the table of contents: Markdown pages, notebooks, or source files, as paths from the book's root."""
+
+    title: str
+    pages: tuple[str, ...]
+
+
+def source_folder() -> Path:
+    """The package's own source."""
+    return Path(nanoinfer.__file__).parent
+
+
+def chapter_folders(book: Path) -> list[Path]:
+    """Folders of the chapters that have a text, in order."""
+    return [path.parent for path in sorted(book.glob("chapters/??-*/README.md"))]
+
+
+def parts(book: Path) -> list[Part]:
+    """The table of contents."""
+    texts = [f"chapters/{folder.name}/README.md" for folder in chapter_folders(book)]
+    more = [f"chapters/{folder.name}/{name}" for folder in chapter_folders(book) for name in _more(folder)]
+    found = [
+        Part("The book", _there(book, "chapters/README.md", *texts)),
+        Part("Beside the chapters", _there(book, *more)),
+        Part("Notebooks", tuple(f"notebooks/{path.name}" for path in sorted(book.glob("notebooks/*.ipynb")))),
+        Part("Measuring", _there(book, "bench/README.md")),
+        Part("Teaching", tuple(_teaching(book))),
+        Part("The source", tuple(f"nanoinfer/{name}.py" for name in modules(source_folder()))),
+    ]
+    small = sorted({path for text in texts for path in _linked(book, text)})
+    return [part for part in [*found, Part("The chapters' own files", tuple(small))] if part.pages]
+
+
+def modules(package: Path) -> list[str]:
+    """The engine's modules, in the order of the chapters that their opening lines name; then those of no chapter."""
+    found = []
+    for path in package.glob("*.py"):
+        if path.name.startswith("__"):
+            continue
+        opening = path.read_text(encoding="utf-8").split('"""')[1]
+        chapter = re.search(r"[Cc]hapter (\d)\b", opening)
+        found.append((int(chapter[1]) if chapter else 9, path.stem))
+    return [name for _, name in sorted(found)]
+
+
+def digest(book: Path) -> str:
+    """Of everything that the site is made from: another one means that it must be built again."""
+    sums = hashlib.sha256()
+    for path in sorted([*_files(book), *source_folder().glob("*.py"), *Path(__file__).parent.rglob("*")]):
+        if path.is_file() and path.suffix != ".pyc":
+            sums.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+    return sums.hexdigest()
+
+
+def _files(book: Path) -> Iterator[Path]:
+    for folder, pattern in (("chapters", "**/*"), ("figures", "*.svg"), ("figures", "*.md"), ("notebooks", "*.ipynb")):
+        yield from (path for path in (book / folder).glob(pattern) if "__pycache__" not in path.parts)
+    yield from (path for path in (book / "README.md", book / "bench" / "README.md") if path.is_file())
+
+
+def _there(book: Path, *names: str) -> tuple[str, ...]:
+    return tuple(name for name in names if (book / name).is_file())
+
+
+def _more(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.md") if path.name not in {"README.md", *TEACHING, *SKIPPED})
+
+
+def _teaching(book: Path) -> Iterator[str]:
+    yield from _there(book, "chapters/TEACHING.md")
+    for folder in chapter_folders(book):
+        yield from _there(book, *(f"chapters/{folder.name}/{name}" for name in TEACHING))
+    yield from _there(book, "chapters/01-naive/exercises/FORMAT.md")
+
+
+def _linked(book: Path, text: str) -> Iterator[str]:
+    """Python files of the chapter's own that its text links to."""
+    folder = (book / text).parent
+    for name in LINK.findall((book / text).read_text(encoding="utf-8")):
+        path = (folder / name).resolve()
+        if path.is_file() and path.is_relative_to(folder.resolve()):
+            yield path.relative_to(book.resolve()).as_posix()

@@ -1,0 +1,1 @@
+"""Pages of the book held to results files and to the source."""

@@ -1,0 +1,113 @@
+"""What each rung costs and what it brings: added lines, gain over the rung before, and where it loses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nanobench.core.records import Report, Result
+from nanobench.report.compare import interval as bootstrap
+from nanobench.report.compare import verdict
+from nanobench.report.values import case_bytes, factor, models_of, prompts_of
+from nanobench.systems import UNFUSED
+from nanobook.structure import lines_of_chapter
+from nanoinfer.llm import ENGINES
+
+BATCHES = (1, 8, 64, 256)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """An engine: the chapter that adds it, and the engine that it improves on."""
+
+    chapter: int
+    before: str | None
+
+
+RUNGS = {
+    "naive": Rung(1, None),
+    "dense": Rung(2, "naive"),
+    "paged": Rung(3, "dense"),
+    "dense-graph-unfused": Rung(4, "dense"),  # the same memory and operations, launched in another way
+    "dense-graph": Rung(4, "dense-graph-unfused"),  # what fused kernels add to that
+    "paged-graph-unfused": Rung(4, "paged"),
+    "paged-graph": Rung(4, "paged-graph-unfused"),
+}
+
+
+def ledger(
+    report: Report, model: str | None = None, batches: Sequence[int] = BATCHES
+) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: an engine a row, in the book's order. Only engines that exist.
+
+    Graphs and fused kernels are two rows, so that neither has the other's gain; where the report has no graphs without
+    fused kernels, as on a CPU, an engine with graphs stands over the one without.
+    """
+    model = model or models_of(report)[0]
+    header = ["engine", "chapter", "added lines", *(f"B = {batch}" for batch in batches), "where it loses"]
+    rows = []
+    told: set[int] = set()
+    for engine, rung in RUNGS.items():
+        before = rung.before
+        if engine in UNFUSED and not report.find(model=model, engine=engine):
+            continue
+        if engine in ENGINES and before in UNFUSED and not report.find(model=model, engine=before):
+            before = RUNGS[before].before
+        # A chapter with two engines has one set of lines: they stand at the first of the two.
+        lines = "as above" if rung.chapter in told else str(lines_of_chapter(rung.chapter))
+        told.add(rung.chapter)
+        gains = [_gain(report, model, engine, before, batch) for batch in batches]
+        losses = "; ".join(_losses(report, model, engine, before))
+        over = f" over `{before}`" if before else ""
+        rows.append([f"`{engine}`{over}", str(rung.chapter), lines, *gains, losses or "–"])
+    return header, rows
+
+
+def _gain(report: Report, model: str, engine: str, before: str | None, batch: int) -> str:
+    """Decode speed over the rung before; where one of the two has no number, why."""
+    if before is None:
+        return "1×"
+    pair = _pair(report, model, engine, before, batch)
+    if pair is None:
+        return "not run"
+    for result in pair:
+        if result.status != "ok":
+            return f"{result.case.engine} {result.status}"
+    new, old = pair
+    return factor((new.tokens_per_s or 0) / (old.tokens_per_s or 1))
+
+
+def _losses(report: Report, model: str, engine: str, before: str | None) -> list[str]:
+    """Where the rung is worse than the one before, beyond the spread: decode, TTFT, memory."""
+    if before is None:
+        return []
+    worst: dict[str, list[tuple[int, float]]] = {"decode": [], "TTFT": [], "memory": []}
+    batches = sorted({r.case.batch for r in report.find(model=model, engine=engine)})
+    for batch in batches:
+        pair = _pair(report, model, engine, before, batch)
+        if pair is None or any(r.status != "ok" for r in pair):
+            continue
+        new, old = pair
+        if verdict(*bootstrap(new, old, "tok/s")) == "slower":
+            worst["decode"].append((batch, (new.tokens_per_s or 0) / (old.tokens_per_s or 1)))
+        if new.ttft_s and old.ttft_s and verdict(*bootstrap(new, old, "TTFT")) == "faster":  # a longer time
+            worst["TTFT"].append((batch, new.ttft_s.median / old.ttft_s.median))
+        used, used_before = case_bytes(new), case_bytes(old)
+        if used and used_before and used > used_before * 1.03:
+            worst["memory"].append((batch, used / used_before))
+    return [_range(what, found, len(batches)) for what, found in worst.items() if found]
+
+
+def _range(what: str, found: list[tuple[int, float]], measured: int) -> str:
+    """`decode 0.8× to 0.9× at B = 1, 2, 4`."""
+    values = sorted(value for _, value in found)
+    ends = factor(values[0]) if len(values) == 1 else f"{factor(values[0])} to {factor(values[-1])}"
+    at = "every B" if len(found) == measured else f"B = {', '.join(str(batch) for batch, _ in found)}"
+    return f"{what} {ends} at {at}"
+
+
+def _pair(report: Report, model: str, engine: str, before: str, batch: int) -> tuple[Result, Result] | None:
+    """The two engines' results at a batch, at the shortest prompt that was measured."""
+    prompt = prompts_of(report.find(model=model))[0]
+    of = [report.find(model=model, engine=name, batch=batch, prompt_tokens=prompt) for name in (engine, before)]
+    return (of[0][0], of[1][0]) if all(of) else None

@@ -1,0 +1,117 @@
+"""A value out of a results file, by the words of a marker: `h200-gpu dense B=64 tok/s` is `21,899 tok/s`.
+
+First the file's name without `.json`, then what names the case, last the quantity. An engine or a batch written as
+`a/b` asks for the ratio of the two. Words that the file leaves open (one model, one prompt length) can be left out.
+Where the first word is a chapter, `01-naive tied`, its own example.py has the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from nanobench.core.records import Report, Result
+from nanobench.report import values
+from nanobench.systems import OTHERS
+from nanobook.text.examples import EXAMPLE, number
+from nanobook.text.ledger import RUNGS
+
+QUANTITIES: dict[str, tuple[Callable[[Result], float | None], Callable[[float], str]]] = {
+    "tok/s": (lambda r: r.tokens_per_s, values.rate),
+    "step": (lambda r: r.case.batch / r.tokens_per_s if r.tokens_per_s else None, values.seconds),
+    "ttft": (lambda r: r.ttft_s.median if r.ttft_s else None, values.seconds),
+    "whole": (lambda r: r.tokens / r.generate_s.median if r.generate_s else None, values.rate),
+    "generate": (lambda r: r.generate_s.median if r.generate_s else None, values.seconds),
+    "itl": (lambda r: r.itl_s.median if r.itl_s else None, values.seconds),
+    "itl-p99": (lambda r: r.itl_p99_s, values.seconds),
+    "share": (lambda r: r.floor_share, values.share),
+    "memory": (values.case_bytes, values.size),
+    "launches": (lambda r: r.launches_per_step, lambda v: f"{v:.0f} launches"),
+    "calls": (lambda r: r.calls_per_step, lambda v: f"{v:.0f}"),
+    "first": (lambda r: r.first_s, values.seconds),
+    "make": (lambda r: r.make_s, values.seconds),
+    "warm-up": (lambda r: r.warm_up_s, values.seconds),
+    "compile": (lambda r: r.compile_s, values.seconds),
+    "captures": (lambda r: r.graphs.captures if r.graphs else None, lambda v: f"{v:.0f}"),
+    "graph-memory": (lambda r: r.graphs.bytes if r.graphs else None, values.size),
+    "replayed": (lambda r: r.graphs.hit_rate if r.graphs else None, values.share),
+    "padding": (lambda r: r.graphs.padding_share if r.graphs else None, values.share),
+}
+OF_THE_FILE: dict[str, Callable[[Report], str]] = {
+    "copy": lambda report: (
+        f"{values.significant(report.copy_bytes_per_s / 1e12)} TB/s"
+        if report.copy_bytes_per_s >= 1e12
+        else f"{values.significant(report.copy_bytes_per_s / 1e9)} GB/s"
+    ),
+    "import": lambda report: values.seconds(report.import_s),
+    "repeats": lambda report: f"{report.repeats}",
+    "date": lambda report: report.date,
+}
+KEYS = {"B": "batch", "batch": "batch", "prompt": "prompt_tokens", "new": "new_tokens", "model": "model"}
+
+
+def value(words: str, folder: Path) -> str:
+    """What a marker stands for, as the text prints it. ValueError, one sentence, where it names nothing."""
+    first, *rest = words.split()
+    example = folder.parent.parent / "chapters" / first / EXAMPLE
+    if example.is_file():
+        return number(example, rest)
+    report = load(first, folder)
+    if not rest:
+        raise ValueError(f"{words!r} names no quantity")
+    quantity = rest[-1]
+    if quantity in OF_THE_FILE and len(rest) == 1:
+        return OF_THE_FILE[quantity](report)
+    if quantity not in QUANTITIES:
+        known = ", ".join([*QUANTITIES, *OF_THE_FILE])
+        raise ValueError(f"{words!r}: quantity must be one of {known}, not {quantity!r}")
+    read, show = QUANTITIES[quantity]
+    wanted = _wanted(rest[:-1], words)
+    ratios = {key: text for key, text in wanted.items() if "/" in text and key in ("engine", "batch")}
+    if not ratios:
+        return show(_one(report, wanted, read, words))
+    if len(ratios) > 1:
+        raise ValueError(f"{words!r} asks for two ratios at once")
+    ((key, pair),) = ratios.items()
+    top, bottom = (_one(report, {**wanted, key: part}, read, words) for part in pair.split("/", 1))
+    return values.factor(top / bottom)
+
+
+def load(stem: str, folder: Path) -> Report:
+    """A results file by its name."""
+    path = folder / f"{stem}.json"
+    if not path.is_file():
+        raise ValueError(f"no results file {stem}.json")
+    return Report.load(path)
+
+
+def _wanted(words: list[str], marker: str) -> dict[str, str]:
+    """Fields of the case that a marker names: the engine bare, the others as key=value."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, _, text = word.partition("=")
+        if not text:
+            key, text = "engine", word
+            for part in text.split("/"):
+                if part not in RUNGS and part not in OTHERS:
+                    raise ValueError(f"{marker!r}: no engine is called {part!r}")
+        elif key not in KEYS:
+            raise ValueError(f"{marker!r}: key must be one of {', '.join(KEYS)}, not {key!r}")
+        found[KEYS.get(key, key)] = text
+    return found
+
+
+def _one(report: Report, wanted: dict[str, str], read: Callable[[Result], float | None], marker: str) -> float:
+    """The quantity of the one case that fits. ValueError where none or several do, or where it has no number."""
+    fits = [r for r in report.results if all(_fits(r, key, text) for key, text in wanted.items())]
+    if len(fits) != 1:
+        raise ValueError(f"{marker!r} fits {len(fits) or 'no'} cases of the file; it must fit one")
+    number = read(fits[0])
+    if number is None:
+        raise ValueError(f"{marker!r}: the case has no such number ({fits[0].status})")
+    return number
+
+
+def _fits(result: Result, key: str, text: str) -> bool:
+    field = str(getattr(result.case, key))
+    return text in ((field, field.removeprefix("random:")) if key == "model" else (field,))

@@ -1,0 +1,242 @@
+"""How strong a chapter's checks are, measured: wrong answers caught, mutants killed, correct variants passed.
+
+`python -m nanoinfer.course.strength 1` measures chapter 1 and prints the figures and the matrix of wrong answers and
+checks; `--write` stores them beside the exercises. All is run through the same workers as a learner's file.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nanocourse.authoring import mutants
+from nanocourse.checks.check import SEED, status_of
+from nanocourse.checks.client import Worker
+from nanocourse.checks.mistakes import NEEDED, Solve, Tells
+from nanocourse.checks.records import Status
+from nanocourse.checks.runner import Runner, kernel_solver
+from nanocourse.exercises import chapters, sources, stubs
+from nanocourse.exercises.cases import Case
+from nanocourse.exercises.exercise import Check, Exercise, Right, Wrong
+from nanocourse.exercises.outcomes import Outcome, deviation, local
+
+MUTANT_LIMIT_S = 5.0  # a mutant that loops for ever is killed by this
+
+
+@dataclass
+class Strength:
+    """What was measured of one exercise. problems: what is not as it must be, a sentence each."""
+
+    id: str
+    wrong: dict[str, list[str]] = field(default_factory=dict)  # name -> checks that reject it
+    lessons: list[str] = field(default_factory=list)  # wrong answers that are in truth equivalent
+    killed: int = 0
+    equivalent: int = 0
+    right: dict[str, bool] = field(default_factory=dict)
+    only: dict[str, int] = field(default_factory=dict)  # check -> wrong answers and mutants that it alone rejects
+    closest_wrong: float = math.inf  # the nearest wrong answer's largest difference on any input
+    furthest_right: float = 0.0  # the furthest correct variant's
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def mutants(self) -> int:
+        """All mutants that are mistakes."""
+        return self.killed + sum("mutant survives" in problem for problem in self.problems)
+
+    def to_json(self) -> dict[str, Any]:
+        """What is stored: nothing that changes from run to run."""
+        return {
+            "id": self.id,
+            "wrong_answers": {"caught": sum(map(bool, self.wrong.values())), "of": len(self.wrong)},
+            "mutants": {"killed": self.killed, "of": self.mutants, "equivalent": self.equivalent},
+            "correct_variants": {"passed": sum(self.right.values()), "of": len(self.right)},
+            "lessons": self.lessons,
+            "matrix": self.wrong,
+        }
+
+
+class Bench:
+    """Runs sources as if learners had written them, one after the other in one worker."""
+
+    def __init__(self, exercise: Exercise, folder: Path, limit_s: float) -> None:
+        self.exercise, self.path, self.limit_s = exercise, folder / exercise.file, limit_s
+        self._expected: dict[str, Outcome] = {}  # by the seed of the case
+        self._worker = Worker()
+        self._compiling: Worker | None = None
+
+    def start(self) -> Worker:
+        """The one that runs; a new one where it has died."""
+        if not self._worker.alive:
+            self._worker = Worker()
+        return self._worker
+
+    def _compiler(self) -> Worker:
+        if self._compiling is None or not self._compiling.alive:
+            self._compiling = Worker(compiling=True)
+        return self._compiling
+
+    def runner(self, source: str) -> Runner:
+        """A runner for this source."""
+        self.path.write_text(source, encoding="utf-8")
+        return Runner(self.exercise, self.path, self.start, self.limit_s, compiler=self._compiler)
+
+    def statuses(self, source: str) -> dict[str, Status]:
+        """The status of every check; after a hang the rest counts as hung."""
+        runner = self.runner(source)
+        if not runner.load():
+            return {check.name: "failed" for check in self.exercise.checks}
+        found: dict[str, Status] = {}
+        for check in self.exercise.checks:
+            hung = "hung" in found.values()
+            found[check.name] = "hung" if hung else self._status(runner, check)
+        return found
+
+    def _status(self, runner: Runner, check: Check) -> Status:
+        for at in range(check.cases):
+            case = Case(f"{SEED}/{check.name}/{at}")
+            if case.seed not in self._expected:
+                self._expected[case.seed] = self.exercise.expected(self.exercise.call(check, case))
+            got = runner.call(self.exercise.call(check, case))
+            status = status_of(self.exercise, check, self._expected[case.seed], got)
+            if status != "passed":
+                return status
+        return "passed"
+
+    def close(self) -> None:
+        """End the workers."""
+        self._worker.close()
+        if self._compiling is not None:
+            self._compiling.close()
+
+
+def measure(exercise: Exercise, say: Callable[[str], None] = lambda line: None) -> Strength:
+    """The strength of one exercise's checks."""
+    result = Strength(exercise.id)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(exercise, Path(folder).resolve(), exercise.spec.limit_s)
+        try:
+            _stub(exercise, bench, result)
+            with answers(exercise) as solver:
+                _wrong(exercise, bench, result, solver)
+                _right(exercise, bench, result)
+                _gap(exercise, result, solver)
+            bench.limit_s = MUTANT_LIMIT_S
+            caught = _mutants(exercise, bench, result, say)
+        finally:
+            bench.close()
+    _redundant(exercise, result, caught)
+    return result
+
+
+def _stub(exercise: Exercise, bench: Bench, result: Strength) -> None:
+    """The untouched stub must fail every check."""
+    source = stubs.stub(exercise, chapters.chapter(exercise.chapter))
+    for name, status in bench.statuses(source).items():
+        if status != "not begun":
+            result.problems.append(f"the untouched stub is {status!r} in check {name}")
+
+
+@contextmanager
+def answers(exercise: Exercise) -> Iterator[Callable[[Wrong | Right], Solve]]:
+    """How answers of the bank are called: in this process, or in workers where they are kernels."""
+    if exercise.spec.kernel is None:
+        yield lambda answer: partial(local, exercise.staged(sources.answer_function(exercise, answer)))
+        return
+    with kernel_solver(exercise, Worker) as solver:
+        yield solver
+
+
+def _wrong(exercise: Exercise, bench: Bench, result: Strength, solver: Callable[[Wrong | Right], Solve]) -> None:
+    """Every wrong answer must be rejected, and be told by its name."""
+    tells = Tells(exercise, SEED, solver)
+    for wrong in exercise.wrong:
+        source = sources.answer_source(exercise, wrong)
+        rejected = [name for name, status in bench.statuses(source).items() if status != "passed"]
+        if wrong.lesson:
+            result.lessons.append(wrong.name)
+            if rejected:
+                result.problems.append(f"{wrong.name} is said to be equivalent, but {rejected[0]} rejects it")
+            continue
+        result.wrong[wrong.name] = rejected
+        if not rejected:
+            result.problems.append(f"the wrong answer {wrong.name} passes all checks")
+        if len(tells.found[wrong.name]) < NEEDED:
+            result.problems.append(f"{wrong.name} has {len(tells.found[wrong.name])} inputs that tell it from the rest")
+            continue
+        runner = bench.runner(source)
+        named = tells.name(runner.call)
+        if named is None or named.name != wrong.name:
+            result.problems.append(f"{wrong.name} is told as {named.name if named else 'no known mistake'}")
+
+
+def _right(exercise: Exercise, bench: Bench, result: Strength) -> None:
+    """Reference and correct variants must pass everything."""
+    reference = sources.whole_file(exercise, exercise.function, sources.function_source(exercise.function))
+    answers = [("reference", reference), *((r.name, sources.answer_source(exercise, r)) for r in exercise.right)]
+    for name, source in answers:
+        failed = [check for check, status in bench.statuses(source).items() if status != "passed"]
+        if name != "reference":
+            result.right[name] = not failed
+        if failed:
+            result.problems.append(f"the correct answer {name} is rejected by {', '.join(failed)}")
+
+
+def _gap(exercise: Exercise, result: Strength, solver: Callable[[Wrong | Right], Solve]) -> None:
+    """How far right answers lie from the reference, and how far the nearest wrong one."""
+    inputs = [(c, Case(f"{SEED}/{c.name}/{at}")) for c in exercise.checks for at in range(c.cases)]
+    expected = [exercise.expected(exercise.call(check, case)) for check, case in inputs]
+
+    def furthest(answer: Wrong | Right) -> float:
+        solve = solver(answer)
+        outcomes = [solve(exercise.call(check, case)) for check, case in inputs]
+        pairs = zip(inputs, expected, outcomes, strict=True)
+        typed = exercise.spec.typed
+        return max(deviation(check.looked_at(one), check.looked_at(other), typed) for (check, _), one, other in pairs)
+
+    result.furthest_right = max(map(furthest, exercise.right))
+    result.closest_wrong = min(map(furthest, exercise.real_wrong))
+    tolerance = exercise.spec.tolerance
+    if not (result.furthest_right * 4 <= tolerance and tolerance * 4 <= result.closest_wrong):
+        result.problems.append(
+            f"tolerance {tolerance:g} must lie between {result.furthest_right:.2g}, the furthest right answer, and "
+            f"{result.closest_wrong:.2g}, the nearest wrong one, by a factor of 4 at least"
+        )
+
+
+def _mutants(exercise: Exercise, bench: Bench, result: Strength, say: Callable[[str], None]) -> dict[str, list[str]]:
+    """Every mutant must be killed or listed as equivalent; returns which checks reject which."""
+    caught: dict[str, list[str]] = {}
+    unknown = set(exercise.equivalent)
+    for mutant in mutants.mutants(sources.function_source(exercise.function)):
+        source = sources.whole_file(exercise, exercise.function, mutant.source)
+        rejected = [name for name, status in bench.statuses(source).items() if status != "passed"]
+        say(f"{'killed  ' if rejected else 'SURVIVES'} {mutant.name}")
+        unknown.discard(mutant.name)
+        if mutant.name in exercise.equivalent:
+            result.equivalent += 1
+            if rejected:
+                result.problems.append(f"said to be equivalent, but {rejected[0]} rejects it: {mutant.name}")
+        elif rejected:
+            result.killed += 1
+            caught[mutant.name] = rejected
+        else:
+            result.problems.append(f"a mutant survives: {mutant.name}")
+    result.problems += [f"said to be equivalent, but there is no such mutant: {name}" for name in sorted(unknown)]
+    return caught
+
+
+def _redundant(exercise: Exercise, result: Strength, mutants_caught: dict[str, list[str]]) -> None:
+    """No check may catch only what another one catches too."""
+    caught = [*result.wrong.values(), *mutants_caught.values()]
+    by_check = {c.name: {at for at, names in enumerate(caught) if c.name in names} for c in exercise.checks}
+    for name, own in by_check.items():
+        result.only[name] = sum(names == [name] for names in caught)
+        for other, more in by_check.items():
+            if name != other and own <= more:
+                result.problems.append(f"check {name} catches nothing that {other} does not catch")

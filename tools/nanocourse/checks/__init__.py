@@ -1,0 +1,1 @@
+"""Running a learner's code in a worker process, and comparing what it returns with what is right."""

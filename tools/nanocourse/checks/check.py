@@ -1,0 +1,144 @@
+"""Running an exercise's checks on a learner's file, in a worker, and the receipt of it.
+
+The parent makes the inputs and knows what is right; the worker sees inputs alone (`running`). A hang or a crash ends
+the worker and costs the check in which it came; the next check gets a new worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from nanocourse.checks import shrink as shrinking
+from nanocourse.checks.client import Worker
+from nanocourse.checks.mistakes import Tells
+from nanocourse.checks.records import CheckResult, ExerciseResult, Failure, Receipt, Status
+from nanocourse.checks.runner import Runner, kernel_solver
+from nanocourse.exercises import kernels
+from nanocourse.exercises.cases import Case
+from nanocourse.exercises.exercise import Check, Exercise, Wrong
+from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, Raised, Refused, show, told
+
+SEED = "course"  # of the inputs that learners see; a grader brings its own
+
+
+def check_exercise(
+    exercise: Exercise,
+    path: Path,
+    start: Callable[[], Worker],
+    *,
+    seed: str = SEED,
+    device: str = "cpu",
+    name_mistakes: bool = False,
+) -> ExerciseResult:
+    """The result of all checks of an exercise on the file at `path`. start: makes a worker for `device`."""
+    problem = kernels.why_not(exercise) if path.is_file() else f"there is no file {path.name}"
+    if problem:
+        return not_run(exercise, path, device, seed, problem)
+    runner = Runner(exercise, path, start, exercise.spec.limit_s)
+    try:
+        results = [_check(runner, check, seed) for check in exercise.checks] if runner.load() else []
+        failed = any(result.status in ("failed", "hung", "crashed") for result in results)
+        mistake = known_mistake(runner, start, seed) if name_mistakes and _worth_naming(results) else None
+        run = sum(result.status != "not run" for result in results)
+        receipt = Receipt(
+            files=hashes(path, runner.files), registered=len(exercise.checks), collected=len(results), run=run,
+            lines_run=len(runner.executed & runner.lines), lines=len(runner.lines),
+            reference_parts=tuple(sorted(runner.parts)), device=device, seed=seed,
+            edition=exercise.edition.name if exercise.edition else "",
+        )  # fmt: skip
+        return ExerciseResult(
+            exercise.id,
+            exercise.spec.title,
+            path.name,
+            tuple(results),
+            receipt,
+            problem=runner.problem if not results else "",
+            mistake=(mistake.name, mistake.says) if mistake else None,
+            mistake_sought=name_mistakes and failed,
+            printed=runner.printed,
+        )
+    finally:
+        runner.close()
+
+
+def not_run(exercise: Exercise, path: Path, device: str, seed: str, problem: str) -> ExerciseResult:
+    """The result where there is no file, or nothing here that could run it: nothing was run."""
+    receipt = Receipt((), len(exercise.checks), 0, 0, 0, 0, (), device, seed)
+    return ExerciseResult(exercise.id, exercise.spec.title, path.name, (), receipt, problem=problem)
+
+
+def known_mistake(runner: Runner, start: Callable[[], Worker], seed: str) -> Wrong | None:
+    """The wrong answer that a learner's file equals. Wrong kernels are run in a worker too."""
+    if runner.exercise.spec.kernel is None:
+        return Tells(runner.exercise, seed).name(runner.call)
+    with kernel_solver(runner.exercise, start) as solver:
+        return Tells(runner.exercise, seed, solver).name(runner.call)
+
+
+def _worth_naming(results: list[CheckResult]) -> bool:
+    return any(r.status == "failed" for r in results) and not any(r.status == "hung" for r in results)
+
+
+def _check(runner: Runner, check: Check, seed: str) -> CheckResult:
+    """One check over its cases, up to the first that fails."""
+    exercise = runner.exercise
+    for at in range(check.cases):
+        case = Case(f"{seed}/{check.name}/{at}")
+        expected = exercise.expected(exercise.call(check, case))
+        got = runner.call(exercise.call(check, case))
+        status = status_of(exercise, check, expected, got)
+        if status == "failed":
+            return CheckResult(check.name, check.says, status, at + 1, _failure(runner, check, case))
+        if status != "passed":
+            note = f"calls {got.name}, which is what the exercise asks for" if isinstance(got, Refused) else told(got)
+            return CheckResult(check.name, check.says, status, at + 1, note="" if status == "not begun" else note)
+    return CheckResult(check.name, check.says, "passed", check.cases)
+
+
+def status_of(exercise: Exercise, check: Check, expected: Outcome, got: Outcome) -> Status:
+    """What an outcome means for the check."""
+    if isinstance(got, Refused):
+        return "refused"
+    if isinstance(got, Hung):
+        return "hung"
+    if isinstance(got, Crashed):
+        return "crashed"
+    if isinstance(got, Raised) and got.kind == "NotImplementedError" and got.message == exercise.undone:
+        return "not begun"
+    return "failed" if exercise.compare(check, expected, got) else "passed"
+
+
+def _failure(runner: Runner, check: Check, case: Case) -> Failure:
+    """The failure on the smallest input that shows it."""
+    exercise = runner.exercise
+
+    def fails(smaller: Case) -> bool:
+        expected = exercise.expected(exercise.call(check, smaller))
+        return status_of(exercise, check, expected, runner.call(exercise.call(check, smaller))) == "failed"
+
+    found = shrinking.smallest(case, fails)
+    asked = exercise.call(check, found)
+    inputs = tuple(pair for name, value in exercise.named(asked).items() for pair in _shown(name, value))
+    expected, got = exercise.expected(asked), runner.call(exercise.call(check, found))
+    where = exercise.compare(check, expected, got)
+    if where is None:  # it fails now and then: state is kept between calls
+        return Failure(inputs, "", told(expected), "another result at the next call with the same input")
+    return Failure(inputs, where.where, where.expected, where.got, shrunk=found is not case)
+
+
+def _shown(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """An argument as a failure shows it: a lent function by what it gives, where it tells that (see `Call`)."""
+    if not callable(value):
+        yield name, show(value)
+        return
+    for arguments, given in getattr(value, "gives", ()):
+        yield f"{name}({', '.join(map(show, arguments))})", show(given)
+
+
+def hashes(path: Path, files: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Name and SHA-256 of the learner's files."""
+    named = sorted({path.name, *(Path(file).name for file in files if Path(file).parent == path.parent)})
+    return tuple((name, hashlib.sha256((path.parent / name).read_bytes()).hexdigest()) for name in named)

@@ -1,0 +1,64 @@
+"""A worker's messages as they come, read by a thread of its own: a wait with a limit works the same on every system."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+from nanocourse.checks import wire
+
+Frame = tuple[dict[str, Any], bytes]
+WAITING = 4  # frames that a worker may send ahead; then it waits until they are read
+
+
+class Frames:
+    """Messages from a stream, until `stop` or its end."""
+
+    def __init__(self, stream: IO[bytes], bounds: wire.Bounds) -> None:
+        self._stream, self._bounds, self._stopped = stream, bounds, False
+        self._read: queue.Queue[Frame | str | None] = queue.Queue(WAITING)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def stop(self) -> None:
+        """Nobody reads any more."""
+        self._stopped = True
+
+    def wait(self, deadline: float, glance_s: float, problem: Callable[[], str]) -> tuple[Frame | str | None, bool]:
+        """The next message and True; it is None at the end of the stream, and a sentence where it was no message.
+
+        A problem or None, and False, where there was none until the deadline, or `problem` found one at a glance.
+        """
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:  # a worker that sends faster than it is answered has no more time than others
+                return None, False
+            try:
+                return self._read.get(timeout=min(left, glance_s)), True
+            except queue.Empty:
+                found = problem()
+                if found:
+                    return found, False
+
+    def _run(self) -> None:
+        try:
+            while (frame := wire.receive(self._stream, self._bounds)) is not None:
+                self._hand_over(frame)
+            self._hand_over(None)
+        except wire.WireError as error:
+            self._hand_over(str(error))
+        except (OSError, ValueError):
+            self._hand_over(None)
+        finally:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+
+    def _hand_over(self, frame: Frame | str | None) -> None:
+        """Into the queue. A worker that floods it waits; nobody waits for a dead one."""
+        while not self._stopped:
+            with contextlib.suppress(queue.Full):
+                self._read.put(frame, timeout=1.0)
+                return

@@ -1,0 +1,162 @@
+"""A learner's file in workers: loaded, called, and loaded again where a worker has died; and what it must not call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from nanocourse.checks.client import Loaded, Refuse, Worker
+from nanocourse.checks.mistakes import Solve
+from nanocourse.exercises.cases import Call
+from nanocourse.exercises.chapters import resolve
+from nanocourse.exercises.exercise import Exercise, Right, Wrong
+from nanocourse.exercises.outcomes import Crashed, Outcome, told
+from nanocourse.exercises.sources import answer_source
+
+
+class Workers:
+    """Workers for one device, the next one starting while the present one is busy: importing torch takes seconds.
+
+    wanted: how many will be needed, as far as can be known; no more are started ahead.
+    """
+
+    def __init__(self, device: str, wanted: int = 1) -> None:
+        self.device, self._wanted = device, wanted
+        self._spare: Worker | None = None
+
+    def take(self) -> Worker:
+        """A worker of one's own, to be closed by whoever took it."""
+        taken = self._spare or Worker(self.device)
+        self._wanted -= 1
+        self._spare = Worker(self.device) if self._wanted > 0 else None
+        return taken
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._spare is not None:
+            self._spare.close()
+
+
+@dataclass
+class Runner:
+    """A learner's file of one exercise, loaded into a worker that is replaced when it dies.
+
+    compiler: makes the worker that compiles kernels; it is started where a call asks for that. traced: whether it is
+    told which lines of a kernel ran.
+    """
+
+    exercise: Exercise
+    path: Path
+    start: Callable[[], Worker]
+    limit_s: float
+    problem: str = ""
+    files: tuple[str, ...] = ()
+    lines: frozenset[int] = frozenset()
+    executed: set[int] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
+    printed: str = ""
+    begun: bool = True
+    compiler: Callable[[], Worker] = lambda: Worker(compiling=True)
+    traced: bool = True
+    _worker: Worker | None = None
+    _compiling: Worker | None = None
+
+    def load(self) -> bool:
+        """Whether the file runs and has the function; `problem` says why not."""
+        self._worker = self._worker if self._worker is not None and self._worker.alive else self.start()
+        found = self._load_into(self._worker)
+        if isinstance(found, Loaded):
+            self.files, self.lines = found.files, frozenset(found.lines)
+            return True
+        if found is None:
+            self.problem = f"{self.path.name} has no function {self.exercise.name}"
+        else:
+            self.problem = f"{self.path.name} cannot be run: {told(found)}"
+        self.printed = self._worker.printed()
+        return False
+
+    def _load_into(self, worker: Worker) -> Loaded | Outcome | None:
+        launcher = self.exercise.spec.kernel.launcher if self.exercise.spec.kernel else None
+        scene = self.exercise.spec.scene
+        place = (scene.__code__.co_filename, scene.__name__) if scene else None
+        return worker.load(self.path, self.exercise.name, refused(self.exercise), launcher, self.traced, place)
+
+    def _compile(self, asked: Call) -> Outcome:
+        """The outcome of compiling, in a worker of its own."""
+        if self._compiling is None or not self._compiling.alive:
+            self._compiling = self.compiler()
+            found = self._load_into(self._compiling)
+            if not isinstance(found, Loaded):
+                return found or Crashed(f"{self.path.name} has no function {self.exercise.name}")
+        return self._compiling.call(asked, self.limit_s)
+
+    def call(self, asked: Call) -> Outcome:
+        """The outcome of one call; loads the file again where the worker has died."""
+        if asked.compiles:
+            return self._compile(asked)
+        if (self._worker is None or not self._worker.alive) and not self.load():
+            return Crashed(self.problem)
+        assert self._worker is not None
+        outcome = self._worker.call(asked, self.limit_s)
+        self.executed |= self._worker.seen.lines
+        lent = [name for name, value in self.exercise.named(asked).items() if callable(value)]
+        self.parts |= self._worker.seen.parts | {f"{lent[at]} (lent)" for at in self._worker.asked if at < len(lent)}
+        self.printed = self._worker.printed()
+        return outcome
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in (self._worker, self._compiling):
+            if worker is not None:
+                worker.close()
+
+
+def refused(exercise: Exercise) -> Refuse:
+    """What a solution must not call: the reference, what amounts to it, and whatever the chapter knows as an answer."""
+    named = {name.replace(":", "."): resolve(name) for name in exercise.spec.refuse}
+    reference = exercise.spec.reference
+    told_name = reference.replace(":", ".") if isinstance(reference, str) else exercise.name
+    named[told_name] = resolve(reference)
+    if exercise.edition:
+        named[exercise.name] = exercise.function
+    codes = {name: function.__code__ for name, function in named.items() if hasattr(function, "__code__")}
+    functions = tuple((code.co_filename, code.co_firstlineno, name) for name, code in codes.items())
+    return Refuse(functions, (f"{exercise.path.parent}{os.sep}", f"<{exercise.id} "))
+
+
+@contextmanager
+def kernel_solver(exercise: Exercise, start: Callable[[], Worker]) -> Iterator[Callable[[Wrong | Right], Solve]]:
+    """How answers of the bank that are kernels are called: each from a file of its own, all in two workers."""
+    workers: dict[bool, Worker] = {}
+
+    def take(compiling: bool) -> Worker:
+        if compiling not in workers or not workers[compiling].alive:
+            workers[compiling] = Worker(compiling=True) if compiling else start()
+        return workers[compiling]
+
+    with TemporaryDirectory() as folder:
+
+        def solver(answer: Wrong | Right) -> Solve:
+            path = Path(folder).resolve() / answer.name / exercise.file
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(answer_source(exercise, answer), encoding="utf-8")
+
+            def solve(asked: Call) -> Outcome:
+                limit, compiler = exercise.spec.limit_s, partial(take, True)
+                runner = Runner(exercise, path, partial(take, False), limit, compiler=compiler, traced=False)
+                return runner.call(asked)
+
+            return solve
+
+        try:
+            yield solver
+        finally:
+            for worker in workers.values():
+                worker.close()

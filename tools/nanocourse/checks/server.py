@@ -1,0 +1,229 @@
+"""What a worker process does: load a learner's file, call its function on what the parent sends, reply.
+
+Each call is traced: which of the learner's lines ran, which functions of the package they called, and whether the very
+function under test was reached.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any, BinaryIO
+
+import torch
+
+from nanocourse.checks import wire
+from nanocourse.exercises import kernels
+from nanocourse.exercises.chapters import run_file
+
+
+class Forbidden(BaseException):
+    """Raised into a solution that calls the function it was asked to write; no `except Exception` stops it."""
+
+
+class Watch:
+    """A trace function: lines of the learner's folder, calls from there into the package, and refused functions."""
+
+    def __init__(self, file: str, package: str, refuse: list[list[Any]], answers: list[str]) -> None:
+        self.file, self.folder, self.package = file, os.path.dirname(file) + os.sep, package
+        self.refuse = {(name, line): told for name, line, told in refuse}
+        self.answers = tuple(answers)
+        self.lines: set[int] = set()
+        self.parts: set[str] = set()
+        self.refused: str | None = None
+        self._others: dict[int, CodeType] = {}  # code of other libraries, by id: most calls of an interpreted kernel
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        code = frame.f_code
+        if id(code) in self._others:
+            return None
+        told = self.refuse.get((code.co_filename, code.co_firstlineno))
+        if told is None and code.co_filename.startswith(self.answers):
+            told = f"{code.co_name} in the chapter's own answers"
+        if told is not None:
+            self.refused = told
+            raise Forbidden(told)
+        if code.co_filename == self.file and code.co_name != "<module>":
+            return self._line
+        caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
+        ours = code.co_filename.startswith(self.package) and not code.co_name.startswith("<")
+        if ours and caller.startswith(self.folder):
+            self.parts.add(f"{frame.f_globals.get('__name__', '?')}.{code.co_name}")
+        if not ours and code.co_filename != self.file:
+            self._others[id(code)] = code
+        return None
+
+    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line":
+            self.lines.add(frame.f_lineno)
+        return self._line
+
+
+class Server:
+    """Answers the parent's requests, one after the other, until it closes the pipe."""
+
+    def __init__(self, requests: BinaryIO, replies: BinaryIO, device: str) -> None:
+        self.requests, self.replies, self.device = requests, replies, device
+        self.function: Any = None
+        self.kernel, self.traced, self.watched = False, True, True
+        self.folder, self.turn = "", ""
+        self.watch = Watch("", "", [], [])
+
+    def serve(self) -> None:
+        """Until the end of the requests."""
+        wire.send(self.replies, {"op": "ready"}, [])
+        while (frame := wire.receive(self.requests)) is not None:
+            self._answer(*frame)
+            flush()
+
+    def _answer(self, header: dict[str, Any], body: bytes) -> None:
+        """One request. Its turn comes back with the reply, so that none can be made before."""
+        self.turn = header.get("turn", "")
+        if header["op"] == "load":
+            self._reply(self._load(header))
+        else:
+            self._call(header, body)
+
+    def _chapter_file(self, path: str, name: str) -> ModuleType:
+        """A file of a chapter that stands between the checks and the learner's function."""
+        return run_file(Path(path), name)
+
+    def _reply(self, header: dict[str, Any], bodies: list[bytes] | None = None) -> None:
+        flush()  # what the code printed is with the parent before the reply is
+        wire.send(self.replies, header | {"turn": self.turn}, bodies or [])
+
+    def _load(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Run the learner's file from its source, never from a cached compilation; find the function in it."""
+        path, self.function = asked["path"], None
+        self.watch = Watch(path, asked["package"], asked["refuse"], asked["answers"])
+        linecache.checkcache(path)
+        folder = os.path.dirname(path)
+        for name in [name for name, module in sys.modules.items() if within(module, folder)]:
+            del sys.modules[name]
+        sys.path[:] = [entry for entry in sys.path if entry != self.folder] + [folder]  # last: it shadows nothing
+        self.folder = folder
+        try:
+            with open(path, "rb") as file:
+                code = compile(file.read(), path, "exec", dont_inherit=True)
+            module = ModuleType("mine")
+            module.__file__ = path
+            sys.modules["mine"] = module
+            exec(code, module.__dict__)
+        except BaseException as error:
+            return {"op": "raised", **described(error, path)}
+        found = getattr(module, asked["function"], None)
+        if not callable(found):
+            return {"op": "missing"}
+        self.function, self.kernel, self.traced = found, bool(asked["launcher"]), asked["traced"]
+        if asked["scene"]:
+            file, name = asked["scene"]
+            self.function = partial(getattr(self._chapter_file(file, "nanoinfer_scenes"), name), found)
+        if self.kernel:
+            launcher = self._chapter_file(asked["launcher"], "nanoinfer_launcher")
+            self.function = kernels.in_worker(found, launcher, asked["compiling"])
+            if self.device != "cpu":
+                self.watch.lines |= executable_lines(code)  # a compiled kernel runs as a whole, seen by nobody
+        files = sorted({m.__file__ for m in list(sys.modules.values()) if within(m, folder) and m.__file__})
+        return {"op": "loaded", "lines": sorted(executable_lines(code)), "files": files}
+
+    def _call(self, asked: dict[str, Any], body: bytes) -> None:
+        """Call the function; reply with what came.
+
+        A kernel must compile, and so can call nothing that it is refused. It is followed until its lines are known:
+        that makes Triton's interpreter three times as slow.
+        """
+        args = wire.Unpacker(body, self.device, self._stand_in).unpack(asked["args"])
+        unseen = not self.watched or (self.kernel and (self.watch.lines or not self.traced))
+        watch = None if unseen else self.watch
+        before, self.watch.refused = set(self.watch.lines if watch else ()), None
+        packer = wire.Packer()
+        reply: dict[str, Any]
+        try:
+            with torch.no_grad():
+                threading.settrace(watch)  # type: ignore[arg-type]
+                sys.settrace(watch)
+                try:
+                    value = self.function(*args)
+                finally:
+                    sys.settrace(None)
+                    threading.settrace(None)  # type: ignore[arg-type]
+            reply = {"op": "returned", "value": packer.pack(value)}
+        except BaseException as error:
+            packer.bodies.clear()
+            reply = {"op": "raised", **described(error, self.watch.file)}
+        if self.watch.refused is not None:
+            packer.bodies.clear()
+            reply = {"op": "refused", "name": self.watch.refused}
+        reply |= {"lines": sorted(self.watch.lines - before), "parts": sorted(self.watch.parts)}
+        try:
+            self._reply(reply, packer.bodies)
+        except wire.WireError as error:
+            note = {"op": "raised", "kind": "WireError", "message": str(error), "where": ""}
+            self._reply(note | {"lines": [], "parts": []})
+
+    def _stand_in(self, number: int) -> Any:
+        """A function that asks the parent."""
+
+        def ask(*args: Any) -> Any:
+            packer = wire.Packer()
+            wire.send(self.replies, {"op": "ask", "function": number, "args": packer.pack(list(args))}, packer.bodies)
+            frame = wire.receive(self.requests)
+            if frame is None:
+                raise SystemExit
+            header, body = frame
+            if header["op"] == "raised":
+                raise ValueError(header["message"])
+            return wire.Unpacker(body, self.device).unpack(header["value"])
+
+        return ask
+
+
+def within(module: Any, folder: str) -> bool:
+    """Whether a module is a file of this folder."""
+    return os.path.dirname(getattr(module, "__file__", None) or "") == folder
+
+
+def executable_lines(code: CodeType) -> set[int]:
+    """Lines of all functions within a compiled file that can run."""
+    lines: set[int] = set()
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            own = {line for _, _, line in inner.co_lines() if line} - {inner.co_firstlineno}
+            lines |= own | executable_lines(inner)
+    return lines
+
+
+def described(error: BaseException, path: str) -> dict[str, str]:
+    """Kind and message of an exception, and the line of the learner's file that it came from."""
+    line = 0
+    if type(error).__name__ == "InterpreterError" and error.__cause__ is not None:  # Triton's, around the real one
+        error = error.__cause__
+    if isinstance(error, SyntaxError) and error.filename == path:
+        line = error.lineno or 0
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    source = linecache.getline(path, line).strip() if line else ""
+    message = error.msg if isinstance(error, SyntaxError) and error.msg else _text(error)
+    return {"kind": type(error).__name__, "message": message[:600], "where": f"line {line}: {source}" if line else ""}
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "its message cannot be shown"
+
+
+def flush() -> None:
+    """What the learner's code printed goes out now."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()

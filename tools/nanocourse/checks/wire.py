@@ -1,0 +1,176 @@
+"""How parent and worker talk: frames of a bounded JSON header and raw bytes of tensors. Nothing is ever unpickled.
+
+A frame is b"NIC1", the header's length (4 bytes), the body's length (8 bytes, both little endian), header, body.
+Functions cross as numbers: whoever gets one can only ask the other side to call it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from nanocourse.exercises.outcomes import Foreign
+
+MAGIC, HEAD = b"NIC1", struct.Struct("<4sIQ")
+MAX_HEADER, MAX_BODY = 4 << 20, 64 << 20
+MAX_DEPTH, MAX_VALUES = 24, 1 << 20
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+class WireError(Exception):
+    """The other side sent something that is no frame, or too much of it; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The largest header and body that are read, in bytes."""
+
+    header: int = MAX_HEADER
+    body: int = MAX_BODY
+
+
+def send(stream: BinaryIO, header: dict[str, Any], bodies: list[bytes]) -> None:
+    """Write one frame. WireError where it is too large."""
+    text = json.dumps(header, allow_nan=False).encode()
+    size = sum(map(len, bodies))
+    if len(text) > MAX_HEADER or size > MAX_BODY:
+        raise WireError(f"a message of {len(text) + size} bytes is more than is allowed")
+    stream.write(b"".join([HEAD.pack(MAGIC, len(text), size), text, *bodies]))
+    stream.flush()
+
+
+def receive(stream: IO[bytes], bounds: Bounds | None = None) -> tuple[dict[str, Any], bytes] | None:
+    """Read one frame; None at the end of the stream. WireError for anything that is no frame, or beyond the bounds."""
+    bounds = bounds or Bounds()
+    head = stream.read(HEAD.size)
+    if not head:
+        return None
+    if len(head) < HEAD.size:
+        raise WireError("a message ended within its head")
+    magic, length, size = HEAD.unpack(head)
+    if magic != MAGIC or length > bounds.header or size > bounds.body:
+        raise WireError("a message is none of this protocol, or too large")
+    text, body = stream.read(length), stream.read(size)
+    if len(text) < length or len(body) < size:
+        raise WireError("a message ended before its end")
+    try:
+        header = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise WireError("a message's header is no JSON") from error
+    if not isinstance(header, dict):
+        raise WireError("a message's header is no JSON object")
+    return header, body
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+class Packer:
+    """Turns a value into JSON and bytes. Functions are kept, and known to the other side by their number."""
+
+    def __init__(self, functions: list[Callable[..., Any]] | None = None) -> None:
+        self.functions = [] if functions is None else functions
+        self.bodies: list[bytes] = []
+
+    def pack(self, value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  one for each kind of value
+        """The JSON of a value; what is none of the known types goes as the name of its type."""
+        if depth > 20:
+            return {"o": "a value of too many levels"}
+        if value is None or isinstance(value, bool | str):
+            return value
+        if isinstance(value, int):
+            return int(value)
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"f": repr(float(value))}
+        if isinstance(value, list):
+            return [self.pack(item, depth + 1) for item in value]
+        if isinstance(value, tuple):
+            return {"t": [self.pack(item, depth + 1) for item in value]}
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {"d": [[key, self.pack(item, depth + 1)] for key, item in value.items()]}
+        if isinstance(value, Tensor) and _dtype(value) in DTYPES and value.layout == torch.strided:
+            plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+            self.bodies.append(ctypes.string_at(plain.data_ptr(), plain.nbytes) if plain.nbytes else b"")
+            return {"T": [_dtype(plain), list(plain.shape), len(self.bodies[-1])]}
+        if callable(value) and not isinstance(value, type):
+            self.functions.append(value)
+            return {"c": len(self.functions) - 1}
+        return {"o": type(value).__name__[:80]}
+
+
+class Unpacker:
+    """Turns JSON and bytes back into a value. function: makes the stand-in of a function from its number.
+
+    most: numbers, texts, lists and so on that it may have in all.
+    """
+
+    def __init__(
+        self,
+        body: bytes,
+        device: str = "cpu",
+        function: Callable[[int], Any] | None = None,
+        most: int = MAX_VALUES,
+    ) -> None:
+        self.body, self.device, self.function, self.at = body, device, function, 0
+        self._values, self._most = 0, most
+
+    def unpack(self, value: Any) -> Any:
+        """The value. WireError for what `Packer` cannot have made: the other side may be anybody's code."""
+        try:
+            return self._value(value, 0)
+        except WireError:
+            raise
+        except (TypeError, ValueError, KeyError, RuntimeError, OverflowError, RecursionError, MemoryError) as error:
+            raise WireError("a value in a message is malformed") from error
+
+    def _value(self, value: Any, depth: int) -> Any:  # noqa: PLR0911
+        self._values += 1
+        if depth > MAX_DEPTH or self._values > self._most:
+            raise WireError("a value in a message has too many levels or parts")
+        if isinstance(value, list):
+            return [self._value(item, depth + 1) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if len(value) != 1:
+            raise WireError("a value in a message is malformed")
+        ((kind, inside),) = value.items()
+        if kind == "f":
+            return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[inside]
+        if kind == "t":
+            return tuple(self._value(item, depth + 1) for item in inside)
+        if kind == "d":
+            return {self._key(key): self._value(item, depth + 1) for key, item in inside}
+        if kind == "T":
+            return self._tensor(*inside)
+        if kind == "c" and self.function is not None and type(inside) is int:
+            return self.function(inside)
+        if kind not in ("o", "c"):
+            raise WireError("a value in a message is of no known kind")
+        return Foreign(str(inside)[:80] if kind == "o" else "function")
+
+    def _key(self, key: Any) -> str:
+        if not isinstance(key, str):
+            raise WireError("a key in a message is no text")
+        return key
+
+    def _tensor(self, dtype: str, shape: list[int], size: int) -> Tensor:
+        kind = getattr(torch, dtype) if dtype in DTYPES else None
+        ints = all(type(n) is int and n >= 0 for n in [*shape, size])
+        if kind is None or not ints or math.prod(shape) * kind.itemsize != size or self.at + size > len(self.body):
+            raise WireError("a tensor in a message does not have the size that its shape says")
+        data, self.at = bytearray(self.body[self.at : self.at + size]), self.at + size
+        flat = torch.frombuffer(data, dtype=kind) if size else torch.empty(0, dtype=kind)
+        return flat.view(shape).to(self.device)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

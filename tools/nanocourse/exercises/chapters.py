@@ -1,0 +1,138 @@
+"""Finding the chapters, and loading their exercises: from a clone's folder `chapters`, or from the wheel's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from nanocourse.exercises.exercise import Exercise, Function, Spec
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter's folder. engine: in which its exercises run."""
+
+    number: int
+    folder: Path
+    title: str
+    engine: str
+
+    @property
+    def exercises(self) -> Path:
+        return self.folder / "exercises"
+
+    @property
+    def text(self) -> str:
+        """The chapter's text, as a path from the root of the repository."""
+        return f"chapters/{self.folder.name}/README.md"
+
+
+def root() -> Path:
+    """The book's folder, which its paths start from: of a clone, or of the wheel. FileNotFoundError without one."""
+    package = Path(__file__).parents[1]
+    for folder in (package / "book", package.parents[1]):
+        if any(folder.glob("chapters/??-*/exercises/chapter.json")):
+            return folder
+    raise FileNotFoundError("this installation has no book: install nanoinfer again")
+
+
+def chapters(folder: Path | None = None) -> list[Chapter]:
+    """All chapters that have exercises, in order."""
+    found = []
+    for path in sorted((folder or root() / "chapters").glob("??-*/exercises/chapter.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        number = int(path.parts[-3][:2])
+        found.append(Chapter(number, path.parents[1], str(data["title"]), str(data["engine"])))
+    return found
+
+
+def chapter(number: int) -> Chapter:
+    """One chapter. ValueError where it has no exercises."""
+    known = chapters()
+    for one in known:
+        if one.number == number:
+            return one
+    raise ValueError(f"chapter must be one of {', '.join(str(one.number) for one in known)}, not {number}")
+
+
+def exercises(of: Chapter) -> list[Exercise]:
+    """The exercises of a chapter, in order."""
+    return [load(path, of.number) for path in exercise_files(of)]
+
+
+def first(of: Chapter, among: list[Exercise]) -> Exercise:
+    """The exercise to begin with: the one whose section stands first in the chapter's text, as the text is read."""
+    text = (of.folder / "README.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## \d+\. (.+)$", text, re.M)
+    return min(among, key=lambda one: headings.index(one.spec.section))
+
+
+def exercise_files(of: Chapter) -> list[Path]:
+    """The exercises' own files, in order, without their banks."""
+    named = {path: re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name) for path in of.exercises.glob("ex*.py")}
+    own = [(int(match[1]), path) for path, match in named.items() if match and not match[2].endswith("_bank")]
+    return [path for _, path in sorted(own)]
+
+
+def exercise(id: str) -> Exercise:
+    """One exercise by its id, "1.4". ValueError where there is none of that id."""
+    match = re.fullmatch(r"(\d+)\.(\d+)", id)
+    if not match:
+        raise ValueError(f"exercise must be a chapter and a number, as 1.4, not {id!r}")
+    of = chapter(int(match[1]))
+    for path in exercise_files(of):
+        if path.name.startswith(f"ex{match[2]}_"):
+            return load(path, of.number)
+    raise ValueError(f"chapter {of.number} has {len(exercise_files(of))} exercises, and none is {id}")
+
+
+def load(path: Path, chapter: int) -> Exercise:
+    """An exercise from its file and its bank. ValueError where they do not declare what they must."""
+    match = re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name)
+    if not match:
+        raise ValueError(f"{path.name} is no exercise's file")
+    own = run_file(path, f"nanoinfer_ch{chapter:02d}_{path.stem}")
+    bank_path = path.with_name(f"{path.stem}_bank.py")
+    bank = run_file(bank_path, f"nanoinfer_ch{chapter:02d}_{path.stem}_bank") if bank_path.is_file() else None
+    spec: Spec = _declared(own, "EXERCISE")
+    return Exercise(
+        id=f"{chapter}.{match[1]}", slug=match[2].replace("_", "-"), path=path, spec=spec,
+        function=resolve(spec.reference), checks=_declared(own, "CHECKS"), wrong=getattr(bank, "WRONG", ()),
+        right=getattr(bank, "RIGHT", ()), equivalent=getattr(bank, "EQUIVALENT", {}),
+        editions=getattr(bank, "EDITIONS", ()),
+    )  # fmt: skip
+
+
+def resolve(reference: Function | str) -> Function:
+    """A function, or the one that "module:name" or "module:class.name" means."""
+    if not isinstance(reference, str):
+        return reference
+    module, _, name = reference.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    function: Function = found
+    return function
+
+
+def run_file(path: Path, name: str) -> ModuleType:
+    """A chapter's file as a module. It is known by its name while it runs, as dataclasses and `inspect` need."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _declared(module: ModuleType, name: str) -> Any:
+    if not hasattr(module, name):
+        raise ValueError(f"{Path(module.__file__ or '').name} declares no {name}")
+    return getattr(module, name)

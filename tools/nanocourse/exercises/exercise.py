@@ -1,0 +1,273 @@
+"""What an exercise is made of, as its files declare it and as the machinery uses it.
+
+`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS; `exN_name_bank.py` declares WRONG, RIGHT, EQUIVALENT and
+EDITIONS. `chapters.load` puts them together as one `Exercise`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nanocourse.exercises.cases import Call, Case
+from nanocourse.exercises.outcomes import Axes, Difference, Outcome, Returned, difference, local
+
+Function = Callable[..., Any]
+IMPORTS = ("import torch", "import torch.nn.functional as F", "from torch import Tensor")
+COMPILES = "it compiles"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What an exercise has besides where its answer is a Triton kernel: see `kernels`.
+
+    oracle: what a launch must give, in PyTorch; its signature is that of a call. launcher: the file that launches it.
+    The reference is the kernel without its decorator, so that no Triton is needed to show it.
+    """
+
+    oracle: Function
+    launcher: Path
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an exercise's own file says of it.
+
+    reference: the right answer; a function of the exercise's file, or of the engine as "module:name".
+    task: what is to be done, for the stub. invariants: what always holds. lines: how many an answer takes, about.
+    example: a call with small numbers, shown with its result in the stub.
+    axes: names of the result's dimensions, for "the first place that differs"; where it is a tuple, a tuple for each
+    item: its name, and those of its dimensions. typed: a result of another type than the reference's is wrong.
+    section: the heading of the chapter's text to read. hints: invariant, place, pseudocode.
+    tolerance: allowed |difference| / max(1, |expected|). refuse: more functions that must not be called.
+    swap: puts a solution into the engine; None takes the reference's place in its module, if that is the engine's.
+    verdicts: results are yes or no, so that a mistake is known by its verdicts in all checks together.
+    displaced: by the id of an exercise why this one is not called where that one's answer runs in the engine.
+    scene: a function of a file beside the text, which calls the answer: scene(answer, *arguments of a check) -> what is
+    compared. For answers that write into tensors or keep their addresses, which no other process could see.
+    """
+
+    title: str
+    reference: Function | str
+    task: str
+    invariants: tuple[str, ...]
+    lines: int
+    example: Callable[[], Call]
+    section: str
+    hints: tuple[str, str, str]
+    axes: Axes = ()
+    typed: bool = False
+    tolerance: float = 1e-4
+    imports: tuple[str, ...] = IMPORTS
+    refuse: tuple[str, ...] = ()
+    swap: Callable[[Function], AbstractContextManager[None]] | None = None
+    limit_s: float = 10.0
+    verdicts: bool = False
+    kernel: Kernel | None = None
+    scene: Function | None = None
+    displaced: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: `make` turns a case into a call, on which solution and reference must agree.
+
+    The function's docstring is what the check holds, in one sentence; its name is the check's. cases: seeds tried.
+    part: of a result that is a dict, the one entry that is compared.
+    """
+
+    make: Callable[[Case], Call]
+    cases: int = 2
+    part: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.make.__name__.replace("_", "-")
+
+    @property
+    def says(self) -> str:
+        return _sentence(self.make)
+
+    def looked_at(self, outcome: Outcome) -> Outcome:
+        """The part of an outcome that is compared."""
+        if self.part and isinstance(outcome, Returned) and isinstance(outcome.value, dict):
+            return Returned({self.part: outcome.value.get(self.part)}, outcome.observed)
+        return outcome
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A plausible wrong answer. Its docstring is the misconception, in one sentence; origin: who made it, where.
+
+    Given by a function, or by `Wrong.patch`. lesson: why it is in truth equivalent, where it is.
+    """
+
+    answer: Function | tuple[str, str]
+    origin: str
+    name: str = ""
+    says: str = ""
+    lesson: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.answer, tuple):
+            object.__setattr__(self, "name", self.answer.__name__.replace("_", "-"))
+            object.__setattr__(self, "says", _sentence(self.answer))
+
+    @classmethod
+    def patch(cls, name: str, says: str, old: str, new: str, origin: str, lesson: str = "") -> Wrong:
+        """The reference with the one occurrence of `old` replaced by `new`."""
+        return cls((old, new), origin, name, says, lesson)
+
+
+@dataclass(frozen=True)
+class Right:
+    """A correct variant that must pass; its docstring says what is different about it."""
+
+    answer: Function | tuple[str, str]
+    name: str = ""
+    says: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.answer, tuple):
+            object.__setattr__(self, "name", self.answer.__name__.replace("_", "-"))
+            object.__setattr__(self, "says", _sentence(self.answer))
+
+    @classmethod
+    def patch(cls, name: str, says: str, old: str, new: str) -> Right:
+        """The reference with the one occurrence of `old` replaced by `new`."""
+        return cls((old, new), name, says)
+
+
+@dataclass(frozen=True)
+class Edition:
+    """The same idea in another form, chosen when a course is released and printed in no chapter.
+
+    reference: the right answer in this form, with its own signature and docstring. args: the plain form's arguments
+    into this form's; back: the other way; result: the plain form's result and arguments into this form's result.
+    """
+
+    name: str
+    says: str
+    reference: Function
+    args: Callable[..., tuple[Any, ...]]
+    back: Callable[..., tuple[Any, ...]]
+    result: Callable[..., Any]
+    axes: tuple[str, ...] = ()
+
+    def of(self, answer: Function) -> Function:
+        """An answer of the plain form, right or wrong, in this form."""
+
+        def adapted(*args: Any) -> Any:
+            plain = self.back(*args)
+            return self.result(answer(*plain), *plain)
+
+        adapted.__name__ = answer.__name__
+        return adapted
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise with all that belongs to it."""
+
+    id: str  # "1.4"
+    slug: str  # "filters"
+    path: Path  # of exN_name.py
+    spec: Spec
+    function: Function  # the right answer
+    checks: tuple[Check, ...]
+    wrong: tuple[Wrong, ...] = ()
+    right: tuple[Right, ...] = ()
+    equivalent: Mapping[str, str] = field(default_factory=dict)  # mutant -> why it is no mistake
+    editions: tuple[Edition, ...] = ()
+    edition: Edition | None = None
+    original: Function | None = None  # of an edition, the plain form's right answer
+
+    @property
+    def chapter(self) -> int:
+        return int(self.id.split(".")[0])
+
+    @property
+    def number(self) -> int:
+        return int(self.id.split(".")[1])
+
+    @property
+    def plain(self) -> Function:
+        """The right answer in the plain form, which patches are made for."""
+        return self.original or self.function
+
+    @property
+    def name(self) -> str:
+        """The name of the function that a learner writes."""
+        return self.function.__name__
+
+    @property
+    def oracle(self) -> Function:
+        """What says what is right: the reference, or for a kernel its twin in PyTorch."""
+        return self.spec.kernel.oracle if self.spec.kernel else self.staged(self.function)
+
+    def staged(self, answer: Function) -> Function:
+        """An answer as checks call it: by itself, or in the exercise's scene."""
+        return partial(self.spec.scene, answer) if self.spec.scene else answer
+
+    @property
+    def file(self) -> str:
+        """The name of the learner's file."""
+        return self.path.name
+
+    @property
+    def mark(self) -> str:
+        """Chapter and number as messages have them: ch01.ex4."""
+        return f"ch{self.chapter:02d}.ex{self.number}"
+
+    @property
+    def undone(self) -> str:
+        """What the untouched stub raises."""
+        return f"{self.mark} {self.name}: {self.spec.title[:1].lower()}{self.spec.title[1:]}"
+
+    @property
+    def real_wrong(self) -> tuple[Wrong, ...]:
+        """The wrong answers that are not in truth equivalent."""
+        return tuple(wrong for wrong in self.wrong if not wrong.lesson)
+
+    def named(self, asked: Call) -> dict[str, Any]:
+        """The arguments of a call by the names of the signature."""
+        if asked.compiles:
+            return dict(asked.args[0])
+        return dict(inspect.signature(self.oracle).bind(*asked.args).arguments)
+
+    def example(self) -> Call:
+        """The worked example, in the form of this edition."""
+        return self._formed(self.spec.example())
+
+    def as_edition(self, name: str) -> Exercise:
+        """The same exercise in another edition. ValueError where there is none of that name."""
+        found = next((edition for edition in self.editions if edition.name == name), None)
+        if found is None:
+            raise ValueError(f"exercise {self.id} has no edition {name!r}")
+        spec = replace(self.spec, axes=found.axes or self.spec.axes)
+        return replace(self, function=found.reference, edition=found, spec=spec, original=self.function)
+
+    def call(self, check: Check, case: Case) -> Call:
+        """A check's call, in the form of this edition."""
+        return self._formed(check.make(case))
+
+    def expected(self, asked: Call) -> Outcome:
+        """What must come of a call. Functions that it lends are called for it."""
+        return Returned(COMPILES) if asked.compiles else local(self.oracle, asked)
+
+    def compare(self, check: Check, expected: Outcome, got: Outcome) -> Difference | None:
+        """Where an outcome differs from what was expected, as far as the check looks."""
+        pair = check.looked_at(expected), check.looked_at(got)
+        return difference(*pair, self.spec.tolerance, self.spec.axes, self.spec.typed)
+
+    def _formed(self, asked: Call) -> Call:
+        return replace(asked, args=self.edition.args(*asked.args)) if self.edition else asked
+
+
+def _sentence(function: Function) -> str:
+    return " ".join((inspect.getdoc(function) or "").split())

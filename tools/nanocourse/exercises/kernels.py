@@ -1,0 +1,119 @@
+"""Exercises whose answer is a Triton kernel: run in Triton's interpreter, and compiled for GPUs that are not there.
+
+The kernel is the learner's; how it is launched is told by a file of the chapter, its *launcher*: `attend` as the engine
+launches it, `launch` between guard zones for the checks, `TYPES` of its parameters for the compiler, `fault` for what
+no run would show. Triton decides when it is imported whether it interprets, so a worker does one or the other for as
+long as it lives.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.exercise import COMPILES, Exercise, Function
+from nanoinfer.devices import has_triton
+
+CAPABILITIES = (75, 80, 90)
+INTERPRET = "TRITON_INTERPRET"
+
+
+def why_not(exercise: Exercise) -> str:
+    """Why the exercise cannot be checked on this machine; empty where it can."""
+    if exercise.spec.kernel is None or has_triton():
+        return ""
+    return f"it needs Triton, which has no wheel for {platform.system()}: check it on Linux, in WSL2 or on Colab"
+
+
+def in_worker(kernel: Any, launcher: ModuleType, compiling: bool) -> Function:
+    """What a worker calls: the kernel launched between guard zones, or compiled for constants."""
+    if compiling:
+        return partial(compiled, kernel, launcher.TYPES, fault=launcher.fault)
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # the interpreter's, where NaN turns up in its arrays
+    return partial(launcher.launch, kernel)
+
+
+def in_engine(exercise: Exercise, load: Callable[[], Any]) -> Function:
+    """A kernel as the engine may call it, a function of the oracle's signature. load: runs its file, and gives it."""
+    assert exercise.spec.kernel is not None
+    interpret()
+    return partial(run_file(exercise.spec.kernel.launcher, "nanoinfer_launcher").attend, load())
+
+
+def interpret() -> bool:
+    """Without a GPU, let this process interpret every kernel from now on. Whether that is new.
+
+    ValueError where Triton has been imported already without it.
+    """
+    import torch
+
+    if torch.cuda.is_available() or os.environ.get(INTERPRET) == "1":
+        return False
+    if "triton" in sys.modules:
+        raise ValueError(f"without a GPU a kernel runs where {INTERPRET}=1 stands before Triton is imported")
+    os.environ[INTERPRET] = "1"
+    return True
+
+
+def from_source(source: str, name: str, title: str) -> Any:
+    """A kernel out of a source that no file holds. Triton reads sources by line, so they are kept where it looks."""
+    file = f"<{title}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    space: dict[str, Any] = {"__name__": "answer"}
+    exec(compile(source, file, "exec", dont_inherit=True), space)
+    return space[name]
+
+
+def compiled(
+    kernel: Any, types: dict[str, str], constants: dict[str, int], fault: Callable[..., str] = lambda *args: ""
+) -> str:
+    """COMPILES where the kernel compiles for all CAPABILITIES; else where it does not, and what the compiler says.
+
+    fault: what it finds wrong with Triton's own form of the kernel, given the constants.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    not_begun(kernel.fn)
+    signature = types | dict.fromkeys(constants, "constexpr")
+    for capability in CAPABILITIES:
+        try:
+            source = ASTSource(kernel, signature=signature, constexprs=constants)
+            form = triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["ttir"]
+        except Exception as error:
+            return f"compute capability {capability / 10}: {said(error)}"
+        if told := fault(form, constants):
+            return told
+    return COMPILES
+
+
+def not_begun(function: Any) -> None:
+    """Raise what an untouched stub would raise if it were run."""
+    for node in ast.walk(ast.parse("".join(linecache.getlines(function.__code__.co_filename)))):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and len(node.exc.args) == 1:
+            told = node.exc.args[0]
+            if isinstance(node.exc.func, ast.Name) and isinstance(told, ast.Constant):
+                raise NotImplementedError(told.value)
+
+
+def said(error: BaseException) -> str:
+    """A compiler's error in one line: the construct, and the reason at the root of it."""
+    node, lines = getattr(error, "node", None), []
+    root: BaseException = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+        node = getattr(root, "node", None) or node
+    reason = getattr(root, "error_message", None) or str(root) or type(root).__name__
+    if node is not None:
+        lines.append(f"`{ast.unparse(node).splitlines()[0]}`")
+    return ": ".join([*lines, " ".join(str(reason).split())])

@@ -1,0 +1,228 @@
+"""What came of a call, and where it differs from what was expected.
+
+Values are plain ones and tensors. Tensors are compared in float64, so that the layout and the width of a type do not
+matter; whole numbers must stay whole ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanocourse.exercises.cases import Call
+
+SHOWN = 24  # numbers of a tensor that are printed; a larger one is told by its shape
+WHOLE = 2**53  # up to here a float tells every whole number from the next
+
+Axes = Sequence[str | tuple[str, ...]]  # see `Spec.axes`
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The call came back. observed: what the call's own `observe` saw."""
+
+    value: Any
+    observed: Any = None
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The call raised an exception. where: the line of the learner's file, with its number."""
+
+    kind: str
+    message: str
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Hung:
+    """The call took longer than its limit."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """The process ended."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The call reached the very function that the exercise asks for."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A value of a type that no exercise asks for."""
+
+    type_name: str
+
+
+Outcome = Returned | Raised | Hung | Crashed | Refused
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place that differs. where: in words, empty where the whole differs."""
+
+    where: str
+    expected: str
+    got: str
+    size: float  # |got - expected| / max(1, |expected|); infinite where it is no matter of numbers
+
+
+def local(function: Callable[..., Any], asked: Call) -> Outcome:
+    """The outcome of a call in this process: for functions of the chapter itself, never for a learner's."""
+    try:
+        with torch.no_grad():
+            value = function(*asked.args)
+    except Exception as error:
+        return Raised(type(error).__name__, str(error))
+    return Returned(value, asked.observe() if asked.observe else None)
+
+
+def difference(
+    expected: Outcome, got: Outcome, tolerance: float, axes: Axes = (), typed: bool = False
+) -> Difference | None:
+    """The first place where `got` differs by more than `tolerance`, relative above 1; None where it does not."""
+    return next(differences(expected, got, tolerance, axes, typed), None)
+
+
+def deviation(expected: Outcome, got: Outcome, typed: bool = False) -> float:
+    """The largest difference of numbers; infinite where the outcomes differ in kind, type or shape."""
+    return max((found.size for found in differences(expected, got, -1.0, (), typed)), default=0.0)
+
+
+def differences(
+    expected: Outcome, got: Outcome, tolerance: float, axes: Axes, typed: bool = False
+) -> Iterator[Difference]:
+    """Every leaf that differs by more than `tolerance`, each at its first place (for -1: at its worst).
+
+    typed: a tensor that comes back must have the very type that is expected.
+    """
+    if isinstance(expected, Returned) and isinstance(got, Returned):
+        one, other = expected.value, got.value
+        if typed and isinstance(one, Tensor) and isinstance(other, Tensor) and one.dtype != other.dtype:
+            yield Difference("", f"the type {_dtype(one)}", _dtype(other), math.inf)
+        yield from _values(expected.value, got.value, tolerance, axes, "")
+        yield from _values(expected.observed, got.observed, tolerance, (), "what the checks counted")
+    elif not (isinstance(expected, Raised) and isinstance(got, Raised) and expected.kind == got.kind):
+        whole = isinstance(expected, Returned) and expected.value is not None  # it may be the answer itself: not shown
+        yield Difference("", "a result" if whole else told(expected), told(got), math.inf)
+
+
+def _values(expected: Any, got: Any, tolerance: float, axes: Axes, path: str) -> Iterator[Difference]:
+    if isinstance(expected, list | tuple) and isinstance(got, list | tuple):
+        if len(expected) != len(got):
+            yield Difference(path, f"{len(expected)} items: {show(expected)}", f"{len(got)}: {show(got)}", math.inf)
+            return
+        for at, (one, other) in enumerate(zip(expected, got, strict=True)):
+            name, rest = _item(axes, at)
+            yield from _values(one, other, tolerance, rest, _join(path, name))
+    elif isinstance(expected, dict) and isinstance(got, dict):
+        if expected.keys() != got.keys():
+            wanted, found = (f"entries {', '.join(map(str, one))}" for one in (expected, got))
+            yield Difference(path, wanted, found, math.inf)
+            return
+        for key in expected:
+            yield from _values(expected[key], got[key], tolerance, axes, _join(path, str(key)))
+    elif _number(expected) and _number(got):
+        yield from _tensors(_tensor(expected), _tensor(got), tolerance, axes, path)
+    elif type(expected) is not type(got) or expected != got:
+        yield Difference(path, show(expected), show(got), math.inf)
+
+
+def _tensors(expected: Tensor, got: Tensor, tolerance: float, axes: Axes, path: str) -> Iterator[Difference]:
+    if expected.shape != got.shape:
+        yield Difference(path, f"the shape {tuple(expected.shape)}", f"{tuple(got.shape)}", math.inf)
+    elif got.is_floating_point() and not expected.is_floating_point() and expected.dim():
+        yield Difference(path, f"whole numbers ({_dtype(expected)})", _dtype(got), math.inf)
+    elif got.dtype != expected.dtype and torch.bool in (got.dtype, expected.dtype):
+        yield Difference(path, f"{_dtype(expected)}", _dtype(got), math.inf)
+    elif expected.numel():
+        one, other = expected.double(), got.double()
+        size = (one - other).abs() / one.abs().clamp(min=1)
+        size = torch.where((one == other) | (one.isnan() & other.isnan()), 0.0, size)  # inf - inf is NaN
+        size = size.nan_to_num(math.inf, math.inf)
+        flat = int(size.argmax()) if tolerance < 0 else int((size > tolerance).flatten().int().argmax())
+        if float(size.flatten()[flat]) > tolerance:
+            index = [int(i) for i in torch.unravel_index(torch.tensor(flat), size.shape)]
+            place = ", ".join(f"{name} {i}" for name, i in zip([*axes, *["index"] * len(index)], index, strict=False))
+            values = [_shown(tensor.flatten()[flat]) for tensor in (expected, got)]
+            yield Difference(_join(path, place), values[0], values[1], float(size.flatten()[flat]))
+
+
+def _item(axes: Axes, at: int) -> tuple[str, Axes]:
+    """The name of an item of a list or tuple, and the names of its own dimensions."""
+    own = axes[at] if at < len(axes) else ""
+    if isinstance(own, tuple):
+        return own[0], own[1:]
+    return f"{axes[0] if axes else 'item'} {at}", axes[1:]
+
+
+def _shown(number: Tensor) -> str:
+    """One number of a tensor: a whole one in all its digits."""
+    return show(int(number) if not number.is_floating_point() else number.item())
+
+
+def told(outcome: Outcome) -> str:
+    """An outcome in a few words."""
+    if isinstance(outcome, Returned):
+        return show(outcome.value) if outcome.value is not None else "no error"
+    if isinstance(outcome, Raised):
+        message = f": {outcome.message}" if outcome.message else ""
+        return f"{outcome.kind}{message}" + (f" ({outcome.where})" if outcome.where else "")
+    if isinstance(outcome, Hung):
+        return f"no answer within {outcome.seconds:g} s"
+    return outcome.reason if isinstance(outcome, Crashed) else f"a call of {outcome.name}"
+
+
+def show(value: Any) -> str:  # noqa: PLR0911  one for each kind of value
+    """A value as a message prints it: whole numbers in full, others with six digits, large tensors by their shape."""
+    if isinstance(value, Tensor):
+        if value.numel() > 1 and not bool(value.any()):
+            return f"zeros of shape {tuple(value.shape)}"
+        if value.numel() > SHOWN:
+            return f"{_dtype(value)} of shape {tuple(value.shape)}"
+        return show(value.tolist())
+    if isinstance(value, Foreign):
+        return f"a value of type {value.type_name}"
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < WHOLE else f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        more = ", ..." if len(value) > SHOWN else ""
+        inside = ", ".join(show(item) for item in value[:SHOWN]) + more
+        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {show(item)}" for key, item in value.items()) + "}"
+    if callable(value):
+        return "a function"
+    return repr(value)
+
+
+def _tensor(value: Any) -> Tensor:
+    """A number as a tensor that holds it exactly."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.tensor(float(value), dtype=torch.float64) if isinstance(value, float) else torch.tensor(value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, Tensor | int | float)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _join(path: str, more: str) -> str:
+    return ", ".join(filter(None, (path, more)))

@@ -1,0 +1,129 @@
+"""The source of an answer as a learner would have written it: one file that stands alone, with its imports."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import sys
+import textwrap
+from types import ModuleType
+from typing import Any
+
+from nanocourse.exercises import kernels
+from nanocourse.exercises.exercise import Exercise, Function, Right, Wrong
+
+
+def answer_source(exercise: Exercise, answer: Wrong | Right) -> str:
+    """The whole file of a wrong answer or a correct variant. ValueError where a patch does not fit."""
+    if not isinstance(answer.answer, tuple):
+        return whole_file(exercise, answer.answer, function_source(answer.answer))
+    old, new = answer.answer
+    source = function_source(exercise.plain)
+    if source.count(old) != 1:
+        raise ValueError(f"{exercise.id}, {answer.name}: {old!r} stands {source.count(old)} times in the reference")
+    return whole_file(exercise, exercise.plain, source.replace(old, new))
+
+
+def whole_file(exercise: Exercise, function: Function, source: str) -> str:
+    """A learner's file with this source, which is that of `function` or was made from it."""
+    if exercise.spec.kernel is None:
+        return submission(function, source, exercise.name)
+    _, _, body = submission(function, source, exercise.name).partition("\n")
+    return "\n".join(["from __future__ import annotations", "", *exercise.spec.imports, body]).replace(
+        f"\ndef {exercise.name}(", f"\n@triton.jit\ndef {exercise.name}("
+    )
+
+
+def answer_function(exercise: Exercise, answer: Wrong | Right) -> Function:
+    """A wrong answer or a correct variant as a function of this process; a kernel as the engine launches it."""
+    if exercise.spec.kernel is not None:
+        return _kernel(exercise, answer_source(exercise, answer), answer.name)
+    if not isinstance(answer.answer, tuple):
+        return answer.answer
+    space: dict[str, Any] = {"__name__": "answer"}
+    exec(compile(answer_source(exercise, answer), f"<{exercise.id} {answer.name}>", "exec"), space)
+    function: Function = space[exercise.name]
+    return function
+
+
+def reference_function(exercise: Exercise) -> Function:
+    """The right answer as a function of this process; a kernel as the engine launches it."""
+    if exercise.spec.kernel is None:
+        return exercise.function
+    return _kernel(exercise, whole_file(exercise, exercise.function, function_source(exercise.function)), "reference")
+
+
+def _kernel(exercise: Exercise, source: str, name: str) -> Function:
+    return kernels.in_engine(exercise, lambda: kernels.from_source(source, exercise.name, f"{exercise.id} {name}"))
+
+
+def function_source(function: Function) -> str:
+    """A function's source, dedented, without decorators."""
+    source = textwrap.dedent(inspect.getsource(function))
+    (node,) = ast.parse(source).body
+    return "\n".join(source.splitlines()[node.lineno - 1 :]) + "\n"
+
+
+def submission(function: Function, source: str, name: str) -> str:
+    """A file with `source` under `name`, and before it all that it needs of the function's own module."""
+    tree = ast.parse(source)
+    (node,) = tree.body
+    assert isinstance(node, ast.FunctionDef)
+    if node.name != name:
+        source = source.replace(f"def {node.name}(", f"def {name}(", 1)
+    needs: list[str] = []
+    _collect(function, node, needs, set())
+    return "\n".join(["from __future__ import annotations", "", *needs, "", "", source])
+
+
+def _collect(function: Function, node: ast.FunctionDef, needs: list[str], done: set[str]) -> None:
+    """Lines that define the global names that a function uses, helpers of its module included."""
+    space = function.__globals__  # type: ignore[attr-defined]
+    home = space["__name__"]
+    for name in sorted(_used(node) - done):
+        if name not in space or hasattr(builtins, name):
+            continue
+        done.add(name)
+        value = space[name]
+        if isinstance(value, ModuleType):
+            needs.append(f"import {value.__name__} as {name}")
+        elif home.startswith("nanoinfer."):
+            needs.append(f"from {home} import {name}")
+        elif inspect.isfunction(value) and value.__module__ == home:
+            source = function_source(value)
+            (inner,) = ast.parse(source).body
+            assert isinstance(inner, ast.FunctionDef)
+            _collect(value, inner, needs, done)
+            needs.append(f"\n\n{source}")
+        elif isinstance(value, int | float | str | tuple):
+            needs.append(f"{name} = {value!r}")
+        elif hasattr(sys.modules.get(value.__module__), value.__name__):
+            needs.append(f"from {value.__module__} import {value.__name__} as {name}")
+        else:
+            raise ValueError(f"{function.__name__} uses {name}, which cannot be put into a file of its own")
+
+
+def _used(node: ast.FunctionDef) -> set[str]:
+    """Names that the body uses and does not bind itself; annotations are not evaluated and do not count."""
+    found: set[str] = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.FunctionDef):
+            for default in (*inner.args.defaults, *filter(None, inner.args.kw_defaults)):
+                found |= {n.id for n in ast.walk(default) if isinstance(n, ast.Name)}
+    bodies = [ast.walk(statement) for statement in node.body]
+    skip = {id(n) for body in node.body for a in _annotations(body) for n in ast.walk(a)}
+    names = [n for body in bodies for n in body if isinstance(n, ast.Name) and id(n) not in skip]
+    own = {n.id for n in names if isinstance(n.ctx, ast.Store)} | {
+        a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)
+    }
+    return found | {n.id for n in names} - own
+
+
+def _annotations(node: ast.AST) -> list[ast.AST]:
+    found: list[ast.AST] = []
+    for inner in ast.walk(node):
+        for attribute in ("annotation", "returns"):
+            if (value := getattr(inner, attribute, None)) is not None:
+                found.append(value)
+    return found

@@ -1,0 +1,232 @@
+"""A class on one machine: a grader process for each submission, records that outlive an interruption, several at once.
+
+Nothing here loads torch. A record that is complete, and of the same files, assignment and secret, is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+import nanoinfer
+from nanocourse.grade.assignment import Assignment, secret_mark
+from nanocourse.grade.collect import SKIPPED, collect, printable
+from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord, Isolation
+from nanoinfer import __version__
+
+GRACE_S = 90.0  # beyond a submission's own limit, until its grader is ended: starting, looking up a mistake
+POLL_S = 0.2
+ALL = "all"
+
+
+class GraderRefused(Exception):
+    """A grader would not grade at all; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One submission. id: what its hidden inputs are made from, and its name in every table."""
+
+    id: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Task:
+    """What submissions of a class have in common. assignment, secret: files. hidden: more that no worker may read."""
+
+    assignment: Path
+    secret: Path
+    results: Path
+    require_isolation: bool = False
+    hidden: tuple[Path, ...] = ()
+
+    def record(self, entry: Entry) -> Path:
+        """Where a submission's record lies: a readable name, made unique by the id's hash."""
+        name = re.sub(r"[^\w.-]+", "-", unicodedata.normalize("NFKD", entry.id)).strip(".-")[:60] or "submission"
+        return self.results / f"{name}-{hashlib.sha256(entry.id.encode('utf-8', 'replace')).hexdigest()[:8]}.json"
+
+
+@dataclass
+class Seen:
+    """How far a class is. fractions: of submissions that are being graded, by id."""
+
+    total: int
+    done: int = 0
+    kept: int = 0
+    fractions: dict[str, float] = field(default_factory=dict)
+
+
+def entries(folder: Path) -> tuple[list[Entry], list[str]]:
+    """The submissions in a folder, a folder or zip each; names of what else is there. ValueError where none is."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder of submissions")
+    found: list[Entry] = []
+    others: list[str] = []
+    for path in sorted(folder.iterdir()):
+        name = unicodedata.normalize("NFC", path.name)
+        if name.startswith(".") or name.casefold() in SKIPPED:
+            continue
+        if path.is_symlink() or not (path.is_dir() or path.suffix.casefold() == ".zip"):
+            others.append(printable(name))
+        else:
+            found.append(Entry(name if path.is_dir() else name[: -len(path.suffix)], path))
+    ids = [entry.id for entry in found]
+    found = [
+        replace(one, id=f"{one.id}.zip") if ids.count(one.id) > 1 and not one.path.is_dir() else one for one in found
+    ]
+    if not found:
+        raise ValueError(f"{folder} holds no submission: each is a folder or a zip")
+    return found, others
+
+
+def grade_class(
+    chosen: Sequence[Entry],
+    task: Task,
+    assignment: Assignment,
+    secret: str,
+    jobs: int = 1,
+    regrade: Iterable[str] = (),
+    look: Callable[[Seen], None] = lambda seen: None,
+) -> list[GradeRecord]:
+    """Records of all submissions, in their order. What is done is on disk at any time; Ctrl-C ends the graders.
+
+    GraderRefused where one will not grade at all, for a missing layer of isolation.
+    """
+    task.results.mkdir(parents=True, exist_ok=True, mode=0o700)
+    again, seen = set(regrade), Seen(len(chosen))
+    waiting: list[Entry] = []
+    for entry in chosen:
+        if ALL not in again and entry.id not in again and _done(entry, task, assignment, secret):
+            seen.kept += 1
+            seen.done += 1
+        else:
+            task.record(entry).unlink(missing_ok=True)
+            waiting.append(entry)
+    running: list[_Grader] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(_Grader(waiting.pop(0), task, assignment))
+            time.sleep(POLL_S)
+            for grader in [one for one in running if one.ended()]:
+                running.remove(grader)
+                grader.settle()
+                seen.done += 1
+            seen.fractions = {one.entry.id: one.fraction() for one in running}
+            look(seen)
+    finally:
+        for grader in running:
+            grader.end()
+    return records_of(chosen, task, assignment)
+
+
+def records_of(chosen: Sequence[Entry], task: Task, assignment: Assignment) -> list[GradeRecord]:
+    """What there is of each submission by now; an empty record of those that nobody has begun."""
+    return [_read(task.record(entry)) or _nothing(entry, assignment) for entry in chosen]
+
+
+def import_path() -> list[str]:
+    """Where a grader imports from: never the folder that the teacher stands in, which may hold a student's torch.py."""
+    here = {"", str(Path.cwd())}
+    own = [str(Path(nanoinfer.__file__).parents[1]), str(Path(__file__).parents[2])]
+    return [*own, *(entry for entry in sys.path if entry not in here)]
+
+
+class _Grader:
+    """One grader process."""
+
+    script = Path(__file__).with_name("grade_one.py")
+
+    def __init__(self, entry: Entry, task: Task, assignment: Assignment) -> None:
+        self.entry, self.record, self._assignment = entry, task.record(entry), assignment
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `settle`
+        job = {
+            "path": import_path(), "submission": str(entry.path.resolve()), "id": entry.id,
+            "assignment": str(task.assignment.resolve()), "secret": str(task.secret.resolve()),
+            "record": str(self.record.resolve()), "require_isolation": task.require_isolation,
+            "hidden": [str(path.resolve()) for path in (*task.hidden, task.results, entry.path.parent)],
+        }  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", str(self.script)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=self._errors, start_new_session=True,
+        )  # fmt: skip
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            pipe.write(json.dumps(job).encode() + b"\n")
+        self._deadline = time.monotonic() + assignment.limits.submission_s + GRACE_S
+
+    def ended(self) -> bool:
+        """Whether it has ended; one that is over its time is ended."""
+        if self._process.poll() is None and time.monotonic() > self._deadline:
+            self.end()
+        return self._process.poll() is not None
+
+    def fraction(self) -> float:
+        """How much of its checks is decided."""
+        now = _read(self.record)
+        checks = [check for one in now.exercises for check in one.checks] if now else []
+        return sum(check.status != "not run" for check in checks) / len(checks) if checks else 0.0
+
+    def settle(self) -> None:
+        """After its end: a record that is not whole says why. GraderRefused where it refused."""
+        self._errors.seek(0)
+        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        self._errors.close()
+        if self._process.returncode == 2:
+            raise GraderRefused(said[-1] if said else "a grader refused to grade")
+        now = _read(self.record)
+        if now is None or not now.complete:
+            why = said[-1] if said else f"exit code {self._process.returncode}"
+            note = printable(f"grading ended before it was done ({why}): grade it again")
+            now = now or _nothing(self.entry, self._assignment)
+            replace(now, notes=(*now.notes, note)).save(self.record)
+
+    def end(self) -> None:
+        """End it, kindly first: it has workers and folders to clear away."""
+        self._process.terminate()
+        try:
+            self._process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _done(entry: Entry, task: Task, assignment: Assignment, secret: str) -> bool:
+    """Whether a submission's record is complete, and of what is there now."""
+    now = _read(task.record(entry))
+    if now is None or not now.complete or (task.require_isolation and not now.isolation.whole):
+        return False
+    same = (now.assignment, now.secret, now.version) == (assignment.fingerprint, secret_mark(secret), __version__)
+    return same and now.files == collect(entry.path).digest
+
+
+def _read(path: Path) -> GradeRecord | None:
+    try:
+        return GradeRecord.load(path)
+    except ValueError:
+        return None
+
+
+def _nothing(entry: Entry, assignment: Assignment) -> GradeRecord:
+    """The record of a submission of which nothing could be graded."""
+    return GradeRecord(
+        printable(entry.id), assignment.title, tuple(_untouched(assignment)), Isolation(), "", "", "", 0, ""
+    )
+
+
+def _untouched(assignment: Assignment) -> Iterator[ExerciseGrade]:
+    for part in assignment.parts:
+        check = CheckGrade("graded", "The exercise was graded.", "not run", 0.0, part.points)
+        yield ExerciseGrade(part.id, "", part.edition, "", "", (check,))

@@ -1,0 +1,82 @@
+"""The worker's side when work is graded: it locks itself in before it reads the student's file.
+
+What it says after that is the student's word: the parent takes values from it, and compares them itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import asdict
+from types import ModuleType
+from typing import Any, BinaryIO
+
+from nanocourse.checks import wire
+from nanocourse.checks.server import Server
+from nanocourse.grade.isolation import confine
+
+OPEN = ("nanoinfer.model.config",)  # of the package, what any solution may import
+
+
+class GradedServer(Server):
+    """A server whose first request must be `confine`."""
+
+    def __init__(self, requests: BinaryIO, replies: BinaryIO, device: str) -> None:
+        super().__init__(requests, replies, device)
+        self._confined = False
+        self._files: dict[str, ModuleType] = {}
+
+    def _answer(self, header: dict[str, Any], body: bytes) -> None:
+        self.turn = header.get("turn", "")
+        if header["op"] == "confine":
+            self._reply(self._confine(header))
+        elif self._confined:
+            super()._answer(header, body)
+        else:
+            raise wire.WireError("a worker that grades must be confined first")
+
+    def _chapter_file(self, path: str, name: str) -> ModuleType:
+        return self._files[path]
+
+    def _confine(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Read what is the course's own while it can be read; then nothing of it can."""
+        for path, name in asked["files"]:
+            self._files[path] = super()._chapter_file(path, name)
+        opened = {name: importlib.import_module(name) for name in OPEN}
+        self.watched = asked["watched"]
+        wanted = confine.Policy.of(asked["policy"])
+        kept = {0, 1, 2, self.requests.fileno(), self.replies.fileno()}
+        done = confine.confine(wanted, kept)
+        if not self.watched:
+            only(opened, asked["helpers"])
+        confine.environment(wanted.scratch)
+        self._confined = True
+        return {"op": "confined", **asdict(done)}
+
+
+def only(opened: dict[str, ModuleType], helpers: dict[str, str]) -> None:
+    """From here on the package has these modules and no others. helpers: sources of modules, by name."""
+    kept = dict(opened)
+    for name in [name for name in sys.modules if name.startswith(confine.PACKAGES)]:
+        del sys.modules[name]
+    for name, source in helpers.items():
+        kept[name] = module = ModuleType(name)
+        exec(compile(source, f"<{name}>", "exec", dont_inherit=True), module.__dict__)
+    for name, module in kept.items():
+        sys.modules[name] = module
+        while parent := name.rpartition(".")[0]:
+            if parent not in sys.modules:
+                sys.modules[parent] = ModuleType(parent)
+                sys.modules[parent].__path__ = []
+            setattr(sys.modules[parent], name.rpartition(".")[2], sys.modules[name])
+            name = parent
+    sys.meta_path.insert(0, Absent())
+
+
+class Absent:
+    """Says in an import error what a solution has instead of the package."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """None for everything else, so that the next finder is asked."""
+        if name.partition(".")[0] in confine.PACKAGES:
+            raise ModuleNotFoundError(f"{name} is not there when work is graded", name=name)

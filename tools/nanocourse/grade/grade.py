@@ -1,0 +1,152 @@
+"""Grades one submission: collect, stage, ask, compare, write down. The parent decides everything here.
+
+A check counts where every input of every seed agrees. What a worker says of itself decides nothing: it holds the
+student's code, and he may have rewritten all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nanocourse.exercises import chapters
+from nanocourse.exercises.exercise import Exercise
+from nanocourse.grade.assignment import Assignment, Part, inputs_seed, secret_mark
+from nanocourse.grade.collect import Collected, beside, collect, printable
+from nanocourse.grade.graded_worker import Pool
+from nanocourse.grade.isolation import system
+from nanocourse.grade.isolation.confine import LAYERS
+from nanocourse.grade.mark import Budget, Marking
+from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord, Isolation
+from nanocourse.grade.staging import Ground
+from nanoinfer import __version__
+
+Said = Callable[[GradeRecord], None]
+
+
+class NotIsolated(Exception):
+    """A layer is missing, and whoever grades has asked for all of them; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Secret:
+    """What only the grader knows; its own printing tells nothing."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+
+def exercises_of(assignment: Assignment) -> list[tuple[Part, Exercise]]:
+    """The exercises of an assignment, in the editions it names. ValueError where there is no such thing."""
+    chapters.chapter(assignment.chapter)
+    found = [(part, chapters.exercise(part.id)) for part in assignment.parts]
+    return [(part, one.as_edition(part.edition) if part.edition else one) for part, one in found]
+
+
+def grade_submission(
+    folder: Path,
+    assignment: Assignment,
+    secret: str,
+    submission_id: str,
+    require_isolation: bool = False,
+    *,
+    hidden: Iterable[Path] = (),
+    said: Said = lambda record: None,
+    layers: tuple[str, ...] = LAYERS,
+) -> GradeRecord:
+    """The record of one submission, a folder or a zip.
+
+    hidden: paths that no worker may read, besides the submission and the course's own. said: gets the record as far as
+    it is, after each check. layers: for tests. NotIsolated before anything is run, where require_isolation asks for it;
+    ValueError for an assignment that names what is not there.
+    """
+    chosen, begun = exercises_of(assignment), time.monotonic()
+    found = collect(folder)
+    with (
+        system.guarded() if system.LINUX else contextlib.nullcontext(dict[str, str]()) as guard,
+        Ground((*hidden, folder), assignment.limits, layers) as ground,
+    ):
+        isolation = ground.isolation(guard)
+        if require_isolation and not isolation.whole:
+            raise NotIsolated(f"this machine cannot isolate a submission: {isolation.told()}")
+        grader = _Grader(assignment, Secret(secret), submission_id, found, ground, isolation, begun, said)
+        return grader.run(chosen)
+
+
+@dataclass
+class _Grader:
+    """One submission on its ground."""
+
+    assignment: Assignment
+    secret: Secret
+    submission_id: str
+    found: Collected
+    ground: Ground
+    isolation: Isolation
+    begun: float
+    said: Said
+
+    def run(self, chosen: list[tuple[Part, Exercise]]) -> GradeRecord:
+        """All exercises, one after the other."""
+        budget = Budget(self.begun + self.assignment.limits.submission_s, self.assignment.limits.check_s)
+        done = [_untouched(part, exercise) for part, exercise in chosen]
+        pool = Pool()
+        try:
+            for at, (part, exercise) in enumerate(chosen):
+
+                def tell(grade: ExerciseGrade, at: int = at) -> None:
+                    done[at] = grade
+                    self.said(self._record(done, complete=False))
+
+                pool.spares = at + 1 < len(chosen)
+                tell(self._exercise(part, exercise, pool, budget, tell))
+        finally:
+            pool.close()
+        record = self._record(done, complete=True)
+        self.said(record)
+        return record
+
+    def _exercise(
+        self, part: Part, exercise: Exercise, pool: Pool, budget: Budget, tell: Callable[[ExerciseGrade], None]
+    ) -> ExerciseGrade:
+        grade = _untouched(part, exercise)
+        path = self.found.find(exercise.file, chapters.chapter(exercise.chapter).folder.name)
+        if path is None:
+            return replace(grade, problem=f"there is no file {exercise.file}")
+        source = _utf8(self.found.files[path])
+        grade = replace(grade, file=printable(str(path)), sha256=hashlib.sha256(self.found.files[path]).hexdigest())
+        staged = self.ground.stage(exercise, source, beside(self.found, path))
+        seed = inputs_seed(self.secret.text, self.submission_id, exercise.id, 0)
+        marking = Marking(exercise, part, staged, self.ground, pool, budget, grade, f"{seed}/tells")
+        return marking.run(self.secret.text, self.submission_id, self.assignment.seeds, tell)
+
+    def _record(self, done: list[ExerciseGrade], complete: bool) -> GradeRecord:
+        return GradeRecord(
+            submission=printable(self.submission_id), title=self.assignment.title, exercises=tuple(done),
+            isolation=self.isolation, assignment=self.assignment.fingerprint, secret=secret_mark(self.secret.text),
+            files=self.found.digest, seeds=self.assignment.seeds, version=__version__, notes=tuple(self.found.notes),
+            seconds=round(time.monotonic() - self.begun, 1), complete=complete,
+        )  # fmt: skip
+
+
+def _untouched(part: Part, exercise: Exercise) -> ExerciseGrade:
+    """An exercise of which nothing was run: no points, all of them still to be had."""
+    each = part.points / len(exercise.checks)
+    checks = tuple(CheckGrade(check.name, check.says, "not run", 0.0, each) for check in exercise.checks)
+    return ExerciseGrade(exercise.id, exercise.spec.title, part.edition, "", "", checks)
+
+
+def _utf8(source: bytes) -> bytes:
+    """A file as Python reads it. Windows editors offer "Unicode" and mean UTF-16."""
+    if source.startswith((b"\xff\xfe", b"\xfe\xff")):
+        try:
+            return source.decode("utf-16").encode()
+        except UnicodeDecodeError:
+            return source
+    return source

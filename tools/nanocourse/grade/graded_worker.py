@@ -1,0 +1,192 @@
+"""The parent's side of a graded worker: started with nothing, confined before it gets a file, cleared away whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nanocourse.checks import wire
+from nanocourse.checks.client import START_LIMIT_S, Worker
+from nanocourse.exercises.outcomes import Outcome
+from nanocourse.grade.isolation import system
+from nanocourse.grade.isolation.confine import Policy, to_start_at_all
+
+MAX_ASKS = 5000  # calls of lent functions that one call may make
+MAX_ENTRIES = 2000  # names in a scratch folder
+# Libraries that would start threads of their own at import, before the worker is confined.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a worker is given before the student's file. files: path and name of chapter files it must have read.
+
+    helpers: modules of the package that it keeps, as sources. watched: whether calls are traced, which is done where
+    the package itself cannot be hidden.
+    """
+
+    policy: Policy
+    files: tuple[tuple[str, str], ...] = ()
+    helpers: dict[str, str] = field(default_factory=dict)
+    watched: bool = False
+
+
+class Unconfined(Exception):
+    """A worker did not lock itself in as it was asked to; nothing of a student was run in it."""
+
+
+class GradedWorker(Worker):
+    """A worker whose environment is empty, whose messages are short, and whose output nobody reads."""
+
+    graded = True
+    server = "nanocourse.grade.confined_server:GradedServer"
+    bounds = wire.Bounds(header=1 << 20, body=8 << 20)
+    lent_values = 10_000
+    glance_s = 0.1
+
+    def __init__(self, device: str = "cpu", compiling: bool = False) -> None:
+        super().__init__(device, compiling)
+        self._policy: Policy | None = None
+        self._asks = 0
+        self.sweep: Callable[[], object] = lambda: None  # ends what the worker has started
+
+    def confine(self, setting: Setting) -> dict[str, str]:
+        """Lock it in; layers that could not be had, each with the reason. Unconfined where nothing was done."""
+        self._policy = setting.policy
+        asked = {
+            "op": "confine", "policy": asdict(setting.policy), "files": list(setting.files),
+            "helpers": setting.helpers, "watched": setting.watched,
+        }  # fmt: skip
+        reply = self._ask(asked, [], START_LIMIT_S, ())
+        if not isinstance(reply, tuple) or reply[0].get("op") != "confined":
+            self.close()
+            raise Unconfined(f"a worker could not be confined: {reply}")
+        missing: dict[str, str] = reply[0]["missing"]
+        return missing
+
+    def call(self, asked: Any, limit_s: float) -> Outcome:
+        """The outcome of one call. One that asks the parent too often ends the worker."""
+        self._asks = 0
+        return super().call(asked, limit_s)
+
+    def _answer(
+        self, asked: dict[str, Any], body: bytes, functions: Iterable[Callable[..., Any]]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        self._asks += 1
+        if self._asks > MAX_ASKS or len(body) > LENT_BYTES:
+            raise wire.WireError("it asked a lent function too often, or with too much")
+        return super()._answer(asked, body, list(functions))
+
+    def _kill(self) -> None:
+        super()._kill()
+        self.sweep()  # a process that it has left behind may hold our pipes open
+
+    def _environment(self) -> dict[str, str]:
+        return ONE_THREAD | to_start_at_all()
+
+    def _problem(self) -> str:
+        if self._policy is None or within(Path(self._policy.scratch), self._policy.scratch_size):
+            return ""
+        return "it wrote more than it may"
+
+    def _drain(self) -> None:
+        """Read and drop what is printed: a student could print the hidden inputs."""
+        stream = self._process.stderr
+        assert stream is not None
+        with contextlib.suppress(OSError, ValueError), stream:
+            while os.read(stream.fileno(), 65536):
+                pass
+
+
+LENT_BYTES = 64 << 10  # of arguments; enough for every exercise, and too little to make the parent work long
+
+
+def within(folder: Path, limit: int) -> bool:
+    """Whether a folder holds at most so many bytes, in not too many files."""
+    size, entries, folders = 0, 0, [str(folder)]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as found:
+                for entry in found:
+                    entries += 1
+                    status = entry.stat(follow_symlinks=False)
+                    size += status.st_blocks * 512 if hasattr(status, "st_blocks") else status.st_size
+                    if stat.S_ISDIR(status.st_mode):
+                        folders.append(entry.path)
+                    if size > limit or entries > MAX_ENTRIES:
+                        return False
+        except FileNotFoundError:
+            continue  # it went away while we looked
+        except OSError:
+            return False  # it was made unreadable, to us
+    return True
+
+
+class Pool:
+    """Workers one after the other, the next one importing torch while the present one is busy.
+
+    spares: whether that next one is worth starting; whoever takes the last one says no before.
+    """
+
+    def __init__(self, spares: bool = True) -> None:
+        self._spare: GradedWorker | None = None
+        self.spares = spares
+        self.known = system.children() if system.LINUX else set()
+        self._taken: list[GradedWorker] = []
+        self.strays = 0
+
+    def take(self, setting: Setting, compiling: bool = False) -> tuple[GradedWorker, dict[str, str]]:
+        """A confined worker, and the layers that it lacks. Those before it are ended, and all that they started."""
+        self.clear()
+        if compiling:
+            worker = self._new(compiling=True)
+        else:
+            worker = self._spare or self._new()
+            self._spare = self._new() if self.spares else None
+        self._taken.append(worker)
+        return worker, worker.confine(setting)
+
+    def clear(self) -> int:
+        """End the workers that were taken and everything else that lives on; how many such strays there were."""
+        before = self.strays
+        for worker in self._taken:
+            worker.close()
+        self._taken.clear()
+        self.sweep()
+        return self.strays - before
+
+    def sweep(self) -> None:
+        """End every process that is no worker of ours."""
+        own = [*self._taken, *([self._spare] if self._spare is not None else [])]
+        if system.LINUX:
+            self.strays += system.end_strays(self.known | {worker.pid for worker in own})
+
+    def _new(self, compiling: bool = False) -> GradedWorker:
+        made = GradedWorker(compiling=compiling)
+        made.sweep = self.sweep
+        return made
+
+    def close(self) -> None:
+        """End all."""
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+        self.clear()
+
+
+def fresh(folder: Path, user: int | None) -> Path:
+    """An empty scratch folder for one worker, its own and nobody else's."""
+    for old in folder.iterdir():
+        shutil.rmtree(old, ignore_errors=True)
+    made = folder / f"{time.monotonic_ns()}"
+    made.mkdir(mode=0o700)
+    if user is not None:
+        os.chown(made, user, user)
+    return made

@@ -1,0 +1,114 @@
+"""Hidden inputs of one submission, the order in which they are asked, and what an answer gets that does no work."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from nanocourse.checks.check import status_of
+from nanocourse.checks.records import Status
+from nanocourse.exercises.cases import Call, Case
+from nanocourse.exercises.exercise import Check, Exercise, Function
+from nanocourse.exercises.outcomes import Outcome, local
+from nanocourse.grade.assignment import inputs_seed
+
+
+@dataclass(frozen=True)
+class Question:
+    """One input of one check."""
+
+    check: Check
+    seed: str
+
+    def call(self, exercise: Exercise) -> Call:
+        """Made anew each time: a call's functions remember what they were asked."""
+        return exercise.call(self.check, Case(self.seed))
+
+
+def questions(exercise: Exercise, secret: str, submission_id: str, seeds: int) -> list[Question]:
+    """All inputs, in an order that only the secret tells, and one input of each check a second time at the end.
+
+    The order: where results are yes or no, a count of the calls would else be enough to give them. The second time:
+    an answer that depends on what was asked before is none.
+    """
+    every: list[Question] = []
+    again: list[Question] = []
+    for check in exercise.checks:
+        own = [
+            Question(check, f"{inputs_seed(secret, submission_id, exercise.id, k)}/{check.name}/{at}")
+            for k in range(seeds)
+            for at in range(check.cases)
+        ]
+        every += own
+        again.append(own[0])
+    order = random.Random(inputs_seed(secret, submission_id, f"{exercise.id}/order", 0))
+    order.shuffle(every)
+    order.shuffle(again)
+    return [*every, *(one for one in again if not one.call(exercise).compiles)]
+
+
+def judged(exercise: Exercise, question: Question, got: Outcome) -> Status:
+    """What an outcome means. Whatever the comparison trips over came from the student's side, and does not agree."""
+    try:
+        return status_of(exercise, question.check, exercise.expected(question.call(exercise)), got)
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError):
+        return "failed"
+
+
+def worthless(exercise: Exercise, passed: set[str], asked: Sequence[Question]) -> bool:
+    """Whether some answer that does no work passes all these checks too."""
+    if not passed or exercise.spec.kernel is not None:
+        return False
+    mine = [question for question in asked if question.check.name in passed]
+    return any(_agrees(exercise, mine, answer) for answer in idle_answers())
+
+
+def _agrees(exercise: Exercise, asked: Sequence[Question], answer: Function) -> bool:
+    solve = partial(local, answer if exercise.edition else exercise.staged(answer))
+    return all(judged(exercise, question, solve(question.call(exercise))) == "passed" for question in asked)
+
+
+def idle_answers() -> Iterator[Function]:
+    """Answers without a thought: a constant, an error, an argument as it came, a tensor filled or reduced."""
+    constants: tuple[Any, ...] = (None, True, False, 0, 1, -1, 0.0, 1.0, "", (), [], {})
+    for value in constants:
+        yield partial(_constant, value)
+    for error in (AssertionError, ValueError, RuntimeError, TypeError, IndexError, KeyError):
+        yield partial(_raises, error)
+    for at in range(6):
+        yield partial(_of_argument, at, lambda given: given)
+        for made in FILLS:
+            yield partial(_of_argument, at, made)
+
+
+def _constant(value: Any, *args: Any) -> Any:
+    return value
+
+
+def _raises(error: type[Exception], *args: Any) -> Any:
+    raise error("an answer that does no work")
+
+
+def _of_argument(at: int, made: Callable[[Any], Any], *args: Any) -> Any:
+    return made(args[at])
+
+
+def _filled(value: float, given: Tensor) -> Tensor:
+    return given.new_full(given.shape, value)
+
+
+def _filled_column(value: float, given: Tensor) -> Tensor:
+    return given[..., :1].new_full(given[..., :1].shape, value)
+
+
+FILLS: tuple[Callable[[Any], Any], ...] = (
+    *(partial(_filled, value) for value in (0.0, 1.0, float("-inf"), float("inf"))),
+    *(partial(_filled_column, value) for value in (0.0, float("-inf"), float("inf"))),
+    lambda given: given.amin(-1, keepdim=True), lambda given: given.amax(-1, keepdim=True),
+    lambda given: given.argmax(-1), lambda given: given[:, -1], len, list, sum,
+)  # fmt: skip

@@ -1,0 +1,128 @@
+"""Locks the calling process in, from within, before it reads a line of a student's code.
+
+Run in a worker while it has one thread: Landlock and the other user bind the thread that asks, and a thread that was
+there before would be a way out. Returns what was done and what was not; the parent decides whether that is enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanocourse.grade.isolation import system
+
+TASKS = 32  # threads of one worker
+PACKAGES = ("nanoinfer", "nanocourse", "nanobench", "nanobook")  # of this distribution: they hold the answers
+LAYERS = ("landlock", "seccomp", "limits", "user")  # those that a test can switch off
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What one worker may reach. user: None where it stays who it is. layers: those to be applied.
+
+    read, listed, execute: paths, with all beneath them; of those listed names alone. starting: it may start programs.
+    memory: bytes beyond what is mapped when it is confined. scratch_size: of the folder, which the parent looks at;
+    file_size: of one file, smaller, for a file that was removed and is still open is not seen there.
+    """
+
+    scratch: str
+    read: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+    execute: tuple[str, ...] = ()
+    user: int | None = None
+    memory: int = 512 << 20
+    scratch_size: int = 16 << 20
+    file_size: int = 4 << 20
+    cpu_s: int = 540
+    tasks: int = TASKS
+    starting: bool = False
+    layers: tuple[str, ...] = LAYERS
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Policy:
+        """Out of JSON, where tuples are lists."""
+        given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+        return cls(**given)
+
+
+@dataclass
+class Confined:
+    """Layers that hold now, and why the others do not."""
+
+    present: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def attempt(self, name: str, action: Callable[[], object]) -> None:
+        """Apply one layer."""
+        try:
+            action()
+        except (OSError, ValueError, AttributeError, ImportError) as error:
+            self.missing[name] = str(error) or type(error).__name__
+        else:
+            self.present.append(name)
+
+
+def confine(wanted: Policy, keep: set[int]) -> Confined:
+    """Apply the policy. keep: descriptors that stay open. RuntimeError where a second thread runs."""
+    done = Confined()
+    if not system.LINUX:
+        if os.name == "posix":
+            from nanocourse.checks.parent import outlive_nobody
+
+            outlive_nobody()
+        done.missing = dict.fromkeys(("landlock", "seccomp", "limits"), f"{sys.platform} has none that is used here")
+        return done
+    if len(os.listdir("/proc/self/task")) != 1:
+        raise RuntimeError("a second thread runs, which no layer would bind")
+    from nanocourse.grade.isolation import landlock, seccomp
+
+    close_others(keep)
+    os.umask(0o077)
+    os.chdir(wanted.scratch)
+    layers = {
+        "limits": lambda: system.limit(wanted.memory, wanted.file_size, wanted.cpu_s, wanted.tasks),
+        "no new privileges": lambda: system.prctl(system.NO_NEW_PRIVS, 1),
+        "landlock": lambda: landlock.restrict(wanted.read, wanted.listed, wanted.execute, (wanted.scratch,)),
+        "user": lambda: system.become(wanted.user or 0),
+        "ends with its parent": end_with_parent,
+        "unreadable worker": lambda: system.prctl(system.DUMPABLE, 0),
+        "seccomp": lambda: seccomp.restrict(wanted.starting),
+    }
+    for name, action in layers.items():
+        if name in LAYERS and name not in wanted.layers:
+            done.missing[name] = "switched off"
+        elif name != "user" or wanted.user is not None:
+            done.attempt(name, action)
+    return done
+
+
+def end_with_parent() -> None:
+    """Whoever is orphaned is killed: set after the change of user, which clears it."""
+    parent = os.getppid()
+    system.prctl(system.PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def close_others(keep: set[int]) -> None:
+    """Close every descriptor but these."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in keep:
+            with contextlib.suppress(OSError):  # the listing's own is closed already
+                os.close(int(name))
+
+
+def to_start_at_all() -> dict[str, str]:
+    """The variables without which a system may not be able to start Python; they name folders."""
+    names = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def environment(scratch: str) -> None:
+    """The few variables that libraries look for, all of them pointing into the scratch folder."""
+    os.environ.update(dict.fromkeys(("HOME", "TMPDIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"), scratch))

@@ -1,0 +1,110 @@
+"""What a worker may reach, made by the parent: which files, how much memory, which user.
+
+A file is readable because it is named here, or not at all. The course's own package, its chapters, the assignment, the
+results and the other submissions are *hidden*: no rule covers them, also where they lie within what is readable.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from nanocourse.exercises.chapters import root
+from nanocourse.grade.assignment import Limits
+from nanocourse.grade.isolation import system
+from nanocourse.grade.isolation.confine import PACKAGES, TASKS, Policy
+
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+DEVICES = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/urandom",
+    "/dev/random",
+    "/etc/ld.so.cache",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+)
+FIRST_USER, USERS = 62000, 3000  # between people and the system's own; no entry in /etc/passwd is needed
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What is the same for all workers of one grader. hidden: what no student may read."""
+
+    hidden: tuple[Path, ...]
+    limits: Limits
+    read: tuple[str, ...] = field(default=())
+    listed: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def survey(cls, hidden: Iterable[Path], limits: Limits) -> Grounds:
+        """Look at this machine once: interpreter and libraries without what is hidden within them."""
+        away = tuple(dict.fromkeys(path.resolve() for path in (*hidden, *own_sources())))
+        read: list[str] = []
+        listed: list[str] = []
+        for place in libraries():
+            _allow(place, away, read, listed)
+        return cls(away, limits, tuple(read), tuple(listed))
+
+    def policy(self, scratch: Path, own: Iterable[Path], user: int | None, **more: object) -> Policy:
+        """A worker's policy. own: what it may read besides, its student's files."""
+        tasks = TASKS + (0 if user is not None or not system.LINUX else system.tasks_of(os.getuid()))
+        given: dict[str, object] = {
+            "scratch": str(scratch), "read": (*self.read, *DEVICES, *map(str, own)), "listed": self.listed,
+            "user": user, "memory": self.limits.memory_mb << 20, "scratch_size": self.limits.disk_mb << 20,
+            "file_size": self.limits.disk_mb << 18,
+            "cpu_s": int(self.limits.submission_s), "tasks": tasks,
+        }  # fmt: skip
+        return Policy(**(given | more))  # type: ignore[arg-type]
+
+
+def own_sources() -> list[Path]:
+    """Where the answers stand: this distribution's packages, and the book, which in a clone is all of it."""
+    specs = filter(None, map(find_spec, PACKAGES))
+    folders = [folder for spec in specs for folder in spec.submodule_search_locations or ()]
+    return [path.resolve() for path in (*map(Path, folders), root())]
+
+
+def libraries() -> list[Path]:
+    """Folders that an import may read: the standard library, what pip installs into, the system's shared libraries."""
+    places = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    for entry in filter(None, sys.path):
+        path = Path(entry)
+        if path.name in ("site-packages", "dist-packages", "lib-dynload") or (path / "torch").is_dir():
+            places.append(path)
+    found = [path.resolve() for path in (*places, *map(Path, LIBRARIES)) if path.exists()]
+    return [path for path in dict.fromkeys(found) if not any(other in path.parents for other in found)]
+
+
+def a_user(turn: int) -> int | None:
+    """Who a worker becomes, another one at each turn; None where we are not root and have no choice."""
+    if not system.LINUX or os.geteuid() != 0:
+        return None
+    return FIRST_USER + (os.getpid() * 7 + turn) % USERS
+
+
+def why_no_user(user: int) -> str:
+    """Why another user could not run this Python: an interpreter below /root, mostly. Empty where he could."""
+    for place in (Path(sys.executable), *libraries()):
+        for path in (place.resolve(), *place.resolve().parents):
+            mode = path.stat().st_mode
+            if not mode & 0o001 and (path.is_dir() or path == Path(sys.executable).resolve()):
+                return f"{path} cannot be entered by another user (mode {mode & 0o777:o})"
+    return ""
+
+
+def _allow(place: Path, hidden: tuple[Path, ...], read: list[str], listed: list[str]) -> None:
+    """Allow a folder as a whole, or, where something hidden lies beneath, name by name."""
+    if place in hidden:
+        return
+    if not any(place in away.parents for away in hidden):
+        read.append(str(place))
+        return
+    listed.append(str(place))
+    for inner in sorted(place.iterdir()):
+        _allow(inner, hidden, read, listed)

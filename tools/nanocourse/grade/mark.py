@@ -1,0 +1,146 @@
+"""Marks one exercise of one submission: asks the hidden questions, in workers that are replaced when they die."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nanocourse.checks.client import NOTHING, Loaded
+from nanocourse.checks.mistakes import Tells
+from nanocourse.checks.records import Status
+from nanocourse.checks.runner import refused
+from nanocourse.exercises import kernels
+from nanocourse.exercises.exercise import Exercise
+from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, told
+from nanocourse.grade.assignment import Part
+from nanocourse.grade.collect import printable
+from nanocourse.grade.graded_worker import GradedWorker, Pool, Unconfined
+from nanocourse.grade.hidden_inputs import Question, judged, questions, worthless
+from nanocourse.grade.record import ExerciseGrade
+from nanocourse.grade.staging import Ground
+
+NAMING_S = 60.0  # of the submission's time must be left for looking up which mistake it is
+
+
+@dataclass
+class Budget:
+    """Time that is left. until: the end of the submission's, by the monotonic clock. check_s: one check's own."""
+
+    until: float
+    check_s: float
+    used: dict[str, float] = field(default_factory=dict)
+
+    def left(self, check: str) -> float:
+        """Seconds that the next call of a check may take."""
+        return min(self.until - time.monotonic(), self.check_s - self.used.get(check, 0.0))
+
+
+@dataclass
+class Marking:
+    """One exercise. grade: with no points yet. seed: of the inputs on which mistakes are told apart."""
+
+    exercise: Exercise
+    part: Part
+    path: Path
+    ground: Ground
+    pool: Pool
+    budget: Budget
+    grade: ExerciseGrade
+    seed: str
+    _worker: GradedWorker | None = None
+    _compiles: bool = False
+    _loaded: bool = False
+    _status: dict[str, Status] = field(default_factory=dict)
+
+    def run(self, secret: str, submission_id: str, seeds: int, tell: Callable[[ExerciseGrade], None]) -> ExerciseGrade:
+        """The exercise's grade. tell: gets it after each check that is decided."""
+        problem = kernels.why_not(self.exercise)
+        asked = questions(self.exercise, secret, submission_id, seeds)
+        left = {check.name: sum(one.check is check for one in asked) for check in self.exercise.checks}
+        self.budget.used.clear()
+        # A worker compiles or computes: the questions of one kind first, so that there is one change.
+        for question in sorted(asked, key=lambda one: one.call(self.exercise).compiles):
+            name, decided = question.check.name, len(self._status)
+            problem = problem or self._ask(question)
+            if problem:
+                break
+            left[name] -= 1
+            if not left[name]:
+                self._status.setdefault(name, "passed")
+            if len(self._status) > decided:
+                tell(self._scored())
+        self.grade = replace(self._scored(), problem=printable(problem))
+        passed = {name for name, status in self._status.items() if status == "passed"}
+        if len(passed) < len(self.exercise.checks) and worthless(self.exercise, passed, asked):
+            nothing = tuple(replace(check, points=0.0) for check in self.grade.checks)
+            self.grade = replace(self.grade, checks=nothing, note="an answer that does no work passes these checks too")
+        if "failed" in self._status.values():
+            self.grade = replace(self.grade, mistake=self._mistake())
+        return self.grade
+
+    def _scored(self) -> ExerciseGrade:
+        """The grade as far as checks are decided."""
+        checks = []
+        for check in self.grade.checks:
+            status = self._status.get(check.name, "not run")
+            checks.append(replace(check, status=status, points=check.of if status == "passed" else 0.0))
+        return replace(self.grade, checks=tuple(checks))
+
+    def _ask(self, question: Question) -> str:
+        """Ask once, unless the check is decided; a problem that ends the exercise."""
+        name = question.check.name
+        if name in self._status:
+            return ""
+        asked = question.call(self.exercise)
+        if self.budget.until <= time.monotonic():
+            return "the time for the whole submission is over"
+        problem = self._ready(asked.compiles)
+        if problem:
+            return problem
+        begun, worker = time.monotonic(), self._worker
+        assert worker is not None
+        allowed = min(self.exercise.spec.limit_s, self.budget.left(name))
+        got: Outcome = worker.call(asked, allowed) if allowed > 0 else Hung(self.budget.check_s)
+        self.budget.used[name] = self.budget.used.get(name, 0.0) + time.monotonic() - begun
+        status = judged(self.exercise, question, got)
+        if status != "passed":
+            self._status[name] = status
+        return ""
+
+    def _ready(self, compiling: bool) -> str:
+        """Have a worker that has read the file; why that cannot be."""
+        if self._worker is not None and self._worker.alive and self._compiles == compiling:
+            return ""
+        setting = self.ground.setting(self.exercise, self.path, compiling)
+        self._worker, missing = self.pool.take(setting, compiling)
+        if not set(missing) <= self.ground.lacking:
+            raise Unconfined(f"a worker lacks what the probe had found: {missing}")
+        self._compiles = compiling
+        launcher = self.exercise.spec.kernel.launcher if self.exercise.spec.kernel else None
+        scene = self.exercise.spec.scene
+        place = (scene.__code__.co_filename, scene.__name__) if scene else None
+        refuse = refused(self.exercise) if setting.watched else NOTHING
+        got = self._worker.load(self.path, self.exercise.name, refuse, launcher, False, place)
+        if isinstance(got, Loaded):
+            self._loaded = True
+            return ""
+        if self._loaded:  # it has seen hidden inputs by now, so nothing that it says is passed on
+            return "it could be read once, and not again after a worker had ended"
+        if got is None:
+            return f"{self.path.name} has no function {self.exercise.name}"
+        return f"{self.path.name} cannot be run: {told(got)}"
+
+    def _mistake(self) -> str:
+        """The name of the known wrong answer that it equals; empty where it equals none, or time is short."""
+        busy = any(status in ("hung", "crashed") for status in self._status.values())
+        if busy or self.exercise.spec.kernel is not None or self.budget.until - time.monotonic() < NAMING_S:
+            return ""
+        found = Tells(self.exercise, self.seed).name(self._solve)
+        return found.name if found else ""
+
+    def _solve(self, asked: object) -> Outcome:
+        if asked.compiles or self._ready(False) or self._worker is None:  # type: ignore[attr-defined]
+            return Crashed("it cannot be asked any more")
+        return self._worker.call(asked, min(2.0, self.exercise.spec.limit_s))

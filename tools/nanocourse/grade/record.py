@@ -1,0 +1,144 @@
+"""What grading leaves behind: one record a submission, from which all exports are made, of JSON's types.
+
+Nothing in it comes out of a student's process but the fact that a value agreed, and what his file said when it was
+read, before any hidden input was there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nanocourse.checks.records import Status
+
+SCHEMA, SCHEMA_VERSION = "nanoinfer.course.grade", 1
+
+
+@dataclass(frozen=True)
+class CheckGrade:
+    """One hidden check. says: what it holds; none of its inputs."""
+
+    name: str
+    says: str
+    status: Status
+    points: float
+    of: float
+
+
+@dataclass(frozen=True)
+class ExerciseGrade:
+    """One exercise. problem: why it could not be run. mistake: a known wrong answer's name. note: about points."""
+
+    id: str
+    title: str
+    edition: str
+    file: str
+    sha256: str
+    checks: tuple[CheckGrade, ...]
+    problem: str = ""
+    mistake: str = ""
+    note: str = ""
+
+    @property
+    def points(self) -> float:
+        return round(math.fsum(check.points for check in self.checks), 4)
+
+    @property
+    def of(self) -> float:
+        return round(math.fsum(check.of for check in self.checks), 4)
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """Layers that held while the work was run, and those that did not, each with the reason."""
+
+    present: tuple[str, ...] = ()
+    missing: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.present) and not self.missing
+
+    def told(self) -> str:
+        """One sentence for the receipt."""
+        if not self.present:
+            return "not isolated, time limits only: " + "; ".join(f"{name}: {why}" for name, why in self.missing)
+        lacks = "; ".join(f"{name} ({why})" for name, why in self.missing)
+        return f"isolated by {', '.join(self.present)}" + (f"; missing: {lacks}" if lacks else "")
+
+
+@dataclass(frozen=True)
+class GradeRecord:
+    """One submission. assignment, secret, files: marks by which a later run knows whether anything has changed."""
+
+    submission: str
+    title: str
+    exercises: tuple[ExerciseGrade, ...]
+    isolation: Isolation
+    assignment: str
+    secret: str
+    files: str
+    seeds: int
+    version: str
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    complete: bool = False
+
+    @property
+    def points(self) -> float:
+        return round(math.fsum(one.points for one in self.exercises), 4)
+
+    @property
+    def of(self) -> float:
+        return round(math.fsum(one.of for one in self.exercises), 4)
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole, with its sums."""
+        head = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "points": self.points, "of": self.of}
+        return head | asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> GradeRecord:
+        """Read what `to_json` made. ValueError for anything else."""
+        try:
+            if data["schema"] != SCHEMA or data["schema_version"] != SCHEMA_VERSION:
+                raise ValueError("another schema")
+            own = {key: value for key, value in data.items() if key in cls.__dataclass_fields__}
+            own["exercises"] = tuple(
+                ExerciseGrade(**(one | {"checks": tuple(CheckGrade(**check) for check in one["checks"])}))
+                for one in own["exercises"]
+            )
+            isolation = own["isolation"]
+            missing = tuple((str(name), str(why)) for name, why in isolation["missing"])
+            own["isolation"] = Isolation(tuple(isolation["present"]), missing)
+            own["notes"] = tuple(own["notes"])
+            return cls(**own)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"this is no record of a graded submission ({error})") from error
+
+    def save(self, path: Path) -> None:
+        """Write it whole, and put it in place of the old one: whoever reads, reads one or the other."""
+        write(path, json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> GradeRecord:
+        """Read a saved record. ValueError, one sentence, where there is none."""
+        try:
+            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} holds no record that can be read: {error}") from error
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all, readable by its owner alone: others' marks are nobody's business."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)

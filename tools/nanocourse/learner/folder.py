@@ -1,0 +1,131 @@
+"""The learner's folder: his files, one folder a chapter, and what he has tried, guessed and asked for.
+
+It is ignored by git from within (`.gitignore` holds `*`), wherever it lies. Nothing in it is ever overwritten but the
+progress file, which is written whole and then put in place of the old one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nanocourse.checks.records import ExerciseResult
+from nanocourse.exercises import stubs
+from nanocourse.exercises.chapters import Chapter, exercises
+from nanocourse.exercises.exercise import Exercise
+
+DEFAULT = "my-course"
+PROGRESS = "progress.json"
+SCHEMA, SCHEMA_VERSION = "nanoinfer.course.progress", 1
+
+LICENCE = """\
+MIT No Attribution
+
+The stubs in this folder, and whatever you make of them:
+
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
+documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
+rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit
+persons to whom the Software is furnished to do so.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
+WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
+COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
+OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+"""
+
+
+@dataclass
+class Tries:
+    """What was tried of one exercise. failing: checks failed since it last passed. passed: the file's hash then."""
+
+    tries: int = 0
+    failing: int = 0
+    passed: str = ""
+    last: str = ""
+    hints: int = 0
+
+
+@dataclass
+class Progress:
+    """Everything that is remembered of a learner; nothing of it but `passed` ever counts for marks."""
+
+    exercises: dict[str, Tries] = field(default_factory=dict)
+    editions: dict[str, str] = field(default_factory=dict)  # exercise -> its edition, where it is not the plain one
+    predictions: list[dict[str, Any]] = field(default_factory=list)
+    quiz: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def of(self, id: str) -> Tries:
+        """The tries of an exercise."""
+        return self.exercises.setdefault(id, Tries())
+
+    def record(self, result: ExerciseResult) -> None:
+        """Count a check that was run."""
+        tries = self.of(result.id)
+        tries.tries += 1
+        tries.last = result.status
+        if result.status == "passed":
+            tries.failing, tries.passed = 0, dict(result.receipt.files).get(result.file, "")
+        elif result.status not in ("not begun", "not run"):
+            tries.failing += 1
+
+
+class Folder:
+    """A learner's folder. ValueError where its progress file cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+
+    def chapter(self, chapter: Chapter) -> Path:
+        """Where the learner's files of a chapter lie."""
+        return self.path / chapter.folder.name
+
+    def file(self, chapter: Chapter, exercise: Exercise) -> Path:
+        """The learner's file of an exercise, whether it is there or not."""
+        return self.chapter(chapter) / exercise.file
+
+    def exercises(self, chapter: Chapter) -> list[Exercise]:
+        """The chapter's exercises, each in the edition that this learner was given."""
+        editions = self.load().editions
+        return [one.as_edition(editions[one.id]) if one.id in editions else one for one in exercises(chapter)]
+
+    def start(self, chapter: Chapter, editions: dict[str, str] | None = None) -> list[tuple[Path, bool]]:
+        """Write the stubs that are not there yet; each file, and whether it was written."""
+        own = self.chapter(chapter)
+        own.mkdir(parents=True, exist_ok=True)
+        for name, text in ((".gitignore", "*\n"), ("LICENSE", LICENCE)):
+            if not (self.path / name).exists():
+                (self.path / name).write_text(text, encoding="utf-8")
+        progress = self.load()
+        progress.editions |= editions or {}
+        self.save(progress)
+        return [(own / one.file, stubs.write(one, chapter, own)) for one in self.exercises(chapter)]
+
+    def load(self) -> Progress:
+        """The progress so far; empty where there is none."""
+        path = self.path / PROGRESS
+        if not path.is_file():
+            return Progress()
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data["schema"] != SCHEMA or data["schema_version"] != SCHEMA_VERSION:
+                raise ValueError
+            tries = {str(id): Tries(**one) for id, one in data["exercises"].items()}
+            return Progress(tries, dict(data["editions"]), list(data["predictions"]), dict(data["quiz"]))
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            raise ValueError(f"{path} is no progress file that can be read: move it away to begin anew") from error
+
+    def save(self, progress: Progress) -> None:
+        """Write the progress down."""
+        data = {
+            "schema": SCHEMA, "schema_version": SCHEMA_VERSION,
+            "exercises": {id: vars(one) for id, one in sorted(progress.exercises.items())},
+            "editions": progress.editions, "predictions": progress.predictions, "quiz": progress.quiz,
+        }  # fmt: skip
+        self.path.mkdir(parents=True, exist_ok=True)
+        fresh = self.path / f"{PROGRESS}.{os.getpid()}"
+        fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        fresh.replace(self.path / PROGRESS)

@@ -1,0 +1,131 @@
+"""A learner's functions in the working engine: exactly those that pass their checks, each swapped in by itself.
+
+What passes is found out in workers, as always. Only then is the learner's code loaded into this process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from nanocourse.checks.check import check_exercise
+from nanocourse.checks.runner import Workers
+from nanocourse.exercises import kernels
+from nanocourse.exercises.chapters import chapters, run_file
+from nanocourse.exercises.exercise import Exercise, Function
+from nanocourse.exercises.stubs import stub
+from nanocourse.exercises.swap import has_place, swapped
+from nanocourse.learner.folder import Folder
+
+
+@dataclass(eq=False)
+class Own:
+    """One exercise of the learner's. function: his own, where it passed and has a place. calls: by the engine."""
+
+    exercise: Exercise
+    engine: str  # its chapter's
+    status: str
+    function: Function | None = None
+    calls: int = field(default=0)
+
+    def called(self) -> None:
+        """The engine called the function."""
+        self.calls += 1
+
+
+def own_functions(path: Path) -> list[Own]:
+    """All exercises that the folder has files of; with the functions that pass their checks, and run in the engine.
+
+    ValueError where the folder has no exercise's file.
+    """
+    folder, found, files, interpreted = Folder(path), list[Own](), dict[str, Path](), False
+    for chapter in chapters():
+        for exercise in folder.exercises(chapter):
+            file = folder.file(chapter, exercise)
+            if file.is_file():
+                untouched = file.read_bytes() == stub(exercise, chapter).encode()
+                if exercise.spec.kernel is not None and not untouched and not kernels.why_not(exercise):
+                    interpreted |= kernels.interpret()  # now: a later chapter's exercises import Triton
+                files[exercise.id] = file
+                found.append(Own(exercise, chapter.engine, "not begun" if untouched else ""))
+    if not found:
+        raise ValueError(f"{path} has no exercise's file: `nanoinfer course start 1` makes them")
+    begun = [own for own in found if not own.status and has_place(own.exercise)]
+    with Workers("cpu", len(begun)) as workers:
+        for own in found:
+            if own in begun:
+                own.status = check_exercise(own.exercise, files[own.exercise.id], workers.take).status
+            own.status = own.status or "it has no place in the engine"
+    for own in begun:
+        if own.status == "passed":
+            own.function = _load(own.exercise, files[own.exercise.id])
+    if interpreted and not any(own.function is not None and own.exercise.spec.kernel for own in found):
+        del os.environ[kernels.INTERPRET]  # the engine's own kernels have twins, which are faster
+    return found
+
+
+@contextmanager
+def in_the_engine(own: Sequence[Own]) -> Iterator[None]:
+    """The engine runs the learner's functions until the block ends."""
+    with ExitStack() as stack:
+        for one in own:
+            if one.function is not None:
+                stack.enter_context(swapped(one.exercise, one.function, one.called))
+        yield
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """The most bytes in tensors at one time that were made while `run` ran; what was there before is not counted."""
+    with _Tensors() as tensors:
+        run()
+    return int(tensors.peak)
+
+
+class _Tensors(TorchDispatchMode):  # type: ignore[misc, no-untyped-call]
+    """Follows the storages of every tensor that an operation gives back, as long as they live."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.before: set[int] = set()
+        self.peak: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.alive = {key: one for key, one in self.alive.items() if not one[0].expired()}  # type: ignore[no-untyped-call]
+        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        self.before |= given - self.alive.keys()
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self.before and storage._cdata not in self.alive:
+                    reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+                    self.alive[storage._cdata] = (reference, storage.nbytes())
+        self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
+        return out
+
+
+def _load(exercise: Exercise, file: Path) -> Function:
+    """The learner's function, in this process; files beside his own can be imported by it."""
+    if exercise.spec.kernel is not None:
+        return kernels.in_engine(exercise, lambda: _found(exercise, file))
+    return _found(exercise, file)
+
+
+def _found(exercise: Exercise, file: Path) -> Function:
+    sys.path.append(str(file.parent))
+    try:
+        function: Function = getattr(run_file(file, f"mine_{exercise.mark.replace('.', '_')}"), exercise.name)
+    finally:
+        sys.path.remove(str(file.parent))
+    return function

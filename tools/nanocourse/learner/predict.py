@@ -1,0 +1,87 @@
+"""Guess, then measure: what a learner expected, what arithmetic allows, and what the clock said, side by side.
+
+A chapter's `predict.py` declares PREDICTIONS. Guesses are kept in the learner's folder, and the factor by which they
+miss is his calibration through the book. None of it counts for marks.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nanocourse.exercises.chapters import Chapter, run_file
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One thing to guess.
+
+    bound: what arithmetic says, without running what is measured. bound_says: how that number comes about.
+    measure: the number, on a device; a few seconds. why: where the difference comes from, told bound and measurement.
+    """
+
+    id: str
+    question: str
+    unit: str
+    bound: Callable[[torch.device], float]
+    bound_says: str
+    measure: Callable[[torch.device], float]
+    why: Callable[[float, float], str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A guess beside what it was about."""
+
+    prediction: Prediction
+    guess: float
+    bound: float
+    measured: float
+
+    @property
+    def factor(self) -> float:
+        """By what factor the guess missed: 1 is exact, 2 is half or double."""
+        return factor(self.guess, self.measured)
+
+    def to_json(self, chapter: int) -> dict[str, Any]:
+        """What the learner's folder keeps."""
+        numbers = {"guess": self.guess, "bound": self.bound, "measured": self.measured}
+        return {"chapter": chapter, "id": self.prediction.id, **numbers}
+
+
+def predictions(chapter: Chapter) -> tuple[Prediction, ...]:
+    """What a chapter has to guess; empty where it has nothing."""
+    path = chapter.exercises / "predict.py"
+    if not path.is_file():
+        return ()
+    found: tuple[Prediction, ...] = run_file(path, f"nanoinfer_ch{chapter.number:02d}_predict").PREDICTIONS
+    return found
+
+
+def compare(prediction: Prediction, guess: float, device: torch.device) -> Outcome:
+    """Measure, and put it beside the guess. The guess comes first: it cannot be changed any more."""
+    return Outcome(prediction, guess, prediction.bound(device), prediction.measure(device))
+
+
+def factor(guess: float, measured: float) -> float:
+    """How many times too large or too small a guess was."""
+    return max(guess / measured, measured / guess)
+
+
+def calibration(kept: Sequence[dict[str, Any]]) -> float | None:
+    """The median factor by which all guesses so far missed; None before the first."""
+    factors = [factor(float(one["guess"]), float(one["measured"])) for one in kept]
+    return statistics.median(factors) if factors else None
+
+
+def parse_guess(text: str) -> float | None:
+    """A guess as it was typed: a number above 0, with a comma or an x behind it, if any; None for anything else."""
+    try:
+        number = float(text.strip().rstrip("x× ").replace(",", ""))
+    except ValueError:
+        return None
+    return number if 0 < number < float("inf") else None

@@ -1,0 +1,96 @@
+"""Results in words, for a terminal and for a screen reader: a line says what it says without colour or symbols."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from nanocourse.checks.records import CheckResult, ExerciseResult
+from nanocourse.exercises.chapters import Chapter
+from nanocourse.exercises.exercise import Exercise
+
+Line = tuple[str, str]  # text, and what it is: "good", "bad", "quiet" or ""
+STYLE = {"passed": "good", "failed": "bad", "hung": "bad", "crashed": "bad", "refused": "bad"}
+WIDTH, PRINTED_LINES = 116, 8
+
+
+def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -> Iterator[Line]:
+    """One exercise: a line with its status, what went wrong where something did, and the receipt."""
+    where = f" (on {result.receipt.device})" if result.receipt.device != "cpu" else ""
+    yield f"{result.id} {result.title}: {result.status}{where}", STYLE.get(result.status, "")
+    if result.problem:
+        yield from _indented(result.problem)
+    failed = [(at, check) for at, check in enumerate(result.checks, 1) if check.status not in ("passed", "not begun")]
+    for at, check in failed[:1]:
+        yield from _check_lines(at, len(result.checks), check)
+    if len(failed) > 1:
+        yield from _indented("Failed as well: " + ", ".join(check.name for _, check in failed[1:]))
+    if result.mistake is not None:
+        yield from _indented(f'A known mistake, {result.mistake[0]}. It assumes: "{result.mistake[1]}"')
+    elif result.mistake_sought and result.status == "failed":
+        yield from _indented("This is none of the known mistakes.")
+    elif result.status == "failed" and not any(check.status == "hung" for check in result.checks):
+        yield from _indented("If this is a known mistake, the next check names it.")
+    if failed:
+        read = f"Read: {chapter.text}, section {exercise.spec.section}."
+        yield from _indented(f"{read} A hint: nanoinfer course hint {result.id}")
+        yield from _printed(result.printed)
+    elif result.status == "not begun":
+        yield from _indented(f"{result.file} is the stub as it came")
+    yield from receipt_lines(result)
+
+
+def _check_lines(at: int, of: int, check: CheckResult) -> Iterator[Line]:
+    """What a failed check holds, and the smallest input that shows the failure."""
+    yield from _indented(f"Check {at} of {of}, {check.name}: {check.says}")
+    if check.note:
+        yield from _indented(f"But: {check.note}")
+    failure = check.failure
+    if failure is None:
+        return
+    yield "    With " + ("the smallest input found" if failure.shrunk else "this input") + ":", ""
+    for name, value in failure.inputs:
+        yield from _indented(f"{name} = {value}", "      ")
+    place = f"At {failure.where}" if failure.where else "As a whole"
+    yield from _indented(f"{place}: expected {failure.expected}, came {failure.got}")
+
+
+def receipt_lines(result: ExerciseResult) -> Iterator[Line]:
+    """What was run to come to the result."""
+    receipt = result.receipt
+    files = ", ".join(f"{name} {digest[:12]}" for name, digest in receipt.files) or "no file"
+    counts = f"{receipt.registered} registered, {receipt.collected} collected, {receipt.run} run"
+    passed = sum(check.status == "passed" for check in result.checks)
+    parts = ", ".join(receipt.reference_parts) or "nothing"
+    edition = f"; edition {receipt.edition}" if receipt.edition else ""
+    text = (
+        f"Receipt: {files}; checks: {counts}, {passed} passed; your lines: {receipt.lines_run} of {receipt.lines} ran; "
+        f"called from the package: {parts}; device {receipt.device}{edition}"
+    )
+    yield from _indented(text, style="quiet")
+
+
+def _printed(text: str) -> Iterator[Line]:
+    """What the learner's code printed, if it did."""
+    lines = text.splitlines()
+    if lines:
+        yield "    Your code printed:", ""
+        for line in lines[:PRINTED_LINES]:
+            yield f"      {line[:WIDTH]}", "quiet"
+        if len(lines) > PRINTED_LINES:
+            yield f"      ... and {len(lines) - PRINTED_LINES} lines more", "quiet"
+
+
+def _indented(text: str, indent: str = "    ", style: str = "") -> Iterator[Line]:
+    """A text, wrapped. It is data: its own line breaks become spaces."""
+    flat = " ".join(text.split("\n"))
+    wrapped = textwrap.wrap(
+        flat,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for line in wrapped:
+        yield line, style

@@ -1,0 +1,73 @@
+"""A learner's sitting: checks with what they leave in his folder, and how far he is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import torch
+
+from nanocourse.checks.check import check_exercise
+from nanocourse.checks.records import ExerciseResult
+from nanocourse.checks.runner import Workers
+from nanocourse.exercises.chapters import Chapter
+from nanocourse.exercises.exercise import Exercise
+from nanocourse.learner.folder import Folder, Tries
+from nanocourse.learner.predict import calibration
+from nanocourse.learner.report import Line
+
+NAMED_FROM = 2  # the failing try from which on a known mistake is named
+
+
+def devices(asked: str | None) -> list[str]:
+    """Where checks are run: on the CPU, and on a GPU where there is one. ValueError for a device that is not there."""
+    if asked is None:
+        return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    if asked not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, not {asked!r}")
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda is not to be had: torch finds no CUDA GPU")
+    return [asked]
+
+
+def run_checks(
+    folder: Folder, chapter: Chapter, chosen: Sequence[Exercise], device: str | None
+) -> Iterator[tuple[Exercise, ExerciseResult]]:
+    """Results as they come; the first device's count as tries, and are kept in the folder."""
+    where = devices(device)
+    if not folder.chapter(chapter).is_dir():
+        raise ValueError(f"there is no {folder.chapter(chapter)}: `nanoinfer course start {chapter.number}` makes it")
+    with ExitStack() as stack:
+        workers = {name: stack.enter_context(Workers(name, len(chosen))) for name in where}
+        for exercise in chosen:
+            for name in where:
+                progress = folder.load()
+                name_it = progress.of(exercise.id).failing + 1 >= NAMED_FROM
+                path = folder.file(chapter, exercise)
+                result = check_exercise(exercise, path, workers[name].take, device=name, name_mistakes=name_it)
+                if name == where[0]:
+                    progress.record(result)
+                    folder.save(progress)
+                yield exercise, result
+
+
+def status_lines(folder: Folder, chapter: Chapter) -> Iterator[Line]:
+    """A line an exercise, and the guesses."""
+    yield f"Chapter {chapter.number}: {chapter.title}", ""
+    progress = folder.load()
+    for exercise in folder.exercises(chapter):
+        path = folder.file(chapter, exercise)
+        tries = progress.exercises.get(exercise.id, Tries())
+        state = "no file" if not path.is_file() else "not checked yet" if not tries.tries else tries.last
+        if state == "passed" and hashlib.sha256(path.read_bytes()).hexdigest() != tries.passed:
+            state = "changed since it passed"
+        more = f"tries {tries.tries}, hints {tries.hints} of {len(exercise.spec.hints)}"
+        yield f"  {exercise.id} {exercise.spec.title}: {state}; {more}", "good" if state == "passed" else ""
+    quiz = progress.quiz.get(str(chapter.number))
+    if quiz:
+        yield f"  Quiz: {quiz['right']} of {quiz['of']} right", ""
+    own = [one for one in progress.predictions if one.get("chapter") == chapter.number]
+    score = calibration(own)
+    if score is not None:
+        yield f"  Guesses: {len(own)}, off by a factor of {score:.2f} in the middle", ""

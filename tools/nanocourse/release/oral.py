@@ -1,0 +1,73 @@
+"""Three questions about a learner's own function, drawn from its syntax tree.
+
+Two are about what a line does, one is about the whole seen from a line. They quote the learner's lines and no answer;
+the same secret and the same file give the same ones.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import hmac
+import json
+import random
+from collections.abc import Iterator, Sequence
+
+from nanocourse.exercises.exercise import Exercise
+from nanocourse.release.askable_places import Question, places
+from nanocourse.release.whole_function import wide
+
+NARROW, WIDE = 2, 1  # questions about a line, and about the whole
+
+
+def questions(exercise: Exercise, source: str, secret: str, again: int = 0) -> list[Question]:
+    """Three questions about this file. again: which draw of them; ValueError where there is nothing to ask about."""
+    function = learners(exercise, source)
+    lines = source.splitlines()
+    tree = ast.parse(source)
+    own = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    text = json.dumps(["oral", exercise.id, hashlib.sha256("\n".join(lines).encode()).hexdigest()])
+    draw = random.Random(hmac.new(bytes.fromhex(secret), text.encode(), hashlib.sha256).hexdigest())
+    narrow = _ordered(draw, [one for node in own for one in places(node, lines)])
+    broad = _ordered(draw, list(wide(exercise, function, lines)))
+    if len(narrow) < NARROW:
+        narrow += broad
+    first = [narrow[at % len(narrow)] for at in range(again * NARROW, (again + 1) * NARROW)]
+    rest = [one for one in broad if one not in first] or broad
+    return sorted([*first, rest[again % len(rest)]], key=lambda one: one.line)
+
+
+def learners(exercise: Exercise, source: str) -> ast.FunctionDef:
+    """The learner's function. ValueError where the file has none, or where it is the stub as it came."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{exercise.file} cannot be read as Python: {error}") from error
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == exercise.name]
+    if not found:
+        raise ValueError(f"{exercise.file} has no function {exercise.name}")
+    if not list(done(found[-1])):
+        raise ValueError(f"{exercise.file} is the stub as it came: there is nothing of its author's to ask about")
+    return found[-1]
+
+
+def done(function: ast.FunctionDef) -> Iterator[ast.stmt]:
+    """The statements of a function that do something."""
+    for statement in function.body:
+        text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        undone = isinstance(statement, ast.Raise) and "NotImplementedError" in ast.unparse(statement)
+        if not (text or undone or isinstance(statement, ast.Pass)):
+            yield statement
+
+
+def _ordered(draw: random.Random, found: Sequence[Question]) -> list[Question]:
+    """In an order of the draw, neighbours of different kinds and lines as far as there are such."""
+    waiting = list(found)
+    draw.shuffle(waiting)
+    order: list[Question] = []
+    while waiting:
+        last = order[-1] if order else None
+        best = min(waiting, key=lambda one: last is not None and (one.kind == last.kind) + 2 * (one.line == last.line))
+        waiting.remove(best)
+        order.append(best)
+    return order

@@ -1,0 +1,54 @@
+"""Writing a release: all of it, or nothing.
+
+Everything is written into a folder beside the wanted one, which takes its name at the end; an error or Ctrl-C leaves
+nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from nanocourse.release import autograder, student, teacher, wheels
+from nanocourse.release import student_notebook as notebook
+from nanocourse.release.plan import Plan
+
+
+def release(plan: Plan, to: Path, strength: teacher.Strength | None = None) -> None:
+    """Write student/, autograder/, autograder.zip, wheel/ and teacher/ into `to`.
+
+    strength: of the variant, where it was measured. ValueError where `to` holds something already, or where this
+    installation lacks what a release needs; then nothing is written.
+    """
+    check_target(to)
+    notebook.required()
+    home = next(folder for folder in to.absolute().parents if folder.exists())
+    work = Path(tempfile.mkdtemp(prefix=".release-", dir=home))
+    try:
+        (work / "wheel").mkdir()
+        wheel = wheels.make(work / "wheel")
+        student.write(plan, wheel, work / "student")
+        autograder.write(plan, wheel, work / "autograder")
+        teacher.write(plan, wheel, work / "teacher", strength)
+        for name in student.LICENCES:
+            (work / "wheel" / name).write_bytes(wheels.read(wheel, f"/licenses/{name}"))
+        work.chmod(0o755)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        check_target(to)
+        if to.is_dir():
+            to.rmdir()
+        os.replace(work, to)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def check_target(to: Path) -> None:
+    """ValueError where a release cannot be put there, since something is there."""
+    if (to.exists() or to.is_symlink()) and not (to.is_dir() and not any(to.iterdir())):
+        raise ValueError(f"to must be a folder that is empty or not there yet, and {to} is neither")
+    home = next(folder for folder in to.absolute().parents if folder.exists())
+    if not home.is_dir():
+        raise ValueError(f"to must be a folder, and {home} is a file")

@@ -1,0 +1,102 @@
+"""The tree that students get: stubs, text, notebook, questions, policy, requirements, weights, licences.
+
+It holds no answer. The package that students install does, as does the public source; the teacher's notes say so.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from nanocourse.exercises import stubs
+from nanocourse.exercises.chapters import root
+from nanocourse.learner.folder import DEFAULT, LICENCE, Folder, Progress
+from nanocourse.release import pins, templates, wheels
+from nanocourse.release import student_notebook as notebook
+from nanocourse.release import student_text as text
+from nanocourse.release.plan import Plan
+
+WEIGHTS = ("model.safetensors", "config.json", "README.md")
+LICENCES = {"LICENSE": "MIT.txt", "LICENSE-TEXT": "CC-BY-4.0.txt", "THIRD_PARTY.md": "THIRD_PARTY.md"}
+PICTURE = re.compile(r"figures/([\w.-]+\.svg)")
+
+
+def write(plan: Plan, wheel: Path, to: Path) -> None:
+    """Write the tree into `to`, which is made."""
+    to.mkdir()
+    left_out = text.answers(plan.exercises)
+    for path, data in files(wheel).items():
+        (to / path).parent.mkdir(parents=True, exist_ok=True)
+        (to / path).write_bytes(data)
+    name = plan.chapter.folder.name
+    source = _beside("notebooks", f"{name}.py").read_text(encoding="utf-8")
+    source = notebook.released(source, left_out, [one.id for one in plan.exercises])
+    page = (plan.chapter.folder / "README.md").read_text(encoding="utf-8")
+    figures(page, to / "figures")
+    words = _words(plan, wheel)
+    made = {
+        "README.md": templates.filled("student.md", words),
+        "ASSISTANTS.md": templates.filled("assistants.md", words),
+        "LICENCES.md": templates.filled("licences.md", words),
+        "questions.md": (plan.chapter.folder / "written.md").read_text(encoding="utf-8"),
+        "requirements.txt": pins.requirements(wheel),
+        "requirements-notebook.txt": pins.notebook_requirements(wheel),
+        f"notebooks/{name}.py": source,
+        f"notebooks/{name}.ipynb": notebook.ipynb(source),
+    }
+    for path, content in made.items():
+        templates.put(to / path, content)
+    _stubs(plan, to / DEFAULT)
+    (to / "chapters" / name).mkdir(parents=True)
+    page = text.released(page, left_out, lambda link: (to / "chapters" / name / link).exists())
+    templates.put(to / "chapters" / name / "README.md", page)
+
+
+def files(wheel: Path) -> dict[str, bytes]:
+    """Licences and weights, by their places in the tree."""
+    found = {f"licences/{name}": wheels.read(wheel, f"/licenses/{of}") for of, name in LICENCES.items()}
+    found["licences/MIT-0.txt"] = LICENCE.encode()
+    small = wheels.files(wheel, "nanoinfer/data/small")
+    return found | {f"weights/{name}": small[name] for name in WEIGHTS}
+
+
+def _stubs(plan: Plan, mine: Path) -> None:
+    """The learner's folder as `course start` would leave it, for this set and its editions."""
+    folder = Folder(mine)
+    own = folder.chapter(plan.chapter)
+    own.mkdir(parents=True)
+    for one in plan.exercises:
+        stubs.write(one, plan.chapter, own)
+    templates.put(mine / "LICENSE", LICENCE)
+    folder.save(Progress(editions=plan.editions))
+
+
+def figures(page: str, to: Path) -> None:
+    """The figures that a page shows, for light pages and for dark ones, into `to`."""
+    for name in sorted(set(PICTURE.findall(page))):
+        to.mkdir(exist_ok=True)
+        shutil.copyfile(_beside("figures", name), to / name)
+
+
+def _beside(folder: str, name: str) -> Path:
+    """A file that lies beside the chapters. ValueError where this installation does not have it."""
+    path = root() / folder / name
+    if not path.is_file():
+        raise ValueError(f"this installation has no {folder}/{name}: release from a checkout of the repository")
+    return path
+
+
+def _words(plan: Plan, wheel: Path) -> dict[str, str]:
+    """What the templates leave open."""
+    folder = plan.chapter.folder.name
+    rows = []
+    for one in plan.exercises:
+        rows.append(f"| {one.id} | {one.spec.title} | `{DEFAULT}/{folder}/{one.file}` | {plan.points(one.id):g} |")
+    first = plan.exercises[0].id
+    return {
+        "title": plan.assignment.title, "folder": folder, "wheel": wheel.name, "mine": DEFAULT, "first": first,
+        "number": str(plan.chapter.number), "rows": "\n".join(rows), "points": f"{plan.assignment.points:g}",
+        "torch": next(line for line in pins.requirements(wheel).splitlines() if line.startswith("torch==")),
+        "checks": "\n".join(f"nanoinfer course check {one.id}" for one in plan.exercises),
+    }  # fmt: skip

@@ -1,0 +1,45 @@
+"""The chapter's notebook as students get it: in percent format and as .ipynb, without outputs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from nanocourse.release import student_text as text
+
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+def released(source: str, left_out: dict[str, str], ids: Sequence[str]) -> str:
+    """The percent-format source, cell by cell without what prints an answer."""
+    cells = re.split(r"(?m)^(?=# %%)", source)
+    return "".join(cell if "[markdown]" in cell.partition("\n")[0] else _code(cell, left_out, ids) for cell in cells)
+
+
+def _code(cell: str, left_out: dict[str, str], ids: Sequence[str]) -> str:
+    return text.released_cell(cell, left_out, ids)
+
+
+def ipynb(source: str) -> str:
+    """The notebook of a percent-format source, the same text each time. ValueError where jupytext is missing."""
+    jupytext = required()
+    cells: list[dict[str, Any]] = []
+    for at, cell in enumerate(jupytext.reads(source, fmt="py:percent").cells):
+        lines = cell.source.splitlines(keepends=True)
+        cells.append({"cell_type": cell.cell_type, "id": f"cell-{at:02d}", "metadata": {}, "source": lines})
+        if cell.cell_type == "code":
+            cells[-1] |= {"outputs": [], "execution_count": None}
+    info = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    notebook = {"cells": cells, "metadata": info, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def required() -> Any:
+    """jupytext, which makes notebooks. ValueError where it is missing."""
+    try:
+        return importlib.import_module("jupytext")
+    except ImportError:
+        raise ValueError("jupytext is missing, which makes the notebook: pip install jupytext") from None

@@ -1,0 +1,58 @@
+"""What the teacher keeps: notes of this release, criteria of the written questions, oral questions, syllabi."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nanocourse.exercises.chapters import root
+from nanocourse.release import student, templates
+from nanocourse.release import student_text as text
+from nanocourse.release.plan import Plan
+
+Strength = Sequence[tuple[str, int, int, Sequence[str]]]  # id, wrong answers caught, of how many, names of the others
+
+
+def write(plan: Plan, wheel: Path, to: Path, strength: Strength | None) -> None:
+    """Write the folder. strength: None where it was not measured."""
+    rows = []
+    for one in plan.exercises:
+        form = one.edition.name if one.edition else "as printed"
+        rows.append(f"| {one.id} | {one.spec.title} | {plan.points(one.id):g} | {form} |")
+    words = {
+        "title": plan.assignment.title, "rows": "\n".join(rows), "wheel": wheel.name, "first": plan.exercises[0].id,
+        "editions": editions(plan), "warnings": "\n".join(f"**Note.** {text}\n" for text in plan.warnings).rstrip(),
+        "strength": "\n".join(strength_lines(strength)),
+        "isolation": (templates.HERE / "isolation.md").read_text(encoding="utf-8").rstrip(),
+    }  # fmt: skip
+    templates.put(to / "README.md", templates.filled("teacher.md", words))
+    templates.put(to / "oral.md", templates.filled("oral.md", words))
+    own = plan.chapter.folder
+    for path in (own / "criteria.md", own / "teacher.md", root() / "chapters" / "TEACHING.md"):
+        name = "chapter.md" if path.name == "teacher.md" else path.name
+        page = path.read_text(encoding="utf-8").replace("../figures/", "figures/")
+        student.figures(page, to / "figures")
+        templates.put(to / name, text.released(page, {}, lambda link: (to / link).exists()))
+
+
+def editions(plan: Plan) -> str:
+    """What is asked in place of the printed form, in words."""
+    said = [f"- {one.id}: {one.edition.says}." for one in plan.exercises if one.edition]
+    worth = sum(plan.points(id) for id in plan.editions)
+    if not said:
+        return "All exercises are as the chapter prints them."
+    head = f"Exercises worth {worth:g} of {plan.assignment.points:g} points come in another edition:"
+    return "\n".join([head, "", *said])
+
+
+def strength_lines(strength: Strength | None) -> list[str]:
+    """How many wrong answers of the bank the hidden inputs of this release reject."""
+    if strength is None:
+        return ["Not measured; `nanoinfer course grade SUBMISSIONS ... --strength` does it before it grades."]
+    caught, of = sum(one[1] for one in strength), sum(one[2] for one in strength)
+    each = []
+    for id, found, total, missed in strength:
+        others = f"; not {', '.join(missed)}" if missed else ""
+        each.append(f"- {id}: {found} of {total}{others}")
+    head = f"Of {of} known wrong answers, {caught} are rejected in each of three draws of this secret's hidden inputs:"
+    return [head, "", *each]
