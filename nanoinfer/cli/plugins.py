@@ -19,13 +19,12 @@ ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_int
 
 def add_commands(app: typer.Typer) -> None:
     """Add each command that is installed; in place of one that is not, a command that says how to get it."""
-    for name, extra in EXTRAS.items():
+    for name in EXTRAS:
         try:
             load("nanoinfer.commands", name)(app)
         except ModuleNotFoundError as error:
-            app.command(name, add_help_option=False, context_settings=ANYTHING, hidden=True)(
-                _missing(name, extra, error)
-            )
+            command = app.command(name, add_help_option=False, context_settings=ANYTHING, hidden=True)
+            command(_missing(name, error))
 
 
 def load(group: str, name: str) -> Any:
@@ -40,7 +39,7 @@ def needs(name: str, error: ModuleNotFoundError) -> str:
     return f"`nanoinfer {name}` needs {error.name}: pip install 'nanoinfer[{EXTRAS[name]}]'"
 
 
-def _missing(name: str, extra: str, error: ModuleNotFoundError) -> Any:
+def _missing(name: str, error: ModuleNotFoundError) -> Any:
     def command(context: typer.Context) -> None:
         """Not installed."""
         raise Refused(needs(name, error))

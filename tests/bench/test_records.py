@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nanobench.core.schemas
-from nanobench.core.records import Graphs, Memory, Report, Spread, Stages, quantile
+from nanobench.core.records import RESULTS, Graphs, Memory, Report, Spread, Stages, quantile
 from nanobench.report import values
 from tests.bench.samples import ladder, report, result, saved
 
-SCHEMAS = Path(nanobench.core.schemas.__file__).parent / "schema"
+SCHEMAS = Path(__file__).parents[2] / "bench" / "schema"
 numbers = st.floats(1e-6, 1e6)
 
 

@@ -130,7 +130,7 @@ class TestPages:
 
 class TestIndex:
     def test_what_a_section_speaks_of(self, index: Index) -> None:
-        section = '## 1\n<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.grow") ]]]-->\nand `BlockAllocator.free()`, `nix`'
+        section = '<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.grow") ]]]-->\n`BlockAllocator.free()`, `nix`'
         assert [named.path for named in index.of(section)] == ["PagedCache.grow", "BlockAllocator.free"]
 
     def test_names_of_several_modules_are_nobody_s(self, index: Index) -> None:

@@ -1,4 +1,4 @@
-"""`python -m nanobook`: hold the pages of the book to the source and to the results, draw its diagrams, run its notebooks."""
+"""`python -m nanobook`: hold the book's pages to source and results, draw its diagrams, run its notebooks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from nanobench.errors import or_exit
 
 Root = Annotated[Path, typer.Option(help="Folder of the repository.")]
 
-app = typer.Typer(
-    help="Make the book, and hold it to the source and the results.", no_args_is_help=True, add_completion=False
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

@@ -16,9 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 SCHEMA_VERSION = 1
 PACKAGE = Path(__file__).resolve().parents[1]
 # The results that are published: beside the package in a clone, within it in the wheel.
-RESULTS = next(
-    (path for path in (PACKAGE / "results", PACKAGE.parent / "results") if path.is_dir()), Path("bench/results")
-)
+RESULTS = PACKAGE / "results" if (PACKAGE / "results").is_dir() else PACKAGE.parent / "results"
 
 Status = Literal["ok", "over budget", "out of memory", "failed", "missing"]
 

@@ -1,4 +1,4 @@
-"""Exercise 1.4: which ids may be chosen. The engine's own function, nanoinfer.engine.sampling.threshold, is the reference."""
+"""Exercise 1.4: which ids may be chosen. The engine's own `sampling.threshold` is the reference."""
 
 from __future__ import annotations
 

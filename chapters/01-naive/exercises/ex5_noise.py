@@ -24,8 +24,8 @@ EXERCISE = Spec(
     task=(
         "Sampling adds Gumbel noise to the scores and takes the highest (the Gumbel-max trick). Make the noise of a "
         "batch\n"
-        "out of 32 hashed bits for each row and id: nanoinfer.engine.sampling.random_bits is lent to you, and needs seed and\n"
-        "step laid out so that they broadcast over the ids.\n"
+        "out of 32 hashed bits for each row and id: nanoinfer.engine.sampling.random_bits is lent to you, and needs "
+        "seed and\nstep laid out so that they broadcast over the ids.\n"
         "In float32: u = (bits | 1) / 2^32, at most 1 - 2^-24. E = -log(1 - u), to full precision also where u is "
         "tiny.\n"
         "The noise is -log(E)."

@@ -13,8 +13,10 @@ from typing import Any
 import typer
 
 OURS = {
-    "nanoinfer.cli": ["nanoinfer"], "nanobench.cli": ["python", "-m", "bench"], "nanobook.__main__": ["python", "-m", "nanobook"],
-}  # fmt: skip
+    "nanoinfer.cli": ["nanoinfer"],
+    "nanobench.cli": ["python", "-m", "bench"],
+    "nanobook.__main__": ["python", "-m", "nanobook"],
+}
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.M | re.S)
 
 

@@ -64,13 +64,19 @@ def only(opened: dict[str, ModuleType], helpers: dict[str, str]) -> None:
         exec(compile(source, f"<{name}>", "exec", dont_inherit=True), module.__dict__)
     for name, module in kept.items():
         sys.modules[name] = module
-        while parent := name.rpartition(".")[0]:
-            if parent not in sys.modules:
-                sys.modules[parent] = ModuleType(parent)
-                sys.modules[parent].__path__ = []
-            setattr(sys.modules[parent], name.rpartition(".")[2], sys.modules[name])
-            name = parent
+        _into_packages(name)
     sys.meta_path.insert(0, Absent())
+
+
+def _into_packages(name: str) -> None:
+    """Make a module an attribute of its package, an empty one where there is none, and so on upwards."""
+    package, _, last = name.rpartition(".")
+    if package:
+        if package not in sys.modules:
+            sys.modules[package] = ModuleType(package)
+            sys.modules[package].__path__ = []
+        setattr(sys.modules[package], last, sys.modules[name])
+        _into_packages(package)
 
 
 class Absent:
