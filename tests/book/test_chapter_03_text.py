@@ -100,8 +100,8 @@ class TestSmall:
 
 KERNEL = """
 import torch
-from nanoinfer import paged_twins
-from bench.examples import load
+from nanoinfer.kernels import paged_attention_torch as paged_twins
+from nanobook.text.examples import load
 from pathlib import Path
 import sys
 small = load(Path(sys.argv[1]))

@@ -216,13 +216,13 @@ class TestPlaces:
 
 
 PLACE = """
-from nanoinfer.course import bank, chapters, kernels
-from nanoinfer.course.swapping import swapped
+from nanocourse.exercises import answers as bank, chapters, kernels
+from nanocourse.exercises.swap import swapped
 exercise = chapters.exercise("3.6")
 kernel, wrong = bank.reference("3.6"), bank.wrong("3.6", "first-rows-table")
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.config import ModelConfig
-from nanoinfer.weights import random_model
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.weights import random_model
 model = random_model(ModelConfig(n_layer=1, n_head=2, n_embd=32, n_positions=40, vocab_size=50), seed=1, std=0.5)
 params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
 prompts = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], [7, 8]]

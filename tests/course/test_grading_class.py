@@ -35,9 +35,9 @@ from pathlib import Path
 job = json.loads(sys.stdin.readline())
 sys.path[:0] = job["path"]
 from nanoinfer import __version__
-from nanoinfer.course.grading.assignment import Assignment, load_secret, secret_mark
-from nanoinfer.course.grading.collecting import collect
-from nanoinfer.course.grading.record import CheckGrade, ExerciseGrade, GradeRecord, Isolation
+from nanocourse.grade.assignment import Assignment, load_secret, secret_mark
+from nanocourse.grade.collect import collect
+from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord, Isolation
 asked = Assignment.load(Path(job["assignment"]))
 found = collect(Path(job["submission"]))
 text = b"".join(found.files.values()).decode()

@@ -130,8 +130,8 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
     parent = """
 import sys
 from pathlib import Path
-from nanoinfer.course.cases import call
-from nanoinfer.course.client import Worker
+from nanocourse.exercises.cases import call
+from nanocourse.checks.client import Worker
 worker = Worker()
 worker.load(Path(sys.argv[1]) / "mine.py", "f")
 worker.call(call(sys.argv[1] + "/pipe"), 600)
@@ -213,7 +213,7 @@ def test_the_environment_and_the_folder_stay_with_the_parent(tmp_path: Path, mon
 DIRECT = "from nanoinfer.engine.sampling import threshold\ndef f(*args):\n    return threshold(*args)"
 BY_MODULE = "import nanoinfer.engine.sampling as s\ndef f(*args):\n    return getattr(s, 'thres' + 'hold')(*args)"
 CAUGHT = """
-import nanoinfer.sampling as s
+import nanoinfer.engine.sampling as s
 def f(*args):
     try:
         return s.threshold(*args)
@@ -222,16 +222,16 @@ def f(*args):
 """
 INDIRECT = """
 import torch
-from nanoinfer.sampling import sample_filtered
-from nanoinfer.state import BatchState
+from nanoinfer.engine.sampling import sample_filtered
+from nanoinfer.engine.state import BatchState
 def f(scores, k, p):
     rows = BatchState.empty(4, torch.device('cpu')).at(slice(0, 1))
     return sample_filtered(scores, rows)
 """
-BY_BANK = "from nanocourse import bank\nright = bank.reference('1.4')\ndef f(*args):\n    return right(*args)"
+BY_BANK = "from nanocourse.exercises import answers as bank\nright = bank.reference('1.4')\ndef f(*args):\n    return right(*args)"
 BY_THREAD = """
 import threading
-from nanoinfer.sampling import threshold
+from nanoinfer.engine.sampling import threshold
 def f(*args):
     found = []
     thread = threading.Thread(target=lambda: found.append(threshold(*args)))
@@ -240,7 +240,7 @@ def f(*args):
     return found
 """
 VARIANT = """
-from nanoinfer.course import chapters
+from nanocourse.exercises import chapters
 right = chapters.exercise('1.4').right[0].answer
 def f(*args):
     return right(*args)

@@ -612,7 +612,7 @@ def test_without_triton() -> None:
 import sys
 sys.modules["triton"] = sys.modules["triton.runtime"] = None
 import torch
-from nanoinfer.stand_in import record
+from nanoinfer.engine.fake_graph import record
 x = torch.ones(2)
 graph, y = record(lambda: x + 1)
 x.fill_(4)

@@ -322,7 +322,7 @@ def test_the_hub_is_asked_for_an_allow_list_alone(folder: Path, monkeypatch: pyt
 PEAK = """
 import sys, threading, torch
 from pathlib import Path
-import nanoinfer.weights as weights
+import nanoinfer.model.weights as weights
 
 def anonymous():
     lines = Path("/proc/self/status").read_text().splitlines()

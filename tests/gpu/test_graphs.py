@@ -335,10 +335,10 @@ FRESH = """
 import json, warnings
 import torch
 from nanoinfer import LLM
-from nanoinfer.graphs import CudaRecorder
-from nanoinfer.proof import prove_tokens
-from nanoinfer.sampling import Samplers
-from nanoinfer.weights import random_model
+from nanoinfer.engine.graphs import CudaRecorder
+from nanoinfer.verify import prove_tokens
+from nanoinfer.engine.sampling import Samplers
+from nanoinfer.model.weights import random_model
 from tests.conftest import SMALL, STD, prompts_of
 from tests.graphed import engine_of, greedy_rows, runner_of
 
