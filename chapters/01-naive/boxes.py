@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
 from nanobench.report.figures.style import WIDTH, Drawing, Theme
-from nanobook.text.examples import load
+from nanobook.examples import load
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nanobench.report.figures.style import WIDTH, Drawing, Theme
-from nanobook.text.examples import load
+from nanobook.examples import load
 
 here = Path(__file__).parent
 run, boxes = load(here / "running.py"), load(here / "boxes.py")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from nanobook.text.examples import load
+from nanobook.examples import load
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.sampling import gumbel, random_bits, scaled, threshold
 from nanoinfer.model.config import PRESETS

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from nanobench.report.figures.style import WIDTH, Drawing, Theme
 from nanobench.report.values import size
-from nanobook.text.examples import load
+from nanobook.examples import load
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.model.batch import Step
 

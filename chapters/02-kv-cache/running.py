@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanobook.text.examples import load
+from nanobook.examples import load
 from nanocourse.exercises import answers as bank
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nanobench.report.figures.style import WIDTH, Drawing, Theme
-from nanobook.text.examples import load
+from nanobook.examples import load
 
 run = load(Path(__file__).parent / "running.py")
 ROOM = 1024  # slots of a row in the dense cache

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from nanobench.report.values import size
-from nanobook.text.examples import load
+from nanobook.examples import load
 from nanocourse.exercises import answers as bank
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache, choose_splits
@@ -100,7 +100,7 @@ def promises() -> None:
     memory = PagedCache(PRESETS["tiny"], 4, 128, 1 + 8, 16, torch.device("cpu"), torch.float32)
 
     def line(what: str) -> None:
-        free, promised = memory.allocator.free_blocks, memory._unclaimed
+        free, promised = memory.allocator.free_blocks, memory.reserved
         most = max((tokens for tokens in range(1, 129) if memory.can_admit(tokens)), default=0)
         told = f"up to {most} tokens" if most else "waits"
         print(f"{what:44}{free:>5} free  {promised} of them promised   next request: {told}")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from nanobench.report.figures.style import WIDTH, Drawing, Theme
-from nanobook.text.examples import load
+from nanobook.examples import load
 from nanoinfer.llm import LAG
 
 example = load(Path(__file__).parent / "example.py")

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 
 from nanobench.micro.graphs import padded_share
-from nanobook.text.examples import load
+from nanobook.examples import load
 from nanocourse.exercises.chapters import run_file
 from nanoinfer import SamplingParams
 from nanoinfer.engine.fake_graph import CaptureRefused, record
@@ -189,9 +189,9 @@ def warmed() -> None:
 def nobody() -> None:
     """Three live rows in the graph of four, after some steps: what the captured step computes with."""
     made = run.llm()
-    requests = made._requests(list(run.PROMPTS), run.GREEDY)
+    requests = made.requests(list(run.PROMPTS), run.GREEDY)
     made.generate(list(run.PROMPTS), run.GREEDY)  # captures
-    engine = made._graphs
+    engine = made.graph_engine
     steps = engine.generate(requests)
     for _ in range(6):
         next(steps)
@@ -203,7 +203,7 @@ def nobody() -> None:
         live, fed, position = int(lines[3, row]), run.word(int(lines[0, row])), int(lines[1, row])
         after = run.word(int(engine.state.token[row]))
         cells = (
-            f"{live:>6}{fed:>12}{position:>10}{int(memory._slots[row]):>16}{int(memory._lengths[row]):>13}{after:>12}"
+            f"{live:>6}{fed:>12}{position:>10}{int(memory.slots[row]):>16}{int(memory.lengths[row]):>13}{after:>12}"
         )
         print(f"{row:<5}{cells}")
     steps.close()

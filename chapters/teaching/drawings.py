@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from nanobench.report.figures.style import Drawing, Theme
-from nanobook.text.examples import load
+from nanobook.examples import load
 
 here = Path(__file__).parent
 boxes = load(here.parent / "01-naive" / "boxes.py")

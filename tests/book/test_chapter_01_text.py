@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from nanobook.text.examples import load, number, printed
+from nanobook.examples import load, number, printed
 from nanobook.text.page_blocks import Place, excerpt
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.naive import FullContext

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from nanobook.text.examples import load, printed
+from nanobook.examples import load, printed
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.model.config import PRESETS

@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from nanobook.text.examples import EXAMPLE, load, printed
+from nanobook.examples import EXAMPLE, load, printed
 from nanobook.text.page_blocks import Place, excerpt
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.paged import choose_splits
@@ -101,7 +101,7 @@ class TestSmall:
 KERNEL = """
 import torch
 from nanoinfer.kernels import paged_attention_torch as paged_twins
-from nanobook.text.examples import load
+from nanobook.examples import load
 from pathlib import Path
 import sys
 small = load(Path(sys.argv[1]))

@@ -19,7 +19,7 @@ import torch
 
 from nanobench.micro.step_breakdown import CAUSES, HEAD, NONE, SMALL, causes
 from nanobench.micro.timeline import HostEvent, Kernel, StepTimeline
-from nanobook.text.examples import EXAMPLE, load, printed
+from nanobook.examples import EXAMPLE, load, printed
 from nanobook.text.page_blocks import Place, excerpt
 from nanocourse.exercises import chapters
 from nanoinfer import LLM, SamplingParams

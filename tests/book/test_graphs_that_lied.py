@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from nanobook.text.examples import load, printed
+from nanobook.examples import load, printed
 
 ROOT = Path(__file__).parents[2]
 CHAPTER = ROOT / "chapters" / "04-cuda-graphs"

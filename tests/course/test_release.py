@@ -502,7 +502,7 @@ def test_syllabi_have_every_exercise_once() -> None:
 
 def test_the_graph_of_the_syllabi_is_the_chapters_own() -> None:
     from nanobench.report.figures.words import picture
-    from nanobook.text.examples import load
+    from nanobook.examples import load
 
     drawn = load(chapters.root() / "teaching" / "drawings.py")
     assert list(drawn.NEEDS) == [exercise.id for exercise in ALL]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nanobook.text.examples import load
+from nanobook.examples import load
 
 lies = load(Path(__file__).with_name("loading.py")).lies
 catalogue, running, report, marking = map(lies, ("catalogue", "running", "report", "marking"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nanobench.report.figures.style import Drawing
-from nanobook.text.examples import load
+from nanobook.examples import load
 
 
 def diagrams(root: Path, chapter: str | None = None) -> list[Drawing]:

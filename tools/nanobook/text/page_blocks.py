@@ -21,8 +21,8 @@ from nanobench.report.values import (
     prompts_of,
     rate,
 )
-from nanobook.text.examples import EXAMPLE
-from nanobook.text.examples import printed as lines_of
+from nanobook.examples import EXAMPLE
+from nanobook.examples import printed as lines_of
 from nanobook.text.ledger import BATCHES
 from nanobook.text.ledger import ledger as ledger_of
 from nanobook.text.query import QUANTITIES, load

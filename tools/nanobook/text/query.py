@@ -13,7 +13,7 @@ from pathlib import Path
 from nanobench.core.records import Report, Result
 from nanobench.report import values
 from nanobench.systems import OTHERS
-from nanobook.text.examples import EXAMPLE, number
+from nanobook.examples import EXAMPLE, number
 from nanobook.text.ledger import RUNGS
 
 QUANTITIES: dict[str, tuple[Callable[[Result], float | None], Callable[[float], str]]] = {
