@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 
-from nanocourse.exercises import answers as bank
+from nanocourse.exercises import answers
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.naive import FullContext
@@ -226,7 +226,7 @@ print("lowest score kept:", [round(score, 2) for score in lowest[:, 0].tolist()]
 # %% [markdown]
 # # Break it
 #
-# From here on it is the real engine with the small model that ships. `bank.mistake` puts a known wrong answer of the
+# From here on it is the real engine with the small model that ships. `answers.mistake` puts a known wrong answer of the
 # chapter's exercises into the engine, for as long as its block runs. **Write your guess down before you run a cell.**
 
 # %%
@@ -251,7 +251,7 @@ print(*right, sep="\n")
 
 # %%
 guess = "..."
-with bank.mistake("1.1", "no-mask"):
+with answers.mistake("1.1", "no-mask"):
     wrong = told("The fox", "Once upon a time")
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong != right
@@ -261,7 +261,7 @@ assert wrong != right
 # trained with them. The mistake is one line; find it:
 
 # %%
-print(bank.source("1.1", "no-mask"))
+print(answers.source("1.1", "no-mask"))
 
 # %% [markdown]
 # *Repair it.* Outside the block the engine has its own attention again.
@@ -276,7 +276,7 @@ assert told("The fox", "Once upon a time") == right
 
 # %%
 guess = "..."
-with bank.mistake("1.2", "stream-normalised"):
+with answers.mistake("1.2", "stream-normalised"):
     wrong = told("The fox", "Once upon a time")
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong != right
@@ -297,7 +297,7 @@ print("root mean square of the stream of the tiny model, before and after its bl
 
 # %%
 guess = "..."
-with bank.mistake("1.3", "last-column"):
+with answers.mistake("1.3", "last-column"):
     together, alone = told("The fox", "Once upon a time"), told("The fox")
 print("your guess:", guess, "together:", *together, "alone:", *alone, sep="\n")
 assert together[0] != right[0]
@@ -318,7 +318,7 @@ assert told("The fox", "Once upon a time") == right
 # %%
 guess = "..."
 drawn = SamplingParams(max_tokens=12, temperature=0.8, top_k=50, seed=7)
-with bank.mistake("1.5", "one-generator"):
+with answers.mistake("1.5", "one-generator"):
     together, alone = told("The fox", "Once upon a", params=drawn), told("Once upon a", params=drawn)
 print("your guess:", guess, "in the batch:", together[1], "alone:", alone[0], sep="\n")
 assert together[1] != alone[0]

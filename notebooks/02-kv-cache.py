@@ -25,7 +25,7 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 
-from nanocourse.exercises import answers as bank
+from nanocourse.exercises import answers
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
@@ -240,7 +240,7 @@ for number in (0.0, 1e4, torch.nan):
 # %% [markdown]
 # # Break it
 #
-# From here on it is the real engine with the small model that ships. `bank.mistake` puts a known wrong answer of the
+# From here on it is the real engine with the small model that ships. `answers.mistake` puts a known wrong answer of the
 # chapter's exercises into the engine, for as long as its block runs. **Write your guess down before you run a cell.**
 
 # %%
@@ -266,7 +266,7 @@ print(*right, sep="\n")
 
 # %%
 guess = "..."
-with bank.mistake("2.2", "column-is-slot"):
+with answers.mistake("2.2", "column-is-slot"):
     wrong = told("The fox", LONG)
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong != right
@@ -276,7 +276,7 @@ assert wrong != right
 # lets through. The mistake is in two lines; find them:
 
 # %%
-print(bank.source("2.2", "column-is-slot"))
+print(answers.source("2.2", "column-is-slot"))
 
 # %% [markdown]
 # *Repair it.* Outside the block the engine has its own `write` again.
@@ -291,7 +291,7 @@ assert told("The fox", LONG) == right
 
 # %%
 guess = "..."
-with bank.mistake("2.3", "triangle-at-the-top-left"):
+with answers.mistake("2.3", "triangle-at-the-top-left"):
     wrong = told("The fox", LONG)
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong != right
@@ -310,7 +310,7 @@ assert told("The fox", LONG) == right
 
 # %%
 guess = "..."
-with bank.mistake("2.4", "padded-length"):
+with answers.mistake("2.4", "padded-length"):
     together, alone = told("The fox", LONG), told("The fox")
 print("your guess:", guess, "together:", *together, "alone:", *alone, sep="\n")
 assert together[0] != right[0]
@@ -330,7 +330,7 @@ assert told("The fox", LONG) == right
 
 # %%
 guess = "..."
-with bank.mistake("2.5", "weight-zero"):
+with answers.mistake("2.5", "weight-zero"):
     wrong = told("The fox")
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong[0] != right[0]
@@ -351,7 +351,7 @@ print("finite in a new cache:", bool(DenseCache(config, 1, SLOTS, model.device, 
 # %%
 guess = "..."
 in_chunks = LLM(llm.model, engine="dense", prefill_chunk=8)
-with bank.mistake("2.7", "chunk-by-itself"):
+with answers.mistake("2.7", "chunk-by-itself"):
     wrong = told("The fox", LONG, by=in_chunks)
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong[0] == right[0]

@@ -29,8 +29,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from nanocourse.exercises import answers as bank
-from nanocourse.exercises import chapters
+from nanocourse.exercises import answers, chapters
 from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
@@ -67,7 +66,7 @@ show("tables", cache.tables)
 # %%
 cache.admit(0, 8)
 cache.admit(1, 7)
-print("free blocks:", cache.allocator.free_blocks, " of them promised:", cache._unclaimed)
+print("free blocks:", cache.allocator.free_blocks, " of them promised:", cache.reserved)
 print("room for a row of 2 tokens:", cache.can_admit(2), " of 3 tokens:", cache.can_admit(3))
 source(PagedCache.can_admit)
 
@@ -91,7 +90,7 @@ source(BlockAllocator.allocate)
 ids, last = torch.tensor([[3, 1, 4, 1], [1, 5, 0, 0]]), torch.tensor([3, 1])
 prompts = Step(ids, torch.arange(4).expand(2, 4), last, rows=torch.tensor([0, 1]), longest=4, fresh=True)
 cache.begin(prompts)
-show("slots", cache._slots.view(2, 4))
+show("slots", cache.slots.view(2, 4))
 source(PagedCache.begin)
 
 # %% [markdown]
@@ -122,7 +121,7 @@ show("tables", cache.tables)
 # %%
 step = Step(torch.tensor([[5], [9]]), torch.tensor([[4], [2]]), torch.tensor([0, 0]), rows=slice(0, 2), longest=5)
 cache.begin(step)
-print("slots:", cache._slots.tolist(), " lengths that a query reads:", cache._lengths.tolist())
+print("slots:", cache.slots.tolist(), " lengths that a query reads:", cache.lengths.tolist())
 
 # %% [markdown]
 # ## 7. Write
@@ -135,7 +134,7 @@ block = model.h[0]
 x = model.wte.weight[step.token_ids[:, 0]] + model.wpe.weight[step.positions[:, 0]]  # (B, C)
 h = torch.nn.functional.layer_norm(x, (8,), block.ln_1.weight, block.ln_1.bias)
 q, k, v = (h @ block.attn.c_attn.weight + block.attn.c_attn.bias).view(2, 3, H, D).unbind(1)  # (B, H, D) each
-write_pages(k, v, cache.k[0], cache.v[0], cache._slots)
+write_pages(k, v, cache.k[0], cache.v[0], cache.slots)
 show("head 0's keys, first number, by block and place", cache.k[0, :, 0, :, 0])
 source(write_pages)
 
@@ -147,7 +146,7 @@ source(write_pages)
 # read in its place, and masked.
 
 # %%
-tables, lengths = cache.tables[:2, :3], cache._lengths
+tables, lengths = cache.tables[:2, :3], cache.lengths
 keys, values = gather_pages(cache.k[0], tables), gather_pages(cache.v[0], tables)  # (B, H, S, D)
 show("head 0's keys, row 0 and row 1", keys[:, 0])
 
@@ -194,7 +193,7 @@ assert abs(acc / total - plain) < 1e-5
 # cache.
 
 # %%
-paged = attend_pages(q, cache.k[0], cache.v[0], tables, lengths, cache._done)
+paged = attend_pages(q, cache.k[0], cache.v[0], tables, lengths, cache.splits_done)
 show("attention's result, row 0 and row 1", paged)
 
 
@@ -256,7 +255,7 @@ print((folder / "small_kernel.py").read_text().split("@triton.jit")[1].split("de
 # %% [markdown]
 # # Break it
 #
-# From here on it is the real engine with the small model that ships. `bank.mistake` puts a known wrong answer of the
+# From here on it is the real engine with the small model that ships. `answers.mistake` puts a known wrong answer of the
 # chapter's exercises into the engine, for as long as its block runs. **Write your guess down before you run a cell.**
 
 # %%
@@ -282,7 +281,7 @@ print(*right, sep="\n")
 
 # %%
 guess = "..."
-with bank.mistake("3.2", "neighbours"):
+with answers.mistake("3.2", "neighbours"):
     wrong = told(*PROMPTS)
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong != right
@@ -292,7 +291,7 @@ assert wrong != right
 # the block the engine has its own slots again.
 
 # %%
-print(bank.source("3.2", "neighbours"))
+print(answers.source("3.2", "neighbours"))
 assert told(*PROMPTS) == right
 
 # %% [markdown]
@@ -303,7 +302,7 @@ assert told(*PROMPTS) == right
 
 # %%
 guess = "..."
-with bank.mistake("3.1", "newest-left-out"):
+with answers.mistake("3.1", "newest-left-out"):
     wrong = told(*PROMPTS)
 print("your guess:", guess, *wrong, sep="\n")
 print("changed:", sum(a != b for a, b in zip(right, wrong, strict=True)), "of 3")
@@ -322,7 +321,7 @@ assert told(*PROMPTS) == right
 
 # %%
 guess = "..."
-with bank.mistake("3.7", "averaged"):
+with answers.mistake("3.7", "averaged"):
     wrong = told(*PROMPTS)
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong != right
@@ -331,7 +330,7 @@ assert wrong != right
 # *Repaired* with the right join, which is swapped in just as well.
 
 # %%
-print(bank.source("3.7", "averaged"))
+print(answers.source("3.7", "averaged"))
 assert told(*PROMPTS) == right
 
 # %% [markdown]
@@ -353,7 +352,7 @@ show("masked scores, unmasked values: row 0 and row 1", by_scores_alone)
 # *Repaired:* the values are replaced before they are multiplied. That is what the twin and the kernels do.
 
 # %%
-whole = attend_pages(q, cache.k[0], poisoned, tables, lengths, cache._done)
+whole = attend_pages(q, cache.k[0], poisoned, tables, lengths, cache.splits_done)
 assert torch.equal(whole, paged)
 
 # %% [markdown]

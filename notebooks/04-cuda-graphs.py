@@ -31,7 +31,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from nanocourse.exercises import answers as bank
+from nanocourse.exercises import answers
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.paged import PagedCache
@@ -169,8 +169,8 @@ assert torch.equal(torch.stack(replayed), right)
 # in the null block. Their lengths are 1: they read what they have just written.
 
 # %%
-show("slots that the step wrote to", cache._slots[None])
-show("slots that each row read", cache._lengths[None])
+show("slots that the step wrote to", cache.slots[None])
+show("slots that each row read", cache.lengths[None])
 show("state after four replays", state.integers)
 assert not state.integers[:, 2:].any()
 
@@ -286,7 +286,7 @@ def told(llm: LLM, params: Any = None) -> list[str]:
 with recording():
     llm = engine()
 told(llm, SHORT)
-runner = llm._graphs.runner
+runner = llm.graph_engine.runner
 for key in runner.graphs:
     print(key, "  reads up to", key.longest, "  fresh" if key.fresh else "")
 stats = llm.stats
@@ -301,7 +301,7 @@ source(GraphRunner.decode)
 
 # %%
 before = len(runner.graphs)
-llm._graphs.memory.k = llm._graphs.memory.k.clone()
+llm.graph_engine.memory.k = llm.graph_engine.memory.k.clone()
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     again = told(llm, SHORT)
@@ -312,7 +312,7 @@ with recording():
 # %% [markdown]
 # # Break it
 #
-# `bank.mistake` puts a known wrong answer of the chapter's exercises into the engine, for as long as its block runs.
+# `answers.mistake` puts a known wrong answer of the chapter's exercises into the engine, for as long as its block runs.
 # Engines that are made within the block record; without a GPU by the stand-in. **Write your guess down before you run a
 # cell.**
 
@@ -329,7 +329,7 @@ print(*right, sep="\n")
 
 # %%
 guess = "..."
-with bank.mistake("4.2", "entries-rebound"):
+with answers.mistake("4.2", "entries-rebound"):
     wrong = told(engine())
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong != right
@@ -339,7 +339,7 @@ assert wrong != right
 # the repair: outside the block the engine copies.
 
 # %%
-print(bank.source("4.2", "entries-rebound"))
+print(answers.source("4.2", "entries-rebound"))
 with recording():
     assert told(engine()) == right
 
@@ -351,9 +351,9 @@ with recording():
 
 # %%
 guess = "..."
-with bank.mistake("4.3", "without-read"):
+with answers.mistake("4.3", "without-read"):
     short = engine("dense-graph")
-    short._graphs.memory.read_multiple = 16
+    short.graph_engine.memory.read_multiple = 16
     wrong = told(short)
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong != right
@@ -373,7 +373,7 @@ with recording():
 # %%
 guess = "..."
 SAMPLED = SamplingParams(temperature=1.0, max_tokens=20, seed=3, ignore_eos=True)
-with bank.mistake("4.3", "without-sampler"):
+with answers.mistake("4.3", "without-sampler"):
     one = engine()
     first, second = told(one), told(one, SAMPLED)
 print("your guess:", guess, *second, sep="\n")
@@ -398,7 +398,7 @@ assert second == told(engine("dense"), SAMPLED) != right
 
 # %%
 guess = "..."
-with bank.mistake("4.5", "as-row-0"):
+with answers.mistake("4.5", "as-row-0"):
     wrong = told(engine())
 print("your guess:", guess, *wrong, sep="\n")
 print("changed:", [a != b for a, b in zip(right, wrong, strict=True)])
@@ -409,7 +409,7 @@ assert wrong[0] != right[0]
 # writes all the same.
 
 # %%
-print(bank.source("4.5", "as-row-0"))
+print(answers.source("4.5", "as-row-0"))
 with recording():
     assert told(engine()) == right
 

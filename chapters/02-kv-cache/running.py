@@ -1,6 +1,6 @@
 """The running example of chapter 2: chapter 1's two rows, now with a cache, and the mistakes that the text makes.
 
-In float64 like there, so that every machine prints the same digits. Mistakes come from the exercises' own bank.
+In float64 like there, so that every machine prints the same digits. Mistakes come from the exercises' own wrong answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanobook.examples import load
-from nanocourse.exercises import answers as bank
+from nanocourse.exercises import answers
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.naive import FullContext
@@ -57,8 +57,8 @@ def text_ids(row: int = 0, new: int = 4) -> list[int]:
 
 
 def wrong(id: str, name: str) -> AbstractContextManager[None]:
-    """The engine makes a mistake of the bank; none for an empty name."""
-    return bank.mistake(id, name) if name else nullcontext()
+    """The engine makes a known mistake; none for an empty name."""
+    return answers.mistake(id, name) if name else nullcontext()
 
 
 def continued(

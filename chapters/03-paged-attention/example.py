@@ -9,7 +9,7 @@ import torch
 
 from nanobench.report.values import size
 from nanobook.examples import load
-from nanocourse.exercises import answers as bank
+from nanocourse.exercises import answers
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache, choose_splits
 from nanoinfer.model.config import PRESETS
@@ -64,7 +64,7 @@ def neighbours() -> None:
 
 def growing() -> None:
     """Blocks of 16 by the length of the text, newest token included."""
-    grow = bank.reference("3.1")
+    grow = answers.reference("3.1")
     print("tokens written  length with the newest  blocks before the step  blocks after")
     for written in (15, 16, 17, 31, 32, 33):
         owned = [list(range(-(-written // 16)))]
@@ -85,8 +85,8 @@ def minus_one() -> None:
     positions, last = torch.arange(5).expand(2, 5), torch.tensor([4, 1])
     tables = torch.tensor([[3, 5], [7, 0]])
     for name, function in (
-        ("padding to slot 0", bank.reference("3.2")),
-        ("padding to -1", bank.wrong("3.2", "minus-one")),
+        ("padding to slot 0", answers.reference("3.2")),
+        ("padding to -1", answers.wrong("3.2", "minus-one")),
     ):
         found = function(tables, positions, last, run.BLOCK)
         print(f"{name:18} row 0: {found[0].tolist()}   row 1: {found[1].tolist()}")
@@ -121,7 +121,7 @@ def promises() -> None:
 
 def block_sizes() -> None:
     """The waste of the four rows by the block size, keys and values and table apart."""
-    spread = bank.reference("3.3")
+    spread = answers.reference("3.3")
     print(f"{'block':>6}{'blocks':>8}{'keys and values without a token':>34}{'table':>11}{'pieces of row 3':>17}")
     for block in (1, 4, 16, 64, 256, 1024):
         _, whole = spread(list(run.RAGGED), GPT2.n_positions, block, TOKEN)

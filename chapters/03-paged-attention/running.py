@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises import answers as bank
+from nanocourse.exercises import answers
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine.engine import Engine, Row
@@ -57,12 +57,12 @@ def pool() -> Pool:
     memory = PagedCache(model().config, len(PROMPTS), 32, BLOCKS, BLOCK, torch.device("cpu"), torch.float64)
     engine = Engine(model(), memory, len(PROMPTS))
     llm = LLM(model(), engine="naive")
-    requests = llm._requests(list(PROMPTS), SamplingParams(max_tokens=12, **GREEDY))
+    requests = llm.requests(list(PROMPTS), SamplingParams(max_tokens=12, **GREEDY))
     steps = engine.generate(requests)
     for _ in range(STEPS + 1):  # the prompts, and so many tokens more
         next(steps)
-    texts = [[*row.request.prompt_token_ids, *row.token_ids][:-1] for row in engine._rows]  # the newest is not fed
-    return Pool(memory, texts, [list(blocks) for blocks in memory._owned[: len(PROMPTS)]], steps)
+    texts = [[*row.request.prompt_token_ids, *row.token_ids][:-1] for row in engine.rows]  # the newest is not fed
+    return Pool(memory, texts, [list(blocks) for blocks in memory.owned[: len(PROMPTS)]], steps)
 
 
 def word(token_id: int) -> str:
@@ -95,8 +95,8 @@ def head_of(row: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def continued(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any) -> list[str]:
-    """Greedy texts of the paged engine with blocks of 16, right or with a mistake of the exercises' banks."""
-    with bank.mistake(*mistake) if mistake else nullcontext():
+    """Greedy texts of the paged engine with blocks of 16, right or with a known mistake of the exercises."""
+    with answers.mistake(*mistake) if mistake else nullcontext():
         llm = LLM(model(), engine="paged", block_size=16, **options)
         done = llm.generate(list(PROMPTS), SamplingParams(max_tokens=new_tokens, **GREEDY))
     return [prompt + row.text for prompt, row in zip(PROMPTS, done, strict=True)]

@@ -157,10 +157,10 @@ class TestCost:
 
     def test_the_exercise_counts_alike(self) -> None:
         """Exercise 1.7 and the text give the same numbers."""
-        from nanocourse.exercises import answers as bank
+        from nanocourse.exercises import answers
 
         cost, config = load(CHAPTER / "cost.py"), ModelConfig(n_layer=3, n_head=2, n_embd=32, vocab_size=640)
-        theirs = bank.reference("1.7")({"n_layer": 3, "n_embd": 32, "vocab_size": 640}, 9, 2)
+        theirs = answers.reference("1.7")({"n_layer": 3, "n_embd": 32, "vocab_size": 640}, 9, 2)
         assert theirs["flops"] == cost.step_flops(config, 9)
         assert theirs["launches"] == cost.operations(config)
 

@@ -389,11 +389,11 @@ class TestNotebook:
             cell.source for cell in made(ROOT / "notebooks" / "04-cuda-graphs.py").cells if cell.cell_type == "code"
         ]
         assert sum("show(" in source for source in cells) >= 8
-        broken = [at for at, source in enumerate(cells) if "with bank.mistake(" in source]
+        broken = [at for at, source in enumerate(cells) if "with answers.mistake(" in source]
         assert len(broken) >= 3
         for at in broken:  # a guess before, a repair after
             assert 'guess = "..."' in cells[at]
-            assert any("assert" in source and "bank.mistake" not in source for source in cells[at + 1 : at + 3])
+            assert any("assert" in source and "answers.mistake" not in source for source in cells[at + 1 : at + 3])
         assert any('results("h200-ladder")' in source for source in cells)
 
 

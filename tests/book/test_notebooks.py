@@ -143,10 +143,10 @@ class TestTheNotebooks:
         cells = made(ROOT / "notebooks" / "01-naive.py").cells
         code = [cell.source for cell in cells if cell.cell_type == "code"]
         assert sum("show(" in source for source in code) >= 8
-        broken = [at for at, source in enumerate(code) if "with bank.mistake(" in source]
+        broken = [at for at, source in enumerate(code) if "with answers.mistake(" in source]
         assert len(broken) >= 3
         for at in broken:  # a guess before, a repair after
             assert 'guess = "..."' in code[at]
-            assert any("assert" in source and "bank.mistake" not in source for source in code[at + 1 : at + 3])
+            assert any("assert" in source and "answers.mistake" not in source for source in code[at + 1 : at + 3])
         assert sum("source(" in source for source in code) >= 4
         assert any('results("h200-gpu")' in source for source in code)

@@ -17,8 +17,7 @@ from nanocourse.authoring import strength
 from nanocourse.checks.check import check_exercise
 from nanocourse.checks.mistakes import Tells
 from nanocourse.checks.runner import Workers
-from nanocourse.exercises import answers as bank
-from nanocourse.exercises import chapters, sources, stubs
+from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.chapters import Chapter
 from nanocourse.exercises.exercise import Exercise
@@ -41,9 +40,9 @@ def code_words(source: str) -> list[str]:
 
 def hints_keep_the_solution(exercise: Exercise) -> None:
     """No run of six words or signs of a right answer stands in a hint."""
-    answers = [sources.function_source(exercise.function)]
-    answers += [sources.answer_source(exercise, right) for right in exercise.right]
-    runs = {run for source in answers for run in runs_of(code_words(source))}
+    correct = [sources.function_source(exercise.function)]
+    correct += [sources.answer_source(exercise, right) for right in exercise.right]
+    runs = {run for source in correct for run in runs_of(code_words(source))}
     assert len(exercise.spec.hints) == 3
     for hint in exercise.spec.hints:
         assert not runs & set(runs_of(WORD.findall(hint))), hint
@@ -144,8 +143,8 @@ def quiz_is_as_jupyterquiz_reads_it(chapter: Chapter) -> None:
 
 
 def wrong_options_are_wrong_answers(chapter: Chapter) -> None:
-    """One option of a question is right, each has its feedback, and a wrong one names a wrong answer of the bank."""
-    for question in json.loads(bank.quiz(chapter.number).read_text(encoding="utf-8")):
+    """One option of a question is right, each has its feedback, and a wrong one names a known wrong answer."""
+    for question in json.loads(answers.quiz(chapter.number).read_text(encoding="utf-8")):
         assert question["type"] == "multiple_choice"
         assert sum(answer["correct"] for answer in question["answers"]) == 1
         for answer in question["answers"]:
@@ -153,4 +152,4 @@ def wrong_options_are_wrong_answers(chapter: Chapter) -> None:
             assert answer["feedback"]
             if not answer["correct"]:  # a wrong option is a real wrong answer
                 id, name = answer["mistake"].split(" ")
-                assert name in bank.names(id)
+                assert name in answers.names(id)

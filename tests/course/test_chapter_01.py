@@ -17,8 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nanocourse.authoring import chapter_strength as measuring
 from nanocourse.checks.mistakes import Tells
-from nanocourse.exercises import answers as bank
-from nanocourse.exercises import chapters, sources, stubs
+from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Returned, local
@@ -127,11 +126,11 @@ def longest_common(one: list[str], other: list[str]) -> int:
 
 @each
 def test_hints_do_not_contain_the_solution(exercise: Exercise) -> None:
-    answers = [sources.function_source(exercise.function)]
-    answers += [sources.answer_source(exercise, right) for right in exercise.right]
+    correct = [sources.function_source(exercise.function)]
+    correct += [sources.answer_source(exercise, right) for right in exercise.right]
     assert len(exercise.spec.hints) == 3
     for hint in exercise.spec.hints:
-        for source in answers:
+        for source in correct:
             assert longest_common(words(hint), code_words(source)) < 6, (hint, source)
 
 
@@ -235,15 +234,15 @@ SEEN = ["1.1 no-mask", "1.2 norm-after", "1.3 last-column", "1.4 unsorted", "1.5
 @pytest.mark.parametrize("mistake", SEEN)
 def test_a_mistake_that_is_switched_on_is_seen(mistake: str, model: GPT2) -> None:
     before = tokens(model)
-    with bank.mistake(*mistake.split(" ")):
+    with answers.mistake(*mistake.split(" ")):
         assert tokens(model) != before
 
 
 def test_a_mistake_without_a_place_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"exercise 1\.7 has no place"), bank.mistake("1.7", "one-a-layer"):
+    with pytest.raises(ValueError, match=r"exercise 1\.7 has no place"), answers.mistake("1.7", "one-a-layer"):
         pass
     with pytest.raises(ValueError, match="no wrong answer 'x'; it has rows-not-positions"):
-        bank.wrong("1.1", "x")
+        answers.wrong("1.1", "x")
 
 
 class Operations(TorchDispatchMode):
@@ -268,7 +267,7 @@ def test_cost_is_what_the_engine_does(length: int) -> None:
     model = random_model(config, seed=0)
     ids = torch.arange(length)[None]
     step = Step(ids, ids, last=torch.tensor([length - 1]), rows=torch.tensor([0]), longest=length)
-    counted = bank.reference("1.7")({"n_layer": 3, "n_embd": 32, "vocab_size": 128}, length, 4)
+    counted = answers.reference("1.7")({"n_layer": 3, "n_embd": 32, "vocab_size": 128}, length, 4)
     plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know a CPU's fused kernel
     with torch.no_grad(), plain, FlopCounterMode(display=False) as flops:
         model(step, FullContext())

@@ -272,12 +272,12 @@ class TestWhatStandsBesides:
             assert told[1].count("?") + len(re.findall(r"\b(?:Read me|Show)\b", told[1])) >= 3, exercise.id
 
 
-def test_notebook_breaks_with_mistakes_of_the_bank() -> None:
+def test_notebook_breaks_with_known_mistakes() -> None:
     path = Path(__file__).parents[2] / "notebooks" / "02-kv-cache.py"
     if not path.is_file():
         pytest.skip("not a checkout")
     source = path.read_text(encoding="utf-8")
-    named = re.findall(r'bank\.mistake\("([\d.]+)", "([\w-]+)"\)', source)
+    named = re.findall(r'answers\.mistake\("([\d.]+)", "([\w-]+)"\)', source)
     assert len(named) >= 3
     for id, name in named:
         assert any(wrong.name == name for wrong in chapters.exercise(id).wrong)

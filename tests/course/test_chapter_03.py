@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from nanocourse.authoring import chapter_strength as measuring
-from nanocourse.exercises import answers as bank
-from nanocourse.exercises import chapters, sources, stubs
+from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Returned, local
@@ -191,16 +190,16 @@ class TestPlaces:
         ],
     )  # fmt: skip
     def test_mistakes_show_there(self, model: GPT2, id: str, name: str) -> None:
-        with bank.mistake(id, name), pytest.raises(AssertionError):
+        with answers.mistake(id, name), pytest.raises(AssertionError):
             generated(model)
 
     def test_a_block_too_many_empties_the_pool(self, model: GPT2) -> None:
         """What takes more than was promised runs out of blocks, although admission has counted."""
-        with bank.mistake("3.1", "always-one"), pytest.raises(RuntimeError, match="no free block"):
+        with answers.mistake("3.1", "always-one"), pytest.raises(RuntimeError, match="no free block"):
             generated(model)
 
     def test_splits_are_the_engines(self) -> None:
-        splits = bank.reference("3.8")
+        splits = answers.reference("3.8")
         for batch in (1, 2, 7, 8, 64, 85, 86, 300):
             for room in (1, 63, 64, 65, 500, 1024, 5000):
                 assert splits(batch, 12, room, [1]) == choose_splits(batch, 12, room)
@@ -216,10 +215,10 @@ class TestPlaces:
 
 
 PLACE = """
-from nanocourse.exercises import answers as bank, chapters, kernels
+from nanocourse.exercises import answers, chapters, kernels
 from nanocourse.exercises.swap import swapped
 exercise = chapters.exercise("3.6")
-kernel, wrong = bank.reference("3.6"), bank.wrong("3.6", "first-rows-table")
+kernel, wrong = answers.reference("3.6"), answers.wrong("3.6", "first-rows-table")
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
@@ -282,5 +281,5 @@ def test_the_notebook_walks_and_breaks() -> None:
     source = path.read_text(encoding="utf-8")
     assert len(re.findall(r"^# ## \d+\. ", source, re.M)) >= 8
     assert len(re.findall(r"^# ## Break \d+", source, re.M)) >= 3
-    for id, name in re.findall(r'bank\.mistake\("([\d.]+)", "([\w-]+)"\)', source):
-        assert name in bank.names(id)
+    for id, name in re.findall(r'answers\.mistake\("([\d.]+)", "([\w-]+)"\)', source):
+        assert name in answers.names(id)

@@ -16,8 +16,7 @@ from nanocourse.authoring import chapter_strength as measuring
 from nanocourse.checks.check import check_exercise
 from nanocourse.checks.records import Failure
 from nanocourse.checks.runner import Workers
-from nanocourse.exercises import answers as bank
-from nanocourse.exercises import chapters, sources, stubs
+from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Check, Exercise
 from nanocourse.exercises.outcomes import Returned, local
@@ -238,19 +237,19 @@ class TestPlaces:
         ],
     )  # fmt: skip
     def test_mistakes_show_there(self, model: GPT2, id: str, name: str) -> None:
-        with bank.mistake(id, name), pytest.raises(AssertionError):
+        with answers.mistake(id, name), pytest.raises(AssertionError):
             generated(model, "dense-graph" if id == "4.3" else "paged-graph")
 
     @pytest.mark.parametrize("name", ["by-sixteens", "without-the-maximum", "next-larger"])
     def test_a_ladder_that_is_too_short_costs_graphs(self, model: GPT2, name: str) -> None:
         """The text is right, so what is counted must be, too."""
-        with bank.mistake("4.4", name):
+        with answers.mistake("4.4", name):
             llm = graph_llm(model, "paged-graph", max_batch=3)
             prove_tokens(llm.forward_logits, llm.generate(PROMPTS, PARAMS), PARAMS)
         assert llm.stats.fallbacks["more rows than the largest graph has"] > 0
 
     def test_the_ladder_is_the_engines(self) -> None:
-        mine = bank.reference("4.4")
+        mine = answers.reference("4.4")
         for maximum in [*range(80), 100, 255, 256, 257, 500, 512]:
             sizes = ladder(maximum)
             assert mine(maximum, []) == (sizes, [])
@@ -307,5 +306,5 @@ def test_the_notebook_walks_and_breaks() -> None:
     source = path.read_text(encoding="utf-8")
     assert len(re.findall(r"^# ## \d+\. ", source, re.M)) >= 8
     assert len(re.findall(r"^# ## Break \d+", source, re.M)) >= 3
-    for id, name in re.findall(r'bank\.mistake\("([\d.]+)", "([\w-]+)"\)', source):
-        assert name in bank.names(id)
+    for id, name in re.findall(r'answers\.mistake\("([\d.]+)", "([\w-]+)"\)', source):
+        assert name in answers.names(id)

@@ -219,7 +219,7 @@ def desk() -> Iterator[Desk]:
 
 
 def test_stub_reference_and_wrong_answers_of_an_edition(desk: Desk) -> None:
-    """In the edition that a release drew. Its answers are written for it; the bank's are of the printed form."""
+    """In the edition that a release drew. Its answers are written for it; the chapter's are of the printed form."""
     exercise = desk.exercise
     stub = desk.mark(stubs.stub(exercise, chapters.chapter(1)))
     assert (stub.points, stub.mistake) == (0, "")

@@ -141,7 +141,7 @@ def attention():
 
 
 def test_no_answer_is_in_the_workers_memory(yard: Yard) -> None:
-    """Of the package it holds its own machinery, and what is open to all; no engine, no bank, no chapter."""
+    """Of the package it holds its own machinery, and what is open to all; no engine, no answers, no chapter."""
     source = b"""
 import gc, types
 def attention():

@@ -130,7 +130,7 @@ def test_the_notebook_is_both_forms_of_one_source(made: SimpleNamespace) -> None
     assert len(code) > 20
     assert not [cell for cell in code if cell["outputs"] or cell["execution_count"]]
     ast.parse("\n".join("".join(cell["source"]) for cell in code))
-    assert 'bank.source("1.1"' not in source
+    assert 'answers.source("1.1"' not in source
 
 
 def test_requirements_are_pinned(made: SimpleNamespace) -> None:

@@ -228,7 +228,9 @@ def f(scores, k, p):
     rows = BatchState.empty(4, torch.device('cpu')).at(slice(0, 1))
     return sample_filtered(scores, rows)
 """
-BY_BANK = "from nanocourse.exercises import answers as bank\nright = bank.reference('1.4')\ndef f(*args):\n    return right(*args)"
+BY_ANSWERS = (
+    "from nanocourse.exercises import answers\nright = answers.reference('1.4')\ndef f(*args):\n    return right(*args)"
+)
 BY_THREAD = """
 import threading
 from nanoinfer.engine.sampling import threshold
@@ -248,8 +250,8 @@ def f(*args):
 
 
 @pytest.mark.parametrize(
-    "source", [DIRECT, BY_MODULE, CAUGHT, INDIRECT, BY_BANK, BY_THREAD, VARIANT],
-    ids=["direct", "by module", "caught", "indirect", "by bank", "by thread", "variant"],
+    "source", [DIRECT, BY_MODULE, CAUGHT, INDIRECT, BY_ANSWERS, BY_THREAD, VARIANT],
+    ids=["direct", "by module", "caught", "indirect", "by answers", "by thread", "variant"],
 )  # fmt: skip
 def test_the_function_that_was_asked_for_is_refused(keep: Keep, tmp_path: Path, source: str) -> None:
     refuse = refused(chapters.exercise("1.4"))

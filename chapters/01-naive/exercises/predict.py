@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from nanocourse.exercises import answers as bank
+from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.naive import FullContext
@@ -23,7 +23,7 @@ SHAPE = {name: getattr(PRESETS["small"], name) for name in ("n_layer", "n_embd",
 
 def flops(tokens: int) -> int:
     """Of one pass over so many tokens, by exercise 1.7."""
-    return int(bank.reference("1.7")(SHAPE, tokens, 4)["flops"])
+    return int(answers.reference("1.7")(SHAPE, tokens, 4)["flops"])
 
 
 def seconds(run: Callable[[], object], device: torch.device) -> float:

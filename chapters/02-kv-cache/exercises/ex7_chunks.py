@@ -47,7 +47,7 @@ def swap(mine: Function) -> Iterator[None]:
 
     @torch.inference_mode()
     def prefill(self: Any, admitted: list[Any]) -> None:
-        self.memory.grow([row.length for row in self._rows])
+        self.memory.grow([row.length for row in self.rows])
         slots = slice(admitted[0].slot, admitted[-1].slot + 1)
         self.state.admit(slots, [row.request for row in admitted])
         prompts = [list(row.request.prompt_token_ids) for row in admitted]

@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from nanocourse.exercises import answers as bank
+from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.naive import Naive
@@ -26,7 +26,7 @@ SHAPE = {name: getattr(CONFIG, name) for name in ("n_layer", "n_embd", "vocab_si
 
 def naive_flops(tokens: int) -> int:
     """Of one pass over so many tokens, by exercise 1.7."""
-    return int(bank.reference("1.7")(SHAPE, tokens, 4)["flops"])
+    return int(answers.reference("1.7")(SHAPE, tokens, 4)["flops"])
 
 
 def cached_flops(context: int) -> int:

@@ -37,16 +37,16 @@ def swap(mine: Function) -> Iterator[None]:
     """PagedCache.grow asks it, and puts what it answers into the allocator and the tables."""
 
     def grow_rows(self: Any, lengths: Sequence[int]) -> None:
-        before = self._owned[: len(lengths)]
+        before = self.owned[: len(lengths)]
         after, free = mine(
             [list(blocks) for blocks in before], list(lengths), list(self.allocator._free), self.block_size
         )
         for row, blocks in enumerate(after):
-            self._unclaimed -= len(blocks) - len(before[row])
-            self._owned[row] = list(blocks)
+            self.reserved -= len(blocks) - len(before[row])
+            self.owned[row] = list(blocks)
             self.tables[row, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
         self.allocator._free = list(free)
-        self.allocator._owned[:] = bytes(block not in free for block in range(self.allocator.blocks))
+        self.allocator.owned[:] = bytes(block not in free for block in range(self.allocator.blocks))
 
     with replaced("nanoinfer.cache.paged:PagedCache.grow", grow_rows):
         yield

@@ -36,7 +36,7 @@ def swap(mine: Function) -> Iterator[None]:
 
     def begin_step(self: Any, step: Any) -> Any:
         taken = begin(self, step)
-        self._slots = mine(self._tables, step.positions, step.last, self.block_size).flatten().long()
+        self.slots = mine(self._tables, step.positions, step.last, self.block_size).flatten().long()
         return taken
 
     with replaced("nanoinfer.cache.paged:PagedCache.begin", begin_step):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanocourse.exercises import answers as bank
+from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
@@ -38,7 +38,7 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
 
 def blocks_of(tokens: int) -> int:
     """Blocks that a text of so many tokens needs."""
-    return len(bank.reference("3.1")([[]], [tokens], list(range(tokens)), PAGE)[0][0])
+    return len(answers.reference("3.1")([[]], [tokens], list(range(tokens)), PAGE)[0][0])
 
 
 def full_room(device: torch.device) -> float:
@@ -50,11 +50,11 @@ def room(device: torch.device) -> float:
     """The same in a run, by what its rows own in the mean of its steps."""
     with LLM(load_model("small", device, torch.float32), engine="paged") as llm:
         params = [SamplingParams(max_tokens=n // 2, temperature=0, ignore_eos=True) for n in TEXTS]
-        requests = llm._requests([[464] * (n - n // 2) for n in TEXTS], params)
-        engine, owned = llm._engine(requests), []
+        requests = llm.requests([[464] * (n - n // 2) for n in TEXTS], params)
+        engine, owned = llm.engine_for(requests), []
         for _ in engine.generate(requests):
-            if engine._rows:
-                owned.append(PAGE * sum(map(len, engine.memory._owned)))
+            if engine.rows:
+                owned.append(PAGE * sum(map(len, engine.memory.owned)))
     return (len(TEXTS) + 1) * max(TEXTS) / statistics.mean(owned)
 
 

@@ -48,7 +48,7 @@ def swap(mine: Function) -> Iterator[None]:
         if step.positions.shape[1] == 1:
             tables = self._tables.long()
             slots, lengths, tables = mine(step.positions[:, 0], step.last + 1, tables, NULL, self.block_size)
-            self._slots, self._lengths, self._tables = slots.long(), lengths.long(), tables.int()
+            self.slots, self.lengths, self._tables = slots.long(), lengths.long(), tables.int()
         return taken
 
     with places.recorded(), replaced("nanoinfer.cache.paged:PagedCache.begin", begin_step):

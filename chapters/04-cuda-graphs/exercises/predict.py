@@ -44,9 +44,9 @@ class Counting:
 
 def runner(llm: LLM) -> GraphRunner:
     """The runner of an LLM that has graphs."""
-    assert llm._graphs is not None
-    assert isinstance(llm._graphs.runner, GraphRunner)
-    return llm._graphs.runner
+    assert llm.graph_engine is not None
+    assert isinstance(llm.graph_engine.runner, GraphRunner)
+    return llm.graph_engine.runner
 
 
 def ladder_padding(device: torch.device) -> float:

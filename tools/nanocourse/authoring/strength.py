@@ -144,7 +144,7 @@ def _stub(exercise: Exercise, bench: Bench, result: Strength) -> None:
 
 @contextmanager
 def answers(exercise: Exercise) -> Iterator[Callable[[Wrong | Right], Solve]]:
-    """How answers of the bank are called: in this process, or in workers where they are kernels."""
+    """How known answers are called: in this process, or in workers where they are kernels."""
     if exercise.spec.kernel is None:
         yield lambda answer: partial(local, exercise.staged(sources.answer_function(exercise, answer)))
         return

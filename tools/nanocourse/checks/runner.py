@@ -133,7 +133,7 @@ def refused(exercise: Exercise) -> Refuse:
 
 @contextmanager
 def kernel_solver(exercise: Exercise, start: Callable[[], Worker]) -> Iterator[Callable[[Wrong | Right], Solve]]:
-    """How answers of the bank that are kernels are called: each from a file of its own, all in two workers."""
+    """How known answers that are kernels are called: each from a file of its own, all in two workers."""
     workers: dict[bool, Worker] = {}
 
     def take(compiling: bool) -> Worker:

@@ -1,7 +1,7 @@
 """Right and wrong answers by name, for notebooks: to read, to call, and to switch on in the engine.
 
-from nanocourse.exercises import answers as bank
-with bank.mistake("1.1", "no-mask"):
+from nanocourse.exercises import answers
+with answers.mistake("1.1", "no-mask"):
     LLM(engine="naive").generate("Once upon a time")
 """
 

@@ -74,9 +74,9 @@ def first(of: Chapter, among: list[Exercise]) -> Exercise:
 
 
 def exercise_files(of: Chapter) -> list[Path]:
-    """The exercises' own files, in order, without their banks."""
+    """The exercises' own files, in order, without their answers."""
     named = {path: re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name) for path in of.exercises.glob("ex*.py")}
-    own = [(int(match[1]), path) for path, match in named.items() if match and not match[2].endswith("_bank")]
+    own = [(int(match[1]), path) for path, match in named.items() if match and not match[2].endswith("_answers")]
     return [path for _, path in sorted(own)]
 
 
@@ -93,19 +93,19 @@ def exercise(id: str) -> Exercise:
 
 
 def load(path: Path, chapter: int) -> Exercise:
-    """An exercise from its file and its bank. ValueError where they do not declare what they must."""
+    """An exercise from its file and its answers' file. ValueError where they do not declare what they must."""
     match = re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name)
     if not match:
         raise ValueError(f"{path.name} is no exercise's file")
     own = run_file(path, f"nanoinfer_ch{chapter:02d}_{path.stem}")
-    bank_path = path.with_name(f"{path.stem}_bank.py")
-    bank = run_file(bank_path, f"nanoinfer_ch{chapter:02d}_{path.stem}_bank") if bank_path.is_file() else None
+    beside = path.with_name(f"{path.stem}_answers.py")
+    answers = run_file(beside, f"nanoinfer_ch{chapter:02d}_{beside.stem}") if beside.is_file() else None
     spec: Spec = _declared(own, "EXERCISE")
     return Exercise(
         id=f"{chapter}.{match[1]}", slug=match[2].replace("_", "-"), path=path, spec=spec,
-        function=resolve(spec.reference), checks=_declared(own, "CHECKS"), wrong=getattr(bank, "WRONG", ()),
-        right=getattr(bank, "RIGHT", ()), equivalent=getattr(bank, "EQUIVALENT", {}),
-        editions=getattr(bank, "EDITIONS", ()),
+        function=resolve(spec.reference), checks=_declared(own, "CHECKS"), wrong=getattr(answers, "WRONG", ()),
+        right=getattr(answers, "RIGHT", ()), equivalent=getattr(answers, "EQUIVALENT", {}),
+        editions=getattr(answers, "EDITIONS", ()),
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """What an exercise is made of, as its files declare it and as the machinery uses it.
 
-`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS; `exN_name_bank.py` declares WRONG, RIGHT, EQUIVALENT and
+`exN_name.py` declares EXERCISE (a `Spec`) and CHECKS; `exN_name_answers.py` declares WRONG, RIGHT, EQUIVALENT and
 EDITIONS. `chapters.load` puts them together as one `Exercise`.
 """
 

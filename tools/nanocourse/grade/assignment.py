@@ -22,7 +22,7 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Part:
-    """One exercise of an assignment. edition: a name from its bank; empty is the one that the chapter prints."""
+    """One exercise of an assignment. edition: one of EDITIONS; empty is the one that the chapter prints."""
 
     id: str
     points: float = 10.0

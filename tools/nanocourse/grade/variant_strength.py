@@ -1,4 +1,4 @@
-"""How strong this very variant is: the bank's wrong answers on inputs drawn from this secret, in these editions.
+"""How strong this very variant is: the known wrong answers on inputs drawn from this secret, in these editions.
 
 The chapter's published figures are those of its own inputs. A draw of others could be weaker, so it is measured.
 """

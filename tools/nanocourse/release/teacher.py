@@ -46,7 +46,7 @@ def editions(plan: Plan) -> str:
 
 
 def strength_lines(strength: Strength | None) -> list[str]:
-    """How many wrong answers of the bank the hidden inputs of this release reject."""
+    """How many known wrong answers the hidden inputs of this release reject."""
     if strength is None:
         return ["Not measured; `nanoinfer course grade SUBMISSIONS ... --strength` does it before it grades."]
     caught, of = sum(one[1] for one in strength), sum(one[2] for one in strength)
