@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -79,6 +80,9 @@ class LLM:
     seed: of `random:` weights, and of the seeds of requests that bring none.
     revision: of a model on the hub.
 
+    stats counts since the LLM was made: a `Stats`, or a `GraphStats` of the engines with graphs, whose one engine is
+    graph_engine (None of the others).
+
     Raises ValueError, one sentence, for arguments that cannot be met.
     """
 
@@ -135,13 +139,14 @@ class LLM:
             raise ValueError("fused kernels need a CUDA GPU and Triton")
         self.max_batch, self.max_len, self.prefill_chunk = max_batch, max_len or context, prefill_chunk
         self.tokenizer = gpt2_tokenizer()
-        self.stats: Stats = Stats()
         self._spec = MemorySpec(
             self.engine, self.model.config, self.model.device, self.model.dtype, max_batch, block_size, kv_blocks
         )
-        self._graphs: Engine | None = None  # the one engine of those that replay graphs: made once, and kept
+        self.graph_engine: Engine | None = None  # the one engine of those that replay graphs: made once, and kept
         if self.engine.endswith("-graph"):
-            self._graphs = self._graph_engine(max_graph_batch, on_gpu and has_triton() if fused is None else fused)
+            fused = on_gpu and has_triton() if fused is None else fused
+            self.graph_engine = self._make_graph_engine(max_graph_batch, fused)
+        self.stats: Stats = Stats() if self.graph_engine is None else self.graph_engine.stats
         self._maker = RequestMaker(self.tokenizer, self.max_len, self.model.config.vocab_size, random.Random(seed))
         self._running = False
         self._closed = False
@@ -158,7 +163,7 @@ class LLM:
         Raises ValueError for a bad prompt, before anything is computed; RuntimeError while another generation runs.
         """
         done: list[Completion] = []
-        with closing(self._run(self._requests(prompts, params))) as steps:
+        with closing(self._run(self.requests(prompts, params))) as steps:
             for rows in steps:
                 done += [self._completion(row) for row in rows if row.finish_reason is not None]
         return sorted(done, key=lambda completion: completion.index)
@@ -172,21 +177,21 @@ class LLM:
 
         The prompts are checked now, and computed as the iterator is read. Closing it ends the generation.
         """
-        return self._stream(self._requests(prompts, params))
+        return self._stream(self.requests(prompts, params))
 
     def _stream(self, requests: list[Request]) -> Generator[Piece, None, None]:
-        from nanoinfer.text.tokenizer import TextStream
+        from nanoinfer.text.stop import TextStream
 
-        texts = [TextStream(self.tokenizer, request.params.stop) for request in requests]
+        requests = [replace(request, text=request.text or TextStream(self.tokenizer)) for request in requests]
         with closing(self._run(requests)) as steps:  # a stream that is closed ends its generation at once
             for row in chain.from_iterable(steps):
-                index, token = row.request.index, row.token_ids[-1]
-                text = "" if token in row.request.stop_ids else texts[index].push(token)
-                completion = None
+                token, stream, completion = row.token_ids[-1], row.request.text, None
+                assert stream is not None
+                text = "" if token in row.request.stop_ids else stream.new
                 if row.finish_reason is not None:
-                    text += texts[index].finish()
+                    text += stream.finish()
                     completion = self._completion(row)
-                yield Piece(index, token, text, row.finish_reason, completion)
+                yield Piece(row.request.index, token, text, row.finish_reason, completion)
 
     def forward_logits(self, token_ids: Any) -> torch.Tensor:
         """Logits (B, T, vocab_size), float32, of token ids (B, T), by one plain pass over the full context."""
@@ -205,7 +210,7 @@ class LLM:
 
     def close(self) -> None:
         """Give the model's memory back. The LLM cannot be used afterwards."""
-        self._closed, self._graphs = True, None
+        self._closed, self.graph_engine = True, None
         self.__dict__.pop("model", None)
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
@@ -227,25 +232,30 @@ class LLM:
         self._running = True
         try:
             if requests:
-                yield from self._engine(requests).generate(requests)
+                yield from self.engine_for(requests).generate(requests)
         finally:
             self._running = False
 
-    def _engine(self, requests: list[Request]) -> Engine:
-        """An engine as large as these requests ask for, or the one that was made for all."""
+    def engine_for(self, requests: list[Request]) -> Engine:
+        """The engine that runs these requests: as large as they ask for, or the one that was made for all.
+
+        `generate` is a loop over `engine_for(requests).generate(requests)`; call it yourself to look at the engine's
+        rows, memory and counters between two steps. ValueError for a request that could never fit.
+        """
         from nanoinfer.engine.engine import Engine
 
         lengths = [len(request.prompt_token_ids) + request.limit for request in requests]
-        if self._graphs is not None:
-            self._spec.check(self._graphs.memory, lengths)
-            return self._graphs
+        if self.graph_engine is not None:
+            self._spec.check(self.graph_engine.memory, lengths)
+            return self.graph_engine
         memory = self._spec.make(lengths)
         max_batch = min(self.max_batch, len(requests))
         return Engine(self.model, memory, max_batch, self.stats, prefill_chunk=self.prefill_chunk)
 
-    def _graph_engine(self, max_graph_batch: int | None, fused: bool) -> Engine:
+    def _make_graph_engine(self, max_graph_batch: int | None, fused: bool) -> Engine:
         """The engine that replays graphs, over a memory that stays where it is."""
         from nanoinfer.engine.engine import Engine
+        from nanoinfer.engine.graph_stats import GraphStats
         from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, affordable_rows
         from nanoinfer.engine.sampling import Samplers
 
@@ -260,12 +270,13 @@ class LLM:
             model = copy(model)  # the same weights
             model.ops = FusedOps()
             samplers = Samplers(sampling_kernels.greedy, sampling_kernels.sample, sampling_kernels.sample)
+        stats = GraphStats()
         return Engine(
             model,
             self._spec.make_once(self.max_len),
             self.max_batch,
-            self.stats,
-            runner=partial(GraphRunner, recorder=recorder, max_rows=max_rows, max_len=self.max_len, stats=self.stats),
+            stats,
+            runner=partial(GraphRunner, recorder=recorder, max_rows=max_rows, max_len=self.max_len, stats=stats),
             samplers=samplers,
             prefill_chunk=self.prefill_chunk,
             lag=LAG if recorder and max_rows else 0,
@@ -277,10 +288,14 @@ class LLM:
         on_capture: called after each capture with how many of how many are done.
         """
         self._check_open()
-        if self._graphs is not None:
-            self._graphs.runner.warm_up(sorted(set(self._graphs.samplers), key=self._graphs.samplers.index), on_capture)
+        if self.graph_engine is not None:
+            from nanoinfer.engine.graphs import GraphRunner
 
-    def _requests(self, prompts: Any, params: Any) -> list[Request]:
+            assert isinstance(self.graph_engine.runner, GraphRunner)
+            self.graph_engine.runner.warm_up(list(dict.fromkeys(self.graph_engine.samplers)), on_capture)
+
+    def requests(self, prompts: Any, params: Any = None) -> list[Request]:
+        """The checked requests that `generate` makes of these prompts. ValueError for a bad prompt."""
         self._check_open()
         return self._maker.requests(prompts, params)
 
@@ -288,13 +303,16 @@ class LLM:
         """What came of a finished row."""
         request, ids = row.request, row.token_ids
         assert row.finish_reason is not None
-        text = self.tokenizer.decode(ids[:-1] if ids[-1] in request.stop_ids else ids)
-        ends = [at for stop in request.params.stop if (at := text.find(stop)) >= 0]
+        if request.text is not None:
+            request.text.finish()
+            text = request.text.text
+        else:
+            text = self.tokenizer.decode(ids[:-1] if ids[-1] in request.stop_ids else ids)
         return Completion(
             index=request.index,
             prompt_token_ids=request.prompt_token_ids,
             token_ids=tuple(ids),
-            text=text[: min(ends)] if ends else text,
+            text=text,
             finish_reason=row.finish_reason,
             seed=request.seed,
             metrics=row.metrics(),

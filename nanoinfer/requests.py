@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from nanoinfer.text.stop import TextStream
 
 FinishReason = Literal["stop", "length"]
 
@@ -98,7 +101,7 @@ class Request:
     seed: int  # params.seed, or the one drawn for it
     limit: int  # new tokens at most: max_tokens, or fewer where the context ends first
     stop_ids: frozenset[int]
-    ends_text: Callable[[int], bool] | None = None  # told each token; True once a stop string has come
+    text: TextStream | None = None  # is given each token, where stop strings are looked for or text is streamed
 
 
 @dataclass(frozen=True)

@@ -59,18 +59,18 @@ def llm(engine: str = "paged-graph", read_multiple: int | None = None, **setting
     read_multiple: of slots that the dense cache reads; it is 128, and smaller here so that short texts pass it.
     """
     made = LLM(model(), engine=engine, **{"max_batch": 4, "max_graph_batch": 4, "max_len": 64, **settings})
-    assert made._graphs is not None
-    runner(made).recorder, made._graphs.lag = StandIn(), 2
+    assert made.graph_engine is not None
+    runner(made).recorder, made.graph_engine.lag = StandIn(), 2
     if read_multiple:
-        made._graphs.memory.read_multiple = read_multiple  # type: ignore[attr-defined]
+        made.graph_engine.memory.read_multiple = read_multiple  # type: ignore[attr-defined]
     return made
 
 
 def runner(made: LLM) -> GraphRunner:
     """The runner, with its dict."""
-    assert made._graphs is not None
-    assert isinstance(made._graphs.runner, GraphRunner)
-    return made._graphs.runner
+    assert made.graph_engine is not None
+    assert isinstance(made.graph_engine.runner, GraphRunner)
+    return made.graph_engine.runner
 
 
 def decode_graphs(made: LLM) -> dict[Key, Any]:
@@ -149,8 +149,8 @@ def noise_is_a_number(made: LLM) -> None:
         integers[2].fill_(1)
         return sample(logits, replace(rows, integers=integers))
 
-    assert made._graphs is not None
-    made._graphs.samplers = Samplers(frozen, frozen, frozen)
+    assert made.graph_engine is not None
+    made.graph_engine.samplers = Samplers(frozen, frozen, frozen)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ class BlockAllocator:
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
         self._free = list(range(blocks - 1, NULL, -1))  # a stack; the lowest number comes first
-        self._owned = bytearray(blocks)
+        self.owned = bytearray(blocks)
 
     @property
     def free_blocks(self) -> int:
@@ -23,12 +23,12 @@ class BlockAllocator:
         if not self._free:
             raise RuntimeError("no free block: more was admitted than the pool can hold")
         block = self._free.pop()
-        self._owned[block] = 1
+        self.owned[block] = 1
         return block
 
     def free(self, block: int) -> None:
         """Give a block back. ValueError for one that is not owned, the null block included."""
-        if not 0 <= block < len(self._owned) or not self._owned[block]:
+        if not 0 <= block < len(self.owned) or not self.owned[block]:
             raise ValueError(f"block {block} is not owned, so it cannot be freed")
-        self._owned[block] = 0
+        self.owned[block] = 0
         self._free.append(block)

@@ -52,12 +52,12 @@ class PagedCache:
         self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, blocks, H, block_size, D) each
         # A row of its own for padding rows of a prefill; like all that is not in use, it names the null block.
         self.tables = torch.full((max_batch + 1, self._blocks_of(max_len)), NULL, dtype=torch.int32, device=device)
-        self._done = torch.zeros(max_batch * config.n_head, dtype=torch.int32, device=device)
+        self.splits_done = torch.zeros(max_batch * config.n_head, dtype=torch.int32, device=device)
         self._column = torch.arange(max_len, device=device)
         self.allocator = BlockAllocator(blocks)
-        self._owned: list[list[int]] = [[] for _ in range(max_batch)]  # blocks of each row, in order
-        self._promised = [0] * max_batch  # blocks that each row may come to own
-        self._unclaimed = 0  # blocks that are promised, and not taken yet
+        self.owned: list[list[int]] = [[] for _ in range(max_batch)]  # blocks of each row, in order
+        self.reservation = [0] * max_batch  # blocks that each row may come to own
+        self.reserved = 0  # blocks that are promised, and not taken yet
         self._kernels = kernels_for(device)
 
     @staticmethod
@@ -70,40 +70,40 @@ class PagedCache:
 
     def can_admit(self, tokens: int) -> bool:
         """Whether a row of up to `tokens` tokens can be promised its blocks now, beside what is promised already."""
-        return self._blocks_of(tokens) <= self.allocator.free_blocks - self._unclaimed
+        return self._blocks_of(tokens) <= self.allocator.free_blocks - self.reserved
 
     def admit(self, row: int, tokens: int) -> None:
         """Promise `row`, which is free, the blocks of `tokens` tokens."""
-        self._promised[row] = self._blocks_of(tokens)
-        self._unclaimed += self._promised[row]
+        self.reservation[row] = self._blocks_of(tokens)
+        self.reserved += self.reservation[row]
 
     def grow(self, lengths: Sequence[int]) -> None:
         """Give rows 0, 1, ... the blocks for texts of these lengths. Called before each step."""
         begun = []
         for row, length in enumerate(lengths):
-            owned = self._owned[row]
+            owned = self.owned[row]
             while len(owned) * self.block_size < length:
                 begun.append((row, len(owned), self.allocator.allocate()))
                 owned.append(begun[-1][2])
         if begun:
-            self._unclaimed -= len(begun)
+            self.reserved -= len(begun)
             rows, columns, blocks = upload(list(zip(*begun, strict=True)), torch.int64, self.tables.device)
             self.tables[rows, columns] = blocks.int()
 
     def release(self, rows: Sequence[int]) -> None:
         """Take the rows' blocks back, and their promises."""
         for row in rows:
-            for block in self._owned[row]:
+            for block in self.owned[row]:
                 self.allocator.free(block)
-            self._unclaimed -= self._promised[row] - len(self._owned[row])
-            self._owned[row], self._promised[row] = [], 0
+            self.reserved -= self.reservation[row] - len(self.owned[row])
+            self.owned[row], self.reservation[row] = [], 0
         self.tables.index_fill_(0, upload(rows, torch.int64, self.tables.device), NULL)
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Rows `sources` are to be known as `targets`, which are free: tables are copied, and no key or value."""
         for source, target in zip(sources, targets, strict=True):
-            self._owned[target], self._owned[source] = self._owned[source], []
-            self._promised[target], self._promised[source] = self._promised[source], 0
+            self.owned[target], self.owned[source] = self.owned[source], []
+            self.reservation[target], self.reservation[source] = self.reservation[source], 0
         source_rows, target_rows = upload([sources, targets], torch.int64, self.tables.device)
         self.tables[target_rows] = self.tables[source_rows]
         self.tables.index_fill_(0, source_rows, NULL)
@@ -114,7 +114,7 @@ class PagedCache:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """What a captured step knows by address."""
-        return self.k, self.v, self.tables, self._done
+        return self.k, self.v, self.tables, self.splits_done
 
     def begin(self, step: Step) -> Step:
         """Say once for all layers where this step writes and what it reads. The model sees the new tokens alone."""
@@ -122,22 +122,24 @@ class PagedCache:
         real = self._column[: step.positions.shape[1]] <= step.last[:, None]  # (B, T) columns that are no padding
         block = self._tables.gather(1, step.positions // self.block_size)  # (B, T)
         slots = torch.add(step.positions % self.block_size, block, alpha=self.block_size)
-        self._slots = torch.where(real, slots, NULL).view(-1)  # (B * T,) padding goes to the null block
+        self.slots = torch.where(real, slots, NULL).view(-1)  # (B * T,) padding goes to the null block
         # A row without a real column is nobody's, and reads one slot: the null block's, through its empty table.
-        self._lengths = step.positions.gather(1, step.last.clamp(min=0)[:, None]).squeeze(1) + 1  # (B,)
+        self.lengths = step.positions.gather(1, step.last.clamp(min=0)[:, None]).squeeze(1) + 1  # (B,)
         return step
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write this layer's new keys and values, then attend: q, k, v (B, T, H, D) -> (B, T, H, D)."""
         B, T, H, _ = q.shape
         pools = self.k[layer], self.v[layer]
-        self._kernels.write_pages(k.flatten(0, 1), v.flatten(0, 1), *pools, self._slots)
+        self._kernels.write_pages(k.flatten(0, 1), v.flatten(0, 1), *pools, self.slots)
         if self._step.fresh:  # all that a query may see came with this step
             return FullContext().attend(layer, q, k, v)
         if T > 1:
             return self._attend_chunk(q, *pools)
         splits = choose_splits(B, H, self.max_len)
-        out: Tensor = self._kernels.attend_pages(q.squeeze(1), *pools, self._tables, self._lengths, self._done, splits)
+        out: Tensor = self._kernels.attend_pages(
+            q.squeeze(1), *pools, self._tables, self.lengths, self.splits_done, splits
+        )
         return out.unsqueeze(1)
 
     def _attend_chunk(self, q: Tensor, k_pool: Tensor, v_pool: Tensor) -> Tensor:
@@ -145,7 +147,7 @@ class PagedCache:
         tables = self._tables[:, : self._blocks_of(self._step.longest)]
         keys, values = gather_pages(k_pool, tables), gather_pages(v_pool, tables)  # (B, H, S, D)
         slot = torch.arange(keys.shape[2], device=q.device)  # (S,)
-        unwritten = (slot >= self._lengths[:, None])[:, None, :, None]  # (B, 1, S, 1) may hold anything, NaN too
+        unwritten = (slot >= self.lengths[:, None])[:, None, :, None]  # (B, 1, S, 1) may hold anything, NaN too
         keys, values = keys.masked_fill(unwritten, 0.0), values.masked_fill(unwritten, 0.0)
         visible = slot <= self._step.positions[:, None, :, None]  # (B, 1, T, S)
         return F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=visible).transpose(1, 2)

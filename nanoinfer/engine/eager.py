@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from torch import Tensor
 
 from nanoinfer.engine.sampling import Sampler
@@ -18,13 +16,6 @@ class EagerRunner:
 
     def __init__(self, model: GPT2, memory: Memory, state: BatchState) -> None:
         self.model, self.memory, self.state = model, memory, state
-
-    def padded(self, batch: int, columns: int, fresh: bool) -> tuple[int, int]:
-        """Rows and columns that prompts of this shape should be padded to: none more."""
-        return batch, columns
-
-    def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
-        """Do before the first request what can be done: nothing."""
 
     def prefill(self, prompts: Step, sampler: Sampler) -> None:
         """One pass over prompts, or over a chunk of them."""

@@ -86,7 +86,7 @@ class Engine:
         with torch.inference_mode():
             self.state = BatchState.empty(max_batch, model.device)
         self.runner = runner(model, memory, self.state)
-        self._rows: list[Row] = []  # the live rows, by slot
+        self.rows: list[Row] = []  # the live rows, by slot
         self._in_flight: deque[tuple[list[Row], Fetch]] = deque()  # launched steps whose tokens are not here yet
 
     def generate(self, requests: Sequence[Request]) -> Iterator[list[Row]]:
@@ -97,14 +97,14 @@ class Engine:
         """
         waiting = deque(Row(request, slot=-1, asked=time.perf_counter()) for request in requests)
         try:
-            while waiting or self._rows or self._in_flight:
+            while waiting or self.rows or self._in_flight:
                 if admitted := self._admit(waiting):
                     self._prefill(admitted)
-                elif self._rows:
+                elif self.rows:
                     self._decode()
                 elif not self._in_flight:
                     raise RuntimeError("the memory has no room for a request, though nothing else is running")
-                yield self._collect(self.lag if self._rows else 0)
+                yield self._collect(self.lag if self.rows else 0)
         finally:
             self._abandon()
 
@@ -112,21 +112,21 @@ class Engine:
     def _admit(self, waiting: deque[Row]) -> list[Row]:
         """Give free rows to requests that wait, in order, as far as rows and memory reach."""
         admitted: list[Row] = []
-        while waiting and len(self._rows) < self.max_batch:
+        while waiting and len(self.rows) < self.max_batch:
             tokens = waiting[0].length + waiting[0].request.limit
             if not self.memory.can_admit(tokens):
                 break
             row = waiting.popleft()
-            row.slot = len(self._rows)
+            row.slot = len(self.rows)
             self.memory.admit(row.slot, tokens)
-            self._rows.append(row)
+            self.rows.append(row)
             admitted.append(row)
         return admitted
 
     @torch.inference_mode()
     def _prefill(self, admitted: list[Row]) -> None:
         """Run the prompts of newly admitted rows: all rows in one padded pass, or in one a chunk."""
-        self.memory.grow([row.length for row in self._rows])
+        self.memory.grow([row.length for row in self.rows])
         slots = slice(admitted[0].slot, admitted[-1].slot + 1)
         self.state.admit(slots, [row.request for row in admitted])
         longest = max(row.length for row in admitted)
@@ -139,25 +139,21 @@ class Engine:
         self._launched(admitted, self.state.token[slots])
 
     def _prompt_step(self, admitted: list[Row], start: int, chunk: int) -> Step:
-        """Tokens `start` to `start + chunk` of the prompts that reach so far, padded on the right with id 0.
-
-        Rows may be padded too, where the runner wants so: a padding row has no real column, and belongs to nobody.
-        """
+        """Tokens `start` to `start + chunk` of the prompts that reach so far, padded on the right with id 0."""
         rows = [row for row in admitted if row.length > start]
         parts = [row.request.prompt_token_ids[start : start + chunk] for row in rows]
-        B, T = self.runner.padded(len(rows), max(map(len, parts)), fresh=start == 0)
-        nobody = [[*[0] * T, -1, self.max_batch]] * (B - len(rows))  # in the spare row of the state
+        B, T = len(rows), max(map(len, parts))
         columns = [
             [*part, *[0] * (T - len(part)), len(part) - 1, row.slot] for part, row in zip(parts, rows, strict=True)
         ]
-        packed = upload(columns + nobody, torch.int64, self.device)  # (B, T + 2), in one copy
-        positions = torch.arange(start, start + T, device=self.device).clamp(max=self.memory.max_len - 1).expand(B, T)
+        packed = upload(columns, torch.int64, self.device)  # (B, T + 2), in one copy
+        positions = torch.arange(start, start + T, device=self.device).expand(B, T)
         return Step(packed[:, :T], positions, packed[:, T], packed[:, T + 1], longest=start + T, fresh=start == 0)
 
     @torch.inference_mode()
     def _decode(self) -> None:
         """One step for every live row."""
-        rows = list(self._rows)
+        rows = list(self.rows)
         lengths = [row.length for row in rows]
         self.memory.grow(lengths)
         tokens = self.runner.decode(len(rows), max(lengths), self._sampler(rows))
@@ -193,8 +189,11 @@ class Engine:
         row.token_ids.append(token)
         row.times.append(now)
         self.stats.new_tokens += 1
-        ends_text = row.request.ends_text
-        if token in row.request.stop_ids or (ends_text is not None and ends_text(token)):
+        stopped, text = token in row.request.stop_ids, row.request.text
+        if text is not None and not stopped:
+            text.push(token)
+            stopped = text.stopped
+        if stopped:
             row.finish_reason = "stop"
         elif len(row.token_ids) == row.request.limit:
             row.finish_reason = "length"
@@ -209,9 +208,9 @@ class Engine:
         if not rows:
             return
         gone = {row.slot for row in rows}
-        before, after = len(self._rows), len(self._rows) - len(rows)
+        before, after = len(self.rows), len(self.rows) - len(rows)
         self.memory.release(sorted(gone))
-        moving = [row for row in self._rows[after:] if row.slot not in gone]
+        moving = [row for row in self.rows[after:] if row.slot not in gone]
         if moving:
             gaps = sorted(slot for slot in gone if slot < after)
             sources = [row.slot for row in moving]
@@ -219,8 +218,8 @@ class Engine:
             source, target = upload([sources, gaps], torch.int64, self.device)
             self.state.move(source, target)
             for row, gap in zip(moving, gaps, strict=True):
-                row.slot, self._rows[gap] = gap, row
-        del self._rows[after:]
+                row.slot, self.rows[gap] = gap, row
+        del self.rows[after:]
         self.state.free(slice(after, before))
 
     def _abandon(self) -> None:
@@ -228,7 +227,7 @@ class Engine:
         self._in_flight, launched = deque(), self._in_flight
         for _, fetch in launched:
             fetch.wait()
-        self._leave(list(self._rows))
+        self._leave(list(self.rows))
 
     def _sampler(self, rows: Sequence[Row]) -> Sampler:
         """The cheapest sampler that serves all these rows. Which one it is changes no row's token."""

@@ -25,9 +25,9 @@ from torch import Tensor
 from nanoinfer.devices import free_memory
 from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.engine import RowMemory
+from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.stats import Stats
 from nanoinfer.engine.step import decode_step, prefill_step
 from nanoinfer.model.batch import Step
 from nanoinfer.model.gpt2 import GPT2
@@ -125,7 +125,7 @@ class GraphRunner(EagerRunner):
         recorder: Recorder | None,
         max_rows: int,
         max_len: int,
-        stats: Stats,
+        stats: GraphStats,
     ) -> None:
         super().__init__(model, memory, state)
         self.cache, self.recorder, self.stats = memory, recorder if max_rows else None, stats
@@ -147,23 +147,19 @@ class GraphRunner(EagerRunner):
         return self.state.token[:batch]
 
     def prefill(self, prompts: Step, sampler: Sampler) -> None:
-        B, T = prompts.token_ids.shape
+        B, T = self._padded(*prompts.token_ids.shape)
         key = Key(B, T, T if prompts.fresh else self.cache.bucket(prompts.longest), prompts.fresh, sampler)
         captured = self._captured(key, None if self._fits(B, T) else "a prefill of too many tokens")
         if captured is None or captured.prompts is None:
             return super().prefill(prompts, sampler)
-        captured.prompts.token_ids.copy_(prompts.token_ids)
-        captured.prompts.last.copy_(prompts.last)
-        cast(Tensor, captured.prompts.rows).copy_(cast(Tensor, prompts.rows))
-        if not key.fresh:
-            captured.prompts.positions.copy_(prompts.positions)
+        copy_prompts(captured.prompts, prompts, dummy=len(self.state.token) - 1)
         captured.graph.replay()
         self.stats.replayed_prefills += 1
 
-    def padded(self, batch: int, columns: int, fresh: bool) -> tuple[int, int]:
+    def _padded(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows and columns of the captured prefill that prompts of this shape fit into, or their own."""
-        shape = 1 << (batch - 1).bit_length(), pick(self.columns, columns) or 0
-        return shape if self.recorder and self._fits(*shape) else (batch, columns)
+        shape = 1 << (rows - 1).bit_length(), pick(self.columns, columns) or 0
+        return shape if self._fits(*shape) else (rows, columns)
 
     def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
         """Capture the ladders now; of prefills the fresh and greedy ones.
@@ -254,6 +250,23 @@ class GraphRunner(EagerRunner):
     def _current_addresses(self) -> tuple[int, ...]:
         tensors = self.state.integers, self.state.floats, *self.cache.tensors(), self.model.wte.weight
         return tuple(tensor.data_ptr() for tensor in tensors)
+
+
+def copy_prompts(recorded: Step, prompts: Step, dummy: int) -> None:
+    """Write prompts into the inputs of a recorded prefill, which may have more rows and columns.
+
+    What is left of these is padding: token 0, no real column (`last` -1), and row `dummy`.
+    """
+    (B, T), rows = prompts.token_ids.shape, cast(Tensor, recorded.rows)
+    if recorded.token_ids.shape != (B, T):
+        recorded.token_ids.zero_()
+        recorded.last.fill_(-1)
+        rows.fill_(dummy)
+    recorded.token_ids[:B, :T] = prompts.token_ids
+    recorded.last[:B] = prompts.last
+    rows[:B] = cast(Tensor, prompts.rows)
+    if not prompts.fresh:
+        recorded.positions[:B, :T] = prompts.positions
 
 
 def affordable_rows(model: GPT2) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nanoinfer.model.config import END_OF_TEXT
 from nanoinfer.requests import Request, SamplingParams
-from nanoinfer.text.tokenizer import TextStream, Tokenizer
+from nanoinfer.text.stop import TextStream
+from nanoinfer.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 
@@ -59,7 +60,7 @@ class RequestMaker:
             seed=self.seeds.getrandbits(32) if params.seed is None else params.seed,
             limit=min(params.max_tokens, self.max_len - len(token_ids)),
             stop_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else {END_OF_TEXT}),
-            ends_text=stop_watch(self.tokenizer, params.stop),
+            text=TextStream(self.tokenizer, params.stop) if params.stop else None,
         )
 
 
@@ -73,16 +74,3 @@ def prompt_list(prompts: Any) -> list[Prompt]:
         if all(isinstance(item, Sequence) and not isinstance(item, bytes) for item in prompts):
             return list(prompts)
     raise ValueError(f"prompts must be text, token ids, or a list of these, not {prompts!r:.80}")
-
-
-def stop_watch(tokenizer: Tokenizer, stop: Sequence[str]) -> Callable[[int], bool] | None:
-    """A function that is told each token of a row and says whether a stop string has come; None without any."""
-    if not stop:
-        return None
-    text = TextStream(tokenizer, stop)
-
-    def watch(token_id: int) -> bool:
-        text.push(token_id)
-        return text.stopped
-
-    return watch

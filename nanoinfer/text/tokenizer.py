@@ -1,15 +1,13 @@
-"""GPT-2's byte-level BPE through tiktoken, and text that comes out a token at a time. Chapter 1.
+"""GPT-2's byte-level BPE through tiktoken. Chapter 1.
 
 The ranks lie in the package (`data/gpt2.tiktoken`) and are checked by their hash, so nothing is ever downloaded.
-A token is a piece of bytes, not of text: one emoji may take four tokens, so `TextStream` waits for whole characters.
 """
 
 from __future__ import annotations
 
 import base64
-import codecs
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
@@ -70,44 +68,3 @@ class Tokenizer:
 def gpt2_tokenizer() -> Tokenizer:
     """The one tokenizer of this process: reading its ranks takes about 0.1 s."""
     return Tokenizer()
-
-
-class TextStream:
-    """Text of one row as its tokens come: whole characters only, and nothing of a stop string.
-
-    Text that may turn out to be the beginning of a stop string is held back until it is known.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._stop = tuple(stop)
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._held = ""
-        self.stopped = False  # a stop string has come; nothing follows it
-
-    def push(self, token_id: int) -> str:
-        """Take one token; return the text that is now certain, often empty."""
-        return self._advance(self._utf8.decode(self._tokenizer.token_bytes(token_id)))
-
-    def finish(self) -> str:
-        """No token follows: return what was held back; half a character becomes U+FFFD."""
-        text = self._advance(self._utf8.decode(b"", final=True)) + self._held
-        self._held = ""
-        return text
-
-    def _advance(self, new: str) -> str:
-        if self.stopped:
-            return ""
-        text = self._held + new
-        found = [at for stop in self._stop if (at := text.find(stop)) >= 0]
-        if found:
-            self.stopped, self._held = True, ""
-            return text[: min(found)]
-        keep = max((_overlap(text, stop) for stop in self._stop), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

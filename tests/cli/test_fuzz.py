@@ -31,7 +31,8 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.cli import run
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import WeightsError, load_model, random_model, save_model
-from nanoinfer.text.tokenizer import TextStream, gpt2_tokenizer
+from nanoinfer.text.stop import TextStream
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 TRIES = int(os.environ.get("NANOINFER_FUZZ", "15"))
 ROOT = Path(__file__).parents[2]

@@ -70,8 +70,8 @@ def graph_llm(
 
 
 def engine_of(llm: LLM) -> Engine:
-    assert llm._graphs is not None
-    return llm._graphs
+    assert llm.graph_engine is not None
+    return llm.graph_engine
 
 
 def runner_of(llm: LLM) -> GraphRunner:
@@ -91,7 +91,7 @@ def tokens(llm: LLM, lengths: Sequence[int], params: Any) -> list[tuple[int, ...
 
 def steps(llm: LLM, lengths: Sequence[int], params: Any) -> Iterator[list[Row]]:
     """A generation by the engine itself, to be looked into while it runs."""
-    return engine_of(llm).generate(llm._requests(prompts_of(list(lengths)), params))
+    return engine_of(llm).generate(llm.requests(prompts_of(list(lengths)), params))
 
 
 def interrupted(

@@ -128,7 +128,7 @@ def test_poison(model: GPT2, poison: float) -> None:
                 self.written[target] = self.written[source]
                 self.written[source] = False
 
-    requests = LLM(model)._requests(prompts_of([30, 2, 9, 50, 1]), GREEDY)
+    requests = LLM(model).requests(prompts_of([30, 2, 9, 50, 1]), GREEDY)
     results = []
     for kind in (DenseCache, Poisoned):
         engine = Engine(model, kind(CONFIG, 2, 128, model.device, torch.float32), 2)
@@ -182,7 +182,7 @@ def test_read_lengths_are_few(model: GPT2) -> None:
             return out
 
     engine = Engine(model, Watched(CONFIG, 1, 300, model.device, torch.float32), 1)
-    list(engine.generate(LLM(model)._requests(prompts_of([4]), SamplingParams(max_tokens=290, ignore_eos=True))))
+    list(engine.generate(LLM(model).requests(prompts_of([4]), SamplingParams(max_tokens=290, ignore_eos=True))))
     assert seen == {READ_MULTIPLE, 2 * READ_MULTIPLE, 300}
 
 

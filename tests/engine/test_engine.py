@@ -45,7 +45,7 @@ def llm(make: Callable[..., LLM]) -> LLM:
 def engine_of(llm: LLM, max_batch: int, lag: int = 0) -> Engine:
     """The engine itself: `LLM` makes it anew for each call, or once where it replays graphs."""
     if llm.engine.endswith("-graph"):
-        engine = LLM(llm.model, engine=llm.engine, max_batch=max_batch)._graphs
+        engine = LLM(llm.model, engine=llm.engine, max_batch=max_batch).graph_engine
         assert engine is not None
         engine.lag = lag
         return engine
@@ -85,7 +85,7 @@ def test_host_behind_the_device(make: Callable[..., LLM], lag: int) -> None:
     expected = llm.generate(prompts, stops)
     engine = engine_of(llm, 2, lag)
     rows: dict[int, Row] = {}
-    for settled in engine.generate(llm._requests(prompts, stops)):
+    for settled in engine.generate(llm.requests(prompts, stops)):
         rows |= {row.request.index: row for row in settled}
     assert [tuple(rows[i].token_ids) for i in range(5)] == [c.token_ids for c in expected]
     assert [rows[i].finish_reason for i in range(5)] == [c.finish_reason for c in expected]
@@ -97,7 +97,7 @@ def test_host_behind_the_device(make: Callable[..., LLM], lag: int) -> None:
 def test_no_row_runs_past_its_count(llm: LLM) -> None:
     """Rows that end by count are known ahead: however late the host is, no step is launched for them in vain."""
     engine = engine_of(llm, 2, lag=3)
-    requests = llm._requests(prompts_of([4, 1, 9]), [SamplingParams(max_tokens=n, ignore_eos=True) for n in (1, 5, 3)])
+    requests = llm.requests(prompts_of([4, 1, 9]), [SamplingParams(max_tokens=n, ignore_eos=True) for n in (1, 5, 3)])
     list(engine.generate(requests))
     assert engine.stats.dropped_tokens == 0
 
@@ -107,7 +107,7 @@ def test_rows_that_end_together_move_nobody(llm: LLM, monkeypatch: pytest.Monkey
     engine = engine_of(llm, 3)
     moves: list[tuple[int, int]] = []
     monkeypatch.setattr(engine.memory, "move", lambda source, target: moves.append((source, target)))
-    list(engine.generate(llm._requests(prompts_of([4, 1, 9]), GREEDY)))
+    list(engine.generate(llm.requests(prompts_of([4, 1, 9]), GREEDY)))
     assert moves == []
 
 
@@ -200,11 +200,11 @@ def test_closed_stream_leaves_the_llm_usable(llm: LLM) -> None:
 def test_abandoned_engine_is_as_new(llm: LLM, lag: int) -> None:
     """One engine, kept: stopped in the middle, then used again for another batch."""
     engine = engine_of(llm, 3, lag)
-    first: Iterator[list[Row]] = engine.generate(llm._requests(prompts_of([4, 8, 2]), GREEDY))
+    first: Iterator[list[Row]] = engine.generate(llm.requests(prompts_of([4, 8, 2]), GREEDY))
     next(first)
     next(first)
     first.close()
-    requests = llm._requests(prompts_of([9, 1]), GREEDY)
+    requests = llm.requests(prompts_of([9, 1]), GREEDY)
     rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
     expected = llm.generate(prompts_of([9, 1]), GREEDY)
     assert [tuple(rows[i].token_ids) for i in range(2)] == [c.token_ids for c in expected]
@@ -281,7 +281,7 @@ def test_the_loop_waits_nowhere_but_in_collect(gpu_model: GPT2, engine_name: str
     """Promise 7, held by torch itself: any hidden synchronization raises. Waiting for an event is none of these."""
     params = MIXED if sampled else GREEDY
     llm = LLM(gpu_model, engine=engine_name)
-    requests = llm._requests(prompts_of([4, 1, 9, 2, 30]), params)
+    requests = llm.requests(prompts_of([4, 1, 9, 2, 30]), params)
     engine = engine_of(llm, 2, lag)
     list(engine.generate(requests))
     torch.cuda.synchronize()
@@ -300,6 +300,6 @@ def test_gpu_tokens_are_the_oracle_s(small_model: GPT2, gpu_model: GPT2, engine_
     prompts = prompts_of([4, 1, 9, 2, 30])
     done = llm.generate(prompts, MIXED)
     print(prove_tokens(LLM(small_model).forward_logits, done, MIXED))
-    requests = llm._requests(prompts, MIXED)
+    requests = llm.requests(prompts, MIXED)
     rows = {row.request.index: row for settled in engine_of(llm, 3, lag).generate(requests) for row in settled}
     assert [tuple(rows[i].token_ids) for i in range(5)] == [c.token_ids for c in done]

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.engine import Engine, Row
+from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, Key, Replayable, ladder, pick
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.engine.state import BatchState, Fetch
-from nanoinfer.engine.stats import Stats
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
@@ -137,7 +137,7 @@ def test_keys(model: GPT2, engine: str) -> None:
     ):
         llm.generate(prompts_of([60]), params)
         all_at_once = 100  # paged attention finds each row's length itself
-        continued, before, after = (96, 64, 96) if engine == "dense-graph" else (all_at_once,) * 3
+        continued, before, after = (64, 64, 96) if engine == "dense-graph" else (all_at_once,) * 3
         expected = {
             Key(1, 64, 64, True, sampler), Key(1, 32, continued, False, sampler),
             Key(1, 1, before, False, sampler), Key(1, 1, after, False, sampler),
@@ -282,16 +282,16 @@ def test_a_step_writes_where_it_should(model: GPT2, engine: str) -> None:
     def slots(row: Row, positions: range) -> list[tuple[int, int]]:
         if engine == "dense-graph":
             return [(row.slot, at) for at in positions]
-        return [(memory._owned[row.slot][at // 16], at % 16) for at in positions]
+        return [(memory.owned[row.slot][at // 16], at % 16) for at in positions]
 
     before, number = live_bits(llm), 0
     for number, _ in enumerate(steps(llm, [15, 1, 30], greedy_rows(20, 20, 20)), start=1):
-        if not running._rows:
+        if not running.rows:
             break
         after = live_bits(llm)
         fed = [
             (row, range(row.length - 2, row.length - 1) if number > 1 else range(row.length - 1))
-            for row in running._rows
+            for row in running.rows
         ]
         expected = {slot for row, positions in fed for slot in slots(row, positions)}
         for old, new in zip(before, after, strict=True):
@@ -305,7 +305,7 @@ def test_rows_of_nobody_stay_as_made(model: GPT2, engine: str) -> None:
     """Promise 4: token 0 at position 0, step after step."""
     llm = graph_llm(model, engine, max_batch=8, lag=0)
     for _ in steps(llm, [1, 1, 1, 1, 1], [PARAMS[1]] * 5):
-        rows = len(engine_of(llm)._rows)
+        rows = len(engine_of(llm).rows)
         assert not engine_of(llm).state.integers[:, rows:8].any()
     assert decodes(llm) == [8]
 
@@ -357,7 +357,7 @@ def test_poison(model: GPT2, engine: str, lag: int) -> None:
     memory.v.fill_(poison)
 
     def release(rows: list[int]) -> None:
-        where = rows if engine == "dense-graph" else [block for row in rows for block in memory._owned[row]]
+        where = rows if engine == "dense-graph" else [block for row in rows for block in memory.owned[row]]
         memory.k[:, where] = poison
         memory.v[:, where] = poison
 
@@ -626,12 +626,12 @@ def test_rows_of_the_largest_graph(model: GPT2, engine: str, monkeypatch: pytest
 def test_turned_off(model: GPT2, engine: str, settings: dict[str, Any]) -> None:
     """The same class with an empty dict."""
     llm = LLM(model, engine=engine, max_batch=4)
-    running, stats = engine_of(llm), Stats()
+    running, stats = engine_of(llm), GraphStats()
 
     def make(model: GPT2, memory: Any, state: BatchState) -> GraphRunner:
         return GraphRunner(model, memory, state, max_len=100, stats=stats, **settings)
 
-    llm._graphs = Engine(model, running.memory, 4, stats, runner=make)
+    llm.graph_engine = Engine(model, running.memory, 4, stats, runner=make)
     llm.warm_up()
     prove(llm, LENGTHS, PARAMS)
     assert runner_of(llm).graphs == {}
@@ -641,8 +641,8 @@ def test_turned_off(model: GPT2, engine: str, settings: dict[str, Any]) -> None:
 
 def test_on_a_cpu(model: GPT2, engine: str) -> None:
     with LLM(model, engine=engine, max_batch=4) as llm:
-        assert llm._graphs is not None
-        assert llm._graphs.lag == 0
+        assert llm.graph_engine is not None
+        assert llm.graph_engine.lag == 0
         llm.warm_up()
         prove(llm, LENGTHS, PARAMS)
         assert runner_of(llm).graphs == {}
@@ -671,9 +671,9 @@ def test_late_stops(model: GPT2, engine: str, lag: int) -> None:
         for settled in steps(llm, LENGTHS, stops):
             done |= {row.request.index: row for row in settled}
             if engine == "paged-graph":
-                owned = [block for blocks in memory._owned for block in blocks]
+                owned = [block for blocks in memory.owned for block in blocks]
                 assert len(owned) == len(set(owned)) == memory.allocator.blocks - 1 - memory.allocator.free_blocks
-                assert not memory.tables[len(engine_of(llm)._rows) :].any()  # G03: rows of nobody name the null block
+                assert not memory.tables[len(engine_of(llm).rows) :].any()  # G03: rows of nobody name the null block
         assert [tuple(done[i].token_ids) for i in range(8)] == [c.token_ids for c in expected]
         assert [done[i].finish_reason for i in range(8)] == [c.finish_reason for c in expected]
         if engine == "paged-graph":

@@ -34,7 +34,7 @@ def cache(device: torch.device, blocks: int, max_batch: int = 4, max_len: int = 
 def run(model: GPT2, memory: PagedCache, lengths: list[int], new: int | list[int]) -> list[Row]:
     each = [new] * len(lengths) if isinstance(new, int) else new
     params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in each]
-    requests = LLM(model)._requests(prompts_of(lengths), params)
+    requests = LLM(model).requests(prompts_of(lengths), params)
     engine = Engine(model, memory, memory.tables.shape[0] - 1)
     rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
     return [rows[i] for i in range(len(lengths))]
@@ -166,7 +166,7 @@ def test_poisoned_pool(model: GPT2, device: torch.device) -> None:
 
     class Poisoned(PagedCache):
         def release(self, rows: Sequence[int]) -> None:
-            for block in [block for row in rows for block in self._owned[row]]:
+            for block in [block for row in rows for block in self.owned[row]]:
                 self.k[:, block] = float("nan")
                 self.v[:, block] = float("nan")
             super().release(rows)
@@ -187,7 +187,7 @@ def test_poisoned_pool_in_chunks(model: GPT2, device: torch.device) -> None:
     memory.v.fill_(float("nan"))
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
     llm = LLM(model, engine="naive")
-    requests = llm._requests(prompts_of([30, 1, 70, 9]), params)
+    requests = llm.requests(prompts_of([30, 1, 70, 9]), params)
     engine = Engine(model, memory, 4, prefill_chunk=20)
     rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
     expected = llm.generate(prompts_of([30, 1, 70, 9]), params)

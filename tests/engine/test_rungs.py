@@ -109,7 +109,7 @@ def test_two_generations_on_one_cache(model: GPT2, make: Callable[..., LLM]) -> 
     engine = Engine(model, memory_of(llm, 3), 3)
     for lengths in ([100, 3, 40], [2, 60], [200, 1, 1], [5]):
         prompts = prompts_of(lengths, seed=len(lengths))
-        rows = {r.request.index: r for rs in engine.generate(llm._requests(prompts, GREEDY)) for r in rs}
+        rows = {r.request.index: r for rs in engine.generate(llm.requests(prompts, GREEDY)) for r in rs}
         assert [tuple(rows[i].token_ids) for i in range(len(lengths))] == tokens(make(), prompts, GREEDY)
 
 

@@ -14,8 +14,6 @@ from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.engine.eager import EagerRunner
-from nanoinfer.engine.graphs import Key
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
@@ -42,21 +40,14 @@ def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) ->
 def swap(mine: Function) -> Iterator[None]:
     """A captured prefill gets its prompts by it."""
 
-    def prefill(self: Any, prompts: Any, sampler: Any) -> None:
+    def copy_prompts(recorded: Any, prompts: Any, dummy: int) -> None:
         (B, T), names = prompts.token_ids.shape, ("token_ids", "last", "rows")
-        read = T if prompts.fresh else self.cache.bucket(prompts.longest)
-        key = Key(B, T, read, prompts.fresh, sampler)
-        found = self._captured(key, None if self._fits(B, T) else "a prefill of too many tokens")
-        if found is None or found.prompts is None:
-            return EagerRunner.prefill(self, prompts, sampler)
-        static, new = ({name: getattr(step, name) for name in names} for step in (found.prompts, prompts))
-        mine(static, new, len(self.state.token) - 1)
-        if not key.fresh:
-            found.prompts.positions.copy_(prompts.positions)
-        found.graph.replay()
-        self.stats.replayed_prefills += 1
+        static, new = ({name: getattr(step, name) for name in names} for step in (recorded, prompts))
+        mine(static, new, dummy)
+        if not prompts.fresh:
+            recorded.positions[:B, :T] = prompts.positions
 
-    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphRunner.prefill", prefill):
+    with places.recorded(), replaced("nanoinfer.engine.graphs:copy_prompts", copy_prompts):
         yield
 
 
