@@ -1,20 +1,20 @@
-"""What a command of the benchmark refuses: one sentence, and exit code 2."""
+"""How the commands refuse: one sentence on standard error, and exit code 2."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-T = TypeVar("T")
 
+class Commands(TyperGroup):
+    """A group of commands; where one raises ValueError or OSError, its message is printed and the exit code is 2."""
 
-def or_exit(run: Callable[[], T]) -> T:
-    """What `run` gives; exit code 2 and one sentence where it refuses."""
-    try:
-        return run()
-    except (ValueError, OSError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, OSError) as error:
+            print(f"{ctx.command_path.split()[-1]}: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None

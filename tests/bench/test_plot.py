@@ -15,8 +15,6 @@ from nanobench.report.figures import style
 from nanobench.report.figures.timeline import busy
 from nanobench.report.plot import drawings, load, plot
 from nanobench.systems import OTHERS, UNFUSED
-from nanobook.figures import imports
-from nanobook.structure import OUTSIDE, PACKAGE, code_lines, modules, reduced
 from nanoinfer.llm import ENGINES
 from tests.bench.samples import MACHINE, failed, ladder, report, result, saved
 
@@ -223,26 +221,3 @@ def test_the_time_line_is_drawn(tmp_path: Path) -> None:
         (drawing,) = drawings(path)
         assert drawing.draw(style.LIGHT).axes
         assert bool(drawing.notes) == (kind == "cpu")
-
-
-def test_lines_of_code_leave_out_what_is_none() -> None:
-    source = '"""Doc\n\nstring."""\n\nX = 1  # a comment\n# another\n\n\n'
-    source += 'def f():\n    """Doc."""\n    return (\n        X\n    )\n'
-    assert code_lines(source) == 5
-
-
-def test_arrows_that_follow_from_others_are_left_out() -> None:
-    graph = {"a": set(), "b": {"a"}, "c": {"a", "b"}}
-    assert reduced(graph) == {"a": set(), "b": {"a"}, "c": {"b"}}
-
-
-def test_every_module_has_a_chapter() -> None:
-    assert {path.stem for path in PACKAGE.glob("*.py")} - OUTSIDE == set(modules())
-
-
-def test_the_import_graph_has_every_module(tmp_path: Path) -> None:
-    drawing = imports.imports()
-    assert {row[1].strip("`") for row in drawing.rows} >= {"model", "naive", "dense", "engine"}
-    places = imports.layout(imports.import_graph())
-    assert len(set(places.values())) == len(places)  # no box upon another
-    assert len(style.write(drawing, tmp_path)) == 4

@@ -1,4 +1,4 @@
-"""The diagrams of the chapters: each `chapters/NN-name/drawings.py` has a function `drawings()` that lists its own."""
+"""The diagrams: each `chapters/NN-name/drawings.py` has a function `drawings()` that lists its own; and the book's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from pathlib import Path
 
 from nanobench.report.figures.style import Drawing
 from nanobook.examples import load
+from nanobook.figures.packages import packages
 
 
-def diagrams(root: Path, chapter: str | None = None) -> list[Drawing]:
-    """All of them, or those of one chapter. ValueError for a chapter without any."""
-    files = sorted((root / "chapters").glob(f"{chapter or '*'}/drawings.py"))
-    if chapter is not None and not files:
-        raise ValueError(f"chapters/{chapter} has no drawings.py")
-    return [drawing for file in files for drawing in load(file).drawings()]
+def diagrams(root: Path, folder: str | None = None) -> list[Drawing]:
+    """All of them, or those of one folder of chapters/, or of `book`. ValueError for a folder without any."""
+    files = sorted((root / "chapters").glob(f"{folder or '*'}/drawings.py"))
+    found = [drawing for file in files for drawing in load(file).drawings()]
+    if folder in (None, "book"):
+        found.append(packages())
+    if not found:
+        raise ValueError(f"there is no chapters/{folder}/drawings.py")
+    return found

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner
+from nanobench.report.figures.style import GRID, GROUND, MUTED, PEERS, TEXT, WIDTH, Drawing, corner
 from nanoinfer.cache.blocks import NULL
 from nanoinfer.cache.paged import SPLIT_TOKENS, PagedCache, choose_splits
 from nanoinfer.model.config import ModelConfig
@@ -86,14 +86,14 @@ def walk() -> Drawing:
     rows = batch(cache)
     splits = len(rows[0].splits)
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 6.75), layout=None)
         for make, bottom, height in ((_tables, 0.585, 0.405), (_pool, 0.2, 0.37), (_page, 0.055, 0.125)):
             ax = figure.add_axes((0.0, bottom, 1.0, height))
             ax.axis("off")
             ax.set_xlim(LEFT, COLUMNS + 0.2)
-            make(ax, rows, theme)
-        corner(figure, theme, f"blocks of {PAGE} tokens, {splits} splits of whole tiles of {TILE} tokens, gpt2's heads")
+            make(ax, rows)
+        corner(figure, f"blocks of {PAGE} tokens, {splits} splits of whole tiles of {TILE} tokens, gpt2's heads")
         return figure
 
     header = ("row", "tokens", *(f"program s = {split} reads" for split in range(splits)))
@@ -107,10 +107,12 @@ def walk() -> Drawing:
         f"where they lie in the pool, out of order. Each row and head has {splits} programs, and each reads up to "
         f"{TILE // PAGE} pages; those of short rows have nothing to read."
     )
-    return Drawing("kernel-walk", "The paged kernel's walk through memory", alt, header, tuple(table), draw)
+    return Drawing(
+        "03-paged-attention/kernel-walk", "The paged kernel's walk through memory", alt, header, tuple(table), draw
+    )
 
 
-def _tables(ax: Axes, rows: list[Row], theme: Theme) -> None:
+def _tables(ax: Axes, rows: list[Row]) -> None:
     """A row's block table a line, with the number of each page."""
     pitch = 1.3
     ax.set_ylim(pitch * len(rows), -0.95)
@@ -120,16 +122,16 @@ def _tables(ax: Axes, rows: list[Row], theme: Theme) -> None:
         ax.text(-0.25, y + 0.42, f"{chr(65 + i)}: {row.length} tokens", ha="right", va="center", fontsize=10.5)
         for split, pages in enumerate(row.splits):
             for page in pages:
-                _cell(ax, at, y, str(page), theme.peers[split], theme)
+                _cell(ax, at, y, str(page), PEERS[split])
                 at += 1
             if pages:
                 middle = at - len(pages) / 2 - 0.04
-                ax.text(middle, y + 0.98, f"s = {split}", ha="center", va="center", fontsize=9, color=theme.muted)
+                ax.text(middle, y + 0.98, f"s = {split}", ha="center", va="center", fontsize=9, color=MUTED)
         for empty in range(at, MAX_LEN // PAGE):
-            _cell(ax, empty, y, str(NULL), theme.background, theme, faint=True)
+            _cell(ax, empty, y, str(NULL), GROUND, faint=True)
 
 
-def _pool(ax: Axes, rows: list[Row], theme: Theme) -> None:
+def _pool(ax: Axes, rows: list[Row]) -> None:
     """All blocks as they lie, and the walk of one program through them."""
     pitch, lines = 1.3, BLOCKS // COLUMNS
     ax.set_ylim(pitch * lines, -0.95)
@@ -139,20 +141,20 @@ def _pool(ax: Axes, rows: list[Row], theme: Theme) -> None:
     walked = dict(zip(rows[0].splits[0], ("1st", "2nd", "3rd", "4th"), strict=True))
     for block in range(BLOCKS):
         x, y = block % COLUMNS, pitch * (block // COLUMNS)
-        ax.text(x + 0.46, y + 0.98, str(block), ha="center", va="center", fontsize=8.5, color=theme.muted)
+        ax.text(x + 0.46, y + 0.98, str(block), ha="center", va="center", fontsize=8.5, color=MUTED)
         if block not in owner:
-            _cell(ax, x, y, "null" if block == NULL else "free", theme.background, theme, faint=True)
+            _cell(ax, x, y, "null" if block == NULL else "free", GROUND, faint=True)
             continue
         row, split = owner[block]
-        _cell(ax, x, y, walked.get(block, chr(65 + row)), theme.peers[split], theme)
+        _cell(ax, x, y, walked.get(block, chr(65 + row)), PEERS[split])
         if block in walked:
-            ax.add_patch(Rectangle((x + 0.02, y + 0.02), 0.88, 0.76, fill=False, edgecolor=theme.text, linewidth=2.6))
+            ax.add_patch(Rectangle((x + 0.02, y + 0.02), 0.88, 0.76, fill=False, edgecolor=TEXT, linewidth=2.6))
     for y in range(lines):
         name = f"{y * COLUMNS} to {y * COLUMNS + COLUMNS - 1}"
-        ax.text(-0.25, pitch * y + 0.42, name, ha="right", va="center", fontsize=10.5, color=theme.muted)
+        ax.text(-0.25, pitch * y + 0.42, name, ha="right", va="center", fontsize=10.5, color=MUTED)
 
 
-def _page(ax: Axes, rows: list[Row], theme: Theme) -> None:
+def _page(ax: Axes, rows: list[Row]) -> None:
     """One page of the pool, head by head: what one program reads of it lies in one piece."""
     ax.set_ylim(1.05, -0.95)
     piece = f"a program reads {PAGE * HEAD_SIZE * 2:,} bytes in one piece"
@@ -161,14 +163,12 @@ def _page(ax: Axes, rows: list[Row], theme: Theme) -> None:
     ax.text(-0.25, 0.42, f"page {rows[0].pages[0]}", ha="right", va="center", fontsize=10.5)
     for head in range(HEADS):
         chosen = head == 3
-        _cell(ax, head * wide, 0, f"h = {head}", theme.peers[0] if chosen else theme.background, theme,
+        _cell(ax, head * wide, 0, f"h = {head}", PEERS[0] if chosen else GROUND,
               faint=not chosen, width=wide - 0.12)  # fmt: skip
 
 
-def _cell(
-    ax: Axes, x: float, y: float, text: str, color: str, theme: Theme, *, faint: bool = False, width: float = 0.88
-) -> None:
-    edge = theme.grid if faint else color
+def _cell(ax: Axes, x: float, y: float, text: str, color: str, *, faint: bool = False, width: float = 0.88) -> None:
+    edge = GRID if faint else color
     ax.add_patch(Rectangle((x + 0.04, y + 0.04), width - 0.04, 0.72, facecolor=color, edgecolor=edge, linewidth=1.2))
-    shade = theme.muted if faint else theme.background
+    shade = MUTED if faint else GROUND
     ax.text(x + width / 2 + 0.02, y + 0.4, text, ha="center", va="center", fontsize=8.5 if faint else 10, color=shade)

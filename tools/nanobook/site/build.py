@@ -69,14 +69,15 @@ def write(book: Path, to: Path) -> int:
     """Write all pages, and what they include; return how many pages there are."""
     parts = shelf.parts(book)
     names = [page for part in parts for page in part.pages]
-    package = shelf.source_folder()
-    pages = Pages(book, {*names, "README.md"}, Index(package, shelf.modules(package)))
-    shutil.copytree(book / "figures", to / "figures", ignore=shutil.ignore_patterns("*.md", "*.png"))
+    engine = shelf.engine_root()
+    modules = [name for names in shelf.source().values() for name in names]
+    pages = Pages(book, {*names, "README.md"}, Index(engine, modules))
+    shutil.copytree(book / "figures", to / "figures", ignore=shutil.ignore_patterns("*.md"))
     for name in names:
         target = to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if name.endswith(".py"):
-            source = package.parent / name if name.startswith("nanoinfer/") else book / name
+            source = engine / name if name.startswith("nanoinfer/") else book / name
             shutil.copyfile(source, target)
             target.with_suffix(".md").write_text(listing.page(name, source), encoding="utf-8")
         elif name.endswith(".ipynb"):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from nanobook.site.objects import Definition, anchor
+from nanobook.site.objects import anchor
+from nanobook.source import Definition, lines_of, parse
 
 
 def page(name: str, path: Path) -> str:
     """The Markdown of the page for a Python file. name: its path from the book's root."""
-    source = path.read_text(encoding="utf-8")
-    tree = ast.parse(source)
+    tree = parse(path)
     lines = [f"# {name}", "", *(ast.get_docstring(tree) or "").split("\n"), ""]
     body = tree.body[1:] if ast.get_docstring(tree) else tree.body
     plain: list[ast.stmt] = []
@@ -26,7 +26,6 @@ def page(name: str, path: Path) -> str:
 
 
 def _listing(name: str, nodes: list[ast.stmt]) -> list[str]:
-    first = min([nodes[0].lineno, *(d.lineno for d in getattr(nodes[0], "decorator_list", []))])
-    last = nodes[-1].end_lineno or nodes[-1].lineno
+    shown = lines_of(nodes[0], nodes[-1])
     file = name.rpartition("/")[2]
-    return [f"```{{literalinclude}} {file}", f":lines: {first}-{last}", ":lineno-match:", "```", ""]
+    return [f"```{{literalinclude}} {file}", f":lines: {shown[0]}-{shown[-1]}", ":lineno-match:", "```", ""]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-EXCERPT = re.compile(r'cog excerpt\("nanoinfer\.(\w+):([\w.]+)"')
+from nanobook.source import Definition, lines_of, parse
+from nanobook.syllabus import file_of
+
+EXCERPT = re.compile(r'cog excerpt\("nanoinfer\.([\w.]+):([\w.]+)"')
 CODE = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
 
 
@@ -16,14 +19,19 @@ CODE = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
 class Named:
     """A class, a function or a method of the engine."""
 
-    module: str
+    module: str  # as `engine.engine`
     path: str  # as `Engine._collect`
     lines: int
 
     @property
+    def file(self) -> str:
+        """The path of its file."""
+        return file_of(self.module)
+
+    @property
     def anchor(self) -> str:
         """Of its heading, or of its class's, on the source's own page."""
-        return anchor(f"nanoinfer/{self.module}.py", self.path.partition(".")[0])
+        return anchor(self.file, self.path.partition(".")[0])
 
 
 def anchor(file: str, name: str) -> str:
@@ -35,22 +43,21 @@ def anchor(file: str, name: str) -> str:
 class Index:
     """All names of the engine's modules, by what a text calls them."""
 
-    def __init__(self, package: Path, modules: list[str]) -> None:
+    def __init__(self, root: Path, modules: Iterable[str]) -> None:
+        """root: the folder that `nanoinfer` lies in. modules: as `model.gpt2`; a text calls it by its last part."""
         self._exact: dict[tuple[str, str], Named] = {}
         self._spoken: dict[str, list[Named]] = {}
         for module in modules:
-            tree = ast.parse((package / f"{module}.py").read_text(encoding="utf-8"))
-            for node in tree.body:
+            for node in parse(root / file_of(module)).body:
                 if isinstance(node, Definition):
-                    self._add(module, node.name, node, node.name, f"{module}.{node.name}")
+                    self._add(module, node.name, node, node.name, f"{module.rpartition('.')[2]}.{node.name}")
                 if isinstance(node, ast.ClassDef):
                     for inner in node.body:
                         if isinstance(inner, Definition):
                             self._add(module, f"{node.name}.{inner.name}", inner, f"{node.name}.{inner.name}")
 
     def _add(self, module: str, path: str, node: Definition, *spoken: str) -> None:
-        named = Named(module, path, (node.end_lineno or node.lineno) - node.lineno + 1)
-        self._exact[module, path] = named
+        named = self._exact[module, path] = Named(module, path, len(lines_of(node)))
         for name in spoken:
             self._spoken.setdefault(name, []).append(named)
 

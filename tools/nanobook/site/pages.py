@@ -1,4 +1,4 @@
-"""A page of the book for Sphinx: links that lead to pages, pictures for both colours, source beside each section."""
+"""A page of the book for Sphinx: links that lead to pages, figures with their numbers, source beside each section."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from nanobook.site.objects import Index, Named
 
-PICTURE = re.compile(r'<picture>.*?<img src="([^"]+)\.svg" width="\d+" alt="([^"]*)"></picture>', re.S)
+PICTURE = re.compile(r'<img src="([^"]+)\.svg" width="\d+" alt="([^"]*)">')
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 REMOTE_IMAGE = re.compile(r"\[?!\[[^\]]*\]\(https?:[^)]*\)(?:\]\([^)]*\))?")
 MARKERS = re.compile(r"^<!--\[\[\[.*?\]\]\]-->\n?|<!--.*?-->", re.M | re.S)
@@ -41,8 +41,7 @@ class Pages:
         shown = [named for named in self.index.of(section) if named.lines <= LONGEST][:MOST]
         if not shown:
             return section
-        up = relative(name, "nanoinfer")
-        blocks = [line for named in shown for line in _source(named, up)]
+        blocks = [line for named in shown for line in _source(named, name)]
         opened = ['<details class="beside" open>', "<summary>The source of this section</summary>", ""]
         return "\n".join([heading, "", *opened, *blocks, "</details>", "", body])
 
@@ -62,20 +61,15 @@ class Pages:
         return f"[{words}]({page}{'#' + fragment if fragment else ''})"
 
     def _picture(self, name: str, target: str, alt: str) -> str:
-        """Both colours of a figure, of which the page shows one, and its numbers in a table that opens."""
+        """A figure, and its numbers in a table that opens."""
         figure = os.path.normpath((PurePosixPath(name).parent / target).as_posix()).replace(os.sep, "/")
-        words = alt.replace("\n", " ")
-        images = [
-            line
-            for colour, suffix in (("only-light", ""), ("only-dark", "-dark"))
-            for line in (f"```{{image}} {target}{suffix}.svg", f":alt: {words}", f":class: {colour}", "```", "")
-        ]
+        image = [f"```{{image}} {target}.svg", f":alt: {alt}", "```", ""]
         page = self.book / f"{figure}.md"
         rows = [r for r in page.read_text(encoding="utf-8").split("\n") if r.startswith("|")] if page.is_file() else []
         if not rows:
-            return "\n".join(images)
+            return "\n".join(image)
         details = ['<details class="numbers"><summary>The figure in numbers</summary>', "", *rows, "", "</details>"]
-        return "\n".join([*images, *details])
+        return "\n".join([*image, *details])
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:
@@ -98,12 +92,12 @@ def relative(page: str, target: str) -> str:
     return os.path.relpath(target, PurePosixPath(page).parent).replace(os.sep, "/")
 
 
-def _source(named: Named, up: str) -> list[str]:
+def _source(named: Named, page: str) -> list[str]:
     """An object of the source, by its name: where it is gone, the site cannot be built."""
     return [
-        f"[{named.module}.py: `{named.path}`](#{named.anchor})",
+        f"[{named.file}: `{named.path}`](#{named.anchor})",
         "",
-        f"```{{literalinclude}} {up}/{named.module}.py",
+        f"```{{literalinclude}} {relative(page, named.file)}",
         f":pyobject: {named.path}",
         ":lineno-match:",
         "```",

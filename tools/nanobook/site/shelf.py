@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import nanoinfer
+from nanobook.source import folder_of
+from nanobook.syllabus import ENGINE, file_of, syllabus
 
 SKIPPED = {"questions.md", "strength.json"}
 TEACHING = ("teacher.md", "written.md", "criteria.md")  # of a chapter
@@ -21,11 +22,6 @@ class Part:
 
     title: str
     pages: tuple[str, ...]
-
-
-def source_folder() -> Path:
-    """The package's own source."""
-    return Path(nanoinfer.__file__).parent
 
 
 def chapter_folders(book: Path) -> list[Path]:
@@ -43,35 +39,36 @@ def parts(book: Path) -> list[Part]:
         Part("Notebooks", tuple(f"notebooks/{path.name}" for path in sorted(book.glob("notebooks/*.ipynb")))),
         Part("Measuring", _there(book, "bench/README.md")),
         Part("Teaching", tuple(_teaching(book))),
-        Part("The source", tuple(f"nanoinfer/{name}.py" for name in modules(source_folder()))),
+        *(Part(title, tuple(map(file_of, modules))) for title, modules in source().items()),
     ]
     small = sorted({path for text in texts for path in _linked(book, text)})
     return [part for part in [*found, Part("The chapters' own files", tuple(small))] if part.pages]
 
 
-def modules(package: Path) -> list[str]:
-    """The engine's modules, in the order of the chapters that their opening lines name; then those of no chapter."""
-    found = []
-    for path in package.glob("*.py"):
-        if path.name.startswith("__"):
-            continue
-        opening = path.read_text(encoding="utf-8").split('"""')[1]
-        chapter = re.search(r"[Cc]hapter (\d)\b", opening)
-        found.append((int(chapter[1]) if chapter else 9, path.stem))
-    return [name for _, name in sorted(found)]
+def source() -> dict[str, tuple[str, ...]]:
+    """The engine's modules by title: chapter by chapter, then those of no chapter, less the command line."""
+    known = syllabus()
+    around = tuple(name for name in known.outside if name[0] != "_" and (engine_root() / file_of(name)).is_file())
+    chapters = {f"Source of chapter {c.number}: {c.title}": c.modules for c in known.chapters}
+    return {**chapters, "Source of no chapter": around}
+
+
+def engine_root() -> Path:
+    """The folder that the engine's package lies in."""
+    return folder_of(ENGINE).parent
 
 
 def digest(book: Path) -> str:
     """Of everything that the site is made from: another one means that it must be built again."""
     sums = hashlib.sha256()
-    for path in sorted([*_files(book), *source_folder().glob("*.py"), *Path(__file__).parent.rglob("*")]):
+    for path in sorted([*_files(book), *folder_of(ENGINE).rglob("*.py"), *Path(__file__).parent.rglob("*")]):
         if path.is_file() and path.suffix != ".pyc":
             sums.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
     return sums.hexdigest()
 
 
 def _files(book: Path) -> Iterator[Path]:
-    for folder, pattern in (("chapters", "**/*"), ("figures", "*.svg"), ("figures", "*.md"), ("notebooks", "*.ipynb")):
+    for folder, pattern in (("chapters", "**/*"), ("figures", "**/*"), ("notebooks", "*.ipynb")):
         yield from (path for path in (book / folder).glob(pattern) if "__pycache__" not in path.parts)
     yield from (path for path in (book / "README.md", book / "bench" / "README.md") if path.is_file())
 

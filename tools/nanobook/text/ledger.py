@@ -10,7 +10,7 @@ from nanobench.report.compare import interval as bootstrap
 from nanobench.report.compare import verdict
 from nanobench.report.values import case_bytes, factor, models_of, prompts_of
 from nanobench.systems import UNFUSED
-from nanobook.structure import lines_of_chapter
+from nanobook.syllabus import syllabus
 from nanoinfer.llm import ENGINES
 
 BATCHES = (1, 8, 64, 256)
@@ -45,6 +45,7 @@ def ledger(
     """
     model = model or models_of(report)[0]
     header = ["engine", "chapter", "added lines", *(f"B = {batch}" for batch in batches), "where it loses"]
+    added = {chapter.number: chapter.lines() for chapter in syllabus().chapters}
     rows = []
     told: set[int] = set()
     for engine, rung in RUNGS.items():
@@ -54,7 +55,7 @@ def ledger(
         if engine in ENGINES and before in UNFUSED and not report.find(model=model, engine=before):
             before = RUNGS[before].before
         # A chapter with two engines has one set of lines: they stand at the first of the two.
-        lines = "as above" if rung.chapter in told else str(lines_of_chapter(rung.chapter))
+        lines = "as above" if rung.chapter in told else str(added[rung.chapter])
         told.add(rung.chapter)
         gains = [_gain(report, model, engine, before, batch) for batch in batches]
         losses = "; ".join(_losses(report, model, engine, before))

@@ -21,8 +21,8 @@ from nanobench.report.values import (
     prompts_of,
     rate,
 )
-from nanobook.examples import EXAMPLE
-from nanobook.examples import printed as lines_of
+from nanobook import examples
+from nanobook.source import Definition, docstring_lines, lines_of, parse
 from nanobook.text.ledger import BATCHES
 from nanobook.text.ledger import ledger as ledger_of
 from nanobook.text.query import QUANTITIES, load
@@ -41,7 +41,7 @@ class Place:
 
 def results_table(
     place: Place, name: str, quantity: str = "tok/s", *, model: str | None = None, batches: tuple[int, ...] = (),
-    engines: tuple[str, ...] = (), prompt: int | None = None, floor: bool = False,
+    engines: tuple[str, ...] = (), prompt: int | None = None, bandwidth_limit: bool = False,
 ) -> list[str]:  # fmt: skip
     """An engine a row, a batch size a column; a case without a number says why."""
     report = place.load(name)
@@ -60,9 +60,9 @@ def results_table(
             number = read(r) if r is not None else None
             cells.append("–" if r is None else show(number) if number is not None else r.status)
         rows.append([engine_label(engine), *cells])
-    if floor and quantity == "tok/s":
+    if bandwidth_limit and quantity == "tok/s":
         limits = [floor_tokens_per_s([r for r in results if r.case.batch == batch]) for batch in columns]
-        rows.append(["bandwidth floor", *(rate(limit) if limit else "–" for limit in limits)])
+        rows.append(["bandwidth limit", *(rate(limit) if limit else "–" for limit in limits)])
     return table(["", *(f"B = {batch}" for batch in columns)], rows)
 
 
@@ -72,13 +72,13 @@ def ledger(place: Place, name: str, *, model: str | None = None, batches: tuple[
 
 
 def figure(place: Place, name: str) -> list[str]:
-    """A figure with its alt text, on the reader's own background."""
+    """A figure with its alt text: `bench/h200-gpu-throughput`."""
     page = place.root / "figures" / f"{name}.md"
     if not page.is_file():
-        raise ValueError(f"no figure {name!r}: draw it with `python -m bench plot`")
+        raise ValueError(f"no figure {name!r}: draw it with `python -m bench plot` or `python -m nanobook draw`")
     (alt,) = (line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("Alt text: "))
-    folder = os.path.relpath(place.root / "figures", place.page.parent).replace(os.sep, "/")
-    return [picture(name, alt.removeprefix("Alt text: "), folder + "/")]
+    shown = os.path.relpath(place.root / "figures" / name, place.page.parent).replace(os.sep, "/")
+    return [picture(shown, alt.removeprefix("Alt text: "))]
 
 
 def excerpt(place: Place, name: str, *, doc: bool = True, begin: str = "", end: str = "") -> list[str]:
@@ -91,17 +91,12 @@ def excerpt(place: Place, name: str, *, doc: bool = True, begin: str = "", end: 
     file = place.root.joinpath(*module.split(".")).with_suffix(".py")
     if not file.is_file():
         raise ValueError(f"excerpt {name!r}: there is no module {module}")
-    source = file.read_text(encoding="utf-8")
-    node: ast.AST = ast.parse(source)
+    node: ast.AST = parse(file)
     for part in path.split("."):
         node = _child(node, part, name)
     assert isinstance(node, ast.stmt)
-    decorators = getattr(node, "decorator_list", [])
-    first = min([node.lineno, *(d.lineno for d in decorators)])
-    keep = set(range(first, (node.end_lineno or first) + 1))
-    if not doc and isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
-        keep -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    lines = [line for at, line in enumerate(source.split("\n"), 1) if at in keep]
+    keep = set(lines_of(node)).difference(() if doc else docstring_lines(node))
+    lines = [line for at, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1) if at in keep]
     if begin or end:
         top = _line(lines, begin or end, name)
         lines = lines[top : (_line(lines, end, name) if end else top) + 1]
@@ -118,7 +113,7 @@ def _line(lines: list[str], start: str, name: str) -> int:
 
 def _child(node: ast.AST, part: str, name: str) -> ast.AST:
     for child in getattr(node, "body", []):
-        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and child.name == part:
+        if isinstance(child, Definition) and child.name == part:
             return child
         targets = child.targets if isinstance(child, ast.Assign) else [getattr(child, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == part for target in targets):
@@ -129,7 +124,11 @@ def _child(node: ast.AST, part: str, name: str) -> ast.AST:
 def printed(place: Place, name: str) -> list[str]:
     """What a function of the chapter's own example.py prints, fenced; `lies/shown:slot` is another file beside it."""
     file, _, function = name.rpartition(":")
-    return ["```text", *lines_of(place.page.parent / (f"{file}.py" if file else EXAMPLE), function), "```"]
+    return [
+        "```text",
+        *examples.printed(place.page.parent / (f"{file}.py" if file else examples.EXAMPLE), function),
+        "```",
+    ]
 
 
 def strength(place: Place) -> list[str]:

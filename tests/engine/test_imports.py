@@ -1,0 +1,56 @@
+"""What importing the engine costs: nothing heavy is loaded before a model is made."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nanoinfer
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+HEAVY = "{'torch', 'triton', 'transformers', 'tiktoken', 'numpy', 'huggingface_hub', 'safetensors', 'rich', 'typer'}"
+
+
+def test_import_loads_nothing_heavy() -> None:
+    assert run(f"import sys, nanoinfer; print({HEAVY} & set(sys.modules))").strip() == "set()"
+
+
+def test_names_of_the_front_door_load_no_torch() -> None:
+    code = (
+        f"import sys; from nanoinfer import LLM, SamplingParams, Completion, Piece; print({HEAVY} & set(sys.modules))"
+    )
+    assert run(code).strip() == "set()"
+
+
+def test_refused_arguments_load_no_torch() -> None:
+    code = """
+import sys
+from nanoinfer import LLM
+try:
+    LLM(engine="no such engine")
+except ValueError:
+    print("torch" in sys.modules)
+"""
+    assert run(code).strip() == "False"
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'LMM'"):
+        nanoinfer.LMM  # noqa: B018
+    assert set(nanoinfer.__all__) <= set(dir(nanoinfer))
+    assert all(getattr(nanoinfer, name) for name in nanoinfer.__all__)
+
+
+def test_every_module_opens_with_a_docstring() -> None:
+    for path in Path(nanoinfer.__file__).parent.rglob("*.py"):
+        doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        assert doc, path
+        assert len(doc.splitlines()) <= 8, path
