@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from nanobench.report.figures.style import WIDTH, Drawing, Theme
+from nanobench.report.figures.style import ACCENT, GROUND, MUTED, WIDTH, Drawing
 from nanobook.examples import load
 
 here = Path(__file__).parent
@@ -33,10 +33,10 @@ def write(ax: Axes, at: At, text: str, color: str | None = None, size: float = 1
     ax.text(*at, text, ha=align, va="center", fontsize=size, color=color, linespacing=1.35, zorder=6)
 
 
-def box(ax: Axes, at: At, size: At, text: str, theme: Theme, *, accent: bool = False) -> None:
+def box(ax: Axes, at: At, size: At, text: str, *, accent: bool = False) -> None:
     """A rounded box around its centre `at`."""
-    edge, width = (theme.accent, 2.0) if accent else (theme.muted, 1.2)
-    look = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": theme.background, "edgecolor": edge}
+    edge, width = (ACCENT, 2.0) if accent else (MUTED, 1.2)
+    look = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": GROUND, "edgecolor": edge}
     ax.add_patch(FancyBboxPatch((at[0] - size[0] / 2, at[1] - size[1] / 2), *size, linewidth=width, zorder=3, **look))
     write(ax, at, text, align="center")
 
@@ -64,29 +64,29 @@ def one_step() -> Drawing:
         ("each row's last\nreal token", f"(2, {C})"), ("head: logits", f"(2, {run.model().config.vocab_size:,})"),
     )  # fmt: skip
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure, ax = canvas(10, 4.0)
         for at, (name, shape) in enumerate(stages):
             x = 1.05 + 1.97 * at
-            box(ax, (x, 0.62), (1.62, 0.78), name, theme, accent="last" in name)
-            write(ax, (x, 1.24), shape, theme.muted, 10, "center")
+            box(ax, (x, 0.62), (1.62, 0.78), name, accent="last" in name)
+            write(ax, (x, 1.24), shape, MUTED, 10, "center")
             if at:
-                arrow(ax, (x - 1.16, 0.62), (x - 0.81, 0.62), theme.muted)
+                arrow(ax, (x - 1.16, 0.62), (x - 0.81, 0.62), MUTED)
         for row, (named, length) in enumerate(zip(words, lengths, strict=True)):
             y = 2.2 + 1.05 * row
-            write(ax, (0.25, y), f"row {row}", theme.muted)
+            write(ax, (0.25, y), f"row {row}", MUTED)
             for at in range(3):
                 x, last, real = 1.75 + 1.55 * at, at == length - 1, at < length
-                look = {"edgecolor": theme.accent if last else theme.muted, "linewidth": 2.0 if last else 1.2}
-                look |= {"facecolor": theme.background, "linestyle": "-" if real else ":", "zorder": 3}
+                look = {"edgecolor": ACCENT if last else MUTED, "linewidth": 2.0 if last else 1.2}
+                look |= {"facecolor": GROUND, "linestyle": "-" if real else ":", "zorder": 3}
                 ax.add_patch(Rectangle((x - 0.7, y - 0.3), 1.4, 0.6, **look))
-                write(ax, (x, y), named[at] if real else "padding", None if real else theme.muted, align="center")
-                write(ax, (x, y + 0.46), f"position {at}" if real else "", theme.muted, 9, "center")
+                write(ax, (x, y), named[at] if real else "padding", None if real else MUTED, align="center")
+                write(ax, (x, y + 0.46), f"position {at}" if real else "", MUTED, 9, "center")
             end = 1.75 + 1.55 * (length - 1) + 0.7
             bend, up = (0.0, 0.0) if length == 3 else (-0.28, 0.12)
-            arrow(ax, (end, y - up), (7.0, y), theme.accent, 1.8, bend)
+            arrow(ax, (end, y - up), (7.0, y), ACCENT, 1.8, bend)
             write(ax, (7.15, y), best[row])
-        write(ax, (7.15, 2.2 + 0.46), "the most probable next token", theme.muted, 9)
+        write(ax, (7.15, 2.2 + 0.46), "the most probable next token", MUTED, 9)
         return figure
 
     named, V = [" ".join(row) for row in words], f"{run.model().config.vocab_size:,}"
@@ -97,7 +97,7 @@ def one_step() -> Drawing:
         f"comes {best[1]}."
     ).replace('"', "'")
     rows = tuple((name.replace("\n", " "), shape) for name, shape in stages)
-    return Drawing("01-naive-step", "One step of the running example", alt, ("stage", "shape"), rows, draw)
+    return Drawing("01-naive/step", "One step of the running example", alt, ("stage", "shape"), rows, draw)
 
 
 def block() -> Drawing:
@@ -105,20 +105,20 @@ def block() -> Drawing:
     code = ("In the code an addition waits for the next norm:  x, h = add_norm(x, update, norm)",
             "adds what the sublayer before has left as its update; h is LayerNorm of the new x.")  # fmt: skip
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure, ax = canvas(10, 3.5)
-        arrow(ax, (0.2, 0.7), (9.85, 0.7), theme.accent, 2.6)
+        arrow(ax, (0.2, 0.7), (9.85, 0.7), ACCENT, 2.6)
         write(ax, (0.2, 0.32), "residual stream x: added to, never normalised itself")
-        circle = {"boxstyle": "circle,pad=0.12", "facecolor": theme.background, "edgecolor": theme.accent}
+        circle = {"boxstyle": "circle,pad=0.12", "facecolor": GROUND, "edgecolor": ACCENT}
         for at, layer in enumerate(("attention", "MLP: to 4 C,\nGELU, back to C")):
             left = 0.9 + 4.4 * at
-            arrow(ax, (left, 0.7), (left, 1.58), theme.muted)
-            box(ax, (left, 1.95), (1.25, 0.74), "LayerNorm", theme)
-            arrow(ax, (left + 0.63, 1.95), (left + 1.22, 1.95), theme.muted)
+            arrow(ax, (left, 0.7), (left, 1.58), MUTED)
+            box(ax, (left, 1.95), (1.25, 0.74), "LayerNorm")
+            arrow(ax, (left + 0.63, 1.95), (left + 1.22, 1.95), MUTED)
             write(ax, (left + 0.92, 1.74), "h", align="center")
-            box(ax, (left + 2.2, 1.95), (1.94, 0.74), layer, theme)
-            ax.plot([left + 3.17, left + 3.5], [1.95, 1.95], color=theme.muted, linewidth=1.3)
-            arrow(ax, (left + 3.5, 1.95), (left + 3.5, 0.86), theme.muted)
+            box(ax, (left + 2.2, 1.95), (1.94, 0.74), layer)
+            ax.plot([left + 3.17, left + 3.5], [1.95, 1.95], color=MUTED, linewidth=1.3)
+            arrow(ax, (left + 3.5, 1.95), (left + 3.5, 0.86), MUTED)
             write(ax, (left + 3.42, 1.32), "update", align="right")
             ax.text(left + 3.5, 0.7, "+", ha="center", va="center", fontsize=13, zorder=5, bbox=circle)
         for at, line in enumerate(code):
@@ -131,24 +131,24 @@ def block() -> Drawing:
         "The stream itself is never normalised."
     )
     rows = (("attention", "LayerNorm of x", "added to x"), ("MLP", "LayerNorm of x", "added to x"))
-    return Drawing("01-naive-block", "A pre-LayerNorm block", alt, ("sublayer", "reads", "its update is"), rows, draw)
+    return Drawing("01-naive/block", "A pre-LayerNorm block", alt, ("sublayer", "reads", "its update is"), rows, draw)
 
 
 def again_and_again() -> Drawing:
     """Steps downwards, positions to the right: what a step computes for the first time, and what once more."""
     total, needed = cost.columns(PROMPT, NEW), cost.cached_columns(PROMPT, NEW)
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure, ax = canvas(12.5, 7.7)
 
         def square(x: float, y: float, first: bool) -> None:
-            look = {"facecolor": theme.accent, "edgecolor": theme.accent} if first else {"facecolor": theme.background}
-            look |= {} if first else {"edgecolor": theme.muted, "hatch": "////"}
+            look = {"facecolor": ACCENT, "edgecolor": ACCENT} if first else {"facecolor": GROUND}
+            look |= {} if first else {"edgecolor": MUTED, "hatch": "////"}
             ax.add_patch(Rectangle((x, y), 0.92, 0.78, linewidth=1.1, **look))
 
-        write(ax, (1.0, 0.25), "position", theme.muted, 9.5)
+        write(ax, (1.0, 0.25), "position", MUTED, 9.5)
         for at in range(PROMPT + NEW - 1):
-            write(ax, (1.46 + at, 0.66), str(at), theme.muted, 9.5, "center")
+            write(ax, (1.46 + at, 0.66), str(at), MUTED, 9.5, "center")
         for at in range(NEW):
             y = 0.95 + 0.9 * at
             write(ax, (0.88, y + 0.39), f"step {at}", align="right")
@@ -173,4 +173,4 @@ def again_and_again() -> Drawing:
         (str(at), str(PROMPT + at), str(1 if at else PROMPT), str(PROMPT + at - 1 if at else 0)) for at in range(NEW)
     ]
     header = ("step", "columns", "for the first time", "once more")
-    return Drawing("01-naive-again", "The same columns again and again", alt, header, tuple(rows), draw)
+    return Drawing("01-naive/again", "The same columns again and again", alt, header, tuple(rows), draw)

@@ -1,4 +1,4 @@
-"""The diagrams of chapter 1, drawn from its running example: `python -m bench diagrams 01-naive`."""
+"""The diagrams of chapter 1, drawn from its running example: `python -m nanobook draw 01-naive`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nanobench.report.figures.style import WIDTH, Drawing, Theme
+from nanobench.report.figures.style import ACCENT, GROUND, MUTED, TEXT, WIDTH, Drawing
 from nanobook.examples import load
 
 here = Path(__file__).parent
@@ -26,21 +26,21 @@ def attention() -> Drawing:
     words = [run.word(i) for i in ids.tolist()]
     scores, weights = watch.scores[run.HEAD].tolist(), watch.weights[run.HEAD].tolist()
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure, ax = boxes.canvas(10, 4.4)
-        boxes.write(ax, (0.1, 0.68), "queries", theme.muted, 9.5)
+        boxes.write(ax, (0.1, 0.68), "queries", MUTED, 9.5)
         for panel, table in enumerate((scores, weights)):
             left = 1.55 + 4.9 * panel
             title = "weights: softmax over the keys that are left" if panel else "scores: q · k / sqrt(D)"
             boxes.write(ax, (left - 0.1, 0.28), title, size=11)
-            boxes.write(ax, (left - 0.1, 0.68), "keys", theme.muted, 9.5)
+            boxes.write(ax, (left - 0.1, 0.68), "keys", MUTED, 9.5)
             for at, name in enumerate(words):
                 boxes.write(ax, (left + 0.5 + 1.08 * at, 1.02), name, align="center")
-                boxes.write(ax, (left + 0.5 + 1.08 * at, 1.3), f"position {at}", theme.muted, 8.5, "center")
+                boxes.write(ax, (left + 0.5 + 1.08 * at, 1.3), f"position {at}", MUTED, 8.5, "center")
                 boxes.write(ax, (left - 0.18, 1.98 + 0.9 * at), name, align="right")
                 for key in range(3):
                     corner = (left + 1.08 * key, 1.58 + 0.9 * at)
-                    cell(ax, corner, table[at][key], hidden=key > at, weight=panel == 1, theme=theme)
+                    cell(ax, corner, table[at][key], hidden=key > at, weight=panel == 1)
         return figure
 
     shown = "; ".join(
@@ -56,17 +56,17 @@ def attention() -> Drawing:
         for at, name in enumerate(words)
     )
     header = ("query", *(f"score, key {at}" for at in range(3)), *(f"weight, key {at}" for at in range(3)))
-    return Drawing("01-naive-attention", "Attention with a mask of positions", alt, header, rows, draw)
+    return Drawing("01-naive/attention", "Attention with a mask of positions", alt, header, rows, draw)
 
 
-def cell(ax: Axes, corner: tuple[float, float], value: float, *, hidden: bool, weight: bool, theme: Theme) -> None:
+def cell(ax: Axes, corner: tuple[float, float], value: float, *, hidden: bool, weight: bool) -> None:
     """One query and key: hatched where the mask hides it, filled by its weight otherwise."""
     if weight and not hidden:
-        ax.add_patch(Rectangle(corner, 1.0, 0.8, facecolor=theme.accent, alpha=0.1 + 0.55 * value, edgecolor="none"))
-    look = {"facecolor": "none", "edgecolor": theme.muted, "hatch": "////" if hidden else None, "linewidth": 1.0}
+        ax.add_patch(Rectangle(corner, 1.0, 0.8, facecolor=ACCENT, alpha=0.1 + 0.55 * value, edgecolor="none"))
+    look = {"facecolor": "none", "edgecolor": MUTED, "hatch": "////" if hidden else None, "linewidth": 1.0}
     ax.add_patch(Rectangle(corner, 1.0, 0.8, zorder=3, **look))
-    back = {"facecolor": theme.background, "edgecolor": "none", "pad": 1.5} if hidden and not weight else None
-    text, color = ("" if hidden and weight else f"{value:.2f}"), (theme.muted if hidden else theme.text)
+    back = {"facecolor": GROUND, "edgecolor": "none", "pad": 1.5} if hidden and not weight else None
+    text, color = ("" if hidden and weight else f"{value:.2f}"), (MUTED if hidden else TEXT)
     middle = (corner[0] + 0.5, corner[1] + 0.4)
     ax.text(*middle, text, ha="center", va="center", fontsize=10.5, zorder=4, bbox=back, color=color)
 
@@ -84,12 +84,12 @@ def filters() -> Drawing:
         (f"then top-p {run.TOP_P}", after_k, [line.kept for line in lines]),
     )
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 3.9), layout=None)
         axes = figure.subplots(1, 4, sharey=True)
         for ax, (title, values, kept) in zip(axes, panels, strict=True):
-            fills = [theme.accent if stays else theme.background for stays in kept]
-            edges = [theme.accent if stays else theme.muted for stays in kept]
+            fills = [ACCENT if stays else GROUND for stays in kept]
+            edges = [ACCENT if stays else MUTED for stays in kept]
             ax.barh(range(len(lines)), values, height=0.66, color=fills, edgecolor=edges, linewidth=1.2)
             ax.set_title(title)
             ax.set_xlim(0, 0.29)
@@ -113,4 +113,4 @@ def filters() -> Drawing:
         cells = (f"{line.plain:.3f}", f"{line.cooled:.3f}", after, "kept" if line.kept else "dropped")
         rows.append((name.replace('"', "'"), *cells))
     header = ("token", "p", f"/ {run.TEMPERATURE}", f"top-k {run.TOP_K}", f"top-p {run.TOP_P}")
-    return Drawing("01-naive-filters", "Temperature, top-k and top-p, in this order", alt, header, tuple(rows), draw)
+    return Drawing("01-naive/filters", "Temperature, top-k and top-p, in this order", alt, header, tuple(rows), draw)

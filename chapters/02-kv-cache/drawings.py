@@ -1,4 +1,4 @@
-"""The diagrams of chapter 2: `python -m bench diagrams 02-kv-cache`."""
+"""The diagrams of chapter 2: `python -m nanobook draw 02-kv-cache`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nanobench.report.figures.style import WIDTH, Drawing, Theme
+from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, WIDTH, Drawing
 from nanobench.report.values import size
 from nanobook.examples import load
 from nanoinfer.cache.dense import DenseCache
@@ -29,38 +29,38 @@ def drawings() -> list[Drawing]:
     return [columns(), slots(), masks(), memory()]
 
 
-def square(ax: Axes, at: tuple[float, float], theme: Theme, kind: str, width: float = 0.92) -> None:
+def square(ax: Axes, at: tuple[float, float], kind: str, width: float = 0.92) -> None:
     """A cell: `new` is computed or written in this step, `read` is read, `hidden` is there and not read, or `empty`."""
-    look = {"facecolor": theme.background, "edgecolor": theme.muted, "linewidth": 1.1}
-    look |= {"facecolor": theme.accent, "edgecolor": theme.accent} if kind == "new" else {}
+    look = {"facecolor": GROUND, "edgecolor": MUTED, "linewidth": 1.1}
+    look |= {"facecolor": ACCENT, "edgecolor": ACCENT} if kind == "new" else {}
     look |= {"hatch": "////"} if kind == "hidden" else {}
     look |= {"linestyle": ":"} if kind == "empty" else {}
     ax.add_patch(Rectangle(at, width, 0.78, **look))
     if kind == "read":
-        ax.add_patch(Rectangle(at, width, 0.78, facecolor=theme.accent, alpha=0.22, edgecolor="none"))
+        ax.add_patch(Rectangle(at, width, 0.78, facecolor=ACCENT, alpha=0.22, edgecolor="none"))
 
 
 def columns() -> Drawing:
     """Chapter 1's staircase with a cache: what a step computes, and what it reads of earlier steps."""
     computed = naive.cached_columns(PROMPT, NEW)
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure, ax = boxes.canvas(12.5, 7.7)
-        boxes.write(ax, (1.0, 0.25), "position", theme.muted, 9.5)
+        boxes.write(ax, (1.0, 0.25), "position", MUTED, 9.5)
         for at in range(PROMPT + NEW - 1):
-            boxes.write(ax, (1.46 + at, 0.66), str(at), theme.muted, 9.5, "center")
+            boxes.write(ax, (1.46 + at, 0.66), str(at), MUTED, 9.5, "center")
         for step in range(NEW):
             y, seen = 0.95 + 0.9 * step, PROMPT + step
             boxes.write(ax, (0.88, y + 0.39), f"step {step}", align="right")
             for position in range(seen):
-                square(ax, (1.0 + position, y), theme, "new" if step == 0 or position == seen - 1 else "read")
+                square(ax, (1.0 + position, y), "new" if step == 0 or position == seen - 1 else "read")
             boxes.write(ax, (9.45, y + 0.39), "3 columns" if step == 0 else "1 column")
         y = 0.95 + 0.9 * NEW + 0.32
         for x, kind, text in (
             (1.0, "new", f"computed: {computed}"),
             (6.0, "read", "keys and values read from the cache"),
         ):
-            square(ax, (x, y), theme, kind)
+            square(ax, (x, y), kind)
             boxes.write(ax, (x + 1.05, y + 0.39), text)
         return figure
 
@@ -71,7 +71,7 @@ def columns() -> Drawing:
     )
     rows = [(str(at), str(1 if at else PROMPT), str(PROMPT + at - 1 if at else 0)) for at in range(NEW)]
     return Drawing(
-        "02-kv-cache-columns", "Each column once", alt, ("step", "computed", "read from the cache"), tuple(rows), draw
+        "02-kv-cache/columns", "Each column once", alt, ("step", "computed", "read from the cache"), tuple(rows), draw
     )
 
 
@@ -80,13 +80,13 @@ def slots() -> Drawing:
     words = [[run.word(i) for i in run.text_ids(row, 2)] for row in range(2)]
     lengths = run.batch()[1]
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure, ax = boxes.canvas(12.4, 7.5)
         for panel, (title, extra) in enumerate((("after the prompts", 0), ("after two decode steps", 2))):
             top = 0.75 + 3.75 * panel
             boxes.write(ax, (0.1, top - 0.42), title, size=11)
             for slot in range(SLOTS):
-                boxes.write(ax, (2.86 + 1.6 * slot, top), f"slot {slot}", theme.muted, 9.5, "center")
+                boxes.write(ax, (2.86 + 1.6 * slot, top), f"slot {slot}", MUTED, 9.5, "center")
             for row in range(3):
                 y = top + 0.25 + 0.95 * row
                 boxes.write(ax, (1.9, y + 0.39), f"row {row}" if row < 2 else "spare row", align="right")
@@ -94,9 +94,9 @@ def slots() -> Drawing:
                     filled = row < 2 and slot < lengths[row] + extra
                     new = filled and (panel == 0 or slot >= lengths[row])
                     padding = row == 2 and slot == 2
-                    square(ax, (2.1 + 1.6 * slot, y), theme, "new" if new else "read" if filled else "empty", 1.52)
+                    square(ax, (2.1 + 1.6 * slot, y), "new" if new else "read" if filled else "empty", 1.52)
                     text = words[row][slot] if filled else "padding" if padding else ""
-                    color = theme.background if new else theme.muted if padding else None
+                    color = GROUND if new else MUTED if padding else None
                     boxes.write(ax, (2.86 + 1.6 * slot, y + 0.39), text, color, 10, "center")
         return figure
 
@@ -113,7 +113,7 @@ def slots() -> Drawing:
     )  # fmt: skip
     table = tuple(tuple(cell.replace('"', "'") for cell in row) for row in rows)
     header = ("after two decode steps", *(f"slot {slot}" for slot in range(SLOTS)))
-    return Drawing("02-kv-cache-slots", "A slot is a position", alt, header, table, draw)
+    return Drawing("02-kv-cache/slots", "A slot is a position", alt, header, table, draw)
 
 
 def visible(positions: list[int]) -> list[list[bool]]:
@@ -132,25 +132,25 @@ def masks() -> Drawing:
         ("decode, is_causal", [5], [[slot == 0 for slot in range(SLOTS)]]),
     ]  # fmt: skip
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure, ax = boxes.canvas(15.6, 7.2)
         for at, (title, positions, table) in enumerate(panels):
             left, top = 1.75 + 7.4 * (at % 2), 0.75 + 3.95 * (at // 2)
             boxes.write(ax, (left, top - 0.45), title, size=11)
             for slot in range(SLOTS):
-                boxes.write(ax, (left + 0.46 + slot, top), str(slot), theme.muted, 9.5, "center")
+                boxes.write(ax, (left + 0.46 + slot, top), str(slot), MUTED, 9.5, "center")
             for line, (position, reads) in enumerate(zip(positions, table, strict=True)):
                 y = top + 0.25 + 0.9 * line
                 boxes.write(ax, (left - 0.15, y + 0.39), f"query {position}", align="right", size=9.5)
                 for slot, seen in enumerate(reads):
                     written = slot <= max(positions)
-                    square(ax, (left + slot, y), theme, "new" if seen else "hidden" if written else "empty")
+                    square(ax, (left + slot, y), "new" if seen else "hidden" if written else "empty")
         for x, kind, text in (
             (1.75, "new", "read"),
             (5.0, "hidden", "hidden, though it is written"),
             (11.2, "empty", "empty"),
         ):
-            square(ax, (x, 6.3), theme, kind)
+            square(ax, (x, 6.3), kind)
             boxes.write(ax, (x + 1.05, 6.69), text)
         return figure
 
@@ -164,7 +164,7 @@ def masks() -> Drawing:
 
     told = [(title, said(positions, table)) for title, positions, table in panels]
     alt = "Which of six slots a query reads. " + "; ".join(f"{title}: {text}" for title, text in told) + "."
-    return Drawing("02-kv-cache-masks", "Masks by position", alt, ("step", "reads"), tuple(told), draw)
+    return Drawing("02-kv-cache/masks", "Masks by position", alt, ("step", "reads"), tuple(told), draw)
 
 
 def memory() -> Drawing:
@@ -174,16 +174,14 @@ def memory() -> Drawing:
     for rows in (8, 64, 256, 512):
         bars.append((f"{rows} rows", cost.cache_bytes(rows=rows), cost.cache_bytes(rows=rows, slots=used)))
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 3.0), layout=None)
         ax = figure.subplots()
         names, whole, filled = zip(*bars, strict=True)
         at = range(len(bars))
-        ax.barh(
-            at, [b / 1e9 for b in whole], height=0.62, facecolor=theme.background, edgecolor=theme.accent, hatch="////"
-        )
-        ax.barh(at, [b / 1e9 for b in filled], height=0.62, color=theme.accent)
-        ax.barh([0], [whole[0] / 1e9], height=0.62, color=theme.greys[0])
+        ax.barh(at, [b / 1e9 for b in whole], height=0.62, facecolor=GROUND, edgecolor=ACCENT, hatch="////")
+        ax.barh(at, [b / 1e9 for b in filled], height=0.62, color=ACCENT)
+        ax.barh([0], [whole[0] / 1e9], height=0.62, color=GREYS[0])
         for y, b in enumerate(whole):
             ax.text(b / 1e9, y, f"  {size(b)}", va="center", fontsize=10.5)
         ax.set_yticks(at, names)
@@ -202,4 +200,4 @@ def memory() -> Drawing:
     ]
     alt = f"Memory of gpt2 in bfloat16 with 1024 slots a row: the weights take {rows[0][1]}; {'; '.join(parts)}."
     header = ("", "takes", "filled by 256 tokens a row")
-    return Drawing("02-kv-cache-memory", "Weights and caches", alt, header, rows, draw)
+    return Drawing("02-kv-cache/memory", "Weights and caches", alt, header, rows, draw)

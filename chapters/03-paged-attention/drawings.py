@@ -1,6 +1,6 @@
-"""The diagrams of chapter 3, drawn from its running example: `python -m bench diagrams 03-paged-attention`.
+"""The diagrams of chapter 3, drawn from its running example: `python -m nanobook draw 03-paged-attention`.
 
-Which program of the kernel reads which page is another one, `python -m bench walk`.
+The kernel's walk through memory is drawn by the book's own tools, from a real cache.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nanobench.report.figures.style import WIDTH, Drawing, Theme
+from nanobench.report.figures.style import ACCENT, GRID, MUTED, PEERS, TEXT, WIDTH, Drawing
 from nanobook.examples import load
+from nanobook.figures.kernel_walk import walk
 
 run = load(Path(__file__).parent / "running.py")
 ROOM = 1024  # slots of a row in the dense cache
@@ -20,7 +21,7 @@ ROOM = 1024  # slots of a row in the dense cache
 
 def drawings() -> list[Drawing]:
     """All diagrams of the chapter."""
-    return [pool(), room()]
+    return [pool(), room(), walk()]
 
 
 def pool() -> Drawing:
@@ -32,31 +33,29 @@ def pool() -> Drawing:
         for block, (row, at) in owner.items()
     }
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 5.0), layout=None)
         ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         ax.axis("off")
         ax.set_xlim(0, 16)
         ax.set_ylim(10, 0)
-        colors = (theme.accent, *theme.peers[:2])
+        colors = (ACCENT, *PEERS[:2])
         ax.text(0.2, 0.45, "tables", fontsize=11.5)
         for row, table in enumerate(held.tables):
             y = 0.85 + 0.85 * row
-            ax.text(0.2, y + 0.35, f"row {row}", va="center", color=theme.muted)
+            ax.text(0.2, y + 0.35, f"row {row}", va="center", color=MUTED)
             for at in range(4):
                 block = table[at] if at < len(table) else 0
-                box(ax, (1.4 + 0.9 * at, y), (0.8, 0.7), colors[row] if block else None, theme)
+                box(ax, (1.4 + 0.9 * at, y), (0.8, 0.7), colors[row] if block else None)
                 ax.text(1.8 + 0.9 * at, y + 0.36, str(block), ha="center", va="center",
-                        color=theme.text if block else theme.muted)  # fmt: skip
+                        color=TEXT if block else MUTED)  # fmt: skip
         ax.text(0.2, 3.9, f"the pool: {run.BLOCKS} blocks of {run.BLOCK} tokens", fontsize=11.5)
         for block in range(run.BLOCKS):
             x, y = 0.2 + 3.95 * (block % 4), 4.25 + 1.42 * (block // 4)
             row = owner[block][0] if block in owner else None
-            box(ax, (x, y), (3.75, 1.2), colors[row] if row is not None else None, theme)
-            label = (
-                f"{block}: nobody's" if block == 0 else f"{block}: row {row}" if row is not None else f"{block}: free"
-            )
-            ax.text(x + 0.12, y + 0.3, label, fontsize=9, va="center", color=theme.muted)
+            box(ax, (x, y), (3.75, 1.2), colors[row] if row is not None else None)
+            label = f"{block}: null" if block == 0 else f"{block}: row {row}" if row is not None else f"{block}: free"
+            ax.text(x + 0.12, y + 0.3, label, fontsize=9, va="center", color=MUTED)
             for at, name in enumerate(inside.get(block, ())):
                 ax.text(x + 0.12 + 0.9 * at, y + 0.82, name, fontsize=8, va="center")
         return figure
@@ -64,18 +63,18 @@ def pool() -> Drawing:
     told = "; ".join(f"row {row}: {', '.join(map(str, table))}" for row, table in enumerate(held.tables))
     alt = (
         f"Three tables above a pool of {run.BLOCKS} blocks of {run.BLOCK} tokens. The rows' blocks in the order of "
-        f"their texts are {told}. In the pool they lie mixed; block 0 is nobody's, and blocks {len(owner) + 1} to "
-        f"{run.BLOCKS - 1} are free."
+        f"their texts are {told}. In the pool they lie mixed; block 0 is the null block, and blocks "
+        f"{len(owner) + 1} to {run.BLOCKS - 1} are free."
     )
     rows = tuple((str(b), f"row {owner[b][0]}", " ".join(inside[b])) for b in sorted(owner))
-    return Drawing("03-paged-attention-pool", "Blocks and tables", alt, ("block", "owner", "tokens"), rows, draw)
+    return Drawing("03-paged-attention/pool", "Blocks and tables", alt, ("block", "owner", "tokens"), rows, draw)
 
 
-def box(ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str | None, theme: Theme) -> None:
+def box(ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str | None) -> None:
     """A box filled with a row's colour, or empty."""
     if color is not None:
         ax.add_patch(Rectangle(corner, *size, facecolor=color, alpha=0.28, edgecolor="none"))
-    ax.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=color or theme.grid, linewidth=1.3))
+    ax.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=color or GRID, linewidth=1.3))
 
 
 def room() -> Drawing:
@@ -83,14 +82,14 @@ def room() -> Drawing:
     lengths = run.RAGGED
     paged = [-(-length // 16) * 16 for length in lengths]
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 2.7), layout=None)
         for ax, taken, title in zip(
             figure.subplots(1, 2, sharey=True), ([ROOM] * 4, paged), ("dense: 1024 slots a row", "paged: blocks of 16"),
             strict=True,
         ):  # fmt: skip
-            ax.barh(range(4), taken, height=0.62, color="none", edgecolor=theme.muted, hatch="////", linewidth=1.0)
-            ax.barh(range(4), lengths, height=0.62, color=theme.accent)
+            ax.barh(range(4), taken, height=0.62, color="none", edgecolor=MUTED, hatch="////", linewidth=1.0)
+            ax.barh(range(4), lengths, height=0.62, color=ACCENT)
             ax.set_title(title)
             ax.set_xlim(0, ROOM * 1.02)
             ax.set_ylim(3.6, -0.6)
@@ -106,4 +105,4 @@ def room() -> Drawing:
     )
     rows = tuple((str(n), str(ROOM), str(ROOM - n), str(p), str(p - n)) for n, p in zip(lengths, paged, strict=True))
     header = ("tokens", "dense slots", "empty", "paged slots", "empty")
-    return Drawing("03-paged-attention-room", "Room in both caches", alt, header, rows, draw)
+    return Drawing("03-paged-attention/room", "Room in both caches", alt, header, rows, draw)

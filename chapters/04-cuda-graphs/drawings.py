@@ -1,4 +1,4 @@
-"""The diagrams of chapter 4, drawn from its running example: `python -m bench diagrams 04-cuda-graphs`."""
+"""The diagrams of chapter 4, drawn from its running example: `python -m nanobook draw 04-cuda-graphs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from nanobench.report.figures.style import WIDTH, Drawing, Theme
+from nanobench.report.figures.style import ACCENT, GREYS, GRID, GROUND, MUTED, PEERS, TEXT, WIDTH, Drawing
 from nanobook.examples import load
 from nanoinfer.llm import LAG
 
@@ -28,7 +28,7 @@ def drawings() -> list[Drawing]:
 def recording() -> Drawing:
     """A dict of recordings; one of them as a list of launches; the memory whose addresses it holds."""
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 4.7), layout=None)
         ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         ax.axis("off")
@@ -37,24 +37,24 @@ def recording() -> Drawing:
         for x, title in ((0.25, "the dict"), (5.3, "one graph: launches in order"), (11.6, "memory that stays put")):
             ax.text(x, 0.5, title, fontsize=11.5)
         for at, key in enumerate(KEYS):
-            box(ax, (0.25, 0.95 + 1.0 * at), (4.0, 0.75), theme.accent if at == 0 else None, theme)
+            box(ax, (0.25, 0.95 + 1.0 * at), (4.0, 0.75), ACCENT if at == 0 else None)
             ax.text(0.45, 1.34 + 1.0 * at, key, va="center", fontsize=9.5)
-        ax.text(0.25, 5.35, "replay() is one call;\nPython does not run", fontsize=9.5, color=theme.muted, va="top")
-        ax.add_patch(FancyArrowPatch((4.3, 1.33), (5.2, 1.33), arrowstyle="-|>", mutation_scale=12, color=theme.accent))
+        ax.text(0.25, 5.35, "replay() is one call;\nPython does not run", fontsize=9.5, color=MUTED, va="top")
+        ax.add_patch(FancyArrowPatch((4.3, 1.33), (5.2, 1.33), arrowstyle="-|>", mutation_scale=12, color=ACCENT))
         held = {name: 1.3 + 1.95 * at for at, name in enumerate(HELD)}
         for name, y in held.items():
             moves = HELD[name] == "moves"
-            box(ax, (11.6, y - 0.35), (4.1, 1.2), theme.peers[0] if moves else theme.greys[1], theme)
+            box(ax, (11.6, y - 0.35), (4.1, 1.2), PEERS[0] if moves else GREYS[1])
             ax.text(11.8, y + 0.02, name, va="center", fontsize=10)
             told = "what is in it changes" if moves else "nothing in it changes"
-            ax.text(11.8, y + 0.5, told, va="center", fontsize=8.2, color=theme.muted)
+            ax.text(11.8, y + 0.5, told, va="center", fontsize=8.2, color=MUTED)
         for at, node in enumerate(NODES):
             y = 0.95 + 0.92 * at
-            box(ax, (5.3, y), (2.7, 0.68), theme.accent, theme)
+            box(ax, (5.3, y), (2.7, 0.68), ACCENT)
             ax.text(5.45, y + 0.35, node, va="center", fontsize=9)
             for line in LINES[node]:
                 end = (11.5, list(held.values())[line] + 0.25)
-                ax.plot((8.05, end[0]), (y + 0.34, end[1]), color=theme.muted, linewidth=0.9, alpha=0.75)
+                ax.plot((8.05, end[0]), (y + 0.34, end[1]), color=MUTED, linewidth=0.9, alpha=0.75)
         return figure
 
     alt = (
@@ -64,15 +64,15 @@ def recording() -> Drawing:
     )
     rows = tuple((node, ", ".join(list(HELD)[line] for line in LINES[node])) for node in NODES)
     return Drawing(
-        "04-cuda-graphs-recording", "What a captured step holds", alt, ("launch", "reads or writes"), rows, draw
+        "04-cuda-graphs/recording", "What a captured step holds", alt, ("launch", "reads or writes"), rows, draw
     )
 
 
-def box(ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str | None, theme: Theme) -> None:
+def box(ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str | None) -> None:
     """A box filled with a colour, or empty."""
     if color is not None:
         ax.add_patch(Rectangle(corner, *size, facecolor=color, alpha=0.22, edgecolor="none"))
-    ax.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=color or theme.grid, linewidth=1.2))
+    ax.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=color or GRID, linewidth=1.2))
 
 
 def behind() -> Drawing:
@@ -92,13 +92,13 @@ def behind() -> Drawing:
                 now = max(now, begun[step - lag] + work)
         return launched, begun
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 3.7), layout=None)
         for ax, lag in zip(figure.subplots(2, 1, sharex=True), lags, strict=True):
             launched, begun = plan(lag)
             for step in range(steps):
-                ax.barh(1, look, left=launched[step], height=0.55, color=theme.accent)
-                ax.barh(0, work, left=begun[step], height=0.55, color=theme.peers[0], edgecolor=theme.background)
+                ax.barh(1, look, left=launched[step], height=0.55, color=ACCENT)
+                ax.barh(0, work, left=begun[step], height=0.55, color=PEERS[0], edgecolor=GROUND)
                 ax.text(
                     begun[step] + work / 2,
                     0,
@@ -106,12 +106,12 @@ def behind() -> Drawing:
                     ha="center",
                     va="center",
                     fontsize=9,
-                    color=theme.background,
+                    color=GROUND,
                 )
                 ax.text(launched[step] + look / 2, 1.36, str(step), ha="center", va="bottom", fontsize=9)
                 if step - lag >= 0:
                     end = begun[step - lag] + work
-                    ax.plot((end, end), (0.28, 0.72), color=theme.muted, linestyle=":", linewidth=1.4)
+                    ax.plot((end, end), (0.28, 0.72), color=MUTED, linestyle=":", linewidth=1.4)
             ax.set_yticks((0, 1), ("GPU", "host"))
             ax.set_ylim(-0.5, 1.9)
             ax.set_xlim(0, steps * (work + look) + 0.1)
@@ -130,7 +130,7 @@ def behind() -> Drawing:
         "step to step without a gap."
     )
     rows = tuple((f"{lag}", f"{end:.1f}") for lag, end in zip(lags, ends, strict=True))
-    return Drawing("04-cuda-graphs-behind", "The host some steps behind", alt, ("lag", "time of all steps"), rows, draw)
+    return Drawing("04-cuda-graphs/behind", "The host some steps behind", alt, ("lag", "time of all steps"), rows, draw)
 
 
 def rungs() -> Drawing:
@@ -140,15 +140,15 @@ def rungs() -> Drawing:
     def rows_of(name: str, batch: int) -> int:
         return min((n for n in example.LADDERS[name](top) if n >= batch), default=0)
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 3.6), layout=None)
         ax = figure.subplots()
         batches = range(1, top + 1)
-        looks = ((theme.muted, "--"), (theme.peers[0], ":"), (theme.accent, "-"))
+        looks = ((MUTED, "--"), (PEERS[0], ":"), (ACCENT, "-"))
         for name, (color, line) in zip(shown, looks, strict=True):
             ax.step(batches, [rows_of(name, b) for b in batches], where="mid", color=color, linestyle=line,
                     linewidth=2.2 if line == "-" else 1.8, label=name)  # fmt: skip
-        ax.plot(batches, batches, color=theme.text, linewidth=1.0, label="every size")
+        ax.plot(batches, batches, color=TEXT, linewidth=1.0, label="every size")
         ax.set_xlim(1, top)
         ax.set_ylim(0, top + 2)
         ax.set_xlabel("live rows")
@@ -165,4 +165,4 @@ def rungs() -> Drawing:
         f"Rows that are computed against rows that live, up to {top}, as steps above the diagonal. For 33 live rows: "
         f"{told}."
     )
-    return Drawing("04-cuda-graphs-ladders", "Three ladders", alt, ("live rows", *shown), cells, draw)
+    return Drawing("04-cuda-graphs/ladders", "Three ladders", alt, ("live rows", *shown), cells, draw)

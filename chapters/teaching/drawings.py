@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from nanobench.report.figures.style import Drawing, Theme
+from nanobench.report.figures.style import GRID, MUTED, Drawing
 from nanobook.examples import load
 
 here = Path(__file__).parent
@@ -40,23 +40,23 @@ def needs() -> Drawing:
     def at(place: tuple[float, float]) -> tuple[float, float]:
         return 0.62 + place[0] * WIDE, 0.95 + place[1] * HIGH
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure, ax = boxes.canvas(8 * WIDE, 7 * HIGH + 0.5)
         for text, column in HEADS.items():
-            boxes.write(ax, (at((column, 0))[0], 0.3), text, theme.muted, align="center")
+            boxes.write(ax, (at((column, 0))[0], 0.3), text, MUTED, align="center")
         for edge in (2.5, 4.5):
             x = at((edge, 0))[0]
-            ax.plot([x, x], [0.1, at((0, 6.4))[1]], color=theme.grid, linewidth=1, zorder=1)
+            ax.plot([x, x], [0.1, at((0, 6.4))[1]], color=GRID, linewidth=1, zorder=1)
         for _, (_, needed, place) in NEEDS.items():
             for other in needed:
                 start, end = at(NEEDS[other][2]), at(place)
-                boxes.arrow(ax, (start[0] + BOX[0] / 2, start[1]), (end[0] - BOX[0] / 2, end[1]), theme.muted)
+                boxes.arrow(ax, (start[0] + BOX[0] / 2, start[1]), (end[0] - BOX[0] / 2, end[1]), MUTED)
         for id, (name, _, place) in NEEDS.items():
-            boxes.box(ax, at(place), BOX, f"{id}\n{name}", theme)
+            boxes.box(ax, at(place), BOX, f"{id}\n{name}")
         return figure
 
     rows = tuple((f"{id} {name}", ", ".join(needed) or "–") for id, (name, needed, _) in NEEDS.items())
     told = "; ".join(f"{id} needs {' and '.join(needed)}" for id, (_, needed, _) in NEEDS.items() if needed)
     alone = ", ".join(id for id, (_, needed, _) in NEEDS.items() if not needed)
     alt = f"Which exercise uses the idea of which, in chapters 1 to 3: {told}. Nothing is needed for {alone}."
-    return Drawing("exercise-needs", "What each exercise needs", alt, ("exercise", "needs"), rows, draw)
+    return Drawing("teaching/exercise-needs", "What each exercise needs", alt, ("exercise", "needs"), rows, draw)

@@ -12,12 +12,12 @@ from nanobench.micro.attention import AttentionReport
 from nanobench.micro.graphs import GraphsReport
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.micro.timeline import Timeline
+from nanobench.report.figures.bandwidth import bandwidth_share
 from nanobench.report.figures.latency import context, itl
 from nanobench.report.figures.masks import masks, reads
 from nanobench.report.figures.paged_kernel import kernels
 from nanobench.report.figures.prefill import prefill
-from nanobench.report.figures.share import floor_share
-from nanobench.report.figures.step_breakdown import causes_of
+from nanobench.report.figures.step_breakdown import step_breakdown
 from nanobench.report.figures.style import Drawing, write
 from nanobench.report.figures.throughput import throughput
 from nanobench.report.figures.timeline import steps
@@ -53,7 +53,7 @@ def drawings(path: Path, newest: str | None = None, mine: Report | None = None) 
         if newest and newest not in [step.engine for step in known]:
             return []
         whole = steps(found.model_copy(update={"steps": tuple(known)}), name)
-        split = causes_of(found, name) if newest is None else None
+        split = step_breakdown(found, name) if newest is None else None
         return [whole, split] if split else [whole]
     if newest:
         return []  # what follows knows no engines
@@ -82,7 +82,7 @@ def _of_report(found: Report, name: str, newest: str | None, mine: Report | None
             continue
         made += [
             throughput(found, stem, model, newest, mine),
-            floor_share(found, stem, model, newest),
+            bandwidth_share(found, stem, model, newest),
             itl(found, stem, model, newest),
         ]
     return [drawing for drawing in made if drawing is not None]
@@ -93,7 +93,7 @@ def plot(results: Sequence[Path], out: Path, newest: str | None = None, mine: Pa
     if newest is not None and newest not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {newest!r}")
     own = _mine(mine) if mine is not None else None
-    written = []
+    written: list[Path] = []
     for path in results or published(RESULTS):
         made = drawings(path, newest, own)
         if not made and results:

@@ -72,11 +72,11 @@ def packages() -> Drawing:
             _box(ax, (band.left, band.top), band.width, band.height, GRID, "none", 0.35)
             title = f"{package}: {TITLES[package]}, {totals[package]:,} lines"
             ax.text(band.left + 0.12, band.top + 0.1, title, fontsize=10.5, va="top")
-            for other in reduced(outer)[package]:
+            for other in sorted(reduced(outer)[package]):
                 _between(ax, band, bands[other])
             for room, needed in reduced(_inner(graph, package)).items():
                 x, y = band.center(room)
-                for target in needed:
+                for target in sorted(needed):
                     to = band.center(target)
                     _arrow(ax, (x, y - BOX[1] / 2), (to[0], to[1] + BOX[1] / 2), MUTED, 1.1)
                 _box(ax, (x - BOX[0] / 2, y - BOX[1] / 2), *BOX, GROUND, MUTED, 1.0)
@@ -126,7 +126,7 @@ def placed(graph: Graph, columns: int) -> dict[str, Place]:
     """Column and row of each room: moved until, as far as possible, no arrow crosses a box and all are short."""
     rows = [part for layer in layers(graph) for part in (layer[i : i + columns] for i in range(0, len(layer), columns))]
     places = {room: (float(x), float(y)) for y, row in enumerate(rows) for x, room in enumerate(row)}
-    arrows = [(room, other) for room, needed in reduced(graph).items() for other in needed]
+    arrows = [(room, other) for room, needed in reduced(graph).items() for other in sorted(needed)]
     best, improved = _cost(places, arrows), True
     while improved:
         improved = False
@@ -157,7 +157,7 @@ def _cost(places: dict[str, Place], arrows: list[tuple[str, str]]) -> float:
 def _inner(graph: Graph, package: str) -> Graph:
     """The rooms of one package, and what they import of it."""
     own = {room for room in graph if room.startswith(f"{package}.")}
-    return {room: graph[room] & own for room in own}
+    return {room: graph[room] & own for room in sorted(own)}
 
 
 def _between(ax: Axes, band: Band, other: Band) -> None:

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from nanobench.core.records import Report, Result
-from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner, counted, gaps, looks, provenance
+from nanobench.report.figures.style import GROUND, MUTED, TEXT, WIDTH, Drawing, corner, counted, gaps, looks, provenance
 from nanobench.report.values import (
     batches_of,
     engine_label,
@@ -36,12 +36,12 @@ def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Dra
     if not results:
         return None
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         rows = -(-len(batches) // 2)
         height = rows * (0.34 * len(names) + 0.75) + 1.35
         figure = Figure(figsize=(WIDTH, height), layout=None)
         axes = figure.subplots(rows, min(2, len(batches)), sharey=True, squeeze=False)
-        styles = looks(names, newest, theme)
+        styles = looks(names, newest)
         for ax, batch in zip(axes.flat, batches, strict=False):
             for r in (r for r in results if r.case.batch == batch):
                 y, color = names.index(r.case.engine), styles[r.case.engine]["color"]
@@ -50,11 +50,11 @@ def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Dra
                 p10, p50, p90, p99 = (1e3 * t for t in (r.itl_s.p10, r.itl_s.median, r.itl_s.p90, r.itl_p99_s))
                 ax.plot([p90, p99], [y, y], color=color, linewidth=1.4)
                 ax.barh(y, p90 - p10, left=p10, height=0.5, color=color, linewidth=0)
-                ax.plot(p50, y, "|", color=theme.text, markersize=15, markeredgewidth=2)
+                ax.plot(p50, y, "|", color=TEXT, markersize=15, markeredgewidth=2)
                 ax.plot(p99, y, "D", color=color, markersize=4.5, clip_on=False)
             for r in report.find(model=model, batch=batch):
                 if r.status != "ok" and r.case.engine in names:
-                    ax.text(0, names.index(r.case.engine), f"  {r.status}", va="center", color=theme.muted)
+                    ax.text(0, names.index(r.case.engine), f"  {r.status}", va="center", color=MUTED)
             ax.set_title(f"B = {batch}")
             ax.set_xlim(left=0)
             ax.xaxis.set_major_locator(MaxNLocator(4))
@@ -66,18 +66,16 @@ def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Dra
         for ax in axes.flat[max(0, len(batches) - axes.shape[1]) : len(batches)]:
             ax.set_xlabel("ms between two tokens of a row")
         marks = [
-            Patch(color=theme.muted, label="10% to 90% of the steps"),
-            Line2D(
-                [], [], color=theme.text, marker="|", linestyle="", markersize=13, markeredgewidth=2, label="median"
-            ),
-            Line2D([], [], color=theme.muted, marker="D", markersize=4.5, label="up to 99%"),
+            Patch(color=MUTED, label="10% to 90% of the steps"),
+            Line2D([], [], color=TEXT, marker="|", linestyle="", markersize=13, markeredgewidth=2, label="median"),
+            Line2D([], [], color=MUTED, marker="D", markersize=4.5, label="up to 99%"),
         ]
         figure.legend(handles=marks, loc="upper left", bbox_to_anchor=(0.02, 0.995), ncol=3)
         gap = 0.75 / (0.34 * len(names))  # of a panel's height: what an axis and a title need
         figure.subplots_adjust(
             left=0.315, right=0.985, top=1 - 0.75 / height, bottom=1.12 / height, hspace=gap, wspace=0.12
         )
-        corner(figure, theme, provenance(report, model) + "\nsingle steps, in one run of their own")
+        corner(figure, provenance(report, model) + "\nsingle steps, in one run of their own")
         return figure
 
     rows = [
@@ -114,17 +112,17 @@ def context(report: Report, stem: str, model: str, newest: str | None = None) ->
     if not batches:
         return None
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 4.4), layout=None)
         axes = figure.subplots(1, len(batches), squeeze=False)[0]
-        styles = looks(names, newest, theme)
+        styles = looks(names, newest)
         for ax, batch in zip(axes, batches, strict=True):
             for name in names:
                 points = _line([r for r in results if r.case.batch == batch and r.case.engine == name])
                 if points:
                     x, y, low, high = zip(*points, strict=True)
                     ax.fill_between(x, low, high, color=styles[name]["color"], alpha=0.2, linewidth=0)
-                    ax.plot(x, y, label=engine_label(name), markeredgecolor=theme.background, **styles[name])
+                    ax.plot(x, y, label=engine_label(name), markeredgecolor=GROUND, **styles[name])
             ax.set_title(f"B = {batch}")
             ax.set_xlabel("tokens of context")
             ax.set_ylim(bottom=0)
@@ -133,7 +131,7 @@ def context(report: Report, stem: str, model: str, newest: str | None = None) ->
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.06, 0.995), ncol=len(labels))
         figure.subplots_adjust(left=0.08, right=0.985, top=0.83, bottom=0.26, wspace=0.2)
-        corner(figure, theme, provenance(report, model) + "\nband: 10–90% of the runs")
+        corner(figure, provenance(report, model) + "\nband: 10–90% of the runs")
         return figure
 
     rows = []

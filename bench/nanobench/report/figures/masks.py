@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from nanobench.micro.attention import AttentionReport, Backend
-from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner
+from nanobench.report.figures.style import ACCENT, GREYS, WIDTH, Drawing, corner
 from nanobench.report.values import factor, seconds, significant
 
 KERNELS = {
@@ -19,7 +19,7 @@ def masks(report: AttentionReport, stem: str) -> Drawing:
     """A bar a mask, a panel a shape, with the kernel's name."""
     shapes = list(dict.fromkeys((b.what, b.batch, b.queries, b.keys) for b in report.backends))
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         counts = [sum((b.what, b.batch, b.queries, b.keys) == shape for b in report.backends) for shape in shapes]
         bars = [max(counts[i : i + 2]) for i in range(0, len(counts), 2)]  # in each row of panels
         height = 0.36 * sum(bars) + 0.62 * len(bars) + 0.55
@@ -28,7 +28,7 @@ def masks(report: AttentionReport, stem: str) -> Drawing:
         for ax, shape in zip(axes.flat, shapes, strict=False):
             found = [b for b in report.backends if (b.what, b.batch, b.queries, b.keys) == shape]
             times = [1e6 * b.seconds.median for b in found]
-            colors = [theme.greys[0] if b.mask in ("none", "is_causal") else theme.accent for b in found]
+            colors = [GREYS[0] if b.mask in ("none", "is_causal") else ACCENT for b in found]
             ax.barh(range(len(found)), times, height=0.62, color=colors)
             for y, (b, time) in enumerate(zip(found, times, strict=True)):
                 ax.text(time, y, f"  {significant(time)} µs, {_kernel(b)}", va="center", fontsize=10)
@@ -44,7 +44,7 @@ def masks(report: AttentionReport, stem: str) -> Drawing:
         figure.subplots_adjust(
             left=0.165, right=0.99, top=1 - 0.36 / height, bottom=0.6 / height, hspace=0.42, wspace=0.42
         )
-        corner(figure, theme, _note(report, "one layer of gpt2's heads (12 of 64)"))
+        corner(figure, _note(report, "one layer of gpt2's heads (12 of 64)"))
         return figure
 
     title = f"SDPA and its masks on {report.machine.device}"
@@ -60,7 +60,7 @@ def reads(report: AttentionReport, stem: str) -> Drawing:
     """A decode step at three contexts, where all slots are read and where a multiple is."""
     batches = sorted({r.batch for r in report.read_lengths})
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 3.3), layout=None)
         axes = figure.subplots(1, len(batches), squeeze=False, sharey=True)[0]
         for ax, batch in zip(axes, batches, strict=True):
@@ -68,8 +68,8 @@ def reads(report: AttentionReport, stem: str) -> Drawing:
             x = [r.context for r in found]
             whole = [1e3 * r.read_all_s.median for r in found]
             part = [1e3 * r.read_multiple_s.median for r in found]
-            ax.plot(x, whole, marker="s", color=theme.greys[0], label="all 1024 positions read")
-            ax.plot(x, part, marker="^", color=theme.accent, linewidth=2.2, label="up to a multiple of 128")
+            ax.plot(x, whole, marker="s", color=GREYS[0], label="all 1024 positions read")
+            ax.plot(x, part, marker="^", color=ACCENT, linewidth=2.2, label="up to a multiple of 128")
             ax.set_title(f"B = {batch}")
             ax.set_xlabel("tokens of context")
             ax.set_xlim(-60, 1130)
@@ -79,7 +79,7 @@ def reads(report: AttentionReport, stem: str) -> Drawing:
         handles, names = axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="upper left", bbox_to_anchor=(0.06, 0.995), ncol=2)
         figure.subplots_adjust(left=0.08, right=0.985, top=0.79, bottom=0.29, wspace=0.1)
-        corner(figure, theme, _note(report, "gpt2, random weights, eager, dense cache of 1024 slots"))
+        corner(figure, _note(report, "gpt2, random weights, eager, dense cache of 1024 slots"))
         return figure
 
     title = f"How far the dense cache reads, gpt2 on {report.machine.device}"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
-from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner
+from nanobench.report.figures.style import ACCENT, GREYS, GROUND, PEERS, TEXT, WIDTH, Drawing, corner
 from nanobench.report.figures.throughput import plain_log
 from nanobench.report.values import seconds, share
 
@@ -23,27 +23,27 @@ def kernels(report: KernelReport, stem: str) -> Drawing:
     batches = sorted({t.batch for t in report.times})
     contexts = sorted({t.context for t in report.times})
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 5.6), layout=None)
         axes = figure.subplots(2, len(batches), squeeze=False, sharex=True, sharey="row")
         for column, batch in zip(axes.T, batches, strict=True):
             for name, times in _lines(report, batch):
-                x, style = [t.context for t in times], _style(name, theme)
+                x, style = [t.context for t in times], _style(name)
                 column[0].plot(x, [1e6 * t.seconds.median for t in times], label=name, **style)
                 column[1].plot(x, [100 * t.bytes_share for t in times], **style)
-            _bytes(column[0], report, batch, contexts, theme)
+            _bytes(column[0], report, batch, contexts)
             column[0].set_title(f"B = {batch}")
             column[1].set_xlabel("tokens of context")
-            column[1].axhline(100, color=theme.text, linewidth=1.4)
+            column[1].axhline(100, color=TEXT, linewidth=1.4)
         _axes(axes[0, 0], axes[1, 0], contexts)
         handles, names = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, names, loc="upper left", bbox_to_anchor=(0.07, 0.995), ncol=3, columnspacing=1.6)
         figure.subplots_adjust(left=0.082, right=0.985, top=0.845, bottom=0.175, hspace=0.1, wspace=0.08)
-        corner(figure, theme, _note(report))
+        corner(figure, _note(report))
         return figure
 
     title = f"One layer's attention at decode, gpt2's heads on {report.machine.device}"
-    header = ("B", "context", "arm", "time", "10–90%", "of the copy bandwidth")
+    header = ("B", "context", "variant", "time", "10–90%", "of the copy bandwidth")
     rows = [
         (
             str(t.batch), str(t.context), t.arm + (" (the engine's)" if t.chosen else ""), seconds(t.seconds.median),
@@ -69,23 +69,23 @@ def _lines(report: KernelReport, batch: int) -> list[Line]:
     return [(name, times) for name, times in found if times]
 
 
-def _style(name: str, theme: Theme) -> dict[str, Any]:
+def _style(name: str) -> dict[str, Any]:
     styles: dict[str, dict[str, Any]] = {
-        "SDPA, dense": {"color": theme.greys[0], "marker": "s"},
-        "SDPA, dense, mask": {"color": theme.greys[0], "marker": "s", "linestyle": ":"},
-        "paged, not split": {"color": theme.accent, "marker": "v", "linestyle": ":"},
-        "paged": {"color": theme.accent, "marker": "^", "linewidth": 2.4, "zorder": 5},
-        "FlashInfer, paged": {"color": theme.peers[0], "marker": "P", "linestyle": (0, (5, 2))},
+        "SDPA, dense": {"color": GREYS[0], "marker": "s"},
+        "SDPA, dense, mask": {"color": GREYS[0], "marker": "s", "linestyle": ":"},
+        "paged, not split": {"color": ACCENT, "marker": "v", "linestyle": ":"},
+        "paged": {"color": ACCENT, "marker": "^", "linewidth": 2.4, "zorder": 5},
+        "FlashInfer, paged": {"color": PEERS[0], "marker": "P", "linestyle": (0, (5, 2))},
     }
-    return {"linewidth": 1.6, "markersize": 6.5, "markeredgecolor": theme.background, **styles[name]}
+    return {"linewidth": 1.6, "markersize": 6.5, "markeredgecolor": GROUND, **styles[name]}
 
 
-def _bytes(ax: Axes, report: KernelReport, batch: int, contexts: Sequence[int], theme: Theme) -> None:
+def _bytes(ax: Axes, report: KernelReport, batch: int, contexts: Sequence[int]) -> None:
     """The time that keys and values alone take at the copy bandwidth."""
     one = next(t for t in report.times if t.batch == batch)
     a_token = one.seconds.median * one.bytes_share / one.context
-    floor = [1e6 * a_token * context for context in contexts]
-    ax.plot(contexts, floor, color=theme.text, linewidth=1.4, zorder=2, label="the bytes alone")
+    least = [1e6 * a_token * context for context in contexts]
+    ax.plot(contexts, least, color=TEXT, linewidth=1.4, zorder=2, label="the bytes alone")
 
 
 def _axes(times: Axes, shares: Axes, contexts: Sequence[int]) -> None:

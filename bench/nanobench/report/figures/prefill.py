@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner
+from nanobench.report.figures.style import ACCENT, GROUND, MUTED, WIDTH, Drawing, corner
 from nanobench.report.values import factor, model_label, seconds
 
 if TYPE_CHECKING:
     from nanobench.micro.graphs import GraphsReport, Prefill
 
-ARMS = ("eager", "graph", "graph, fused")
+VARIANTS = ("eager", "graph", "graph, fused")
 
 
 def prefill(report: GraphsReport, stem: str) -> Drawing | None:
@@ -23,23 +23,21 @@ def prefill(report: GraphsReport, stem: str) -> Drawing | None:
     if not found:
         return None
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 4.2), layout=None)
         axes = figure.subplots(1, len(batches), sharey=True, squeeze=False)[0]
-        looks = dict(
-            zip(ARMS, ((theme.muted, "s", "-"), (theme.accent, "v", ":"), (theme.accent, "v", "-")), strict=True)
-        )
+        looks = dict(zip(VARIANTS, ((MUTED, "s", "-"), (ACCENT, "v", ":"), (ACCENT, "v", "-")), strict=True))
         for ax, batch in zip(axes, batches, strict=True):
-            for arm, (color, marker, line) in looks.items():
-                points = _points(found, batch, arm)
+            for variant, (color, marker, line) in looks.items():
+                points = _points(found, batch, variant)
                 x, ms = [p.tokens for p in points], [1e3 * p.ttft_s.median for p in points]
                 low, high = [1e3 * p.ttft_s.p10 for p in points], [1e3 * p.ttft_s.p90 for p in points]
                 ax.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
-                ax.plot(x, ms, color=color, linestyle=line, linewidth=2.0, label=arm)
+                ax.plot(x, ms, color=color, linestyle=line, linewidth=2.0, label=variant)
                 for p, at in zip(points, ms, strict=True):
-                    hollow = arm != "eager" and p.bare_s is None
+                    hollow = variant != "eager" and p.bare_s is None
                     ax.plot(p.tokens, at, marker, color=color, markersize=7,
-                            markerfacecolor=theme.background if hollow else color)  # fmt: skip
+                            markerfacecolor=GROUND if hollow else color)  # fmt: skip
             ax.set_xscale("log", base=2)
             ticks = sorted({p.tokens for p in found})
             ax.set_xticks(ticks, [str(n) for n in ticks])
@@ -49,12 +47,12 @@ def prefill(report: GraphsReport, stem: str) -> Drawing | None:
         axes[0].set_ylim(0, 1.08e3 * max(p.ttft_s.p90 for p in found))
         axes[0].set_ylabel("TTFT, ms")
         handles, labels = axes[0].get_legend_handles_labels()
-        if any(p.arm != ARMS[0] and p.bare_s is None for p in found):
-            handles.append(Line2D([], [], color=theme.accent, marker="v", linestyle="", fillstyle="none", markersize=7))
+        if any(p.arm != VARIANTS[0] and p.bare_s is None for p in found):
+            handles.append(Line2D([], [], color=ACCENT, marker="v", linestyle="", fillstyle="none", markersize=7))
             labels.append("too large for a graph: run eagerly")
         figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.06, 0.995), ncol=len(labels))
         figure.subplots_adjust(left=0.075, right=0.985, top=0.83, bottom=0.25, wspace=0.08)
-        corner(figure, theme, _note(report))
+        corner(figure, _note(report))
         return figure
 
     title = f"TTFT by prompt length, eager and replayed, {model_label(report.model)} on {report.machine.device}"
@@ -62,18 +60,18 @@ def prefill(report: GraphsReport, stem: str) -> Drawing | None:
         (str(p.batch), str(p.tokens), p.arm, seconds(p.ttft_s.median), seconds(p.bare_s) if p.bare_s else "–")
         for p in found
     )
-    header = ("prompts", "tokens", "arm", "TTFT", "the replay alone")
+    header = ("prompts", "tokens", "variant", "TTFT", "the replay alone")
     return Drawing(f"{stem}-prefill", title, _alt(title, found, batches), header, rows, draw)
 
 
-def _points(found: tuple[Prefill, ...], batch: int, arm: str) -> list[Prefill]:
-    return sorted((p for p in found if p.batch == batch and p.arm == arm), key=lambda p: p.tokens)
+def _points(found: tuple[Prefill, ...], batch: int, variant: str) -> list[Prefill]:
+    return sorted((p for p in found if p.batch == batch and p.arm == variant), key=lambda p: p.tokens)
 
 
 def _alt(title: str, found: tuple[Prefill, ...], batches: list[int]) -> str:
     text = f"{title}, in linear time from zero."
     for batch in batches:
-        eager, fused = (_points(found, batch, arm) for arm in (ARMS[0], ARMS[2]))
+        eager, fused = (_points(found, batch, variant) for variant in (VARIANTS[0], VARIANTS[2]))
         told = [
             f"{a.tokens} tokens {seconds(a.ttft_s.median)} eager and {seconds(b.ttft_s.median)} replayed "
             f"({factor(a.ttft_s.median / b.ttft_s.median)})"

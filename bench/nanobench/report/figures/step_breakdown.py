@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from nanobench.micro.step_breakdown import CAUSES, NONE, causes
-from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner
+from nanobench.micro.step_breakdown import NONE, PARTS, breakdown
+from nanobench.report.figures.style import ACCENT, GREYS, MUTED, PEERS, WIDTH, Drawing, corner
 from nanobench.report.values import model_label, seconds, share, significant
 
 if TYPE_CHECKING:
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 HATCHES = ("", "//", "", "..", "", "xx", "")
 
 
-def causes_of(timeline: Timeline, stem: str) -> Drawing | None:
+def step_breakdown(timeline: Timeline, stem: str) -> Drawing | None:
     """The engines that replay graphs, each as one bar; None where the file has none of them, or no kernels."""
     steps = [step for step in timeline.steps if step.engine.endswith("-graph") and step.kernels]
     if not steps:
         return None
-    parts = {step.engine: causes(step) for step in steps}
+    parts = {step.engine: breakdown(step) for step in steps}
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 1.95 + 0.75 * len(steps)), layout=None)
         ax = figure.subplots()
-        colors = (theme.peers[0], theme.peers[1], theme.accent, theme.peers[2], theme.peers[3], theme.greys[1])
+        colors = (PEERS[0], PEERS[1], ACCENT, PEERS[2], PEERS[3], GREYS[1])
         for y, step in enumerate(steps):
             left = 0.0
-            for at, cause in enumerate(parts[step.engine]):
-                width = 1e6 * cause.seconds
-                color = "none" if cause.name == NONE else colors[at]
-                ax.barh(y, width, left=left, height=0.55, color=color, edgecolor=theme.muted, linewidth=0.7,
-                        hatch=HATCHES[at], label=cause.name if y == 0 else None)  # fmt: skip
+            for at, part in enumerate(parts[step.engine]):
+                width = 1e6 * part.seconds
+                color = "none" if part.name == NONE else colors[at]
+                ax.barh(y, width, left=left, height=0.55, color=color, edgecolor=MUTED, linewidth=0.7,
+                        hatch=HATCHES[at], label=part.name if y == 0 else None)  # fmt: skip
                 if width > 22:
                     ax.text(left + width / 2, y - 0.37, significant(width, 2), ha="center", va="bottom", fontsize=9.5)
                 left += width
@@ -45,21 +45,21 @@ def causes_of(timeline: Timeline, stem: str) -> Drawing | None:
         figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.11, 0.995), ncol=4, columnspacing=1.2)
         height = figure.get_size_inches()[1]
         figure.subplots_adjust(left=0.135, right=0.985, top=1 - 0.62 / height, bottom=0.98 / height)
-        corner(figure, theme, _note(timeline))
+        corner(figure, _note(timeline))
         return figure
 
-    title = f"A replayed decode step by cause, {model_label(timeline.model)} on {timeline.machine.device}"
+    title = f"Breakdown of a replayed decode step, {model_label(timeline.model)} on {timeline.machine.device}"
     rows = tuple(
-        (step.engine, *(f"{seconds(cause.seconds)} ({share(cause.share)})" for cause in parts[step.engine]))
+        (step.engine, *(f"{seconds(part.seconds)} ({share(part.share)})" for part in parts[step.engine]))
         for step in steps
     )
-    return Drawing(f"{stem}-causes", title, _alt(title, steps, timeline), ("engine", *CAUSES), rows, draw)
+    return Drawing(f"{stem}-breakdown", title, _alt(title, steps, timeline), ("engine", *PARTS), rows, draw)
 
 
 def _alt(title: str, steps: list[StepTimeline], timeline: Timeline) -> str:
     text = f"{title}, batch {timeline.batch}, {timeline.context} tokens of context."
     for step in steps:
-        told = "; ".join(f"{cause.name} {share(cause.share)}" for cause in causes(step))
+        told = "; ".join(f"{part.name} {share(part.share)}" for part in breakdown(step))
         text += f" {step.engine}, {seconds(step.unprofiled_us / 1e6)} in all: {told}."
     return text
 

@@ -1,19 +1,20 @@
-"""How every figure looks: two themes, one look an engine, and files that are the same each time they are drawn.
+"""How every figure looks: one palette, one look an engine, and files that are the same each time they are drawn.
 
-A figure comes as a light and a dark SVG, each with its own background, because no grey is legible on white and on black
-at once; and as a PNG for places that show no SVG. Lines differ by marker as well as by colour.
+A figure is one SVG on a light card of its own: it reads the same on a white and on a black page, whichever of system,
+site or notebook decides about the page. Lines differ by marker as well as by colour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 
 from nanobench.core.records import Report
 from nanobench.report.figures import words
@@ -24,29 +25,20 @@ from nanoinfer.llm import ENGINES
 WIDTH = 8.0  # inches; shown 800 pixels wide, 11 points are as large as the text around them
 
 
-@dataclass(frozen=True)
-class Theme:
-    """Colours of one background. Every colour of text has a contrast of 4.5 or more on it, every line 3 or more."""
-
-    name: str
-    background: str
-    text: str
-    muted: str
-    grid: str
-    accent: str  # the chapter's own engine
-    greys: tuple[str, ...]  # the rungs before it
-    peers: tuple[str, ...]
-
-
-LIGHT = Theme(
-    "light", "#ffffff", "#1f2328", "#59636e", "#d8dee4", "#c2410c", ("#59636e", "#818b98", "#3d444d", "#6e7781"),
-    ("#1d4ed8", "#0f766e", "#7e22ce", "#a16207", "#be185d", "#0369a1", "#4d7c0f"),
-)  # fmt: skip
-DARK = Theme(
-    "dark", "#0d1117", "#e6edf3", "#9198a1", "#30363d", "#fb923c", ("#9198a1", "#6e7681", "#c9d1d9", "#818b98"),
-    ("#79b8ff", "#2dd4bf", "#d2a8ff", "#e3b341", "#f472b6", "#38bdf8", "#a3e635"),
-)  # fmt: skip
-THEMES = (LIGHT, DARK)
+# Every colour of text has a contrast of 4.5 or more on the ground, every line 3 or more.
+GROUND, TEXT, MUTED, GRID = "#f6f8fa", "#1f2328", "#59636e", "#d8dee4"
+ACCENT = "#c2410c"  # the chapter's own engine
+GREYS = ("#59636e", "#818b98", "#3d444d", "#6e7781")  # the rungs before it
+PEERS = ("#1d4ed8", "#0f766e", "#7e22ce", "#a16207", "#be185d", "#0369a1", "#4d7c0f")
+SETTINGS: dict[str, Any] = {
+    "savefig.facecolor": "none", "axes.facecolor": GROUND, "text.color": TEXT, "axes.labelcolor": TEXT,
+    "axes.titlecolor": TEXT, "axes.edgecolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED,
+    "xtick.labelcolor": TEXT, "ytick.labelcolor": TEXT, "grid.color": GRID, "grid.linewidth": 0.8, "axes.grid": True,
+    "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left",
+    "font.family": "DejaVu Sans", "font.size": 11, "axes.titlesize": 11.5, "axes.labelsize": 11,
+    "xtick.labelsize": 10.5, "ytick.labelsize": 10.5, "legend.fontsize": 10.5, "legend.frameon": False,
+    "svg.hashsalt": "nanoinfer", "svg.fonttype": "path", "hatch.color": MUTED, "hatch.linewidth": 0.8,
+}  # fmt: skip
 
 MARKERS = {"naive": "o", "dense": "s", "paged": "^", "dense-graph": "D", "paged-graph": "v"}
 UNFUSED_MARKERS = {"dense-graph-unfused": "<", "paged-graph-unfused": ">"}
@@ -56,14 +48,15 @@ OTHER_SIZES = {"*": 11.0, "P": 8.0, "X": 8.0}
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure: its file name, what it shows in words, the same numbers as a table, and how it is drawn."""
+    """One figure: its file's name (with the folder, if it has one of its own), what it shows in words, the same numbers
+    as a table, and how it is drawn."""
 
     name: str
     title: str
     alt: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    draw: Callable[[Theme], Figure]
+    draw: Callable[[], Figure]
     notes: tuple[str, ...] = field(default=())
 
 
@@ -73,53 +66,36 @@ def newest_of(names: Sequence[str], wanted: str | None = None) -> str | None:
     return wanted if wanted in ours else (ours[-1] if ours else None)
 
 
-def look(name: str, newest: str | None, theme: Theme) -> dict[str, Any]:
+def look(name: str, newest: str | None) -> dict[str, Any]:
     """Arguments of `plot` for one engine, the same in every figure: earlier rungs grey, peers dashed.
 
     An engine without its fused kernels has the colour of the one with them, and is dotted.
     """
     if name in UNFUSED:
-        like = look(name.removesuffix("-unfused"), newest, theme)
+        like = look(name.removesuffix("-unfused"), newest)
         return {**like, "linewidth": 1.4, "linestyle": ":", "marker": UNFUSED_MARKERS[name], "zorder": 4}
     if name in ENGINES:
-        grey = theme.greys[ENGINES.index(name) % len(theme.greys)]
-        colour = {"color": theme.accent, "linewidth": 2.4, "zorder": 5} if name == newest else {"color": grey}
+        grey = GREYS[ENGINES.index(name) % len(GREYS)]
+        colour = {"color": ACCENT, "linewidth": 2.4, "zorder": 5} if name == newest else {"color": grey}
         return {"linewidth": 1.6, "zorder": 4, "markersize": 6.5, "marker": MARKERS.get(name, "o"), **colour}
     others = [other for other in OTHERS if other not in UNFUSED]
     at = others.index(name) if name in others else len(others)
     marker = OTHER_MARKERS[at % len(OTHER_MARKERS)]
     return {
-        "color": theme.peers[at % len(theme.peers)], "linewidth": 1.4, "linestyle": (0, (5, 2)), "marker": marker,
+        "color": PEERS[at % len(PEERS)], "linewidth": 1.4, "linestyle": (0, (5, 2)), "marker": marker,
         "markersize": OTHER_SIZES.get(marker, 7.0), "markeredgewidth": 0.5,
     }  # fmt: skip
 
 
-def looks(names: Sequence[str], newest: str | None, theme: Theme) -> dict[str, dict[str, Any]]:
+def looks(names: Sequence[str], newest: str | None) -> dict[str, dict[str, Any]]:
     """`look` for each engine of a figure."""
-    return {name: look(name, newest_of(names, newest), theme) for name in names}
+    return {name: look(name, newest_of(names, newest)) for name in names}
 
 
-@contextmanager
-def themed(theme: Theme) -> Iterator[None]:
-    """matplotlib's settings for one theme, and back."""
-    settings = {
-        "figure.facecolor": theme.background, "savefig.facecolor": theme.background, "axes.facecolor": theme.background,
-        "text.color": theme.text, "axes.labelcolor": theme.text, "axes.titlecolor": theme.text,
-        "axes.edgecolor": theme.muted, "xtick.color": theme.muted, "ytick.color": theme.muted,
-        "xtick.labelcolor": theme.text, "ytick.labelcolor": theme.text, "grid.color": theme.grid,
-        "grid.linewidth": 0.8, "axes.grid": True, "axes.axisbelow": True,
-        "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left",
-        "font.family": "DejaVu Sans", "font.size": 11, "axes.titlesize": 11.5, "axes.labelsize": 11,
-        "xtick.labelsize": 10.5, "ytick.labelsize": 10.5, "legend.fontsize": 10.5, "legend.frameon": False,
-        "svg.hashsalt": "nanoinfer", "svg.fonttype": "path", "hatch.color": theme.muted, "hatch.linewidth": 0.8,
-    }  # fmt: skip
-    with mpl.rc_context(settings):  # type: ignore[arg-type]
-        yield
-
-
-def corner(figure: Figure, theme: Theme, text: str) -> None:
+def corner(figure: Figure, text: str) -> None:
     """Where the numbers come from, in the lower right corner."""
-    figure.text(0.995, 0.006, text, ha="right", va="bottom", fontsize=8.5, color=theme.muted, linespacing=1.35)
+    above = 0.07 / figure.get_figheight()  # clear of the card's edge
+    figure.text(0.985, above, text, ha="right", va="bottom", fontsize=8.5, color=MUTED, linespacing=1.35)
 
 
 def counted(tokens: int) -> str:
@@ -156,30 +132,34 @@ def gaps(report: Report, model: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def write(drawing: Drawing, folder: Path, *, png_of: Sequence[Theme] = (LIGHT,)) -> list[Path]:
-    """NAME.svg, NAME-dark.svg, NAME.png and NAME.md with the words and the table. Returns what was written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for theme in THEMES:
-        suffix = "" if theme is LIGHT else f"-{theme.name}"
-        with themed(theme):
-            figure = drawing.draw(theme)
-            path = folder / f"{drawing.name}{suffix}.svg"
-            figure.savefig(path, metadata={"Date": None, "Title": drawing.title})
-            # Trailing blanks are matplotlib's; without them the files pass `git diff --check`.
-            lines = path.read_text(encoding="utf-8").splitlines()
-            path.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
-            written.append(path)
-            if theme in png_of:
-                png = folder / f"{drawing.name}{suffix}.png"
-                figure.savefig(png, dpi=150, metadata={"Software": None})
-                written.append(png)
-    page = folder / f"{drawing.name}.md"
+def write(drawing: Drawing, folder: Path) -> tuple[Path, Path]:
+    """NAME.svg, and NAME.md with the words and the table. Returns both paths."""
+    svg, page = folder / f"{drawing.name}.svg", folder / f"{drawing.name}.md"
+    svg.parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
+        figure = drawing.draw()
+        card(figure)
+        text = StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Title": drawing.title})
+    # Trailing blanks are matplotlib's; without them the files pass `git diff --check`.
+    lines = text.getvalue().splitlines()
+    svg.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
     page.write_text(page_of(drawing), encoding="utf-8")
-    return [*written, page]
+    return svg, page
+
+
+def card(figure: Figure) -> None:
+    """The ground behind everything: a rectangle with round corners and a thin edge."""
+    width, height = figure.get_size_inches()
+    figure.add_artist(
+        FancyBboxPatch(
+            (0.01, 0.01), width - 0.02, height - 0.02, boxstyle="round,pad=0,rounding_size=0.1", facecolor=GROUND,
+            edgecolor=GRID, zorder=-1, transform=figure.dpi_scale_trans,
+        )
+    )  # fmt: skip
 
 
 def page_of(drawing: Drawing) -> str:
     """NAME.md: the figure, its alt text, and its numbers as a table."""
     numbers = words.table(drawing.header, drawing.rows)
-    return words.page(drawing.title, drawing.name, drawing.alt, numbers, drawing.notes)
+    return words.page(drawing.title, drawing.name.rpartition("/")[2], drawing.alt, numbers, drawing.notes)

@@ -11,7 +11,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullLocator
 
 from nanobench.core.records import Report, Result, Spread
-from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner, counted, gaps, looks, newest_of, provenance
+from nanobench.report.figures.style import (
+    GROUND,
+    TEXT,
+    WIDTH,
+    Drawing,
+    corner,
+    counted,
+    gaps,
+    looks,
+    newest_of,
+    provenance,
+)
 from nanobench.report.values import (
     batches_of,
     case_bytes,
@@ -36,7 +47,7 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
     results = report.find(model=model)
     title = f"Throughput against batch size, {model_label(model)} on {report.machine.device}"
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         panels: list[tuple[str, Measure]] = [("tokens/s, decode", decode), ("TTFT, ms", _ttft_ms)]
         if any(case_bytes(r) for r in results):
             panels.append(("memory, GB", _gigabytes))
@@ -45,13 +56,13 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
         figure = Figure(figsize=(WIDTH, height), layout=None)
         axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
         for ax, (label, measure) in zip(axes[:, 0], panels, strict=True):
-            lines(ax, results, measure, newest, theme)
+            lines(ax, results, measure, newest)
             if mine is not None:
-                _overlay(ax, mine, model, measure, newest_of(engines_of(results), newest), theme)
+                _overlay(ax, mine, model, measure, newest_of(engines_of(results), newest))
             ax.set_yscale("log")
             ax.set_ylabel(label)
             plain_log(ax)
-        _floor(axes[0, 0], results, theme)
+        _limit(axes[0, 0], results)
         plain_log(axes[0, 0])
         figure.align_ylabels(axes[:, 0])
         batch_axis(axes[-1, 0], batches_of([*results, *(_mine(mine, model) if mine else [])]))
@@ -61,19 +72,19 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
         if mine is not None:
             note = f"hollow markers, dotted: your machine ({_whose(mine, model)})\n{note}"
         legend(figure, axes[0, 0], height, note)
-        corner(figure, theme, note)
+        corner(figure, note)
         return figure
 
-    header = ("engine", "B", "tok/s", "10–90%", "TTFT", "memory of the case", "share of floor")
+    header = ("engine", "B", "tok/s", "10–90%", "TTFT", "memory of the case", "share of the limit")
     return Drawing(
         f"{stem}-throughput", title, _alt(report, model), header, tuple(_rows(results)), draw, gaps(report, model)
     )
 
 
-def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | None, theme: Theme) -> None:
+def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | None) -> None:
     """One line an engine; a case without a number leaves a gap, and the 10-90% range is a bar."""
     names, batches = engines_of(results), batches_of(results)
-    styles = looks(names, newest, theme)
+    styles = looks(names, newest)
     for name in names:
         of = {r.case.batch: r for r in results if r.case.engine == name}
         # Batches that this engine was never asked for are no gap; those that it failed at are.
@@ -82,7 +93,7 @@ def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | N
         y = [spread.median if spread else math.nan for _, spread in found]
         if all(map(math.isnan, y)):
             continue
-        ax.plot(x, y, label=engine_label(name), markeredgecolor=theme.background, **styles[name])
+        ax.plot(x, y, label=engine_label(name), markeredgecolor=GROUND, **styles[name])
         for batch, spread in found:
             if spread:
                 ax.plot([batch, batch], [spread.p10, spread.p90], color=styles[name]["color"], linewidth=1, zorder=3)
@@ -115,30 +126,30 @@ def _plain(value: float) -> str:
     return f"{value / 1e6:,.10g} M" if value >= 1e6 else f"{value:,.10g}"
 
 
-def _floor(ax: Axes, results: Sequence[Result], theme: Theme) -> None:
-    """The bandwidth floor as a line with its name on it."""
+def _limit(ax: Axes, results: Sequence[Result]) -> None:
+    """The bandwidth limit as a line with its name on it."""
     points = [(b, floor_tokens_per_s([r for r in results if r.case.batch == b])) for b in batches_of(results)]
-    known = [(batch, floor) for batch, floor in points if floor]
+    known = [(batch, limit) for batch, limit in points if limit]
     if not known:
         return
-    ax.plot(*zip(*known, strict=True), color=theme.text, linewidth=1.4, zorder=2)
+    ax.plot(*zip(*known, strict=True), color=TEXT, linewidth=1.4, zorder=2)
     beside = known[len(known) // 2]  # the line rises: left of a point and above it, the label is clear of it
-    ax.annotate("bandwidth floor", beside, xytext=(-9, 3), textcoords="offset points", ha="right", fontsize=10.5)
+    ax.annotate("bandwidth limit", beside, xytext=(-9, 3), textcoords="offset points", ha="right", fontsize=10.5)
     low, high = ax.get_ylim()
     ax.set_ylim(low, max(high, known[-1][1] * 1.6))
 
 
-def _overlay(ax: Axes, mine: Report, model: str, measure: Measure, newest: str | None, theme: Theme) -> None:
+def _overlay(ax: Axes, mine: Report, model: str, measure: Measure, newest: str | None) -> None:
     """The reader's own results: the same colours and markers, hollow and dotted."""
     results = _mine(mine, model)
-    styles = looks(engines_of(results), newest, theme)
+    styles = looks(engines_of(results), newest)
     for name in engines_of(results):
         found = [
             (r.case.batch, measure(r)) for r in sorted(results, key=lambda r: r.case.batch) if r.case.engine == name
         ]
         known = [(batch, spread.median) for batch, spread in found if spread]
         if known:
-            look: dict[str, Any] = {**styles[name], "linestyle": ":", "markerfacecolor": theme.background}
+            look: dict[str, Any] = {**styles[name], "linestyle": ":", "markerfacecolor": GROUND}
             ax.plot(*zip(*known, strict=True), markeredgecolor=look["color"], label="_mine", **look)
 
 
@@ -190,8 +201,8 @@ def _rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
                 continue
             between = f"{significant(spread.p10)}–{significant(spread.p90)}"
             memory = size(used) if used is not None else "–"
-            of_floor = share(r.floor_share) if r.floor_share is not None else "in cache"
-            numbers = (rate(spread.median).removesuffix(" tok/s"), between, seconds(r.ttft_s.median), memory, of_floor)
+            of_limit = share(r.floor_share) if r.floor_share is not None else "in cache"
+            numbers = (rate(spread.median).removesuffix(" tok/s"), between, seconds(r.ttft_s.median), memory, of_limit)
             rows.append((engine, str(r.case.batch), *numbers))
     return rows
 
@@ -206,9 +217,9 @@ def _alt(report: Report, model: str) -> str:
     for batch in dict.fromkeys((batches[0], batches[-1])):
         at = sorted((r for r in results if r.case.batch == batch), key=lambda r: -(r.tokens_per_s or 0))
         named = "; ".join(f"{engine_label(r.case.engine)} {rate(r.tokens_per_s or 0)}" for r in at)
-        floor = floor_tokens_per_s(at)
+        limit = floor_tokens_per_s(at)
         reached = (
-            f" The fastest is at {share((at[0].tokens_per_s or 0) / floor)} of the bandwidth floor." if floor else ""
+            f" The fastest is at {share((at[0].tokens_per_s or 0) / limit)} of the bandwidth limit." if limit else ""
         )
         text += f" At batch {batch}, fastest first: {named}.{reached}"
     return text

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from nanobench.report.figures.style import WIDTH, Drawing, Theme, corner
+from nanobench.report.figures.style import ACCENT, GROUND, MUTED, PEERS, WIDTH, Drawing, corner
 from nanobench.report.values import model_label, share, significant
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def steps(timeline: Timeline, stem: str) -> Drawing:
     gpu = timeline.machine.kind == "cuda"
     longest = max(step.duration_us for step in timeline.steps)
 
-    def draw(theme: Theme) -> Figure:
+    def draw() -> Figure:
         rows = len(timeline.steps)
         panel = 1.25 if gpu else 0.8
         height = rows * (panel + 0.5) + 1.7
@@ -36,25 +36,25 @@ def steps(timeline: Timeline, stem: str) -> Drawing:
         axes = figure.subplots(rows, 2, squeeze=False, width_ratios=(2.1, 1))
         for (whole, part), step in zip(axes, timeline.steps, strict=True):
             begin, span = step.duration_us * 0.25, longest * CLOSE_UP
-            _panel(whole, step, theme, gpu, (0, longest * 1.01))
-            _panel(part, step, theme, gpu, (begin, begin + span))
+            _panel(whole, step, gpu, (0, longest * 1.01))
+            _panel(part, step, gpu, (begin, begin + span))
             whole.set_title(_caption(step, gpu), fontsize=10.5)
             whole.xaxis.set_major_locator(MaxNLocator(6, prune="upper"))
             part.set_yticklabels([])
             part.xaxis.set_major_locator(MaxNLocator(3, prune="upper"))
             part.set_title("magnified", fontsize=10.5)
-            whole.axvspan(begin, begin + span, color=theme.accent, alpha=0.18, linewidth=0)
+            whole.axvspan(begin, begin + span, color=ACCENT, alpha=0.18, linewidth=0)
         for ax in axes[-1]:
             ax.set_xlabel("µs since the step began")
-        keys = [Patch(color=theme.muted, label="operator of torch")]
+        keys = [Patch(color=MUTED, label="operator of torch")]
         if gpu:
-            keys += [Patch(color=theme.accent, label="launch"), Patch(color=theme.peers[0], label="kernel")]
-            keys.append(Patch(facecolor=theme.background, edgecolor=theme.muted, hatch="////", label="host waits"))
+            keys += [Patch(color=ACCENT, label="launch"), Patch(color=PEERS[0], label="kernel")]
+            keys.append(Patch(facecolor=GROUND, edgecolor=MUTED, hatch="////", label="host waits"))
         figure.legend(handles=keys, loc="upper left", bbox_to_anchor=(0.1, 0.998), ncol=len(keys))
         figure.subplots_adjust(
             left=0.118, right=0.985, top=1 - 0.75 / height, bottom=0.98 / height, hspace=0.62, wspace=0.08
         )
-        corner(figure, theme, _note(timeline))
+        corner(figure, _note(timeline))
         return figure
 
     title = f"A decode step as a time line, {model_label(timeline.model)} on {timeline.machine.device}"
@@ -74,7 +74,7 @@ def steps(timeline: Timeline, stem: str) -> Drawing:
     return Drawing(stem if "steps" in stem else f"{stem}-steps", title, alt, header, rows, draw, notes)
 
 
-def _panel(ax: Axes, step: StepTimeline, theme: Theme, gpu: bool, window: tuple[float, float]) -> None:
+def _panel(ax: Axes, step: StepTimeline, gpu: bool, window: tuple[float, float]) -> None:
     """Bars of one step; launches in a track of their own, since they lie within operators."""
     tracks = TRACKS if gpu else {"host": 0.0}
     of = {kind: [(e.start_us, e.duration_us) for e in step.host if e.kind == kind] for kind in KINDS}
@@ -90,11 +90,11 @@ def _panel(ax: Axes, step: StepTimeline, theme: Theme, gpu: bool, window: tuple[
             options = {"facecolor": color, "linewidth": 0, "snap": False, **options}
             ax.add_patch(PathPatch(Path.make_compound_path_from_polys(boxes), **options))
 
-    bars("host", of["operator"], theme.muted, edgecolor=theme.background, linewidth=0.25)
+    bars("host", of["operator"], MUTED, edgecolor=GROUND, linewidth=0.25)
     if gpu:
-        bars("launch", of["launch"], theme.accent)
-        bars("launch", of["wait"], theme.background, edgecolor=theme.muted, hatch="////", linewidth=0.6)
-        bars("gpu", [(k.start_us, k.duration_us) for k in step.kernels], theme.peers[0])
+        bars("launch", of["launch"], ACCENT)
+        bars("launch", of["wait"], GROUND, edgecolor=MUTED, hatch="////", linewidth=0.6)
+        bars("gpu", [(k.start_us, k.duration_us) for k in step.kernels], PEERS[0])
     ax.set_yticks(list(tracks.values()), ["operators", "launches", "GPU"] if gpu else ["operators"], fontsize=10)
     ax.set_ylim(-0.6, max(tracks.values()) + 0.6)
     ax.grid(axis="y", visible=False)

@@ -6,12 +6,9 @@ import re
 from collections.abc import Sequence
 
 
-def picture(name: str, alt: str, folder: str = "") -> str:
-    """HTML that shows the SVG of the reader's own background."""
-    return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{folder}{name}-dark.svg">'
-        f'<img src="{folder}{name}.svg" width="800" alt="{alt}"></picture>'
-    )
+def picture(name: str, alt: str) -> str:
+    """HTML that shows the figure NAME.svg."""
+    return f'<img src="{name}.svg" width="800" alt="{alt}">'
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
