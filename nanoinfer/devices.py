@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The named device, or for None a CUDA GPU where there is one. ValueError where it is not to be had."""
+    """The named device, or for None a CUDA GPU where there is one. ValueError where it is not available."""
     import torch
 
     if name is None:
@@ -24,9 +24,9 @@ def choose_device(name: str | None) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise ValueError(f"device {name} is not to be had: {why_no_cuda()}; use device cpu")
+            raise ValueError(f"device {name} is not available: {why_no_cuda()}; use device cpu")
         if (device.index or 0) >= torch.cuda.device_count():
-            raise ValueError(f"device {name} is not to be had: there are {torch.cuda.device_count()} CUDA devices")
+            raise ValueError(f"device {name} is not available: there are {torch.cuda.device_count()} CUDA devices")
     return device
 
 

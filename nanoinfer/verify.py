@@ -36,7 +36,7 @@ class Proof:
         return f"{self.tokens} tokens equal, {self.near_ties} near-ties, closest call {self.smallest_gap:.2g}"
 
 
-def prove_tokens(
+def verify_tokens(
     oracle: Oracle,
     completions: Sequence[Completion],
     params: SamplingParams | Sequence[SamplingParams],

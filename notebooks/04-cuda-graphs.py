@@ -23,7 +23,7 @@
 # %%
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,7 +35,7 @@ from nanocourse.exercises import answers
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.paged import PagedCache
-from nanoinfer.engine import fake_graph as stand_in
+from nanoinfer.engine import fake_graph
 from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, ladder, pick
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
@@ -48,17 +48,7 @@ _ = torch.set_grad_enabled(False)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-class StandIn:
-    """A recorder for a machine without a GPU."""
-
-    def warm(self, step: Callable[[], object]) -> None:
-        step()
-
-    def record(self, step: Callable[[], object]) -> stand_in.StandInGraph:
-        return stand_in.record(step)[0]
-
-
-recorder = CudaRecorder(device) if device.type == "cuda" else StandIn()
+recorder = CudaRecorder(device) if device.type == "cuda" else fake_graph.FakeRecorder()
 print("recording on", device, "with", type(recorder).__name__)
 
 # %% [markdown]
@@ -141,7 +131,7 @@ assert torch.equal(state.integers, begin[0])
 # Python in either: no loop over layers, no `if`.
 
 # %%
-if isinstance(graph, stand_in.StandInGraph):
+if isinstance(graph, fake_graph.FakeGraph):
     print(len(graph.operations), "operations")
     for name, count in Counter(graph.operations).most_common(8):
         print(f"{count:4}  {name}")
@@ -265,7 +255,7 @@ def recording() -> Iterator[None]:
     make = GraphRunner.__init__
 
     def made(self: GraphRunner, *args: Any, recorder: Any, **settings: Any) -> None:
-        make(self, *args, recorder=recorder or StandIn(), **settings)
+        make(self, *args, recorder=recorder or fake_graph.FakeRecorder(), **settings)
 
     GraphRunner.__init__ = made
     try:

@@ -12,7 +12,7 @@ from nanoinfer.engine.sampling import gumbel, random_bits, scaled, threshold
 from nanoinfer.model.config import PRESETS
 from nanoinfer.requests import Completion, Metrics
 from nanoinfer.text.tokenizer import gpt2_tokenizer
-from nanoinfer.verify import prove_tokens
+from nanoinfer.verify import verify_tokens
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")
@@ -221,12 +221,12 @@ def stops() -> None:
 def equal() -> None:
     """The naive engine's ragged batch, and an engine with a hidden key, held against the oracle."""
     llm, params = LLM(run.model(), engine="naive"), SamplingParams(max_tokens=24, temperature=0)
-    print(f"{'the engine':24}{prove_tokens(llm.forward_logits, llm.generate(list(run.PROMPTS), params), params)}")
+    print(f"{'the engine':24}{verify_tokens(llm.forward_logits, llm.generate(list(run.PROMPTS), params), params)}")
     prompt, ids = "Once upon a time", run.greedy_ids("Once upon a time", 24, memory=run.HiddenSelf())
     run.show("one key hidden", gpt2_tokenizer().decode(ids))
     asked = gpt2_tokenizer().encode(prompt)
     told = Completion(0, tuple(asked), tuple(ids[len(asked) :]), "", "length", 0, Metrics(0.0, ()))
     try:
-        prove_tokens(llm.forward_logits, [told], params)
+        verify_tokens(llm.forward_logits, [told], params)
     except AssertionError as error:
         run.show("what the oracle says", str(error))

@@ -1,6 +1,6 @@
 """The running example of chapter 2: chapter 1's two rows, now with a cache, and the mistakes that the text makes.
 
-In float64 like there, so that every machine prints the same digits. Mistakes come from the exercises' own wrong answers.
+In float64 as there, so that every machine prints the same digits. Mistakes are the exercises' own wrong answers.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ repeat operations on the same memory with the same numbers, as a CUDA graph does
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -20,7 +20,7 @@ from torch import Tensor
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine import graphs
-from nanoinfer.engine.fake_graph import StandInGraph, escaping, record
+from nanoinfer.engine.fake_graph import FakeRecorder, escaping
 from nanoinfer.engine.graphs import GraphRunner, Key, Replayable
 from nanoinfer.engine.sampling import Sampler, Samplers, sample
 from nanoinfer.engine.state import BatchState
@@ -41,18 +41,6 @@ def model() -> GPT2:
     return load_model("small", torch.device("cpu"), torch.float64)
 
 
-class StandIn:
-    """A recorder for a machine without a GPU."""
-
-    def warm(self, step: Callable[[], object]) -> None:
-        """Run the step, as a recorder of graphs does."""
-        step()
-
-    def record(self, step: Callable[[], object]) -> StandInGraph:
-        """What the step did, to be done again."""
-        return record(step)[0]
-
-
 def llm(engine: str = "paged-graph", read_multiple: int | None = None, **settings: Any) -> LLM:
     """An `LLM` that replays the stand-in's recordings, in a batch of at most four rows of 64 tokens.
 
@@ -60,7 +48,7 @@ def llm(engine: str = "paged-graph", read_multiple: int | None = None, **setting
     """
     made = LLM(model(), engine=engine, **{"max_batch": 4, "max_graph_batch": 4, "max_len": 64, **settings})
     assert made.graph_engine is not None
-    runner(made).recorder, made.graph_engine.lag = StandIn(), 2
+    runner(made).recorder, made.graph_engine.lag = FakeRecorder(), 2
     if read_multiple:
         made.graph_engine.memory.read_multiple = read_multiple  # type: ignore[attr-defined]
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-NULL = 0  # the block that nobody owns: padding writes there, and table entries that are not in use name it
+NULL = 0  # the null block, which no row owns: padding writes there, and unused table entries name it
 
 
 class BlockAllocator:
@@ -15,7 +15,7 @@ class BlockAllocator:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that nobody owns, the null block not counted."""
+        """Blocks that no row owns, not counting the null block."""
         return len(self._free)
 
     def allocate(self) -> int:

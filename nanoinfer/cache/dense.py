@@ -21,11 +21,11 @@ READ_MULTIPLE = 128  # read lengths are multiples of this: few shapes, and align
 
 
 class DenseCache:
-    """Keys and values of `max_batch` rows of up to `max_len` tokens each, and of one spare row.
+    """Keys and values of `max_batch` rows of up to `max_len` tokens each, and of one dummy row.
 
     A step writes by a tensor of slots, and reads the first `read` positions of its rows under a mask made of the
     tokens' positions. Nothing that changes from step to step is a Python number but `read`, which takes few values.
-    The spare row takes what padding columns and padding rows write. Slots that no token has been written to are zeros
+    The dummy row takes what padding columns and padding rows write. Slots that no token has been written to are zeros
     or an old text: finite, and hidden. (They must be finite: a masked value has weight 0, and 0 * NaN is NaN.)
 
     Prompts are padded on the right. On the left, a row's first token would not stand at position 0, and GPT-2's
@@ -41,7 +41,7 @@ class DenseCache:
         dtype: torch.dtype,
         read_multiple: int = READ_MULTIPLE,
     ) -> None:
-        self.max_len, self.spare, self.read_multiple = max_len, max_batch, read_multiple
+        self.max_len, self.dummy, self.read_multiple = max_len, max_batch, read_multiple
         shape = (2, config.n_layer, max_batch + 1, max_len, config.n_head, config.head_size)
         self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, max_batch + 1, max_len, H, D) each
         self.row = torch.arange(max_batch + 1, device=device)
@@ -57,7 +57,7 @@ class DenseCache:
         self._rows, self._fresh = step.rows, step.fresh
         T = step.positions.shape[1]
         real = self.position[:T] <= step.last[:, None]  # (B, T) columns that are no padding
-        rows = torch.where(real, self.row[step.rows][:, None], self.spare)  # (B, T)
+        rows = torch.where(real, self.row[step.rows][:, None], self.dummy)  # (B, T)
         self._slots = (rows * self.max_len + step.positions).view(-1)  # (B * T,) in a layer's rows, end to end
         if not step.fresh:
             self._read = self.bucket(step.longest)

@@ -1,4 +1,4 @@
-"""A memory of the right kind and size for what is asked: all chapters' memories, by the engine's name.
+"""A cache of the right kind and size for what is asked, by the engine's name.
 
 The engines without graphs size their cache for each call: as large as the requests can use, and no larger. Those with
 graphs size it once, for the most that may ever be asked: captured addresses stay. What does not fit is refused by its

@@ -19,7 +19,7 @@ from torch import Tensor
 from nanoinfer.cache.blocks import NULL, BlockAllocator
 from nanoinfer.cache.naive import FullContext
 from nanoinfer.engine.state import upload
-from nanoinfer.kernels import paged_attention_torch as paged_twins
+from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.kernels.paged_attention_torch import gather_pages
 from nanoinfer.model.batch import Step
 from nanoinfer.model.config import ModelConfig
@@ -32,9 +32,12 @@ PROGRAMS = 1024  # about as many as run on a large GPU at once
 class PagedCache:
     """Keys and values of `max_batch` rows in `blocks` blocks of `block_size` tokens, the null block included.
 
-    A row that is admitted is promised the blocks of its longest text, by counter. It takes them as it grows,
-    so growth never fails and no row is ever thrown out. The tables are a tensor of fixed shape on the device, updated
-    once a step for all layers, and only where a row has begun a block.
+    When a row is admitted, the blocks of its longest text are reserved, by counter. It takes them as it grows, so
+    growth never fails and no row is ever evicted. The tables are a tensor of fixed shape on the device, updated once a
+    step for all layers, and only where a row has begun a block.
+
+    owned: each row's blocks, in order. reservation: blocks that each row may come to own. reserved: of these, how many
+    are not taken yet. slots, lengths: where the step of the last `begin` writes, and how many tokens each row reads.
     """
 
     def __init__(
@@ -55,9 +58,9 @@ class PagedCache:
         self.splits_done = torch.zeros(max_batch * config.n_head, dtype=torch.int32, device=device)
         self._column = torch.arange(max_len, device=device)
         self.allocator = BlockAllocator(blocks)
-        self.owned: list[list[int]] = [[] for _ in range(max_batch)]  # blocks of each row, in order
-        self.reservation = [0] * max_batch  # blocks that each row may come to own
-        self.reserved = 0  # blocks that are promised, and not taken yet
+        self.owned: list[list[int]] = [[] for _ in range(max_batch)]
+        self.reservation = [0] * max_batch
+        self.reserved = 0
         self._kernels = kernels_for(device)
 
     @staticmethod
@@ -69,11 +72,11 @@ class PagedCache:
         return -(-tokens // self.block_size)
 
     def can_admit(self, tokens: int) -> bool:
-        """Whether a row of up to `tokens` tokens can be promised its blocks now, beside what is promised already."""
+        """Whether the blocks of a row of up to `tokens` tokens are free and not reserved for another row."""
         return self._blocks_of(tokens) <= self.allocator.free_blocks - self.reserved
 
     def admit(self, row: int, tokens: int) -> None:
-        """Promise `row`, which is free, the blocks of `tokens` tokens."""
+        """Reserve the blocks of `tokens` tokens for `row`, which is free."""
         self.reservation[row] = self._blocks_of(tokens)
         self.reserved += self.reservation[row]
 
@@ -91,7 +94,7 @@ class PagedCache:
             self.tables[rows, columns] = blocks.int()
 
     def release(self, rows: Sequence[int]) -> None:
-        """Take the rows' blocks back, and their promises."""
+        """Take back the rows' blocks and reservations."""
         for row in rows:
             for block in self.owned[row]:
                 self.allocator.free(block)
@@ -123,7 +126,7 @@ class PagedCache:
         block = self._tables.gather(1, step.positions // self.block_size)  # (B, T)
         slots = torch.add(step.positions % self.block_size, block, alpha=self.block_size)
         self.slots = torch.where(real, slots, NULL).view(-1)  # (B * T,) padding goes to the null block
-        # A row without a real column is nobody's, and reads one slot: the null block's, through its empty table.
+        # A padding row has no real column; it reads one slot of the null block, through its empty table.
         self.lengths = step.positions.gather(1, step.last.clamp(min=0)[:, None]).squeeze(1) + 1  # (B,)
         return step
 
@@ -154,12 +157,12 @@ class PagedCache:
 
 
 def kernels_for(device: torch.device) -> Any:
-    """The Triton kernels on a GPU and under Triton's interpreter; elsewhere their twins in plain PyTorch."""
+    """The Triton kernels on a GPU and under Triton's interpreter; elsewhere the same functions in plain PyTorch."""
     if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
         from nanoinfer.kernels import paged_attention as paged_kernels
 
         return paged_kernels
-    return paged_twins
+    return paged_attention_torch
 
 
 def choose_splits(batch: int, heads: int, longest: int) -> int:

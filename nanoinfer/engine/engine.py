@@ -1,7 +1,7 @@
 """The one generate loop: admit, prefill, decode, collect. Chapter 1.
 
-The loop knows neither which memory the model reads nor how a step is launched: memories change in chapters 2 and 3,
-the runner in chapter 4. It waits for the GPU in one place, `Engine._collect`. Text: chapters/01-naive.
+The loop knows neither which cache the model reads nor how a step is launched: caches change in chapters 2 and 3, the
+runner in chapter 4. It waits for the GPU in one place, `Engine._collect`. Text: chapters/01-naive.
 """
 
 from __future__ import annotations

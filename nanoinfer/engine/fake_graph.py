@@ -53,7 +53,7 @@ class CaptureRefused(RuntimeError):
     """A CUDA capture would not allow what the step does."""
 
 
-class StandInGraph:
+class FakeGraph:
     """What a step did, to be done again. It keeps all memory involved alive."""
 
     unseen: tuple[str, ...] = UNSEEN
@@ -73,7 +73,19 @@ class StandInGraph:
         self._calls.append(call)
 
 
-def record(step: Callable[[], T]) -> tuple[StandInGraph, T]:
+class FakeRecorder:
+    """Takes the place of `graphs.CudaRecorder` on a machine without a GPU."""
+
+    def warm(self, step: Callable[[], object]) -> None:
+        """Run the step."""
+        step()
+
+    def record(self, step: Callable[[], object]) -> FakeGraph:
+        """A recording of the step."""
+        return record(step)[0]
+
+
+def record(step: Callable[[], T]) -> tuple[FakeGraph, T]:
     """Record one call of `step`; return its graph and its result, which holds poison until the first replay.
 
     Memory from before is left as found, and so are random generators, also where the step fails.
@@ -114,7 +126,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.graph = StandInGraph()
+        self.graph = FakeGraph()
         self.refusal: CaptureRefused | None = None
         self.escaping = False
         self._made: dict[int, Tensor] = {}  # by address, here and below: what the step's operations made

@@ -51,7 +51,7 @@ class Replayable(Protocol):
 
 
 class Recorder(Protocol):
-    """Who records: `CudaRecorder`, or a stand-in where there is no GPU."""
+    """Who records: `CudaRecorder`, or a fake where there is no GPU."""
 
     def warm(self, step: Callable[[], object]) -> None: ...
     def record(self, step: Callable[[], object]) -> Replayable: ...
@@ -196,7 +196,7 @@ class GraphRunner(EagerRunner):
 
     @torch.inference_mode()
     def _capture(self, keys: Sequence[Key], on_capture: Callable[[int, int], None] | None = None) -> None:
-        """Warm every step, then record every step. Meanwhile all rows are nobody's, so that no live one is touched."""
+        """Warm every step, then record every step. Meanwhile all rows are padding, so that no live one is touched."""
         assert self.recorder is not None
         torch.cuda.empty_cache()  # a capture does so too, and what it gives back is not a graph's
         started, free = time.perf_counter(), _free_bytes(self.state.token.device)
@@ -221,14 +221,14 @@ class GraphRunner(EagerRunner):
         self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
 
     def _step(self, key: Key) -> tuple[Callable[[], object], Step | None]:
-        """What is recorded under that key, and for a prefill its prompts: rows of nobody, until it is replayed."""
+        """What is recorded under that key, and for a prefill its prompts: padding rows, until it is replayed."""
         arguments = self.model, self.memory, self.state
         if key.columns == 1:
             return partial(decode_step, *arguments, key.rows, key.longest, key.sampler), None
         device, (B, T) = self.state.token.device, key[:2]
         packed = torch.zeros(B, T + 2, dtype=torch.int64, device=device)
         packed[:, T] = -1  # no real column
-        packed[:, T + 1] = len(self.state.token) - 1  # the spare row
+        packed[:, T + 1] = len(self.state.token) - 1  # the dummy row
         positions = torch.arange(T, device=device).expand(B, T)
         positions = positions if key.fresh else positions.clone()  # to be written: a chunk begins anywhere
         prompts = Step(packed[:, :T], positions, packed[:, T], packed[:, T + 1], key.longest, key.fresh)

@@ -17,11 +17,11 @@ from nanoinfer.requests import Request
 
 @dataclass(frozen=True)
 class BatchState:
-    """The rows of a batch, and a spare row at the end that takes what padding rows of a prefill write.
+    """The rows of a batch, and a dummy row at the end that takes what padding rows of a prefill write.
 
     The quantities lie in two tensors, one line each, so that a row comes, moves or goes in one operation a tensor.
     What a captured step keeps is their addresses; what may change between two replays is everything in them.
-    A row that is not live is nobody's: its position is 0 and stays there, and `live` 0 keeps it out of all others' way.
+    A row that is not live is padding: its position is 0 and stays there, and `live` 0 keeps its writes apart.
     """
 
     integers: Tensor  # (6, N) int64
@@ -29,7 +29,7 @@ class BatchState:
 
     @classmethod
     def empty(cls, max_batch: int, device: torch.device) -> BatchState:
-        """`max_batch` free rows and the spare one."""
+        """`max_batch` free rows and the dummy row."""
         integers = torch.zeros(6, max_batch + 1, dtype=torch.int64, device=device)
         return cls(integers, torch.zeros(2, max_batch + 1, dtype=torch.float32, device=device))
 
@@ -50,7 +50,7 @@ class BatchState:
 
     @property
     def live(self) -> Tensor:
-        """(N,) 1 for a row of a request, 0 for a row of nobody."""
+        """(N,) 1 for a row of a request, 0 for a padding row."""
         return self.integers[3]
 
     @property
@@ -90,7 +90,7 @@ class BatchState:
         self.floats[:, targets] = self.floats[:, sources]
 
     def free(self, rows: slice) -> None:
-        """These rows are nobody's from now on."""
+        """These rows are padding from now on."""
         self.integers[:, rows].zero_()
         self.floats[:, rows].zero_()
 

@@ -1,7 +1,7 @@
 """Reading and writing keys and values that lie in pages: Triton kernels. Chapter 3.
 
 A page holds neighbouring tokens of one row, head by head: pools are (pages, H, page, D). A row's block table names its
-pages in order. paged_twins.py has the same functions in PyTorch; they run where there is no Triton, and are the oracle.
+pages in order. paged_attention_torch.py has the same functions in PyTorch: the reference, and what runs without Triton.
 Online softmax: Milakov and Gimelshein 2018, section 3. Splitting the context: "Flash-Decoding", Dao et al. 2023.
 """
 
@@ -96,7 +96,7 @@ def _attend_kernel(
             total_sum = tl.sum(tl.load(each + D + 1, cache_modifier=".cg") * weighs, 0)
             tl.store(done + n, 0)  # for the next launch
     if joins:
-        result = acc_sum / tl.maximum(total_sum, 1e-30)  # a row of length 0 gives 0, and harms nobody
+        result = acc_sum / tl.maximum(total_sum, 1e-30)  # a row of length 0 gives 0, not NaN
         tl.store(out + n * D + d, result.to(out.dtype.element_ty), mask=d < D)
 
 

@@ -11,7 +11,7 @@ import pytest
 from nanobench.core.compile_counter import TritonLog, torch_graphs, torch_seconds
 from nanobench.micro.recompiles import RecompileReport, count, measure
 from nanoinfer import LLM
-from nanoinfer.kernels import paged_attention_torch as paged_twins
+from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.model.gpt2 import GPT2
 
 triton = pytest.importorskip("triton", reason="there are no wheels of Triton here")
@@ -88,7 +88,7 @@ def test_the_run_meets_every_batch_size_and_long_contexts(small_model: GPT2, mon
     """With a kernel that compiles for each batch size: all in the first run, though its texts are as long."""
     seen: set[int] = set()
     shapes: list[tuple[int, int]] = []
-    attend = paged_twins.attend_pages
+    attend = paged_attention_torch.attend_pages
 
     def compiling(q: Any, *rest: Any) -> Any:
         if len(q) not in seen:
@@ -97,7 +97,7 @@ def test_the_run_meets_every_batch_size_and_long_contexts(small_model: GPT2, mon
         shapes.append((len(q), rest[2].shape[1]))
         return attend(q, *rest)
 
-    monkeypatch.setattr(paged_twins, "attend_pages", compiling)
+    monkeypatch.setattr(paged_attention_torch, "attend_pages", compiling)
     llm = LLM(small_model, engine="paged", max_batch=4)
     first, later = count(llm, rows=4, steps=40)
     assert (first.decode_steps, later.decode_steps) == (4, 40)
@@ -109,7 +109,7 @@ def test_the_run_meets_every_batch_size_and_long_contexts(small_model: GPT2, mon
 
 def test_a_kernel_that_compiles_as_texts_grow_is_caught(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[int] = set()
-    attend = paged_twins.attend_pages
+    attend = paged_attention_torch.attend_pages
 
     def compiling(q: Any, k: Any, v: Any, tables: Any, lengths: Any, *rest: Any) -> Any:
         pages = int(lengths.max()) // 16
@@ -118,7 +118,7 @@ def test_a_kernel_that_compiles_as_texts_grow_is_caught(small_model: GPT2, monke
             compile_kernel("attend")
         return attend(q, k, v, tables, lengths, *rest)
 
-    monkeypatch.setattr(paged_twins, "attend_pages", compiling)
+    monkeypatch.setattr(paged_attention_torch, "attend_pages", compiling)
     _, later = count(LLM(small_model, engine="paged", max_batch=4), rows=4, steps=40)
     assert later.kernels["attend"] >= 1
 

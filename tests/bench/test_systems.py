@@ -1,4 +1,4 @@
-"""Contestants that need what is not here: vLLM by a stand-in of its module, torch.compile by one that does nothing."""
+"""Systems that need what is not here: vLLM by a fake of its module, torch.compile by one that does nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 
 from nanobench.core.presets import PRESETS
 from nanobench.core.token_check import proofs, provable
-from nanobench.systems import ON_REQUEST, OTHERS, PEERS, UNFUSED, Limits, Missing, make
+from nanobench.systems import ON_REQUEST, OTHERS, PEERS, UNFUSED, make
 from nanobench.systems import vllm as peer
+from nanobench.systems.base import Limits, Missing
 from nanobench.systems.fixed import FixedDense
 from nanobench.systems.ours import Ours
 from nanoinfer.llm import ENGINES
@@ -28,7 +29,7 @@ PROMPTS = torch.randint(0, SMALL.vocab_size, (3, 7), generator=torch.Generator()
 
 
 class FakeVLLM(ModuleType):
-    """`vllm` with the two classes that the contestant uses; each row gets its prompt's ids again, one a step."""
+    """`vllm` with the two classes that the system uses; each row gets its prompt's ids again, one a step."""
 
     def __init__(self) -> None:
         super().__init__("vllm")
@@ -101,8 +102,8 @@ def test_vllm_gets_the_same_weights(vllm: FakeVLLM, small_model: GPT2) -> None:
 
 
 def test_vllm_is_asked_as_the_others_are(vllm: FakeVLLM, small_model: GPT2) -> None:
-    contestant = make("vllm", on_gpu(small_model), LIMITS)
-    assert contestant.generate(PROMPTS, 5) == [row[:5] for row in PROMPTS.tolist()]
+    system = make("vllm", on_gpu(small_model), LIMITS)
+    assert system.generate(PROMPTS, 5) == [row[:5] for row in PROMPTS.tolist()]
     ((prompts, params),) = vllm.asked
     assert prompts == [{"prompt_token_ids": row} for row in PROMPTS.tolist()]
     assert (params.temperature, params.max_tokens, params.ignore_eos) == (0.0, 5, True)
@@ -111,7 +112,7 @@ def test_vllm_is_asked_as_the_others_are(vllm: FakeVLLM, small_model: GPT2) -> N
     assert options["skip_tokenizer_init"] is True
     assert (options["max_model_len"], options["max_num_seqs"]) == (40, 4)
     assert options["gpu_memory_utilization"] == pytest.approx(0.08, abs=1e-3)  # 8 GB and a little, of 100
-    assert len(contestant.step_times(PROMPTS, 5)) == 4
+    assert len(system.step_times(PROMPTS, 5)) == 4
 
 
 def test_vllm_takes_no_more_than_is_free(vllm: FakeVLLM, small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,11 +149,11 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_the_compiled_step_is_the_engines_own(small_model: GPT2, compilations: list[dict[str, Any]], mode: str) -> None:
     expected = make("dense", small_model, LIMITS).generate(PROMPTS, 20)
-    contestant = make(f"dense-compile-{mode}", small_model, LIMITS)
-    assert contestant.generate(PROMPTS, 20) == expected
-    assert contestant.generate(PROMPTS, 20) == expected  # over the same cache
-    assert contestant.generate(PROMPTS[:2], 6) == [row[:6] for row in expected[:2]]
-    assert len(contestant.step_times(PROMPTS, 6)) == 5
+    system = make(f"dense-compile-{mode}", small_model, LIMITS)
+    assert system.generate(PROMPTS, 20) == expected
+    assert system.generate(PROMPTS, 20) == expected  # over the same cache
+    assert system.generate(PROMPTS[:2], 6) == [row[:6] for row in expected[:2]]
+    assert len(system.step_times(PROMPTS, 6)) == 5
     assert [(c["mode"], c["dynamic"], c["fullgraph"]) for c in compilations] == [(mode, False, True)] * 3
     # One shape a batch: the read length is rounded up, so that growing texts compile nothing.
     assert [len(c["shapes"]) for c in compilations] == [1, 1, 1]
@@ -167,24 +168,24 @@ def test_the_step_compiles_whole_and_once(small_model: GPT2) -> None:
     real = torch.compile
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", lambda step, mode, **options: real(step, backend="eager", **options))
-        contestant = make("dense-compile-reduce-overhead", small_model, LIMITS)
-        got = contestant.generate(PROMPTS, 20)
+        system = make("dense-compile-reduce-overhead", small_model, LIMITS)
+        got = system.generate(PROMPTS, 20)
     assert got == make("dense", small_model, LIMITS).generate(PROMPTS, 20)
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
-    assert isinstance(contestant, FixedDense)
-    assert contestant._engine is not None
-    assert not hasattr(contestant._engine.memory, "visible")  # no result of the graph but the tokens
+    assert isinstance(system, FixedDense)
+    assert system.engine is not None
+    assert not hasattr(system.engine.memory, "visible")  # no result of the graph but the tokens
     torch._dynamo.reset()
 
 
 def test_a_cache_of_1024_reads_all_of_it(small_model: GPT2) -> None:
     with pytest.raises(ValueError, match="dense-1024 needs a context of 1024 tokens, not 100"):
         make("dense-1024", small_model, LIMITS)
-    contestant = FixedDense("dense-90", small_model, 90)
-    assert contestant.generate(PROMPTS, 9) == make("dense", small_model, LIMITS).generate(PROMPTS, 9)
-    assert contestant._engine is not None
-    memory: Any = contestant._engine.memory
+    system = FixedDense("dense-90", small_model, LIMITS, length=90)
+    assert system.generate(PROMPTS, 9) == make("dense", small_model, LIMITS).generate(PROMPTS, 9)
+    assert system.engine is not None
+    memory: Any = system.engine.memory
     assert (memory.max_len, memory.bucket(8), len(memory.k[0])) == (90, 90, 4)
 
 
@@ -218,13 +219,13 @@ def test_proofs_hold_and_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nanobench.core.token_check, "load_config", lambda name: SMALL)
     names = ["dense", "paged-graph-unfused", "dense-compile-reduce-overhead"]
     lengths: list[list[int]] = []
-    prove = nanobench.core.token_check.prove_tokens
+    prove = nanobench.core.token_check.verify_tokens
 
     def watched(oracle: Any, completions: Any, params: Any) -> Any:
         lengths.append([len(c.prompt_token_ids) for c in completions])
         return prove(oracle, completions, params)
 
-    monkeypatch.setattr(nanobench.core.token_check, "prove_tokens", watched)
+    monkeypatch.setattr(nanobench.core.token_check, "verify_tokens", watched)
     monkeypatch.setattr(torch, "compile", lambda step, **options: step)
     found = list(proofs("small", [*names, "dense-1024"], torch.device("cpu")))  # the last does not do this model
     assert [(p.engine, p.tokens) for p in found] == [(name, 8 * 40) for name in names]

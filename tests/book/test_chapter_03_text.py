@@ -21,7 +21,7 @@ from nanobook.text.page_blocks import Place, excerpt
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.paged import choose_splits
 from nanoinfer.devices import has_triton
-from nanoinfer.kernels import paged_attention_torch as paged_twins
+from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import links_lead_somewhere, numbered_sections, without_code
 
@@ -100,7 +100,7 @@ class TestSmall:
 
 KERNEL = """
 import torch
-from nanoinfer.kernels import paged_attention_torch as paged_twins
+from nanoinfer.kernels import paged_attention_torch
 from nanobook.examples import load
 from pathlib import Path
 import sys
@@ -118,7 +118,7 @@ for lengths, H, D, block, scale in (([7, 4, 0, 9], 2, 16, 4, 5), ([33, 1], 1, 32
             pools[:, tables[row, at], :, :real] = torch.randn(2, H, real, D, generator=generator)
     q = torch.randn(len(lengths), H, D, generator=generator) * scale
     asked = (q, *pools, tables, torch.tensor(lengths))
-    out, right = small.attend(*asked), paged_twins.attend_pages(*asked, tables)
+    out, right = small.attend(*asked), paged_attention_torch.attend_pages(*asked, tables)
     assert bool(out.isfinite().all()) and torch.allclose(out, right, atol=1e-5), (out - right).abs().max()
     wrong = small.attend(q, *pools, tables.flip(0), torch.tensor(lengths))
     assert not torch.allclose(wrong, right, atol=1e-2)
@@ -148,7 +148,7 @@ class TestSmallKernel:
         tables = (torch.randperm(13, generator=generator) + 1)[:12].view(3, 4).int().cuda()
         q, lengths = torch.randn(3, 2, 64, generator=generator).cuda(), torch.tensor([64, 33, 1]).cuda()
         out = load(CHAPTER / "small_kernel.py").attend(q, *pools, tables, lengths)
-        right = paged_twins.attend_pages(q, *pools, tables, lengths, tables)
+        right = paged_attention_torch.attend_pages(q, *pools, tables, lengths, tables)
         torch.testing.assert_close(out, right, rtol=1e-4, atol=1e-4)
 
 

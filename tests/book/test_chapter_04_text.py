@@ -24,7 +24,7 @@ from nanobook.text.page_blocks import Place, excerpt
 from nanocourse.exercises import chapters
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import has_triton
-from nanoinfer.engine import fake_graph as stand_in
+from nanoinfer.engine import fake_graph
 from nanoinfer.engine.graphs import ladder
 from tests.book.chapter_pages import is_short_and_stands_alone, numbered_sections, without_code
 
@@ -117,7 +117,7 @@ class TestSmall:
         """By the stand-in: nothing in the step comes from Python but its size."""
         right = small.generate([small_ids(text) for text in PROMPTS[:2]], 12)
         small.position.zero_()
-        graph, _ = stand_in.record(lambda: small.step(2))
+        graph, _ = fake_graph.record(lambda: small.step(2))
         monkeypatch.setattr(small, "step", lambda rows: graph.replay())
         assert small.generate([small_ids(text) for text in PROMPTS[:2]], 12) == right
         small.generate([small_ids(text) for text in PROMPTS[2:]], 12)
@@ -134,7 +134,7 @@ class TestSmall:
             plain(rows)
             small.position = position
 
-        graph, _ = stand_in.record(lambda: lying(1))
+        graph, _ = fake_graph.record(lambda: lying(1))
         monkeypatch.setattr(small, "step", lambda rows: graph.replay())
         assert small.generate([small_ids(PROMPTS[0])], 12) != right
 

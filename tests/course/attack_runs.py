@@ -1,4 +1,4 @@
-"""Runs the hostile submissions of `tests/attacks` in a worker confined as for grading, or with a layer switched off."""
+"""Runs the hostile submissions of `attacks` in a worker confined as for grading, or with a layer switched off."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from nanocourse.checks.client import Loaded
+from nanocourse.checks.worker import Loaded
 from nanocourse.exercises import chapters
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Outcome, Returned, told
 from nanocourse.grade.assignment import Assignment, Limits, Part
-from nanocourse.grade.grade import grade_submission
+from nanocourse.grade.grade_submission import grade_submission
 from nanocourse.grade.graded_worker import GradedWorker, Pool
 from nanocourse.grade.hidden_inputs import judged, questions
 from nanocourse.grade.isolation import system
 from nanocourse.grade.isolation.confine import LAYERS
 from nanocourse.grade.record import GradeRecord
-from nanocourse.grade.staging import Ground
+from nanocourse.grade.workspace import Ground
 
 ATTACKS = Path(__file__).with_name("attacks")
 SECRET = "5e" * 32

@@ -1,4 +1,4 @@
-"""`python -m tests.attack_table`: every hostile submission, what happened to it, which layer did it, and which is next.
+"""`python -m tests.course.attack_table`: each hostile submission, what happened to it, and which layer stopped it.
 
 Where the layer can be switched off, the attack is run once more without it, so that one sees what still holds.
 """

@@ -15,7 +15,7 @@ import torch
 from nanocourse.authoring import chapter_strength as measuring
 from nanocourse.authoring import strength
 from nanocourse.checks.check import check_exercise
-from nanocourse.checks.mistakes import Tells
+from nanocourse.checks.known_mistakes import Tells
 from nanocourse.checks.runner import Workers
 from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case

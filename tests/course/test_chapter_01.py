@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from nanocourse.authoring import chapter_strength as measuring
-from nanocourse.checks.mistakes import Tells
+from nanocourse.checks.known_mistakes import Tells
 from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise

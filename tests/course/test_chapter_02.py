@@ -13,7 +13,7 @@ import torch
 
 from nanocourse.authoring import chapter_strength as measuring
 from nanocourse.checks.check import check_exercise
-from nanocourse.checks.mistakes import Tells
+from nanocourse.checks.known_mistakes import Tells
 from nanocourse.checks.runner import Workers
 from nanocourse.exercises import chapters, sources, stubs
 from nanocourse.exercises.cases import Case
@@ -27,7 +27,7 @@ from nanoinfer.cache.dense import DenseCache
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.verify import prove_tokens
+from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
 from tests.course.chapter_exercises import (
     figures_are_sums,
@@ -55,7 +55,7 @@ def generated(model: GPT2, chunk: int | None = None, rows: int = 2) -> list[tupl
     """Tokens of ragged prompts, more than there are rows, so that rows are refilled and moved."""
     llm = LLM(model, engine="dense", max_batch=rows, prefill_chunk=chunk)
     told = llm.generate(PROMPTS, PARAMS)
-    prove_tokens(llm.forward_logits, told, PARAMS)
+    verify_tokens(llm.forward_logits, told, PARAMS)
     return [row.token_ids for row in told]
 
 

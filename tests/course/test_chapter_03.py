@@ -27,7 +27,7 @@ from nanoinfer.devices import has_triton
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.verify import prove_tokens
+from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
 from tests.course.chapter_exercises import (
     edition_is_the_same_exercise,
@@ -65,7 +65,7 @@ def generated(model: GPT2) -> list[tuple[int, ...]]:
     """Tokens of ragged texts over several blocks, in a pool so small that rows wait, are refilled and moved."""
     llm = LLM(model, engine="paged", max_batch=3, kv_blocks=12)
     told = llm.generate(PROMPTS, PARAMS)
-    prove_tokens(llm.forward_logits, told, PARAMS)
+    verify_tokens(llm.forward_logits, told, PARAMS)
     return [row.token_ids for row in told]
 
 

@@ -14,7 +14,7 @@ import torch
 
 from nanocourse.authoring import chapter_strength as measuring
 from nanocourse.checks.check import check_exercise
-from nanocourse.checks.records import Failure
+from nanocourse.checks.results import Failure
 from nanocourse.checks.runner import Workers
 from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
@@ -27,7 +27,7 @@ from nanoinfer.engine.graphs import ladder, pick
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.verify import prove_tokens
+from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
 from tests.course.chapter_exercises import (
     edition_is_the_same_exercise,
@@ -73,7 +73,7 @@ def generated(model: GPT2, engine: str = "paged-graph") -> list[tuple[int, ...]]
     told = []
     for prompts, params in ((PROMPTS[1:2], greedy_rows(3)), (PROMPTS, PARAMS)):
         done = llm.generate(prompts, params)
-        prove_tokens(llm.forward_logits, done, params)
+        verify_tokens(llm.forward_logits, done, params)
         told += [row.token_ids for row in done]
     return told
 
@@ -214,7 +214,7 @@ class TestPlaces:
             for exercise in PLACED:
                 stack.enter_context(swapped(exercise, exercise.function))
             with LLM(model, engine="paged-graph", max_batch=3) as llm:
-                prove_tokens(llm.forward_logits, llm.generate(PROMPTS, PARAMS), PARAMS)
+                verify_tokens(llm.forward_logits, llm.generate(PROMPTS, PARAMS), PARAMS)
                 assert llm.stats.replayed_steps == llm.stats.decode_steps > 0
                 assert llm.stats.replayed_prefills == llm.stats.prefill_steps
         with LLM(model, engine="paged-graph", max_batch=3) as llm:
@@ -245,7 +245,7 @@ class TestPlaces:
         """The text is right, so what is counted must be, too."""
         with answers.mistake("4.4", name):
             llm = graph_llm(model, "paged-graph", max_batch=3)
-            prove_tokens(llm.forward_logits, llm.generate(PROMPTS, PARAMS), PARAMS)
+            verify_tokens(llm.forward_logits, llm.generate(PROMPTS, PARAMS), PARAMS)
         assert llm.stats.fallbacks["more rows than the largest graph has"] > 0
 
     def test_the_ladder_is_the_engines(self) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from nanocourse.checks.mistakes import Tells
-from nanocourse.checks.records import ExerciseResult
+from nanocourse.checks.known_mistakes import Tells
+from nanocourse.checks.results import ExerciseResult
 from nanocourse.checks.shrink import smallest
 from nanocourse.exercises import chapters, sources, stubs
 from nanocourse.exercises.cases import Call, Case, call
@@ -231,7 +231,7 @@ def test_a_result_that_changes_from_call_to_call_fails(keep: Keep, tmp_path: Pat
 
 def test_passed_needs_every_registered_check() -> None:
     """The one place where `passed` is said looks at the receipt, and not at the checks alone."""
-    from nanocourse.checks.records import CheckResult, Receipt
+    from nanocourse.checks.results import CheckResult, Receipt
 
     passed = CheckResult("a", "", "passed", 1)
 

@@ -16,7 +16,7 @@ import torch
 from nanocourse.cli.asking import Lines
 from nanocourse.exercises import chapters
 from nanocourse.learner import predict as predicting
-from nanocourse.learner import session
+from nanocourse.learner import check_folder
 from nanocourse.learner.folder import Folder, Progress
 from nanocourse.learner.predict import Prediction
 from nanoinfer import cli
@@ -374,7 +374,7 @@ def test_mine_without_anything_that_passes_is_refused(here: Path, capsys: pytest
 
 
 def test_peak_memory_counts_what_lives_at_once() -> None:
-    from nanocourse.learner.mine import peak_bytes
+    from nanocourse.learner.own_functions import peak_bytes
 
     given = torch.zeros(1000)
 

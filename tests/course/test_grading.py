@@ -16,15 +16,15 @@ from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Raised, Returned, local
 from nanocourse.grade import allowed_imports as helpers
 from nanocourse.grade import assignment as assignments
-from nanocourse.grade import grade
+from nanocourse.grade import grade_submission
 from nanocourse.grade import hidden_inputs as hidden
 from nanocourse.grade.assignment import Assignment, Limits, Part, inputs_seed, load_secret, new_secret
-from nanocourse.grade.grade import NotIsolated, grade_submission
+from nanocourse.grade.grade_submission import NotIsolated, grade_submission
 from nanocourse.grade.graded_worker import LENT_BYTES, MAX_ASKS, GradedWorker, Pool, Setting, Unconfined
 from nanocourse.grade.isolation import system
 from nanocourse.grade.mark import NAMING_S, Budget, Marking
 from nanocourse.grade.record import ExerciseGrade, GradeRecord
-from nanocourse.grade.staging import Ground
+from nanocourse.grade.workspace import Ground
 from nanocourse.grade.variant_strength import variant_strength
 
 SECRET = "0f" * 32

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from nanocourse.exercises import chapters, sources, stubs
-from nanocourse.grade import classroom
+from nanocourse.grade import grade_class
 from nanocourse.grade.assignment import Assignment, Limits, Part
-from nanocourse.grade.classroom import Entry, GraderRefused, Seen, Task, entries, grade_class
+from nanocourse.grade.grade_class import Entry, GraderRefused, Seen, Task, entries, grade_class
 from nanocourse.grade.record import GradeRecord
 from nanoinfer.cli import run as command
 

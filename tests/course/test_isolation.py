@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import importlib.util
 import os
 import platform
 import re
@@ -18,10 +19,14 @@ from pathlib import Path
 
 import pytest
 
+from nanocourse.checks.worker import Loaded
+from nanocourse.exercises import chapters
 from nanocourse.exercises.cases import call
 from nanocourse.exercises.outcomes import Crashed, Hung, Raised, Returned
+from nanocourse.grade.assignment import Limits
+from nanocourse.grade.confined_server import OPEN
 from nanocourse.grade.isolation import landlock, policy, probe, syscalls, system
-from nanocourse.grade.isolation.confine import LAYERS, Policy
+from nanocourse.grade.isolation.confine import LAYERS, PACKAGES, Policy
 from tests.course.attack_runs import ATTACKS, Yard, graded, names
 from tests.course.attack_table import CALLS, STOPPED_BY
 
@@ -127,48 +132,98 @@ def attention():
     return sorted(os.environ), opened
 """
     try:
-        yard.renew()
-        worker, _ = yard.pool.take(yard.ground.setting(*staged(yard, source)))
-        worker.load(*loaded(yard, source))
-        outcome = worker.call(call(), 5.0)
+        names, opened = value(yard, source)
     finally:
         del os.environ["NANOINFER_TEST_SECRET"]
         os.close(held)
-    assert isinstance(outcome, Returned)
-    names, opened = outcome.value
     assert not {"PATH", "NANOINFER_TEST_SECRET", "PYTHONPATH", "USER"} & set(names)
     assert opened == [0, 1, 2, 3, 4]  # nothing, what it prints (twice), and the two pipes
 
 
 def test_no_answer_is_in_the_workers_memory(yard: Yard) -> None:
-    """Of the package it holds its own machinery, and what is open to all; no engine, no answers, no chapter."""
+    """Of the packages it holds its own machinery, and what is open to all; no engine, no answers, no chapter."""
     source = b"""
 import gc, types
 def attention():
     functions = (one for one in gc.get_objects() if isinstance(one, types.FunctionType))
-    return sorted({one.__module__ for one in functions if (one.__module__ or "").startswith("nanoinfer")})
+    return sorted({one.__module__ for one in functions if (one.__module__ or "").startswith("nano")})
 """
+    found = set(value(yard, source))
+    machinery = ["cases", "chapters", "exercise", "kernels", "outcomes"]
+    known = {f"nanocourse.exercises.{name}" for name in machinery} | {
+        "nanocourse.checks.server",
+        "nanocourse.checks.wire",
+    }
+    assert known <= found  # it does see what is there
+    others = found - known - {"nanoinfer", "nanoinfer.model.config", "nanoinfer.devices"}
+    assert all(name == "nanocourse.grade.confined_server" or ".isolation." in name for name in others), others
+
+
+@needs_landlock
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_package_can_be_imported_or_read(yard: Yard, package: str) -> None:
+    """With the finder that says so, and without it."""
+    (folder,) = map(Path, importlib.util.find_spec(package).submodule_search_locations)  # type: ignore[arg-type, union-attr]
+    modules = [f"{package}.{path.stem}" for path in folder.glob("[a-z]*.py")] + [
+        f"{package}.{path.parent.name}.{path.stem}" for path in folder.glob("*/[a-z]*.py")
+    ]
+    assert len(modules) > 5
+    source = f"""
+import importlib, os, sys
+def attention():
+    done, without = [], [one for one in sys.meta_path if type(one).__name__ != "Absent"]
+    assert len(without) == len(sys.meta_path) - 1
+    for finders in (sys.meta_path[:], without):
+        sys.meta_path[:] = finders
+        for name in {sorted({package, *modules} - set(OPEN))}:
+            try:
+                module = importlib.import_module(name)
+                done += [name] * hasattr(module, "__file__")
+            except (ImportError, OSError):
+                pass
+    for path in {[str(path) for path in folder.rglob("*.py")]}:
+        try:
+            done.append(open(path).read(1) + path)
+        except OSError:
+            pass
+    try:
+        done += os.listdir({str(folder)!r})
+    except OSError:
+        pass
+    return done
+"""
+    assert value(yard, source.encode()) == []
+
+
+def test_modules_that_are_lent_are_imported_by_their_nested_names(yard: Yard) -> None:
+    source = b"""
+import nanoinfer.model.config
+from nanoinfer.engine.sampling import random_bits
+from nanoinfer.model import config
+from nanoinfer.model.config import ModelConfig
+def gumbel():
+    assert nanoinfer.model.config is config
+    return [random_bits.__module__, ModelConfig(1, 2, 8).n_embd, hasattr(nanoinfer.engine.sampling, "gumbel")]
+"""
+    assert value(yard, source, "1.5") == ["nanoinfer.engine.sampling", 8, False]
+
+
+def value(yard: Yard, source: bytes, id: str = "1.1"):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    """What the exercise's function in this source returns when a graded worker calls it without arguments."""
+    exercise = chapters.exercise(id)
+    path = yard.ground.stage(exercise, source, {})
     yard.renew()
-    worker, _ = yard.pool.take(yard.ground.setting(*staged(yard, source)))
-    worker.load(*loaded(yard, source))
+    worker, _ = yard.pool.take(yard.ground.setting(exercise, path))
+    assert isinstance(worker.load(path, exercise.name), Loaded)
     outcome = worker.call(call(), 5.0)
-    assert isinstance(outcome, Returned)
-    machinery = ["cases", "chapters", "exercise", "kernels", "outcomes", "server", "wire"]
-    known = {f"nanocourse.{name}" for name in machinery} | {"nanoinfer", "nanoinfer.model.config", "nanoinfer.devices"}
-    others = set(outcome.value) - known - {"nanoinfer.devices"}
-    assert all(name.startswith("nanocourse.grade.") for name in others), others
+    assert isinstance(outcome, Returned), outcome
+    return outcome.value
 
 
-def staged(yard: Yard, source: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    from nanocourse.exercises import chapters
-
-    exercise = chapters.exercise("1.1")
-    return exercise, yard.ground.stage(exercise, source, {})
-
-
-def loaded(yard: Yard, source: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN201
-    exercise, path = staged(yard, source)
-    return path, exercise.name
+def test_every_package_of_the_distribution_is_hidden() -> None:
+    declared = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    (packages,) = re.findall(r"^packages = \[(.*)\]", declared, re.M)
+    assert {Path(one).name for one in re.findall(r'"([^"]+)"', packages)} == set(PACKAGES)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +262,6 @@ def test_files_that_shadow_libraries_are_never_imported() -> None:
 
 @pytest.mark.parametrize(("name", "id"), [("always_raises", "1.8"), ("counts_calls", "1.8"), ("prints_inputs", "1.1")])
 def test_no_points_without_work(tmp_path: Path, name: str, id: str) -> None:
-    from nanocourse.exercises import chapters
-
     source = (ATTACKS / f"{name}.py").read_bytes()
     (tmp_path / chapters.exercise(id).file).write_bytes(source)
     record = graded(tmp_path, id)
@@ -227,7 +280,7 @@ def test_a_memory_of_earlier_calls_is_no_answer(tmp_path: Path) -> None:
 
 AS_ANOTHER = """
 import os
-from tests.attack_runs import Yard
+from tests.course.attack_runs import Yard
 with Yard() as yard:
     print(yard.isolation.told())
     for name in ("privileges", "signals", "grader_by_proc", "writes_results"):
@@ -263,7 +316,8 @@ def open_python() -> Iterator[tuple[str, dict[str, str]]]:
     root, site = Path(__file__).parents[2], sysconfig.get_path("purelib")
     if any(not path.stat().st_mode & 0o005 for place in (root, Path(site)) for path in (place, *place.parents)):
         pytest.skip("this checkout, or what it needs, cannot be read by another user")
-    environment = {"PYTHONPATH": os.pathsep.join([site, str(root)]), "OMP_NUM_THREADS": "1", "HOME": "/nonexistent"}
+    own = [str(root), str(root / "bench"), str(root / "tools")]
+    environment = {"PYTHONPATH": os.pathsep.join([site, *own]), "OMP_NUM_THREADS": "1", "HOME": "/nonexistent"}
     if not policy.why_no_user(12345):
         yield sys.executable, environment
         return
@@ -317,12 +371,12 @@ def test_hidden_places_are_left_out_of_what_can_be_read(tmp_path: Path) -> None:
     assert listed == [str(site)]
 
 
-def test_the_package_and_the_chapters_are_hidden() -> None:
+def test_the_packages_and_the_chapters_are_hidden() -> None:
     sources = policy.own_sources()
-    import nanoinfer
-
-    assert Path(nanoinfer.__file__).resolve().parent in sources
-    read = [Path(path) for path in policy.Grounds.survey((), yard_limits()).read]
+    for package in PACKAGES:
+        assert Path(importlib.import_module(package).__file__ or "").resolve().parent in sources
+    assert chapters.root().resolve() in sources
+    read = [Path(path) for path in policy.Grounds.survey((), Limits()).read]
     for source in sources:
         # In a clone the environment may lie within it: its libraries are no sources.
         within = [place for place in policy.libraries() if source in place.parents]
@@ -330,12 +384,6 @@ def test_the_package_and_the_chapters_are_hidden() -> None:
             if not any(path == place or place in path.parents for place in within):
                 assert source not in (path, *path.parents)
             assert path not in source.parents
-
-
-def yard_limits():  # type: ignore[no-untyped-def]  # noqa: ANN201
-    from nanocourse.grade.assignment import Limits
-
-    return Limits()
 
 
 def test_numbers_of_system_calls_are_the_kernels() -> None:
@@ -411,7 +459,7 @@ def test_the_grader_is_as_it_was_afterwards() -> None:
         "with s.guarded() as missing:\n    print(missing, s.prctl(s.GET_DUMPABLE))\n"
         "print(s.prctl(s.GET_DUMPABLE) == before)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "tools")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.split("\n")[:2] == ["{} 0", "True"]
 

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -23,13 +24,14 @@ from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import local
 from nanocourse.grade.assignment import Assignment, load_secret
 from nanocourse.grade.hidden_inputs import judged, questions
+from nanocourse.grade.isolation.confine import PACKAGES
 from nanocourse.learner.folder import Folder
 from nanocourse.release import oral, pins, student, teacher, wheels
 from nanocourse.release import student_notebook as notebook
 from nanocourse.release import student_text as text
 from nanocourse.release.plan import choose_editions, enough, plan, secret_of
 from nanocourse.release.release import release
-from nanocourse.release.wording import TEXTS
+from nanocourse.release.oral.texts import TEXTS
 from nanoinfer import cli
 from tests.course.samples import Keep, checked
 
@@ -37,6 +39,7 @@ pytest.importorskip("hatchling")
 pytest.importorskip("jupytext")
 
 NUMBERS = (1, 2, 3)
+TEACHING = chapters.root() / "chapters" / "TEACHING.md"
 VARIANT = "a name that is long enough"
 ALL = [one for number in NUMBERS for one in chapters.exercises(chapters.chapter(number))]
 each = pytest.mark.parametrize("exercise", ALL, ids=[one.id for one in ALL])
@@ -167,6 +170,30 @@ def test_the_autograder_is_what_gradescope_unpacks(made: SimpleNamespace) -> Non
     assert len([name for name in names if name.endswith(".safetensors")]) == 1  # weights in one file
 
 
+def test_setup_hides_every_package_from_other_users(made: SimpleNamespace, wheel: Path, tmp_path: Path) -> None:
+    """Where a kernel has no Landlock this is what keeps the answers from a worker, which is another user."""
+    source, site, bin = tmp_path / "source", tmp_path / "venv" / "site", tmp_path / "venv" / "bin"
+    shutil.copytree(made.autograder, source)
+    zipfile.ZipFile(wheel).extractall(site)
+    scripts = {
+        tmp_path / "python3": "exit 0",  # which would make the environment, and pip below install the wheel
+        bin / "python": f'[ "$2" = pip ] || PYTHONPATH={site} exec {sys.executable} "$@"',
+    }
+    bin.mkdir()
+    for path, line in scripts.items():
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "NANOINFER_VENV": str(tmp_path / "venv")}
+    subprocess.run(["bash", source / "setup.sh"], cwd="/", env=environment, check=True)
+    ours = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist() if "dist-info" not in name}
+    assert ours == set(PACKAGES)
+    for name in ours:
+        for path in (site / name, *(site / name).rglob("*")):
+            assert not path.stat().st_mode & 0o077, path
+    assert bin.stat().st_mode & 0o005 == 0o005
+    assert not (source / "secret.txt").stat().st_mode & 0o077
+
+
 def test_the_secret_lies_in_one_place(made: SimpleNamespace) -> None:
     named = [path for path in files(made.to) if made.plan.secret.encode() in path.read_bytes()]
     assert [path.name for path in named if path.suffix != ".zip"] == ["secret.txt"]
@@ -271,7 +298,7 @@ def test_an_answer_would_be_found(made: SimpleNamespace, tmp_path: Path, place: 
 def test_no_text_for_teachers_is_in_the_students_tree(made: SimpleNamespace) -> None:
     shown = "\n".join(path.read_text(encoding="utf-8") for path in files(made.student) if path.suffix in (".md", ".py"))
     folder = made.plan.chapter.folder
-    kept = [folder / "teacher.md", folder / "criteria.md", folder / "questions.md", chapters.root() / "TEACHING.md"]
+    kept = [folder / "teacher.md", folder / "criteria.md", folder / "questions.md", TEACHING]
     for page in kept:
         for line in page.read_text(encoding="utf-8").splitlines():
             assert len(line) < 60 or line not in shown, (page.name, line)
@@ -491,7 +518,7 @@ def test_teachers_are_told_which_editions_there_are(number: int) -> None:
 
 
 def test_syllabi_have_every_exercise_once() -> None:
-    page = (chapters.root() / "TEACHING.md").read_text(encoding="utf-8")
+    page = TEACHING.read_text(encoding="utf-8")
     for exercise in ALL:
         assert len(re.findall(rf"^\| {exercise.id} {exercise.slug} ", page, re.M)) == 1, exercise.id
         own = (chapters.chapter(exercise.chapter).folder / "teacher.md").read_text(encoding="utf-8")
@@ -504,7 +531,7 @@ def test_the_graph_of_the_syllabi_is_the_chapters_own() -> None:
     from nanobench.report.figures.words import picture
     from nanobook.examples import load
 
-    drawn = load(chapters.root() / "teaching" / "drawings.py")
+    drawn = load(chapters.root() / "chapters" / "teaching" / "drawings.py")
     assert list(drawn.NEEDS) == [exercise.id for exercise in ALL]
     for exercise in ALL:
         name, needed, _ = drawn.NEEDS[exercise.id]
@@ -513,11 +540,11 @@ def test_the_graph_of_the_syllabi_is_the_chapters_own() -> None:
         assert row
         assert (name, list(needed)) == (exercise.slug, re.findall(r"\d\.\d", row[1]))
     (one,) = drawn.drawings()
-    assert picture(one.name, one.alt, "../figures/") in (chapters.root() / "TEACHING.md").read_text(encoding="utf-8")
+    assert picture(one.name, one.alt, "../figures/") in TEACHING.read_text(encoding="utf-8")
 
 
 def test_the_four_weeks_sets_have_enough_variants() -> None:
-    page = (chapters.root() / "TEACHING.md").read_text(encoding="utf-8")
+    page = TEACHING.read_text(encoding="utf-8")
     for ids in (["1.1", "1.2", "1.3", "1.6"], ["1.4", "1.5", "1.7", "1.8"], ["2.1", "2.2", "2.3", "2.4"],
                 ["3.1", "3.2", "3.5", "3.7"]):  # fmt: skip
         assert f"| {', '.join(ids)}" in page or f"| {ids[0]} to {ids[-1]}" in page

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanocourse.checks.client import Loaded, Refuse, Worker
+from nanocourse.checks.worker import Loaded, Refuse, Worker
 from nanocourse.checks.runner import refused
 from nanocourse.exercises import chapters
 from nanocourse.exercises.cases import call
@@ -131,7 +131,7 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from nanocourse.exercises.cases import call
-from nanocourse.checks.client import Worker
+from nanocourse.checks.worker import Worker
 worker = Worker()
 worker.load(Path(sys.argv[1]) / "mine.py", "f")
 worker.call(call(sys.argv[1] + "/pipe"), 600)

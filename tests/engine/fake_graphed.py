@@ -15,7 +15,7 @@ from torch import Tensor
 from nanoinfer import LLM, Completion, SamplingParams
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.engine.engine import Engine, Row
-from nanoinfer.engine.fake_graph import record
+from nanoinfer.engine.fake_graph import FakeRecorder
 from nanoinfer.engine.graphs import GraphRunner, Replayable
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import prompts_of
@@ -30,22 +30,22 @@ PARAMS = [
 ]  # fmt: skip
 
 
-class StandIn:
-    """A recorder for a machine without a GPU; it keeps what it was asked, in order."""
+class Recording(FakeRecorder):
+    """It keeps what it was asked, in order."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
 
     def warm(self, step: Callable[[], object]) -> None:
         self.asked.append(("warm", step))
-        step()
+        super().warm(step)
 
     def record(self, step: Callable[[], object]) -> Replayable:
         self.asked.append(("record", step))
-        return record(step)[0]
+        return super().record(step)
 
 
-class Rerun(StandIn):
+class Rerun(FakeRecorder):
     def record(self, step: Callable[[], object]) -> Replayable:
         return SimpleNamespace(replay=step)
 
@@ -60,10 +60,10 @@ def graph_llm(
     read_multiple: int | None = None,
     **settings: Any,
 ) -> LLM:
-    """An `LLM` that replays recordings, of a stand-in unless a recorder is given."""
+    """An `LLM` that replays recordings, of a fake unless a recorder is given."""
     llm = LLM(model, engine=engine, max_batch=max_batch, **{"max_graph_batch": max_batch, **settings})
     running = engine_of(llm)
-    running.lag, runner_of(llm).recorder = lag, recorder or StandIn()
+    running.lag, runner_of(llm).recorder = lag, recorder or Recording()
     if read_multiple and isinstance(running.memory, DenseCache):
         running.memory.read_multiple = read_multiple
     return llm
@@ -121,7 +121,7 @@ def watch(owner: object, name: str, before: Callable[..., object]) -> None:
 def live_bits(llm: LLM) -> list[Tensor]:
     """The bits of all keys and values; zeros where padding writes, in the spare row or the null block."""
     memory: Any = engine_of(llm).memory
-    nobody = memory.spare if isinstance(memory, DenseCache) else 0
+    nobody = memory.dummy if isinstance(memory, DenseCache) else 0
     copies = [memory.k.clone(), memory.v.clone()]
     for copy in copies:
         copy[:, nobody] = 0

@@ -76,7 +76,7 @@ def test_prefill_writes_real_columns_and_no_others(device: torch.device) -> None
     assert bool((memory.k[1, 0, 2:] == 7).all())
     assert bool((memory.k[1, 1] == 7).all())  # a live row of nobody's in this step
     assert bool((memory.k[0] == 7).all())  # another layer
-    assert bool((memory.k[1, memory.spare, 2:5] != 7).any())
+    assert bool((memory.k[1, memory.dummy, 2:5] != 7).any())
 
 
 def test_decode_does_not_repeat_the_first_value(device: torch.device) -> None:
@@ -113,7 +113,7 @@ def test_poison(model: GPT2, poison: float) -> None:
             if not hasattr(self, "written"):
                 self.written = torch.zeros(self.k.shape[1:3], dtype=torch.bool, device=self.k.device)
             self.written.view(-1)[self._slots] = True
-            self.written[self.spare] = False
+            self.written[self.dummy] = False
             empty = ~self.written[None, :, :, None, None]
             self.k.masked_fill_(empty, poison)
             self.v.masked_fill_(empty, poison)

@@ -12,7 +12,7 @@ from nanoinfer.engine.engine import Engine, Row
 from nanoinfer.llm import ENGINES
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.verify import prove_tokens
+from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -59,7 +59,7 @@ def test_more_prompts_than_rows(llm: LLM) -> None:
     assert [c.index for c in done] == [0, 1, 2, 3, 4]
     assert [c.prompt_token_ids for c in done] == [tuple(p) for p in prompts]
     assert [len(c.token_ids) for c in done] == [p.max_tokens for p in MIXED]
-    print(prove_tokens(llm.forward_logits, done, MIXED))
+    print(verify_tokens(llm.forward_logits, done, MIXED))
     assert llm.stats.prefill_steps > 1
 
 
@@ -299,7 +299,7 @@ def test_gpu_tokens_are_the_oracle_s(small_model: GPT2, gpu_model: GPT2, engine_
     llm = LLM(gpu_model, engine=engine_name, max_batch=3)
     prompts = prompts_of([4, 1, 9, 2, 30])
     done = llm.generate(prompts, MIXED)
-    print(prove_tokens(LLM(small_model).forward_logits, done, MIXED))
+    print(verify_tokens(LLM(small_model).forward_logits, done, MIXED))
     requests = llm.requests(prompts, MIXED)
     rows = {row.request.index: row for settled in engine_of(llm, 3, lag).generate(requests) for row in settled}
     assert [tuple(rows[i].token_ids) for i in range(5)] == [c.token_ids for c in done]

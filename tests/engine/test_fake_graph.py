@@ -24,8 +24,8 @@ from torch import Tensor
 
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache
-from nanoinfer.engine import fake_graph as stand_in
-from nanoinfer.engine.fake_graph import CaptureRefused, StandInGraph, escaping, record
+from nanoinfer.engine import fake_graph
+from nanoinfer.engine.fake_graph import CaptureRefused, FakeGraph, escaping, record
 from nanoinfer.engine.sampling import Sampler, greedy, sample, sample_filtered
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step, prefill_step
@@ -155,8 +155,8 @@ def assert_nothing_is_patched() -> None:
     assert torch.ones(2).cpu().tolist() == torch.tensor([1.0, 1.0]).tolist()
     assert repr(torch.ones(1)) == "tensor([1.])"
     assert torch.cuda.synchronize.__module__ == "torch.cuda"
-    assert stand_in._recorder() is None
-    method = getattr(stand_in.KernelInterface, "__getitem__")  # noqa: B009
+    assert fake_graph._recorder() is None
+    method = getattr(fake_graph.KernelInterface, "__getitem__")  # noqa: B009
     assert method is None or method.__module__ == "triton.runtime.jit"
 
 
@@ -311,7 +311,7 @@ def test_views_need_no_operation_and_keep_their_shape(inference: bool) -> None:
 
 
 def test_memory_is_kept_alive() -> None:
-    def graph_of_temporaries() -> tuple[StandInGraph, Tensor]:
+    def graph_of_temporaries() -> tuple[FakeGraph, Tensor]:
         x, weight = torch.ones(1000), torch.full((1000,), 2.0)
         return record(lambda: ((x * weight) + x).sum())
 

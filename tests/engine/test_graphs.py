@@ -27,13 +27,13 @@ from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.verify import prove_tokens
+from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
 from tests.engine.fake_graphed import (  # fmt: skip
     LENGTHS,
     PARAMS,
+    Recording,
     Rerun,
-    StandIn,
     engine_of,
     graph_llm,
     greedy_rows,
@@ -76,7 +76,7 @@ def decodes(llm: LLM) -> list[int]:
 
 
 def prove(llm: LLM, lengths: list[int], params: Any) -> None:
-    print(prove_tokens(llm.forward_logits, llm.generate(prompts_of(lengths), params), params))
+    print(verify_tokens(llm.forward_logits, llm.generate(prompts_of(lengths), params), params))
 
 
 # The ladder
@@ -176,7 +176,7 @@ def test_tokens_are_the_oracle_s(model: GPT2, engine: str, lag: int) -> None:
     captures = llm.stats.captures
     prove(llm, LENGTHS, PARAMS)
     others = prompts_of(LENGTHS, seed=5)  # G12, G17: another input must give another output
-    prove_tokens(llm.forward_logits, llm.generate(others, PARAMS), PARAMS)
+    verify_tokens(llm.forward_logits, llm.generate(others, PARAMS), PARAMS)
     assert llm.stats.captures == captures == len(runner_of(llm).graphs)
     assert not llm.stats.fallbacks
 
@@ -239,7 +239,7 @@ def test_bits_are_those_of_the_eager_step_padded_alike(model: GPT2, engine: str)
     params = [
         SamplingParams(temperature=0.9, seed=i, max_tokens=n, ignore_eos=True) for i, n in enumerate((9, 3, 9, 9, 6))
     ]
-    replayed, called = (graph_llm(model, engine, recorder=kind(), lag=0) for kind in (StandIn, Rerun))
+    replayed, called = (graph_llm(model, engine, recorder=kind(), lag=0) for kind in (Recording, Rerun))
     batches: list[int] = []
     watch(runner_of(replayed), "decode", lambda batch, *_: batches.append(batch))
     for llm in (replayed, called):
@@ -381,7 +381,7 @@ def test_warm_up_in_the_middle_of_a_generation(model: GPT2, engine: str) -> None
         assert same([*state_bits(llm), *live_bits(llm)], before)
 
     done = interrupted(llm, [4, 9, 30], PARAMS[1:4], 7, warm_up)
-    prove_tokens(llm.forward_logits, done, PARAMS[1:4])
+    verify_tokens(llm.forward_logits, done, PARAMS[1:4])
     assert llm.stats.captures == len(runner_of(llm).graphs) > 20
 
 
@@ -449,7 +449,7 @@ def test_two_llms(model: GPT2, engine: str) -> None:
         gc.collect()
 
     done = interrupted(second, [4, 9, 30], PARAMS[1:4], 7, other)
-    prove_tokens(second.forward_logits, done, PARAMS[1:4])
+    verify_tokens(second.forward_logits, done, PARAMS[1:4])
     assert tokens(second, LENGTHS, PARAMS) == expected
 
 
@@ -517,7 +517,7 @@ def test_a_pool_ends_with_its_last_graph(monkeypatch: pytest.MonkeyPatch) -> Non
 # Failures
 
 
-class Failing(StandIn):
+class Failing(Recording):
     """Raises at a warm-up or at a recording, for the decode steps of so many rows."""
 
     def __init__(self, where: str, error: BaseException, rows: int = 2) -> None:
@@ -584,10 +584,10 @@ def test_an_interrupt_in_warm_up(model: GPT2, engine: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             llm.warm_up()
         assert same([*state_bits(llm), *live_bits(llm)], before)
-        runner_of(llm).recorder = StandIn()
+        runner_of(llm).recorder = Recording()
 
     done = interrupted(llm, [4, 9, 30], PARAMS[1:4], 7, warm_up)
-    prove_tokens(llm.forward_logits, done, PARAMS[1:4])
+    verify_tokens(llm.forward_logits, done, PARAMS[1:4])
     llm.warm_up()
     assert not runner_of(llm).failed
 
@@ -597,7 +597,7 @@ def test_an_interrupt_in_a_generation(model: GPT2, engine: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         llm.generate(prompts_of([4, 1, 9, 30]), greedy_rows(9, 2, 7, 5))
     assert not engine_of(llm).state.integers[:, :4].any()
-    runner_of(llm).recorder = StandIn()
+    runner_of(llm).recorder = Recording()
     prove(llm, LENGTHS, PARAMS)
 
 
@@ -622,7 +622,7 @@ def test_rows_of_the_largest_graph(model: GPT2, engine: str, monkeypatch: pytest
 # Without graphs
 
 
-@pytest.mark.parametrize("settings", [{"max_rows": 0, "recorder": StandIn()}, {"max_rows": 4, "recorder": None}])
+@pytest.mark.parametrize("settings", [{"max_rows": 0, "recorder": Recording()}, {"max_rows": 4, "recorder": None}])
 def test_turned_off(model: GPT2, engine: str, settings: dict[str, Any]) -> None:
     """The same class with an empty dict."""
     llm = LLM(model, engine=engine, max_batch=4)
@@ -734,7 +734,7 @@ def test_parameters_are_read_in_every_replay(model: GPT2, engine: str) -> None:
             SamplingParams(top_k=99, seed=7, max_tokens=16, ignore_eos=True),
         ]
         done = llm.generate(prompts_of([4, 4]), params)
-        prove_tokens(llm.forward_logits, done, params)
+        verify_tokens(llm.forward_logits, done, params)
         texts.add(done[0].token_ids)
     assert decodes(llm) == [2]
     assert len(texts) >= 5
@@ -750,4 +750,4 @@ def test_the_comparison_can_fail(model: GPT2, engine: str) -> None:
     engine_of(llm).samplers = type(SAMPLERS)(baked, baked, baked)
     done = llm.generate(prompts_of([4, 9]), PARAMS[1:3])
     with pytest.raises(AssertionError, match="the oracle chooses"):
-        prove_tokens(llm.forward_logits, done, PARAMS[1:3])
+        verify_tokens(llm.forward_logits, done, PARAMS[1:3])

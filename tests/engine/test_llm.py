@@ -54,7 +54,7 @@ def test_refused_arguments(arguments: dict[str, Any], words: list[str]) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_no_gpu_is_said() -> None:
-    with pytest.raises(ValueError, match=r"device cuda is not to be had: .*; use device cpu"):
+    with pytest.raises(ValueError, match=r"device cuda is not available: .*; use device cpu"):
         LLM("random:tiny", device="cuda")
 
 

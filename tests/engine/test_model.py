@@ -14,7 +14,7 @@ from nanoinfer.model.batch import Step
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model, save_model
-from nanoinfer.verify import prove_tokens
+from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 
 transformers = pytest.importorskip("transformers")
@@ -75,7 +75,7 @@ def test_greedy_tokens_are_those_of_generate(pair: Pair) -> None:
     """Against transformers' own loop, row by row, and token by token against its model."""
     prompts = prompts_of([1, 7, 20])
     completions = LLM(pair.ours, engine="naive").generate(prompts, GREEDY)
-    print(prove_tokens(pair.oracle, completions, GREEDY))
+    print(verify_tokens(pair.oracle, completions, GREEDY))
     for prompt, completion in zip(prompts, completions, strict=True):
         ids = torch.tensor([prompt], device=pair.ours.device)
         settings = {"do_sample": False, "max_new_tokens": 64, "min_new_tokens": 64, "pad_token_id": 0}
@@ -86,7 +86,7 @@ def test_greedy_tokens_are_those_of_generate(pair: Pair) -> None:
 def test_greedy_tokens_gpt2(pair_gpt2: Pair) -> None:
     """Ragged batch in GPT-2's own shape, 64 new tokens."""
     completions = LLM(pair_gpt2.ours, engine="naive").generate(prompts_of([5, 1, 23], vocab_size=50257), GREEDY)
-    proof = prove_tokens(pair_gpt2.oracle, completions, GREEDY)
+    proof = verify_tokens(pair_gpt2.oracle, completions, GREEDY)
     print(proof)
     assert proof.tokens == 3 * 64
 
@@ -98,7 +98,7 @@ def test_ragged_batch_to_the_last_position(pair: Pair) -> None:
     completions = LLM(pair.ours, engine="naive").generate(prompts, params)
     assert [len(c.token_ids) for c in completions] == [99, 98, 50, 2, 1]
     assert all(c.finish_reason == "length" for c in completions)
-    print(prove_tokens(pair.oracle, completions, params))
+    print(verify_tokens(pair.oracle, completions, params))
 
 
 class HiddenKey(FullContext):
@@ -132,7 +132,7 @@ def test_the_proof_can_fail(pair: Pair, monkeypatch: pytest.MonkeyPatch, mistake
     monkeypatch.setattr("nanoinfer.cache.make_cache.Naive", Mistaken)
     completions = LLM(pair.ours, engine="naive").generate(prompts_of([3, 7, 20]), GREEDY)
     with pytest.raises(AssertionError, match="the oracle chooses"):
-        prove_tokens(pair.oracle, completions, GREEDY)
+        verify_tokens(pair.oracle, completions, GREEDY)
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from nanoinfer.engine.engine import Engine, Row
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.verify import prove_tokens
+from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
 
 CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=300, vocab_size=211)
@@ -152,7 +152,7 @@ def test_what_can_never_fit_is_refused_before_anything_runs(model: GPT2, monkeyp
         with pytest.raises(ValueError, match="prompt 1 may grow to 65 tokens, which 4 blocks of 16 cannot hold"):
             llm.generate(prompts_of([50, 51, 2]), fits)
     done = llm.generate(prompts_of([50, 50, 2]), fits)
-    print(prove_tokens(llm.forward_logits, done, fits))
+    print(verify_tokens(llm.forward_logits, done, fits))
 
 
 def test_an_engine_whose_memory_is_too_small_says_so(model: GPT2, device: torch.device) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nanoinfer.kernels import paged_attention_torch as paged_twins
+from nanoinfer.kernels import paged_attention_torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -73,7 +73,7 @@ class Case:
         arguments = (self.q, self.k_pool, self.v_pool, self.tables, self.lengths, self.done, splits)
         got = paged_kernels.attend_pages(*arguments)
         assert not self.done.any()  # ready for the next launch
-        return got, paged_twins.attend_pages(*arguments)
+        return got, paged_attention_torch.attend_pages(*arguments)
 
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
@@ -155,7 +155,7 @@ def test_write(H: int, D: int) -> None:
     slots = torch.randperm(pages * page, generator=generator)[:N].to(DEVICE)
     pools = [guarded(pages, H, page, D) for _ in range(4)]
     paged_kernels.write_pages(qkv[:, 1], qkv[:, 2], pools[0], pools[1], slots)
-    paged_twins.write_pages(qkv[:, 1], qkv[:, 2], pools[2], pools[3], slots)
+    paged_attention_torch.write_pages(qkv[:, 1], qkv[:, 2], pools[2], pools[3], slots)
     for got, expected in ((pools[0], pools[2]), (pools[1], pools[3])):
         assert torch.equal(got.nan_to_num(99.0), expected.nan_to_num(99.0))
         whole = got.untyped_storage()

@@ -19,7 +19,7 @@ from nanoinfer.model.batch import Step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.verify import prove_tokens
+from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
 
 CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=300, vocab_size=211)
@@ -54,7 +54,7 @@ def memory_of(llm: LLM, max_batch: int, max_len: int = CONFIG.n_positions) -> Ro
 def test_ragged_batch(model: GPT2, make: Callable[..., LLM]) -> None:
     prompts = prompts_of([1, 2, 17, 64, 130])
     done = make().generate(prompts, GREEDY)
-    print(prove_tokens(LLM(model).forward_logits, done, GREEDY))
+    print(verify_tokens(LLM(model).forward_logits, done, GREEDY))
     assert [c.token_ids for c in done] == tokens(LLM(model, engine="naive"), prompts, GREEDY)
 
 
@@ -66,9 +66,9 @@ def test_edges_of_the_read_length(model: GPT2, make: Callable[..., LLM], length:
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     for prompts in (prompts_of([length]), prompts_of([length, 3])):
         done = make().generate(prompts, params)
-        prove_tokens(LLM(model).forward_logits, done, params)
+        verify_tokens(LLM(model).forward_logits, done, params)
     grown = SamplingParams(temperature=0, max_tokens=140, ignore_eos=True)
-    prove_tokens(LLM(model).forward_logits, make().generate(prompts_of([length - 126]), grown), grown)
+    verify_tokens(LLM(model).forward_logits, make().generate(prompts_of([length - 126]), grown), grown)
 
 
 def test_to_the_last_position(model: GPT2, make: Callable[..., LLM]) -> None:
@@ -77,7 +77,7 @@ def test_to_the_last_position(model: GPT2, make: Callable[..., LLM]) -> None:
     prompts = prompts_of([290, 299, 1])
     done = make().generate(prompts, params)
     assert [len(c.token_ids) for c in done] == [10, 1, 299]
-    print(prove_tokens(LLM(model).forward_logits, done, params))
+    print(verify_tokens(LLM(model).forward_logits, done, params))
 
 
 def test_the_last_position_itself(device: torch.device, engine_name: str) -> None:
@@ -100,7 +100,7 @@ def test_the_last_position_itself(device: torch.device, engine_name: str) -> Non
     params = SamplingParams(temperature=0, max_tokens=99, ignore_eos=True)
     done = llm.generate([text[0, :1003].tolist(), text[1, :7].tolist()], params)
     assert [len(c.token_ids) for c in done] == [21, 99]
-    print(prove_tokens(llm.forward_logits, done, params))
+    print(verify_tokens(llm.forward_logits, done, params))
 
 
 def test_two_generations_on_one_cache(model: GPT2, make: Callable[..., LLM]) -> None:
@@ -118,7 +118,7 @@ def test_refilled_rows(model: GPT2, make: Callable[..., LLM]) -> None:
     prompts = prompts_of([50, 2, 9, 100, 1, 30, 140])
     params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (3, 30, 7, 1, 18, 40, 5)]
     done = make(max_batch=2).generate(prompts, params)
-    print(prove_tokens(LLM(model).forward_logits, done, params))
+    print(verify_tokens(LLM(model).forward_logits, done, params))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 128, 500])
@@ -191,7 +191,7 @@ def test_the_proof_can_fail(model: GPT2, monkeypatch: pytest.MonkeyPatch, mistak
     monkeypatch.setattr("nanoinfer.cache.make_cache.DenseCache", type("Mistaken", (mistake, DenseCache), {}))
     done = LLM(model, engine="dense").generate(prompts_of([3, 20]), GREEDY)
     with pytest.raises(AssertionError, match="the oracle chooses"):
-        prove_tokens(LLM(model).forward_logits, done, GREEDY)
+        verify_tokens(LLM(model).forward_logits, done, GREEDY)
 
 
 def test_right_padding_needs_no_mask_and_left_padding_needs_positions(model: GPT2) -> None:
@@ -236,6 +236,6 @@ def test_long_texts_of_the_small_model(device: torch.device, engine_name: str, p
     settings = SamplingParams(max_tokens=count, ignore_eos=True, **params)  # type: ignore[arg-type]
     with LLM(engine=engine_name, device=str(device), dtype="float32") as llm:
         done = llm.generate(["Once upon a time", "The old fox looked up at the tree and said", "I"], settings)
-        proof = prove_tokens(llm.forward_logits, done, settings)
+        proof = verify_tokens(llm.forward_logits, done, settings)
     print(proof)
     assert proof.tokens == 3 * count

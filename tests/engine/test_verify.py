@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nanoinfer import Completion, Metrics, SamplingParams
 from nanoinfer.engine.sampling import gumbel
-from nanoinfer.verify import TOLERANCE, prove_tokens
+from nanoinfer.verify import TOLERANCE, verify_tokens
 
 GREEDY = SamplingParams(temperature=0)
 V = 8
@@ -36,7 +36,7 @@ def row(best: int, behind: float = 1.0, second: int = 7, height: float = 1.0) ->
 
 
 def test_equal_tokens_pass() -> None:
-    proof = prove_tokens(oracle(row(3), row(5, behind=0.25)), [completion([3, 5])], GREEDY)  # type: ignore[arg-type]
+    proof = verify_tokens(oracle(row(3), row(5, behind=0.25)), [completion([3, 5])], GREEDY)  # type: ignore[arg-type]
     assert (proof.tokens, proof.near_ties) == (2, 0)
     assert proof.smallest_gap == pytest.approx(0.25)
     assert "2 tokens equal, 0 near-ties" in str(proof)
@@ -44,7 +44,7 @@ def test_equal_tokens_pass() -> None:
 
 def test_a_wrong_token_is_named() -> None:
     with pytest.raises(AssertionError, match="prompt 0, new token 1: 7 was chosen, but the oracle chooses 5"):
-        prove_tokens(oracle(row(3), row(5)), [completion([3, 7])], GREEDY)  # type: ignore[arg-type]
+        verify_tokens(oracle(row(3), row(5)), [completion([3, 7])], GREEDY)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("height", [1.0, 20.0])
@@ -54,24 +54,24 @@ def test_near_ties_are_counted_and_grow_with_the_logits(height: float) -> None:
     near = 0.5 * TOLERANCE * largest
     rows = [row(3, height=height)] * 1999
     chosen = [3] * 1999
-    proof = prove_tokens(oracle(*rows, row(5, near, height=height)), [completion([*chosen, 7])], GREEDY)  # type: ignore[arg-type]
+    proof = verify_tokens(oracle(*rows, row(5, near, height=height)), [completion([*chosen, 7])], GREEDY)  # type: ignore[arg-type]
     assert proof.near_ties == 1
     far = row(5, 3 * TOLERANCE * largest, height=height)
     with pytest.raises(AssertionError, match="new token 1999"):
-        prove_tokens(oracle(*rows, far), [completion([*chosen, 7])], GREEDY)  # type: ignore[arg-type]
+        verify_tokens(oracle(*rows, far), [completion([*chosen, 7])], GREEDY)  # type: ignore[arg-type]
 
 
 def test_too_many_near_ties_fail() -> None:
     rows = [row(3)] * 998 + [row(5, 1e-5)] * 2
     with pytest.raises(AssertionError, match="2 of 1000 tokens are near-ties"):
-        prove_tokens(oracle(*rows), [completion([3] * 998 + [7, 7])], GREEDY)  # type: ignore[arg-type]
+        verify_tokens(oracle(*rows), [completion([3] * 998 + [7, 7])], GREEDY)  # type: ignore[arg-type]
 
 
 def test_nan_is_a_mistake() -> None:
     bad = row(3)
     bad[7] = float("nan")
     with pytest.raises(AssertionError):
-        prove_tokens(oracle(row(3), bad), [completion([3, 2])], GREEDY)  # type: ignore[arg-type]
+        verify_tokens(oracle(row(3), bad), [completion([3, 2])], GREEDY)  # type: ignore[arg-type]
 
 
 def sampled(logits: list[float], params: SamplingParams, seed: int) -> int:
@@ -88,10 +88,10 @@ def test_sampled_tokens_follow_the_rule(seed: int) -> None:
     params = SamplingParams(temperature=0.7, top_k=3)
     logits = [0.1, 1.2, 0.9, -0.3, 0.5, 0.8, 1.1, 0.2]
     right = sampled(logits, params, seed)
-    prove_tokens(oracle(logits), [completion([right], seed)], params)  # type: ignore[arg-type]
+    verify_tokens(oracle(logits), [completion([right], seed)], params)  # type: ignore[arg-type]
     for wrong in set(range(V)) - {right}:
         with pytest.raises(AssertionError):
-            prove_tokens(oracle(logits), [completion([wrong], seed)], params)  # type: ignore[arg-type]
+            verify_tokens(oracle(logits), [completion([wrong], seed)], params)  # type: ignore[arg-type]
 
 
 def test_an_id_at_the_filter_s_edge_may_be_kept_or_not() -> None:
@@ -106,7 +106,7 @@ def test_an_id_at_the_filter_s_edge_may_be_kept_or_not() -> None:
     rows = [[9.0, *[0.0] * 7]] * 1999
     for token in many:
         # The row in question comes first, at step 0; the other 1999 are certain, so that one near-tie is allowed.
-        prove_tokens(oracle(logits, *rows), [completion([token, *_certain(rows, params, seed)], seed)], params)  # type: ignore[arg-type]
+        verify_tokens(oracle(logits, *rows), [completion([token, *_certain(rows, params, seed)], seed)], params)  # type: ignore[arg-type]
 
 
 def _certain(rows: list[list[float]], params: SamplingParams, seed: int) -> list[int]:

@@ -28,7 +28,7 @@ from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.verify import prove_tokens
+from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.fake_graphed import (
     LENGTHS,
@@ -85,7 +85,7 @@ def make(model: GPT2, kind: Kind, **settings: Any) -> LLM:
 
 def prove(cpu_model: GPT2, llm: LLM, lengths: list[int], params: Any) -> None:
     done = llm.generate(prompts_of(lengths), params)
-    print(prove_tokens(lambda text: forward_logits(cpu_model, text), done, params))
+    print(verify_tokens(lambda text: forward_logits(cpu_model, text), done, params))
 
 
 def decodes(llm: LLM) -> list[int]:
@@ -178,7 +178,7 @@ def test_captures_touch_no_live_row(small_model: GPT2, model: GPT2, kind: Kind) 
         assert same([*state_bits(llm), *live_bits(llm)], before)
 
     done = interrupted(llm, [4, 9, 30], PARAMS[1:4], 7, warm_up)
-    print(prove_tokens(lambda text: forward_logits(small_model, text), done, PARAMS[1:4]))
+    print(verify_tokens(lambda text: forward_logits(small_model, text), done, PARAMS[1:4]))
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 0.06), (torch.float16, 0.01)])
@@ -278,7 +278,7 @@ def test_the_loop_waits_nowhere_but_in_collect(model: GPT2, kind: Kind, lag: int
     """Promise 7, for replays: torch raises at any hidden synchronization. Waiting for an event is none of these."""
     llm = make(model, kind, max_batch=3)
     engine_of(llm).lag = lag
-    requests = llm._requests(prompts_of(LENGTHS), PARAMS)
+    requests = llm.requests(prompts_of(LENGTHS), PARAMS)
     list(engine_of(llm).generate(requests))
     torch.cuda.synchronize()
     captures = llm.stats.captures
@@ -336,7 +336,7 @@ import json, warnings
 import torch
 from nanoinfer import LLM
 from nanoinfer.engine.graphs import CudaRecorder
-from nanoinfer.verify import prove_tokens
+from nanoinfer.verify import verify_tokens
 from nanoinfer.engine.sampling import Samplers
 from nanoinfer.model.weights import random_model
 from tests.conftest import SMALL, STD, prompts_of
@@ -352,7 +352,7 @@ def report(name, change=lambda llm: None, fused=True):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         done = llm.generate(prompts_of([4, 1, 9, 30]), counts)
-    prove_tokens(llm.forward_logits, done, counts)
+    verify_tokens(llm.forward_logits, done, counts)
     decodes = [key.rows for key in runner_of(llm).graphs if key.columns == 1]
     print(json.dumps({
         "name": name, "warnings": [str(w.message) for w in caught if w.category is RuntimeWarning],
@@ -440,7 +440,7 @@ def test_a_step_that_synchronizes(fresh: dict[str, dict[str, Any]]) -> None:
 def test_pages_beyond_32_bits() -> None:
     """P04: a page whose first number is past 2^31: what is written there is what is read, and its neighbour stays."""
     from nanoinfer.kernels import paged_attention as paged_kernels
-    from nanoinfer.kernels import paged_attention_torch as paged_twins
+    from nanoinfer.kernels import paged_attention_torch
 
     device, H, D, page = torch.device("cuda"), 12, 64, 16
     pages = 2**31 // (H * page * D) + 2
@@ -458,7 +458,7 @@ def test_pages_beyond_32_bits() -> None:
     lengths = torch.tensor([page + 4], device=device)
     for splits in (1, 2):
         got = paged_kernels.attend_pages(q[:1], k_pool, v_pool, table, lengths, done, splits)
-        expected = paged_twins.attend_pages(q[:1], k_pool, v_pool, table, lengths, done)
+        expected = paged_attention_torch.attend_pages(q[:1], k_pool, v_pool, table, lengths, done)
         torch.testing.assert_close(got, expected, rtol=2e-3, atol=2e-3)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Kernel, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.kernels import paged_attention_torch as paged_twins
+from nanoinfer.kernels import paged_attention_torch
 
 if TYPE_CHECKING:  # Triton is not imported here: there are no wheels of it for macOS and Windows
     import triton.language as tl
@@ -54,7 +54,7 @@ def attend_kernel(
 
 def attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: Tensor) -> Tensor:
     """What a launch of the kernel must give, by the twin in PyTorch: q (B, H, D) -> (B, H, D)."""
-    return paged_twins.attend_pages(q, k_pool, v_pool, tables, lengths, tables)
+    return paged_attention_torch.attend_pages(q, k_pool, v_pool, tables, lengths, tables)
 
 
 @contextmanager

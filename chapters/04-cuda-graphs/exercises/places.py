@@ -1,25 +1,13 @@
-"""What the places of chapter 4's exercises share: without a GPU the engine records with the stand-in."""
+"""What the places of chapter 4's exercises share: without a GPU the engine records with fakes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nanoinfer.engine.fake_graph import StandInGraph, record
+from nanoinfer.engine.fake_graph import FakeRecorder
 from nanoinfer.engine.graphs import GraphRunner
-
-
-class StandIn:
-    """A recorder for a machine without a GPU."""
-
-    def warm(self, step: Callable[[], object]) -> None:
-        """Run the step."""
-        step()
-
-    def record(self, step: Callable[[], object]) -> StandInGraph:
-        """Note what the step does."""
-        return record(step)[0]
 
 
 @contextmanager
@@ -31,7 +19,7 @@ def recorded() -> Iterator[None]:
 
     def found(self: Any) -> Any:
         own = self.__dict__["recorder"]
-        return StandIn() if own is None and self.rows and self.model.device.type == "cpu" else own
+        return FakeRecorder() if own is None and self.rows and self.model.device.type == "cpu" else own
 
     def kept(self: Any, recorder: Any) -> None:
         self.__dict__["recorder"] = recorder

