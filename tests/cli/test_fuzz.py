@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from nanobook.text.query import load as load_results
-from nanocourse.checks.client import Loaded, Worker
+from nanocourse.checks.worker import Loaded, Worker
 from nanocourse.exercises.outcomes import Crashed, Raised
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cli import run

@@ -18,7 +18,7 @@ from nanocourse.grade.hidden_inputs import judged, questions
 from nanocourse.grade.isolation import system
 from nanocourse.grade.isolation.confine import LAYERS
 from nanocourse.grade.record import GradeRecord
-from nanocourse.grade.workspace import Ground
+from nanocourse.grade.workspace import Workspace
 
 ATTACKS = Path(__file__).with_name("attacks")
 SECRET = "5e" * 32
@@ -56,7 +56,7 @@ def exercise_of(name: str) -> Exercise:
 
 
 class Yard:
-    """A ground for attacks, one worker after the other; the same one as long as it lives."""
+    """A workspace for attacks, one worker after the other; the same one as long as it lives."""
 
     def __init__(self, layers: tuple[str, ...] = LAYERS, hidden: tuple[Path, ...] = ()) -> None:
         self._guard = system.guarded()
@@ -66,21 +66,21 @@ class Yard:
 
     def __enter__(self) -> Yard:
         self.missing = self._guard.__enter__()
-        self.ground, self.pool = Ground(self._hidden, LIMITS, self._layers), Pool(spares=False)
-        self.isolation = self.ground.isolation(self.missing)
+        self.workspace, self.pool = Workspace(self._hidden, LIMITS, self._layers), Pool(spares=False)
+        self.isolation = self.workspace.isolation(self.missing)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.pool.close()
-        self.ground.__exit__(None, None, None)
+        self.workspace.__exit__(None, None, None)
         self._guard.__exit__(kind, error, trace)
 
     def run(self, name: str, calls: int = 1, limit_s: float = 3.0) -> Run:
         """Hand an attack's file to a worker and call its function; the last call's outcome."""
         exercise = exercise_of(name)
-        path = self.ground.stage(exercise, (ATTACKS / f"{name}.py").read_bytes(), {})
+        path = self.workspace.stage(exercise, (ATTACKS / f"{name}.py").read_bytes(), {})
         if self._of != exercise.id:
             self.renew()  # a worker can read the files of one exercise alone
         self._of = exercise.id
@@ -96,7 +96,7 @@ class Yard:
     def _load(self, exercise: Exercise, path: Path) -> GradedWorker:
         """The worker, which has read the file; a new one where the last has ended."""
         if self._worker is None or not self._worker.alive:
-            self._worker, _ = self.pool.take(self.ground.setting(exercise, path))
+            self._worker, _ = self.pool.take(self.workspace.setting(exercise, path))
         loaded = self._worker.load(path, exercise.name, traced=False)
         assert isinstance(loaded, Loaded), loaded
         return self._worker

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from nanocourse.authoring import chapter_strength as measuring
-from nanocourse.authoring import strength
+from nanocourse.authoring import chapter_strength, strength
 from nanocourse.checks.check import check_exercise
 from nanocourse.checks.known_mistakes import Tells
 from nanocourse.checks.runner import Workers
@@ -22,7 +21,7 @@ from nanocourse.exercises.cases import Case
 from nanocourse.exercises.chapters import Chapter
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import local
-from nanocourse.learner import quiz as quizzing
+from nanocourse.learner import quiz
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|[^\s\w]")
 
@@ -63,7 +62,7 @@ def strength_is_as_stored(exercise: Exercise, stored: dict[str, Any]) -> None:
 
 
 def figures_are_sums(stored: dict[str, Any], exercises: Sequence[Exercise]) -> None:
-    for name, verb in measuring.FIGURES.items():
+    for name, verb in chapter_strength.FIGURES.items():
         for key in (verb, "of"):
             assert stored[name][key] == sum(one[name][key] for one in stored["exercises"])
         assert stored[name][verb] == stored[name]["of"]  # all, as demanded
@@ -137,7 +136,7 @@ def section_exists(chapter: Chapter, exercise: Exercise) -> None:
 
 def quiz_is_as_jupyterquiz_reads_it(chapter: Chapter) -> None:
     wrong_options_are_wrong_answers(chapter)
-    rights = [question.right for question in quizzing.questions(chapter)]
+    rights = [question.right for question in quiz.questions(chapter)]
     assert len(set(rights)) == 4
     assert len(rights) >= 8
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from nanocourse.checks.check import check_exercise
-from nanocourse.checks.worker import Worker
 from nanocourse.checks.results import ExerciseResult
+from nanocourse.checks.worker import Worker
 from nanocourse.exercises import chapters, sources
 from nanocourse.exercises.exercise import Exercise
 

@@ -15,15 +15,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from nanocourse.authoring import chapter_strength as measuring
+from nanocourse.authoring import chapter_strength
 from nanocourse.checks.known_mistakes import Tells
 from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Returned, local
 from nanocourse.exercises.swap import has_place, swapped
-from nanocourse.learner import predict as predicting
-from nanocourse.learner import quiz as quizzing
+from nanocourse.learner import predict, quiz
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.naive import FullContext
 from nanoinfer.model.batch import Step
@@ -42,7 +41,7 @@ from tests.course.chapter_exercises import (
 CHAPTER = chapters.chapter(1)
 EXERCISES = chapters.exercises(CHAPTER)
 IDS = [exercise.id for exercise in EXERCISES]
-STORED = json.loads(measuring.stored(CHAPTER).read_text(encoding="utf-8"))
+STORED = json.loads(chapter_strength.stored(CHAPTER).read_text(encoding="utf-8"))
 each = pytest.mark.parametrize("exercise", EXERCISES, ids=IDS)
 
 
@@ -178,17 +177,17 @@ def test_editions_are_named_in_no_text() -> None:
 
 def test_the_quiz_is_as_jupyterquiz_reads_it() -> None:
     wrong_options_are_wrong_answers(CHAPTER)
-    rights = [question.right for question in quizzing.questions(CHAPTER)]
+    rights = [question.right for question in quiz.questions(CHAPTER)]
     assert len(set(rights)) > 1
 
 
 def test_predictions_have_bounds_that_arithmetic_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
-    for prediction in predicting.predictions(CHAPTER):
+    for prediction in predict.predictions(CHAPTER):
         assert prediction.question.endswith("?")
         for measured in (0.1, 1.0, 10.0):
             assert prediction.why(1.0, measured)
-    longer_pass, longer_text, more_rows, _ = predicting.predictions(CHAPTER)
+    longer_pass, longer_text, more_rows, _ = predict.predictions(CHAPTER)
     assert 8 < longer_pass.bound(cpu) < 16
     assert 15 < longer_text.bound(cpu) < 16.5
     assert more_rows.bound(cpu) == 8

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanocourse.authoring import chapter_strength as measuring
+from nanocourse.authoring import chapter_strength
 from nanocourse.checks.check import check_exercise
 from nanocourse.checks.known_mistakes import Tells
 from nanocourse.checks.runner import Workers
@@ -20,8 +20,7 @@ from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Returned, local
 from nanocourse.exercises.swap import has_place, swapped
-from nanocourse.learner import predict as predicting
-from nanocourse.learner import quiz as quizzing
+from nanocourse.learner import predict, quiz
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.model.config import ModelConfig
@@ -39,7 +38,7 @@ from tests.course.chapter_exercises import (
 
 CHAPTER = chapters.chapter(2)
 EXERCISES = chapters.exercises(CHAPTER)
-STORED = json.loads(measuring.stored(CHAPTER).read_text(encoding="utf-8"))
+STORED = json.loads(chapter_strength.stored(CHAPTER).read_text(encoding="utf-8"))
 PLACED = [one for one in EXERCISES if has_place(one)]
 CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=300, vocab_size=211)
 PARAMS = [SamplingParams(max_tokens=n, temperature=0, ignore_eos=True) for n in (9, 3, 6, 4, 7)]  # not all at once
@@ -239,7 +238,7 @@ class TestWhatStandsBesides:
 
     def test_quiz_is_about_real_wrong_answers(self) -> None:
         names = {f"{one.id} {wrong.name}" for one in EXERCISES for wrong in one.wrong}
-        asked = quizzing.questions(CHAPTER)
+        asked = quiz.questions(CHAPTER)
         assert len(asked) >= 10
         told = [answer.mistake for question in asked for answer in question.answers if answer.mistake]
         assert set(told) <= names
@@ -250,14 +249,14 @@ class TestWhatStandsBesides:
             assert not any(answer.correct and answer.mistake for answer in question.answers)
 
     def test_bounds_need_no_measurement(self) -> None:
-        found = {one.id: one.bound(torch.device("cpu")) for one in predicting.predictions(CHAPTER)}
+        found = {one.id: one.bound(torch.device("cpu")) for one in predict.predictions(CHAPTER)}
         assert len(found) >= 3
         assert found["with-and-without"] > 100
         assert 1 < found["longer-context"] < 2
         assert found["rows-as-weights"] == pytest.approx(3.03, abs=0.01)
 
     def test_what_memory_tells_is_what_arithmetic_says(self) -> None:
-        one = next(one for one in predicting.predictions(CHAPTER) if one.id == "rows-as-weights")
+        one = next(one for one in predict.predictions(CHAPTER) if one.id == "rows-as-weights")
         cpu = torch.device("cpu")
         assert one.measure(cpu) == pytest.approx(one.bound(cpu), rel=0.01)
 

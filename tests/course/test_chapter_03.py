@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanocourse.authoring import chapter_strength as measuring
+from nanocourse.authoring import chapter_strength
 from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Returned, local
 from nanocourse.exercises.swap import has_place, swapped
-from nanocourse.learner import predict as predicting
+from nanocourse.learner import predict
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.paged import choose_splits
 from nanoinfer.devices import has_triton
@@ -45,7 +45,7 @@ from tests.course.chapter_exercises import (
 
 CHAPTER = chapters.chapter(3)
 EXERCISES = chapters.exercises(CHAPTER)
-STORED = json.loads(measuring.stored(CHAPTER).read_text(encoding="utf-8"))
+STORED = json.loads(chapter_strength.stored(CHAPTER).read_text(encoding="utf-8"))
 ANYWHERE = [one for one in EXERCISES if one.spec.kernel is None]
 PLACED = [one for one in ANYWHERE if has_place(one)]
 CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=300, vocab_size=211)
@@ -254,7 +254,7 @@ class TestQuizAndPredictions:
 
     def test_predictions_have_bounds_that_arithmetic_gives(self) -> None:
         cpu = torch.device("cpu")
-        room, rows, context, table = predicting.predictions(CHAPTER)
+        room, rows, context, table = predict.predictions(CHAPTER)
         for prediction in (room, rows, context, table):
             assert prediction.question.endswith("?")
             assert all(prediction.why(1.0, measured) for measured in (0.1, 1.0, 10.0))

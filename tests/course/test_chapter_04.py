@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nanocourse.authoring import chapter_strength as measuring
+from nanocourse.authoring import chapter_strength
 from nanocourse.checks.check import check_exercise
 from nanocourse.checks.results import Failure
 from nanocourse.checks.runner import Workers
@@ -21,7 +21,7 @@ from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Check, Exercise
 from nanocourse.exercises.outcomes import Returned, local
 from nanocourse.exercises.swap import has_place, swapped
-from nanocourse.learner import predict as predicting
+from nanocourse.learner import predict
 from nanoinfer import LLM
 from nanoinfer.engine.graphs import ladder, pick
 from nanoinfer.model.config import ModelConfig
@@ -46,7 +46,7 @@ from tests.engine.fake_graphed import graph_llm, greedy_rows
 
 CHAPTER = chapters.chapter(4)
 EXERCISES = chapters.exercises(CHAPTER)
-STORED = json.loads(measuring.stored(CHAPTER).read_text(encoding="utf-8"))
+STORED = json.loads(chapter_strength.stored(CHAPTER).read_text(encoding="utf-8"))
 PLACED = [one for one in EXERCISES if has_place(one)]
 LOADING = chapters.run_file(CHAPTER.folder / "lies" / "loading.py", "loading_of_a_test")
 CONFIG = ModelConfig(n_layer=1, n_head=2, n_embd=32, n_positions=80, vocab_size=101)
@@ -275,7 +275,7 @@ class TestQuizAndPredictions:
 
     def test_predictions_have_bounds_that_arithmetic_gives(self) -> None:
         cpu = torch.device("cpu")
-        found = {one.id: one for one in predicting.predictions(CHAPTER)}
+        found = {one.id: one for one in predict.predictions(CHAPTER)}
         assert set(found) == {"padding", "captures", "launches", "replay"}
         for prediction in found.values():
             assert prediction.question.endswith("?")

@@ -15,8 +15,7 @@ import torch
 
 from nanocourse.cli.asking import Lines
 from nanocourse.exercises import chapters
-from nanocourse.learner import predict as predicting
-from nanocourse.learner import check_folder
+from nanocourse.learner import predict, report
 from nanocourse.learner.folder import Folder, Progress
 from nanocourse.learner.predict import Prediction
 from nanoinfer import cli
@@ -218,25 +217,25 @@ def test_predictions_stand_beside_bound_and_measurement(
     told = Prediction(
         "p", "How many?", "times", lambda device: 8.0, "by counting", measure, lambda b, m: f"{b - m:g} less"
     )
-    monkeypatch.setattr(predicting, "predictions", lambda chapter: (told, told))
+    monkeypatch.setattr(predict, "predictions", lambda chapter: (told, told))
     done = invoke(capsys, "predict", "1", "--guess", "12,3x")
     assert "guess 12, bound 8, measured 6 times" in done.out
     assert "The difference: 2 less" in done.out
     assert done.out.endswith("Your guesses so far: 2, off by a factor of 2.00 in the middle (1 is exact).\n")
     assert [one["guess"] for one in Folder(here / "my-course").load().predictions] == [12, 3]
     assert "Guesses: 2, off by a factor of 2.00" in "\n".join(
-        text for text, _ in session.status_lines(Folder(here / "my-course"), CHAPTER)
+        text for text, _ in report.status_lines(Folder(here / "my-course"), CHAPTER)
     )
 
 
 def test_calibration_is_symmetric() -> None:
-    assert predicting.factor(2, 8) == predicting.factor(8, 2) == 4
-    assert predicting.calibration([]) is None
+    assert predict.factor(2, 8) == predict.factor(8, 2) == 4
+    assert predict.calibration([]) is None
     kept = [{"guess": 1, "measured": 1}, {"guess": 1, "measured": 3}, {"guess": 9, "measured": 1}]
-    assert predicting.calibration(kept) == 3
-    assert predicting.parse_guess(" 1,000x ") == 1000
+    assert predict.calibration(kept) == 3
+    assert predict.parse_guess(" 1,000x ") == 1000
     for text in ("", "x", "-1", "0", "nan", "inf"):
-        assert predicting.parse_guess(text) is None
+        assert predict.parse_guess(text) is None
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,16 @@ from nanocourse.checks import wire
 from nanocourse.exercises import chapters, sources, stubs
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Raised, Returned, local
-from nanocourse.grade import allowed_imports as helpers
-from nanocourse.grade import assignment as assignments
-from nanocourse.grade import grade_submission
-from nanocourse.grade import hidden_inputs as hidden
-from nanocourse.grade.assignment import Assignment, Limits, Part, inputs_seed, load_secret, new_secret
-from nanocourse.grade.grade_submission import NotIsolated, grade_submission
+from nanocourse.grade import hidden_inputs
+from nanocourse.grade.allowed_imports import helper_modules
+from nanocourse.grade.assignment import Assignment, Limits, Part, inputs_seed, load_secret, new_secret, secret_mark
+from nanocourse.grade.grade_submission import NotIsolated, Secret, _untouched, grade_submission
 from nanocourse.grade.graded_worker import LENT_BYTES, MAX_ASKS, GradedWorker, Pool, Setting, Unconfined
 from nanocourse.grade.isolation import system
 from nanocourse.grade.mark import NAMING_S, Budget, Marking
 from nanocourse.grade.record import ExerciseGrade, GradeRecord
-from nanocourse.grade.workspace import Ground
 from nanocourse.grade.variant_strength import variant_strength
+from nanocourse.grade.workspace import Workspace
 
 SECRET = "0f" * 32
 QUICK = Limits(submission_s=120.0, check_s=1.0)
@@ -83,8 +81,8 @@ def test_the_secret(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         load_secret(tmp_path / "none")
     assert len(bytes.fromhex(new_secret())) == 32
-    assert assignments.secret_mark(SECRET) not in SECRET
-    assert "0f0f" not in repr(grade.Secret(SECRET))
+    assert secret_mark(SECRET) not in SECRET
+    assert "0f0f" not in repr(Secret(SECRET))
 
 
 def test_seeds_of_inputs() -> None:
@@ -106,42 +104,42 @@ def last() -> Exercise:
 
 
 def test_the_order_is_the_secrets(last: Exercise) -> None:
-    orders = [[q.seed for q in hidden.questions(last, secret, "a", 4)] for secret in (SECRET, SECRET, "f0" * 32)]
+    orders = [[q.seed for q in hidden_inputs.questions(last, secret, "a", 4)] for secret in (SECRET, SECRET, "f0" * 32)]
     assert orders[0] == orders[1]
     assert not set(orders[0]) & set(orders[2])
-    names = [q.check.name for q in hidden.questions(last, SECRET, "a", 4)]
+    names = [q.check.name for q in hidden_inputs.questions(last, SECRET, "a", 4)]
     assert len(names) == sum(4 * check.cases + 1 for check in last.checks)
     once = names[: -len(last.checks)]
     assert once != sorted(once, key=once.index)  # not check by check
 
 
 def test_each_check_is_asked_one_question_twice(last: Exercise) -> None:
-    seeds = [q.seed for q in hidden.questions(last, SECRET, "a", 2)]
+    seeds = [q.seed for q in hidden_inputs.questions(last, SECRET, "a", 2)]
     again = {seed for seed in seeds if seeds.count(seed) == 2}
     assert {seed.split("/")[1] for seed in again} == {check.name for check in last.checks}
 
 
 def test_a_comparison_that_stumbles_is_a_failure(last: Exercise) -> None:
-    (question, *_) = hidden.questions(last, SECRET, "a", 1)
+    (question, *_) = hidden_inputs.questions(last, SECRET, "a", 1)
     for value in (10**400, [10**400], {"a": 1}, float("nan"), "x" * 1000, True):
-        assert hidden.judged(last, question, Returned(value)) == "failed"
-    assert hidden.judged(last, question, last.expected(question.call(last))) == "passed"
+        assert hidden_inputs.judged(last, question, Returned(value)) == "failed"
+    assert hidden_inputs.judged(last, question, last.expected(question.call(last))) == "passed"
 
 
 @pytest.mark.parametrize(("id", "passed"), [("1.8", {"padded-rows", "second-call"}), ("2.5", {"row-of-nobody"})])
 def test_answers_without_work_are_known(id: str, passed: set[str]) -> None:
     exercise = chapters.exercise(id)
-    asked = hidden.questions(exercise, SECRET, "a", 1)
-    assert hidden.worthless(exercise, passed, asked)
-    assert not hidden.worthless(exercise, {check.name for check in exercise.checks}, asked)
-    assert not hidden.worthless(exercise, set(), asked)
+    asked = hidden_inputs.questions(exercise, SECRET, "a", 1)
+    assert hidden_inputs.worthless(exercise, passed, asked)
+    assert not hidden_inputs.worthless(exercise, {check.name for check in exercise.checks}, asked)
+    assert not hidden_inputs.worthless(exercise, set(), asked)
 
 
 def test_an_error_is_an_answer_only_where_it_is_right() -> None:
     exercise = chapters.exercise("1.8")
     verdicts = {
-        q.check.name: hidden.judged(exercise, q, Raised("AssertionError", ""))
-        for q in hidden.questions(exercise, SECRET, "a", 1)
+        q.check.name: hidden_inputs.judged(exercise, q, Raised("AssertionError", ""))
+        for q in hidden_inputs.questions(exercise, SECRET, "a", 1)
     }
     assert [name for name, status in verdicts.items() if status == "failed"] == ["near-ties"]
 
@@ -152,15 +150,15 @@ def test_an_error_is_an_answer_only_where_it_is_right() -> None:
 def test_helpers_stand_alone_and_hold_no_answer() -> None:
     for chapter in chapters.chapters():
         for exercise in chapters.exercises(chapter):
-            for source in helpers.helper_modules(exercise).values():
+            for source in helper_modules(exercise).values():
                 space: dict[str, object] = {}
                 exec(compile(source, "helper", "exec"), space)
                 assert exercise.name not in space
                 assert "nanoinfer" not in source
     noise = chapters.exercise("1.5")
-    assert "def random_bits" in helpers.helper_modules(noise)["nanoinfer.engine.sampling"]
+    assert "def random_bits" in helper_modules(noise)["nanoinfer.engine.sampling"]
     with pytest.raises(ValueError, match="lends the function that it asks for"):
-        helpers.helper_modules(
+        helper_modules(
             replace(noise, spec=replace(noise.spec, imports=("from nanoinfer.engine.sampling import gumbel",)))
         )
 
@@ -197,24 +195,24 @@ class KeepPool(Pool):
 class Desk:
     """Marks sources of one exercise, one after the other."""
 
-    def __init__(self, exercise: Exercise, ground: Ground, pool: KeepPool) -> None:
-        self.exercise, self.ground, self.pool = exercise, ground, pool
+    def __init__(self, exercise: Exercise, workspace: Workspace, pool: KeepPool) -> None:
+        self.exercise, self.workspace, self.pool = exercise, workspace, pool
 
     def mark(self, source: str, naming: bool = False) -> ExerciseGrade:
         part = Part(self.exercise.id)
-        path = self.ground.stage(self.exercise, source.encode(), {})
-        blank = grade._untouched(part, self.exercise)
+        path = self.workspace.stage(self.exercise, source.encode(), {})
+        blank = _untouched(part, self.exercise)
         budget = Budget(time.monotonic() + NAMING_S * (2 if naming else 0.9), 10.0)  # to look for names takes seconds
-        marking = Marking(self.exercise, part, path, self.ground, self.pool, budget, blank, "tells")
+        marking = Marking(self.exercise, part, path, self.workspace, self.pool, budget, blank, "tells")
         return marking.run(SECRET, "student", 8, lambda grade: None)
 
 
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Desk]:
-    with system.guarded(), Ground((), QUICK) as ground:
-        ground.isolation({})
+    with system.guarded(), Workspace((), QUICK) as workspace:
+        workspace.isolation({})
         pool = KeepPool()
-        yield Desk(chapters.exercise("1.1").as_edition("heads-first"), ground, pool)
+        yield Desk(chapters.exercise("1.1").as_edition("heads-first"), workspace, pool)
         pool.close()
 
 
@@ -232,7 +230,7 @@ def test_stub_reference_and_wrong_answers_of_an_edition(desk: Desk) -> None:
 
 
 def test_every_wrong_answer_loses_points(desk: Desk) -> None:
-    plain = Desk(chapters.exercise("1.1"), desk.ground, desk.pool)
+    plain = Desk(chapters.exercise("1.1"), desk.workspace, desk.pool)
     for at, wrong in enumerate(plain.exercise.real_wrong):
         got = plain.mark(sources.answer_source(plain.exercise, wrong), naming=at == 4)
         assert got.points < 10, wrong.name
@@ -243,7 +241,7 @@ def test_every_wrong_answer_loses_points(desk: Desk) -> None:
 
 
 def test_partial_credit_is_a_checks_share(desk: Desk) -> None:
-    plain = Desk(chapters.exercise("1.1"), desk.ground, desk.pool)
+    plain = Desk(chapters.exercise("1.1"), desk.workspace, desk.pool)
     (rows,) = (wrong for wrong in plain.exercise.wrong if wrong.name == "first-rows-positions")
     got = plain.mark(sources.answer_source(plain.exercise, rows))
     assert [check.status for check in got.checks].count("failed") == 1
@@ -353,8 +351,8 @@ def test_a_weak_variant_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_idle_answers_never_pass_a_whole_exercise() -> None:
     for id in ("1.3", "1.6", "1.7"):
         exercise = chapters.exercise(id)
-        asked = hidden.questions(exercise, SECRET, "a", 1)
-        assert not hidden.worthless(exercise, {check.name for check in exercise.checks}, asked)
+        asked = hidden_inputs.questions(exercise, SECRET, "a", 1)
+        assert not hidden_inputs.worthless(exercise, {check.name for check in exercise.checks}, asked)
         assert not any(
-            isinstance(local(answer, asked[0].call(exercise)), type(None)) for answer in hidden.idle_answers()
+            isinstance(local(answer, asked[0].call(exercise)), type(None)) for answer in hidden_inputs.idle_answers()
         )

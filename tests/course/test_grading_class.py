@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from nanocourse.exercises import chapters, sources, stubs
-from nanocourse.grade import grade_class
 from nanocourse.grade.assignment import Assignment, Limits, Part
 from nanocourse.grade.grade_class import Entry, GraderRefused, Seen, Task, entries, grade_class
 from nanocourse.grade.record import GradeRecord
@@ -62,8 +61,8 @@ time.sleep(60 if "hang" in text else 0)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Graders that grade nothing, and a folder for submissions."""
     (tmp_path / "fake.py").write_text(FAKE)
-    monkeypatch.setattr(classroom._Grader, "script", tmp_path / "fake.py")
-    monkeypatch.setattr(classroom, "POLL_S", 0.02)
+    monkeypatch.setattr("nanocourse.grade.grade_class._Grader.script", tmp_path / "fake.py")
+    monkeypatch.setattr("nanocourse.grade.grade_class.POLL_S", 0.02)
     ASSIGNMENT.save(tmp_path)
     (tmp_path / "secret.txt").write_text(SECRET)
     (tmp_path / "subs").mkdir()
@@ -146,7 +145,7 @@ def test_a_grader_that_breaks_costs_its_submission_alone(quick: Path) -> None:
 
 
 def test_a_grader_over_its_time_is_ended_and_keeps_what_it_wrote(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classroom, "GRACE_S", 0.0)
+    monkeypatch.setattr("nanocourse.grade.grade_class.GRACE_S", 0.0)
     short = replace(ASSIGNMENT, limits=Limits(submission_s=3.0))
     short.save(quick)
     records = go(quick, hand_in(quick, a="hang", b="2"), short, jobs=2)
@@ -289,9 +288,9 @@ def test_a_class_end_to_end(tmp_path: Path) -> None:
 def test_ctrl_c_exports_what_is_done(quick: Path) -> None:
     hand_in(quick, a="1", b="hang")
     start = (
-        "import signal, sys; from nanocourse.grade import classroom; from pathlib import Path\n"
+        "import signal, sys; from nanocourse.grade import grade_class; from pathlib import Path\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background begins without one
-        "classroom._Grader.script = Path(sys.argv.pop(1)); from nanoinfer.cli import main; main()"
+        "grade_class._Grader.script = Path(sys.argv.pop(1)); from nanoinfer.cli import main; main()"
     )
     arguments = ["course", "grade", str(quick / "subs"), "--assignment", str(quick), "--csv", str(quick / "o.csv")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

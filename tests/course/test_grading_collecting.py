@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from nanocourse.grade import collect as collecting
-from nanocourse.grade.collect import Collected, beside, collect, printable
+from nanocourse.grade.collect import MAX_DEPTH, MAX_ENTRIES, MAX_FILE, MAX_TOTAL, Collected, beside, collect, printable
 
 NAME, CHAPTER = "ex1_attention.py", "01-naive"
 
@@ -54,7 +53,7 @@ def test_nested_zips_and_what_systems_add(tmp_path: Path) -> None:
 
 def test_zips_in_too_many_zips(tmp_path: Path) -> None:
     data = zipped({NAME: b"x = 1"})
-    for _ in range(collecting.MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH + 1):
         data = zipped({"a.zip": data})
     taken = of_zip(tmp_path, data)
     assert not taken.files
@@ -96,13 +95,13 @@ def test_a_bomb_is_read_up_to_the_limit(tmp_path: Path) -> None:
     taken = of_zip(tmp_path, zipped({NAME: bytes(100 << 20)}))
     assert not taken.files
     assert "KiB" in taken.notes[0]
-    taken = of_zip(tmp_path, zipped({f"a{n}.py": bytes(collecting.MAX_FILE) for n in range(40)}))
-    assert sum(map(len, taken.files.values())) <= collecting.MAX_TOTAL
+    taken = of_zip(tmp_path, zipped({f"a{n}.py": bytes(MAX_FILE) for n in range(40)}))
+    assert sum(map(len, taken.files.values())) <= MAX_TOTAL
     assert "the rest was left out" in taken.notes[-1]
 
 
 def test_many_entries(tmp_path: Path) -> None:
-    taken = of_zip(tmp_path, zipped({f"a{n}.txt": b"" for n in range(collecting.MAX_ENTRIES + 2)}))
+    taken = of_zip(tmp_path, zipped({f"a{n}.txt": b"" for n in range(MAX_ENTRIES + 2)}))
     assert "the rest was left out" in taken.notes[-1]
 
 

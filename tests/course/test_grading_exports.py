@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from nanocourse.grade import export as exporting
+from nanocourse.grade import export
 from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord, Isolation, write
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas" / "gradescope-results.schema.json").read_text())
@@ -59,7 +59,7 @@ def test_a_file_is_whole_or_the_old_one_and_private(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("status", ["passed", "failed", "hung", "crashed", "not begun", "not run"])
 def test_gradescopes_schema(status: str) -> None:
-    made = exporting.gradescope(record(status=status))
+    made = export.gradescope(record(status=status))
     jsonschema.validate(made, SCHEMA, jsonschema.Draft202012Validator)
     assert made["score"] == sum(test["score"] for test in made["tests"])
     assert [test["status"] for test in made["tests"]] == ["passed", "passed" if status == "passed" else "failed"]
@@ -68,7 +68,7 @@ def test_gradescopes_schema(status: str) -> None:
 
 
 def test_the_schema_can_fail() -> None:
-    made = exporting.gradescope(record())
+    made = export.gradescope(record())
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(made | {"points": 1}, SCHEMA)
     with pytest.raises(jsonschema.ValidationError):
@@ -108,7 +108,7 @@ def hold_to_schema(element: ElementTree.Element) -> None:
 
 def test_junits_schema() -> None:
     hostile = "a\x00\x1b[2J<&>\"'\ud800\ufffe end"
-    text = exporting.junit([record(), record(hostile, "hung"), record(status="passed")])
+    text = export.junit([record(), record(hostile, "hung"), record(status="passed")])
     root = ElementTree.fromstring(text.encode())
     hold_to_schema(root)
     assert [suite.get("name") for suite in root] == ["Ünï Student", "a??[2J<&>\"'?? end", "Ünï Student"]
@@ -120,7 +120,7 @@ def test_junits_schema() -> None:
 
 
 def test_junits_schema_can_fail() -> None:
-    root = ElementTree.fromstring(exporting.junit([record()]).encode())
+    root = ElementTree.fromstring(export.junit([record()]).encode())
     root[0].set("points", "5")
     with pytest.raises(AssertionError):
         hold_to_schema(root)
@@ -128,7 +128,7 @@ def test_junits_schema_can_fail() -> None:
 
 def test_a_table_for_spreadsheets() -> None:
     hostile = '=HYPERLINK("x")'
-    rows = list(csv.DictReader(io.StringIO(exporting.csv([record(), record(hostile), record("-1,5\nb")]))))
+    rows = list(csv.DictReader(io.StringIO(export.csv([record(), record(hostile), record("-1,5\nb")]))))
     assert [row["submission"] for row in rows] == ["Ünï Student", "'" + hostile, "'-1,5\nb"]
     assert (rows[0]["points"], rows[0]["of"], rows[0]["1.1"]) == ("2.5", "5", "2.5")
     assert rows[0]["mistakes"] == "1.1 no-scale"
@@ -143,15 +143,15 @@ def test_passed_without_points_is_no_success() -> None:
         record(), exercises=(replace(exercise, checks=idle, note="an answer that does no work", mistake=""),)
     )
     assert made.points == 0
-    assert all("no work" in test["output"] for test in exporting.gradescope(made)["tests"])
-    root = ElementTree.fromstring(exporting.junit([made]).encode())
+    assert all("no work" in test["output"] for test in export.gradescope(made)["tests"])
+    root = ElementTree.fromstring(export.junit([made]).encode())
     assert root[0].get("failures") == "2"
 
 
 def test_a_receipt_says_what_is_missing() -> None:
-    text = "\n".join(exporting.receipt(record()))
+    text = "\n".join(export.receipt(record()))
     assert "isolated by seccomp; missing: landlock (no such kernel)" in text
     assert "abababababab" in text
     nothing = replace(record(), isolation=Isolation((), (("layers", "darwin has none"),)))
-    assert "not isolated, time limits only" in "\n".join(exporting.receipt(nothing))
+    assert "not isolated, time limits only" in "\n".join(export.receipt(nothing))
     assert not nothing.isolation.whole

@@ -211,9 +211,9 @@ def gumbel():
 def value(yard: Yard, source: bytes, id: str = "1.1"):  # type: ignore[no-untyped-def]  # noqa: ANN201
     """What the exercise's function in this source returns when a graded worker calls it without arguments."""
     exercise = chapters.exercise(id)
-    path = yard.ground.stage(exercise, source, {})
+    path = yard.workspace.stage(exercise, source, {})
     yard.renew()
-    worker, _ = yard.pool.take(yard.ground.setting(exercise, path))
+    worker, _ = yard.pool.take(yard.workspace.setting(exercise, path))
     assert isinstance(worker.load(path, exercise.name), Loaded)
     outcome = worker.call(call(), 5.0)
     assert isinstance(outcome, Returned), outcome
@@ -249,7 +249,7 @@ def test_without_seccomp_a_daemon_is_ended_with_its_worker() -> None:
     with Yard(tuple(one for one in LAYERS if one != "seccomp")) as yard:
         assert yard.run("daemon").done == ["fork: DONE"]
         assert yard.renew() >= 1
-        assert not list(yard.ground.folder.rglob("later"))
+        assert not list(yard.workspace.folder.rglob("later"))
         assert system.children() <= yard.pool.known
 
 
@@ -285,7 +285,7 @@ with Yard() as yard:
     print(yard.isolation.told())
     for name in ("privileges", "signals", "grader_by_proc", "writes_results"):
         print(name, yard.run(name).done)
-    print(yard.ground.user, os.getuid())
+    print(yard.workspace.user, os.getuid())
 """
 
 
@@ -345,7 +345,7 @@ def _link(source: str, target: str) -> None:
 def test_a_hole_is_seen_by_the_probe(yard: Yard, tmp_path: Path) -> None:
     """A layer whose effect is not seen is missing, whatever its call returned."""
     (tmp_path / "secret").write_text("x")
-    wanted = yard.ground.policy()
+    wanted = yard.workspace.policy()
     told = probe.run(replace(wanted, read=(*wanted.read, "/"), starting=True), [str(tmp_path / "secret")])
     if has_landlock():
         assert told.missing["landlock"] == "listing / was possible all the same"
@@ -376,7 +376,7 @@ def test_the_packages_and_the_chapters_are_hidden() -> None:
     for package in PACKAGES:
         assert Path(importlib.import_module(package).__file__ or "").resolve().parent in sources
     assert chapters.root().resolve() in sources
-    read = [Path(path) for path in policy.Grounds.survey((), Limits()).read]
+    read = [Path(path) for path in policy.Machine.survey((), Limits()).read]
     for source in sources:
         # In a clone the environment may lie within it: its libraries are no sources.
         within = [place for place in policy.libraries() if source in place.parents]

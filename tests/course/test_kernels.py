@@ -11,8 +11,8 @@ import pytest
 
 from nanocourse.authoring import mutants
 from nanocourse.checks.check import check_exercise
-from nanocourse.checks.worker import Worker
 from nanocourse.checks.results import ExerciseResult
+from nanocourse.checks.worker import Worker
 from nanocourse.exercises import chapters, kernels, sources
 from nanocourse.exercises.exercise import COMPILES, Exercise
 from nanoinfer.devices import has_triton

@@ -26,12 +26,13 @@ from nanocourse.grade.assignment import Assignment, load_secret
 from nanocourse.grade.hidden_inputs import judged, questions
 from nanocourse.grade.isolation.confine import PACKAGES
 from nanocourse.learner.folder import Folder
-from nanocourse.release import oral, pins, student, teacher, wheels
+from nanocourse.release import pins, student, teacher, wheels
 from nanocourse.release import student_notebook as notebook
 from nanocourse.release import student_text as text
+from nanocourse.release.oral import draw as oral
+from nanocourse.release.oral.texts import TEXTS
 from nanocourse.release.plan import choose_editions, enough, plan, secret_of
 from nanocourse.release.release import release
-from nanocourse.release.oral.texts import TEXTS
 from nanoinfer import cli
 from tests.course.samples import Keep, checked
 
@@ -540,7 +541,7 @@ def test_the_graph_of_the_syllabi_is_the_chapters_own() -> None:
         assert row
         assert (name, list(needed)) == (exercise.slug, re.findall(r"\d\.\d", row[1]))
     (one,) = drawn.drawings()
-    assert picture(one.name, one.alt, "../figures/") in TEACHING.read_text(encoding="utf-8")
+    assert picture(f"../figures/{one.name}", one.alt) in TEACHING.read_text(encoding="utf-8")
 
 
 def test_the_four_weeks_sets_have_enough_variants() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanocourse.checks.worker import Loaded, Refuse, Worker
 from nanocourse.checks.runner import refused
+from nanocourse.checks.worker import Loaded, Refuse, Worker
 from nanocourse.exercises import chapters
 from nanocourse.exercises.cases import call
 from nanocourse.exercises.outcomes import Crashed, Foreign, Hung, Outcome, Raised, Refused, Returned

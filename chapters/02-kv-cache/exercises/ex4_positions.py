@@ -14,7 +14,7 @@ from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanoinfer.cache.dense import DenseCache
-from nanoinfer.engine import eager as runner
+from nanoinfer.engine import eager
 
 
 def places(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,7 +31,7 @@ def places(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
     """DenseCache.begin gives the step its positions, and a prefill leaves its rows where the solution says."""
-    begin, prefill_step, following = DenseCache.begin, runner.prefill_step, []
+    begin, prefill_step, following = DenseCache.begin, eager.prefill_step, []
 
     def begin_with_mine(self: Any, step: Any) -> Any:
         real = torch.arange(step.positions.shape[1], device=step.last.device) <= step.last[:, None]
@@ -46,7 +46,7 @@ def swap(mine: Function) -> Iterator[None]:
 
     with (
         replaced("nanoinfer.cache.dense:DenseCache.begin", begin_with_mine),
-        replaced("nanoinfer.engine.step:prefill_step", prefill_and_place),
+        replaced("nanoinfer.engine.eager:prefill_step", prefill_and_place),
     ):
         yield
 

@@ -45,10 +45,10 @@ def swap(mine: Function) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(replaced("nanoinfer.kernels.paged_attention_torch:attend_pages", attend))
         if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
-            from nanoinfer.kernels import paged_attention as paged_kernels
+            from nanoinfer.kernels import paged_attention
 
             # Where a learner's own kernel stands already it does the work, and joins nothing.
-            if paged_kernels.attend_pages.__module__ == paged_kernels.__name__:
+            if paged_attention.attend_pages.__module__ == paged_attention.__name__:
                 stack.enter_context(replaced("nanoinfer.kernels.paged_attention:attend_pages", attend))
         yield
 

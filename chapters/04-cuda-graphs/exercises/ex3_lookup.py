@@ -11,7 +11,7 @@ from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.engine import graphs as engine
+from nanoinfer.engine import graphs
 
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 
@@ -41,7 +41,7 @@ def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
     """The engine replays the graph that it names, out of all that were ever captured."""
-    lookup = engine.GraphRunner._captured
+    lookup = graphs.GraphRunner._captured
 
     def captured(self: Any, key: Any, why_not: Any) -> Any:
         if self.recorder is None or why_not is not None:
@@ -51,7 +51,7 @@ def swap(mine: Function) -> Iterator[None]:
             "rows": key.rows, "columns": key.columns, "address": hash(self._current_addresses()), "read": key.longest,
             "length": key.longest, "fresh": key.fresh, "sampler": key.sampler.__name__, "temperature": 1.0,
         })  # fmt: skip
-        number = mine([dict(step) for step in asked], engine.KEPT)[-1]
+        number = mine([dict(step) for step in asked], graphs.KEPT)[-1]
         if number == len(asked) - 1:
             self.graphs.pop(key, None)
             self._capture([key])

@@ -17,10 +17,10 @@ from typing import Any
 
 from nanocourse.authoring import mutants
 from nanocourse.checks.check import SEED, status_of
-from nanocourse.checks.client import Worker
-from nanocourse.checks.mistakes import NEEDED, Solve, Tells
-from nanocourse.checks.records import Status
+from nanocourse.checks.known_mistakes import NEEDED, Solve, Tells
+from nanocourse.checks.results import Status
 from nanocourse.checks.runner import Runner, kernel_solver
+from nanocourse.checks.worker import Worker
 from nanocourse.exercises import chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Check, Exercise, Right, Wrong

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from nanocourse.checks import shrink as shrinking
-from nanocourse.checks.client import Worker
-from nanocourse.checks.mistakes import Tells
-from nanocourse.checks.records import CheckResult, ExerciseResult, Failure, Receipt, Status
+from nanocourse.checks.known_mistakes import Tells
+from nanocourse.checks.results import CheckResult, ExerciseResult, Failure, Receipt, Status
 from nanocourse.checks.runner import Runner, kernel_solver
+from nanocourse.checks.worker import Worker
 from nanocourse.exercises import kernels
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Check, Exercise, Wrong

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from nanocourse.checks.client import Loaded, Refuse, Worker
-from nanocourse.checks.mistakes import Solve
+from nanocourse.checks.known_mistakes import Solve
+from nanocourse.checks.worker import Loaded, Refuse, Worker
 from nanocourse.exercises.cases import Call
 from nanocourse.exercises.chapters import resolve
 from nanocourse.exercises.exercise import Exercise, Right, Wrong

@@ -1,37 +1,284 @@
-"""The script of a worker process: an isolated Python that runs a learner's code and knows no expected value.
-
-The two pipes to the parent are taken out of the learner's reach before anything else is imported: what his code prints
-goes to a pipe of its own, and his standard input is empty.
-"""
+"""The parent's side of a worker: start it, hand it a file and inputs, wait no longer than the limit, end it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
+import signal
+import subprocess
 import sys
-import warnings
-from importlib import import_module
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nanoinfer
+from nanocourse.checks import wire
+from nanocourse.checks.frames import Frames
+from nanocourse.exercises.cases import Call
+from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, Raised, Refused, Returned
+
+START_LIMIT_S = 180.0  # importing torch from a cold disk
+LOAD_LIMIT_S = 10.0  # running the learner's file, before any call
+KEPT = 8000  # characters of what the learner's code prints
+SLACK_S = 2.0  # beyond a call's limit, until a worker is ended that does not even read
+GLANCE_S = 600.0  # how often a waiting parent looks after its worker
+# What a Python with torch needs of the environment; everything else stays with the parent.
+PASSED = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TRITON_CACHE_DIR",
+)  # fmt: skip
 
 
-def main() -> None:
-    """Serve requests until the parent closes the pipe."""
-    settings = json.loads(sys.argv[1])
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    sys.dont_write_bytecode = True
-    sys.path[:0] = [entry for entry in settings["path"] if entry not in sys.path]
-    if os.name == "posix" and not settings["graded"]:  # a graded one has a single thread until it is confined
-        from nanocourse.checks.parent import outlive_nobody
+@dataclass(frozen=True)
+class Loaded:
+    """The learner's file ran, and has the function. lines: those that can run. files: all of his that it read."""
 
-        outlive_nobody()
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is no dependency of ours
-    import torch
-
-    torch.set_num_threads(1)
-    module, _, name = settings["server"].partition(":")
-    getattr(import_module(module), name)(requests, replies, settings["device"]).serve()
+    lines: tuple[int, ...]
+    files: tuple[str, ...]
 
 
-if __name__ == "__main__":
-    main()
+@dataclass(frozen=True)
+class Refuse:
+    """What a solution must not call. functions: file, line and name of each. files: how their names begin."""
+
+    functions: tuple[tuple[str, int, str], ...] = ()
+    files: tuple[str, ...] = ()
+
+
+NOTHING = Refuse()
+
+
+@dataclass
+class Seen:
+    """What the tracer saw of the learner's code since it was loaded."""
+
+    lines: set[int] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)  # functions of the package that it called
+
+
+class Worker:
+    """One worker process. It is started at once and waited for at the first request.
+
+    device: where inputs are put. compiling: kernels are compiled and not run; on a CPU they are else interpreted.
+    A call that exceeds its limit, or ends the process, ends this worker: `alive` is False from then on.
+    """
+
+    graded = False  # see `grade.graded_worker`
+    server = "nanocourse.checks.server:Server"
+    bounds = wire.Bounds()
+    lent_values = wire.MAX_VALUES  # numbers and lists that a lent function takes
+    glance_s = GLANCE_S
+
+    def __init__(self, device: str = "cpu", compiling: bool = False) -> None:
+        self.compiling = compiling
+        interpreted = {} if compiling or device != "cpu" else {"TRITON_INTERPRET": "1"}
+        package, here = Path(nanoinfer.__file__).parent, {"", str(Path.cwd())}
+        own = [str(package.parent), str(Path(__file__).parents[2])]
+        path = [*own, *(entry for entry in sys.path if entry not in here)]
+        command = [sys.executable, "-I", str(Path(__file__).with_name("worker_main.py"))]
+        settings = {"path": path, "device": device, "graded": self.graded, "server": self.server}
+        self._process = subprocess.Popen(
+            [*command, json.dumps(settings)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=os.name == "posix",
+            env=self._environment() | {"OMP_NUM_THREADS": "1"} | interpreted,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self._frames = Frames(self._process.stdout, self.bounds)
+        self._package = str(package) + os.sep
+        self._printed = ""
+        self._ready, self._dead = False, False
+        self.seen = Seen()
+        self.asked: set[int] = set()  # which of the functions that the last call was lent it asked for, by number
+        threading.Thread(target=self._drain, daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        return not self._dead
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def load(
+        self,
+        path: Path,
+        function: str,
+        refuse: Refuse = NOTHING,
+        launcher: Path | None = None,
+        traced: bool = True,
+        scene: tuple[str, str] | None = None,
+    ) -> Loaded | Outcome | None:
+        """Run the learner's file; None where it has no such function.
+
+        launcher: of a kernel, the file that launches it. traced: whether it is told which lines of a kernel ran.
+        scene: file and name of the function that calls the learner's, where it is not called by itself.
+        """
+        self.seen, self._printed = Seen(), ""
+        asked: dict[str, Any] = {"op": "load", "path": str(path), "function": function, "package": self._package}
+        asked |= {"refuse": refuse.functions, "answers": refuse.files}
+        asked |= {"launcher": str(launcher) if launcher else "", "compiling": self.compiling, "traced": traced}
+        asked["scene"] = list(scene or ())
+        reply = self._ask(asked, [], LOAD_LIMIT_S, ())
+        if not isinstance(reply, tuple):
+            return reply
+        header = reply[0]
+        try:
+            if header["op"] == "loaded":
+                return Loaded(tuple(map(int, header["lines"])), tuple(map(str, header["files"])))
+            return None if header["op"] == "missing" else _raised(header)
+        except (KeyError, TypeError, ValueError) as error:
+            return self._unreadable(error)
+
+    def call(self, asked: Call, limit_s: float) -> Outcome:
+        """The outcome of one call of the loaded function."""
+        packer, self.asked = wire.Packer(), set()
+        header: dict[str, Any] = {"op": "call", "args": packer.pack(list(asked.args))}
+        reply = self._ask(header, packer.bodies, limit_s, packer.functions)
+        if not isinstance(reply, tuple):
+            return reply
+        try:
+            return self._outcome(asked, *reply)
+        except (wire.WireError, KeyError, TypeError, ValueError) as error:
+            return self._unreadable(error)
+
+    def _outcome(self, asked: Call, header: dict[str, Any], body: bytes) -> Outcome:
+        """What a reply says. It raises where the reply is none: the worker has been another's since it ran his code."""
+        self.seen.lines |= {int(line) for line in header["lines"]}
+        self.seen.parts |= {str(part)[:200] for part in header["parts"]}
+        if header["op"] == "refused":
+            return Refused(str(header["name"])[:200])
+        if header["op"] == "raised":
+            return _raised(header)
+        value = wire.Unpacker(body).unpack(header["value"])
+        return Returned(value, asked.observe() if asked.observe else None)
+
+    def printed(self) -> str:
+        """What the learner's code has printed since it was loaded, at most KEPT characters."""
+        return self._printed
+
+    def close(self) -> None:
+        """End the process, and everything that it started."""
+        self._end()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _end(self) -> None:
+        self._dead = True
+        self._frames.stop()
+        self._kill()
+        self._process.wait()
+        with contextlib.suppress(OSError):
+            self._stdin().close()  # the others are closed by the threads that read them, when nobody holds them open
+
+    def _kill(self) -> None:
+        """The process, and those of its group: it may have left the group."""
+        if os.name == "posix":
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+
+    def _ask(
+        self, header: dict[str, Any], bodies: list[bytes], limit_s: float, functions: Sequence[Callable[..., Any]]
+    ) -> tuple[dict[str, Any], bytes] | Outcome:
+        """Send a request; answer the worker's own requests until the reply comes."""
+        if not self._ready:
+            first = self._next(time.monotonic() + START_LIMIT_S, START_LIMIT_S)
+            if not isinstance(first, tuple):
+                return first
+            self._ready = True
+        deadline, turn = time.monotonic() + limit_s, secrets.token_hex(8)
+        watchdog = threading.Timer(limit_s + SLACK_S, self._kill)  # we may wait to write, where a worker does not read
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            wire.send(self._stdin(), header | {"turn": turn}, bodies)
+            while True:
+                frame = self._next(deadline, limit_s)
+                if not isinstance(frame, tuple):
+                    return frame
+                if frame[0].get("op") != "ask":
+                    if frame[0].get("turn") != turn:  # made before the question was known
+                        raise wire.WireError("it answers what was not asked")
+                    return frame
+                wire.send(self._stdin(), *self._answer(frame[0], frame[1], functions))
+        except OSError:
+            if time.monotonic() > deadline:
+                self._end()
+                return Hung(limit_s)
+            return self._crashed()
+        except (wire.WireError, KeyError, TypeError, ValueError, IndexError) as error:
+            return self._unreadable(error)
+        finally:
+            watchdog.cancel()
+
+    def _unreadable(self, error: Exception) -> Crashed:
+        self._end()
+        return Crashed(f"it sent a message that cannot be read ({type(error).__name__}: {str(error)[:200]})")
+
+    def _environment(self) -> dict[str, str]:
+        """What the process gets of our environment."""
+        return {name: os.environ[name] for name in PASSED if name in os.environ}
+
+    def _problem(self) -> str:
+        """Why the worker has to be ended while it is waited for; empty where it may go on. Looked at each glance."""
+        return ""
+
+    def _stdin(self) -> Any:
+        return self._process.stdin
+
+    def _answer(
+        self, asked: dict[str, Any], body: bytes, functions: Sequence[Callable[..., Any]]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        number, args = asked["function"], wire.Unpacker(body, most=self.lent_values).unpack(asked["args"])
+        if type(number) is not int or not 0 <= number < len(functions) or not isinstance(args, list):
+            raise wire.WireError("it asked for a function that it was not lent")
+        try:
+            self.asked.add(number)
+            value = functions[number](*args)
+        except Exception as error:
+            return {"op": "raised", "message": str(error)[:600]}, []
+        packer = wire.Packer()
+        return {"op": "value", "value": packer.pack(value)}, packer.bodies
+
+    def _next(self, deadline: float, limit_s: float) -> tuple[dict[str, Any], bytes] | Outcome:
+        frame, came = self._frames.wait(deadline, self.glance_s, self._problem)
+        if not came:
+            self._end()
+            return Crashed(frame) if isinstance(frame, str) else Hung(limit_s)
+        if frame is None:
+            return self._crashed()
+        if isinstance(frame, str):
+            self._end()
+            return Crashed(frame)
+        return frame
+
+    def _crashed(self) -> Crashed:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        code = self._process.returncode
+        self._end()
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                return Crashed(f"the process was ended by {signal.Signals(-code).name}")
+        return Crashed(f"the process ended with exit code {code}")
+
+    def _drain(self) -> None:
+        """What the learner's code prints, kept as far as it is short, so that the pipe never fills up."""
+        stream = self._process.stderr
+        assert stream is not None
+        with contextlib.suppress(OSError, ValueError), stream:
+            while data := os.read(stream.fileno(), 65536):
+                self._printed = (self._printed + data.decode("utf-8", "replace"))[:KEPT]
+
+
+def _raised(header: dict[str, Any]) -> Raised:
+    return Raised(str(header["kind"])[:200], str(header["message"])[:600], str(header["where"])[:400])

@@ -82,8 +82,8 @@ def check(
     out, passed = Lines(plain), True
     with _refusing():
         found, folder, chosen = _chosen(target, exercise, mine)
+        from nanocourse.learner.check_folder import run_checks
         from nanocourse.learner.report import result_lines
-        from nanocourse.learner.session import run_checks
 
         for one, result in run_checks(folder, found, chosen, device):
             if as_json:
@@ -118,7 +118,7 @@ def status(mine: Mine = HERE, plain: Plain = False) -> None:
     """How far you are: exercises, tries, hints, guesses."""
     from nanocourse.exercises.chapters import chapters
     from nanocourse.learner.folder import Folder
-    from nanocourse.learner.session import status_lines
+    from nanocourse.learner.report import status_lines
 
     with _refusing():
         folder = Folder(mine)

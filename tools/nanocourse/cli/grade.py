@@ -18,7 +18,7 @@ from nanoinfer.cli.terminal import is_terminal, remark
 
 if TYPE_CHECKING:
     from nanocourse.grade.assignment import Assignment
-    from nanocourse.grade.classroom import Entry, Seen, Task
+    from nanocourse.grade.grade_class import Entry, Seen, Task
     from nanocourse.grade.record import GradeRecord
 
 DRAWS = 5  # submissions on whose inputs the strength of a variant is measured
@@ -51,7 +51,7 @@ def grade(
 ) -> int:
     """Grade submissions on hidden inputs, each in processes that can reach nothing else."""
     from nanocourse.grade.assignment import SECRET_FILE, Assignment, load_secret
-    from nanocourse.grade.classroom import Entry, Task, entries
+    from nanocourse.grade.grade_class import Entry, Task, entries
 
     out = Lines(plain)
     with refusing():
@@ -92,7 +92,7 @@ def _run(
     gradescope: Path | None,
 ) -> list[GradeRecord]:  # fmt: skip
     """Grade, with a bar on a terminal; Gradescope's file is there from the first check on."""
-    from nanocourse.grade.classroom import GraderRefused, grade_class
+    from nanocourse.grade.grade_class import GraderRefused, grade_class
     from nanocourse.grade.record import GradeRecord
 
     with _bar(len(chosen), plain) as bar:
@@ -157,7 +157,7 @@ def _export_so_far(
     junit: Path | None,
     gradescope: Path | None,
 ) -> list[GradeRecord]:
-    from nanocourse.grade.classroom import records_of
+    from nanocourse.grade.grade_class import records_of
 
     records = records_of(chosen, task, asked)
     _export(records, csv, junit, gradescope)

@@ -14,7 +14,7 @@ from nanoinfer.cli.writers import TextWriter, run
 from nanoinfer.requests import Completion, SamplingParams
 
 if TYPE_CHECKING:
-    from nanocourse.learner.mine import Own
+    from nanocourse.learner.own_functions import Own
     from nanoinfer.llm import LLM
 
 
@@ -30,7 +30,7 @@ def generate_mine(
 
     The text that is written is the learner's. Refused where none of his functions may run in the engine.
     """
-    from nanocourse.learner.mine import in_the_engine, own_functions
+    from nanocourse.learner.own_functions import in_the_engine, own_functions
 
     with refusing():
         own = own_functions(folder)
@@ -78,7 +78,7 @@ def _why_not_called(own: Own, used: Sequence[Own]) -> str:
 
 def _bytes(llm: LLM, done: Sequence[Completion]) -> int:
     """Tensors alive at once while the last token of the first text is made once more."""
-    from nanocourse.learner.mine import peak_bytes
+    from nanocourse.learner.own_functions import peak_bytes
 
     text = [*done[0].prompt_token_ids, *done[0].token_ids[:-1]]
     return peak_bytes(lambda: llm.generate([text], SamplingParams(max_tokens=1, temperature=0)))

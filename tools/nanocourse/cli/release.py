@@ -75,7 +75,7 @@ def oral(
     plain: Plain = False,
 ) -> None:
     """Three questions about a learner's own lines, the same ones for the same secret and file."""
-    from nanocourse.release import oral_of_submission as asked
+    from nanocourse.release.oral import draw as asked
 
     out = Lines(plain)
     with _refusing():

@@ -13,6 +13,7 @@ from types import ModuleType
 from nanocourse.exercises.chapters import resolve
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.sources import function_source
+from nanocourse.grade.isolation.confine import PACKAGES
 
 
 def helper_modules(exercise: Exercise) -> dict[str, str]:
@@ -42,7 +43,7 @@ def _add(module: str, name: str, lent: dict[str, str]) -> None:
         for needed in sorted(used & value.__globals__.keys() - set(dir(builtins))):
             _add(module, needed, lent)
         lent[name] = source
-    elif isinstance(getattr(value, "__module__", None), str) and not value.__module__.startswith("nanoinfer"):
+    elif isinstance(getattr(value, "__module__", None), str) and not value.__module__.startswith(PACKAGES):
         lent[name] = f"from {value.__module__} import {value.__name__} as {name}"
     else:
         raise ValueError(f"{module}.{name} cannot be lent to a graded solution: it needs more of the package")

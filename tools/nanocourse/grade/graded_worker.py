@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nanocourse.checks import wire
-from nanocourse.checks.client import START_LIMIT_S, Worker
+from nanocourse.checks.worker import START_LIMIT_S, Worker
 from nanocourse.exercises.outcomes import Outcome
 from nanocourse.grade.isolation import system
 from nanocourse.grade.isolation.confine import Policy, to_start_at_all

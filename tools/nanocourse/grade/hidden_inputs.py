@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from nanocourse.checks.check import status_of
-from nanocourse.checks.records import Status
+from nanocourse.checks.results import Status
 from nanocourse.exercises.cases import Call, Case
 from nanocourse.exercises.exercise import Check, Exercise, Function
 from nanocourse.exercises.outcomes import Outcome, local

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nanocourse.checks.client import NOTHING, Loaded
-from nanocourse.checks.mistakes import Tells
-from nanocourse.checks.records import Status
+from nanocourse.checks.known_mistakes import Tells
+from nanocourse.checks.results import Status
 from nanocourse.checks.runner import refused
+from nanocourse.checks.worker import NOTHING, Loaded
 from nanocourse.exercises import kernels
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, told
@@ -19,7 +19,7 @@ from nanocourse.grade.collect import printable
 from nanocourse.grade.graded_worker import GradedWorker, Pool, Unconfined
 from nanocourse.grade.hidden_inputs import Question, judged, questions, worthless
 from nanocourse.grade.record import ExerciseGrade
-from nanocourse.grade.staging import Ground
+from nanocourse.grade.workspace import Workspace
 
 NAMING_S = 60.0  # of the submission's time must be left for looking up which mistake it is
 
@@ -44,7 +44,7 @@ class Marking:
     exercise: Exercise
     part: Part
     path: Path
-    ground: Ground
+    workspace: Workspace
     pool: Pool
     budget: Budget
     grade: ExerciseGrade
@@ -113,9 +113,9 @@ class Marking:
         """Have a worker that has read the file; why that cannot be."""
         if self._worker is not None and self._worker.alive and self._compiles == compiling:
             return ""
-        setting = self.ground.setting(self.exercise, self.path, compiling)
+        setting = self.workspace.setting(self.exercise, self.path, compiling)
         self._worker, missing = self.pool.take(setting, compiling)
-        if not set(missing) <= self.ground.lacking:
+        if not set(missing) <= self.workspace.lacking:
             raise Unconfined(f"a worker lacks what the probe had found: {missing}")
         self._compiles = compiling
         launcher = self.exercise.spec.kernel.launcher if self.exercise.spec.kernel else None

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nanocourse.checks.records import Status
+from nanocourse.checks.results import Status
 
 SCHEMA, SCHEMA_VERSION = "nanoinfer.course.grade", 1
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from nanocourse.checks.mistakes import Solve
+from nanocourse.checks.known_mistakes import Solve
 from nanocourse.checks.runner import kernel_solver
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import local
 from nanocourse.exercises.sources import answer_function
 from nanocourse.grade.assignment import Assignment
-from nanocourse.grade.grade import exercises_of
+from nanocourse.grade.grade_submission import exercises_of
 from nanocourse.grade.hidden_inputs import judged, questions
 
 DRAWS = ("strength/0", "strength/1", "strength/2")
@@ -63,7 +63,7 @@ def _strength(exercise: Exercise, edition: str, secret: str, ids: Sequence[str],
             if escapes(partial(local, answer)):
                 missed.append(wrong.name)
     else:
-        from nanocourse.checks.client import Worker
+        from nanocourse.checks.worker import Worker
 
         with kernel_solver(exercise, Worker) as solver:
             missed += [wrong.name for wrong in exercise.real_wrong if escapes(solver(wrong))]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nanocourse.checks.records import ExerciseResult
+from nanocourse.checks.results import ExerciseResult
 from nanocourse.exercises import stubs
 from nanocourse.exercises.chapters import Chapter, exercises
 from nanocourse.exercises.exercise import Exercise

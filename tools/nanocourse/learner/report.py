@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import textwrap
 from collections.abc import Iterator
 
-from nanocourse.checks.records import CheckResult, ExerciseResult
+from nanocourse.checks.results import CheckResult, ExerciseResult
 from nanocourse.exercises.chapters import Chapter
 from nanocourse.exercises.exercise import Exercise
+from nanocourse.learner.folder import Folder, Tries
+from nanocourse.learner.predict import calibration
 
 Line = tuple[str, str]  # text, and what it is: "good", "bad", "quiet" or ""
 STYLE = {"passed": "good", "failed": "bad", "hung": "bad", "crashed": "bad", "refused": "bad"}
@@ -38,6 +41,27 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -
     elif result.status == "not begun":
         yield from _indented(f"{result.file} is the stub as it came")
     yield from receipt_lines(result)
+
+
+def status_lines(folder: Folder, chapter: Chapter) -> Iterator[Line]:
+    """A line an exercise, and the guesses."""
+    yield f"Chapter {chapter.number}: {chapter.title}", ""
+    progress = folder.load()
+    for exercise in folder.exercises(chapter):
+        path = folder.file(chapter, exercise)
+        tries = progress.exercises.get(exercise.id, Tries())
+        state = "no file" if not path.is_file() else "not checked yet" if not tries.tries else tries.last
+        if state == "passed" and hashlib.sha256(path.read_bytes()).hexdigest() != tries.passed:
+            state = "changed since it passed"
+        more = f"tries {tries.tries}, hints {tries.hints} of {len(exercise.spec.hints)}"
+        yield f"  {exercise.id} {exercise.spec.title}: {state}; {more}", "good" if state == "passed" else ""
+    quiz = progress.quiz.get(str(chapter.number))
+    if quiz:
+        yield f"  Quiz: {quiz['right']} of {quiz['of']} right", ""
+    own = [one for one in progress.predictions if one.get("chapter") == chapter.number]
+    score = calibration(own)
+    if score is not None:
+        yield f"  Guesses: {len(own)}, off by a factor of {score:.2f} in the middle", ""
 
 
 def _check_lines(at: int, of: int, check: CheckResult) -> Iterator[Line]:

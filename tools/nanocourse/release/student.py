@@ -19,7 +19,7 @@ from nanocourse.release.plan import Plan
 
 WEIGHTS = ("model.safetensors", "config.json", "README.md")
 LICENCES = {"LICENSE": "MIT.txt", "LICENSE-TEXT": "CC-BY-4.0.txt", "THIRD_PARTY.md": "THIRD_PARTY.md"}
-PICTURE = re.compile(r"figures/([\w.-]+\.svg)")
+PICTURE = re.compile(r"figures/([\w./-]+\.svg)")
 
 
 def write(plan: Plan, wheel: Path, to: Path) -> None:
@@ -73,9 +73,9 @@ def _stubs(plan: Plan, mine: Path) -> None:
 
 
 def figures(page: str, to: Path) -> None:
-    """The figures that a page shows, for light pages and for dark ones, into `to`."""
+    """The figures that a page shows, into `to`."""
     for name in sorted(set(PICTURE.findall(page))):
-        to.mkdir(exist_ok=True)
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(_beside("figures", name), to / name)
 
 

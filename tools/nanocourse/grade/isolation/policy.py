@@ -33,7 +33,7 @@ FIRST_USER, USERS = 62000, 3000  # between people and the system's own; no entry
 
 
 @dataclass(frozen=True)
-class Grounds:
+class Machine:
     """What is the same for all workers of one grader. hidden: what no student may read."""
 
     hidden: tuple[Path, ...]
@@ -42,7 +42,7 @@ class Grounds:
     listed: tuple[str, ...] = field(default=())
 
     @classmethod
-    def survey(cls, hidden: Iterable[Path], limits: Limits) -> Grounds:
+    def survey(cls, hidden: Iterable[Path], limits: Limits) -> Machine:
         """Look at this machine once: interpreter and libraries without what is hidden within them."""
         away = tuple(dict.fromkeys(path.resolve() for path in (*hidden, *own_sources())))
         read: list[str] = []

@@ -17,5 +17,6 @@ cd "$source"
 "$venv/bin/python" -m pip install --no-cache-dir -r requirements.txt
 chmod -R go-rwX "$source"  # the secret is in here; learners' code runs under another user
 chmod -R go+rX "$venv"     # which must be able to run Python
-# A worker imports the package before it becomes that user, and then cannot read the solutions in it.
-chmod -R go-rwx "$("$venv/bin/python" -c 'import nanoinfer, os; print(os.path.dirname(nanoinfer.__file__))')"
+# A worker imports our packages before it becomes that user, and then cannot read the solutions in them.
+"$venv/bin/python" -c 'from nanocourse.grade.isolation.policy import own_sources; print(*own_sources(), sep="\0", end="")' |
+    xargs -0 chmod -R go-rwx

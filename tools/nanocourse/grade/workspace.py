@@ -1,4 +1,4 @@
-"""A grader's ground: where a student's files are laid out, which layers hold on this machine, settings of workers."""
+"""The folder in which a submission is graded: its files laid out for workers, and what those workers may reach."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nanocourse.grade.isolation.confine import LAYERS, Policy
 from nanocourse.grade.record import Isolation
 
 
-class Ground:
+class Workspace:
     """A folder of its own for one submission, gone afterwards. hidden: what its workers must not read.
 
     layers: those to be applied, all but in tests. The submission's user is its own where we are root.
@@ -31,7 +31,7 @@ class Ground:
         self.folder.chmod(0o711)
         self.scratch, self._staged, self.layers = self.folder / "scratch", self.folder / "work", layers
         self.hidden = tuple(hidden)
-        self.grounds = policy.Grounds.survey(self.hidden, limits)
+        self.machine = policy.Machine.survey(self.hidden, limits)
         self.user = policy.a_user(0)
         self.no_user = policy.why_no_user(self.user) if self.user is not None else ""
         self.watched = True  # until the probe has found that the package cannot be read
@@ -40,7 +40,7 @@ class Ground:
         self._mkdir(self.scratch)
         self._mkdir(self._staged)
 
-    def __enter__(self) -> Ground:
+    def __enter__(self) -> Workspace:
         return self
 
     def __exit__(
@@ -73,7 +73,7 @@ class Ground:
 
     def policy(self, own: Iterable[Path] = ()) -> Policy:
         """A worker's policy, with a scratch folder that is empty."""
-        return self.grounds.policy(fresh(self.scratch, self.user), own, self.user, layers=self.layers)
+        return self.machine.policy(fresh(self.scratch, self.user), own, self.user, layers=self.layers)
 
     def isolation(self, guard: dict[str, str]) -> Isolation:
         """Which layers hold, found by trying them in a process like a worker. guard: what the grader itself lacks."""
@@ -99,10 +99,10 @@ class Ground:
         if place.is_file():
             return place.resolve()
         for folder, names, files in os.walk(place.resolve()):
-            names[:] = sorted(name for name in names if os.path.join(folder, name) not in self.grounds.read)
+            names[:] = sorted(name for name in names if os.path.join(folder, name) not in self.machine.read)
             for name in sorted(files):
                 path = Path(folder, name)
-                if str(path) not in self.grounds.read and path.is_file():
+                if str(path) not in self.machine.read and path.is_file():
                     return path
         return None
 

@@ -22,7 +22,7 @@ from nanocourse.grade.isolation import system
 from nanocourse.grade.isolation.confine import LAYERS
 from nanocourse.grade.mark import Budget, Marking
 from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord, Isolation
-from nanocourse.grade.staging import Ground
+from nanocourse.grade.workspace import Workspace
 from nanoinfer import __version__
 
 Said = Callable[[GradeRecord], None]
@@ -70,24 +70,24 @@ def grade_submission(
     found = collect(folder)
     with (
         system.guarded() if system.LINUX else contextlib.nullcontext(dict[str, str]()) as guard,
-        Ground((*hidden, folder), assignment.limits, layers) as ground,
+        Workspace((*hidden, folder), assignment.limits, layers) as workspace,
     ):
-        isolation = ground.isolation(guard)
+        isolation = workspace.isolation(guard)
         if require_isolation and not isolation.whole:
             raise NotIsolated(f"this machine cannot isolate a submission: {isolation.told()}")
-        grader = _Grader(assignment, Secret(secret), submission_id, found, ground, isolation, begun, said)
+        grader = _Grader(assignment, Secret(secret), submission_id, found, workspace, isolation, begun, said)
         return grader.run(chosen)
 
 
 @dataclass
 class _Grader:
-    """One submission on its ground."""
+    """One submission on its workspace."""
 
     assignment: Assignment
     secret: Secret
     submission_id: str
     found: Collected
-    ground: Ground
+    workspace: Workspace
     isolation: Isolation
     begun: float
     said: Said
@@ -121,9 +121,9 @@ class _Grader:
             return replace(grade, problem=f"there is no file {exercise.file}")
         source = _utf8(self.found.files[path])
         grade = replace(grade, file=printable(str(path)), sha256=hashlib.sha256(self.found.files[path]).hexdigest())
-        staged = self.ground.stage(exercise, source, beside(self.found, path))
+        staged = self.workspace.stage(exercise, source, beside(self.found, path))
         seed = inputs_seed(self.secret.text, self.submission_id, exercise.id, 0)
-        marking = Marking(exercise, part, staged, self.ground, pool, budget, grade, f"{seed}/tells")
+        marking = Marking(exercise, part, staged, self.workspace, pool, budget, grade, f"{seed}/tells")
         return marking.run(self.secret.text, self.submission_id, self.assignment.seeds, tell)
 
     def _record(self, done: list[ExerciseGrade], complete: bool) -> GradeRecord:

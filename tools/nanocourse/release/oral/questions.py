@@ -1,4 +1,4 @@
-"""What can be asked about a line of a learner's: comparisons, indices, shapes, loops, branches, numbers."""
+"""What can be asked about a learner's function: about one line of it, and about the whole as seen from a line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nanocourse.authoring.mutants import COMPARED
-from nanocourse.release.wording import TEXTS
+from nanocourse.exercises.exercise import Exercise
+from nanocourse.release.oral.texts import TEXTS
 
 SIGNS = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.In: "in",
@@ -28,6 +29,8 @@ CALLS = {
 }  # fmt: skip
 PLAIN = (0, 1, -1, 2)  # numbers that need no reason
 QUOTED = 100  # characters of a line
+BLOCKS = (ast.If, ast.For, ast.While)
+LINES = (ast.Assign, ast.AugAssign, ast.AnnAssign, *BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Question:
 Found = tuple[str, dict[str, str]]  # a kind, and the words that its text leaves open
 
 
-def places(function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Question]:
+def about_lines(function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Question]:
     """All questions about the lines of one function, in its order; annotations and docstrings are not asked about."""
     lent = {arg.arg for arg in function.args.args}
     for statement in function.body:
@@ -52,6 +55,19 @@ def places(function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Question
             ask = ASKED.get(type(node))
             for kind, words in ask(node, lent) if ask else ():
                 yield question(kind, node, lines, words)
+
+
+def about_the_whole(exercise: Exercise, function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Question]:
+    """A question an invariant, and one for each line that could be left out or computed by hand."""
+    end = next((node for node in reversed(function.body) if isinstance(node, ast.Return)), function.body[-1])
+    for invariant in exercise.spec.invariants:
+        yield question("invariant", end, lines, {"code": invariant})
+    for node in ast.walk(function):
+        if isinstance(node, LINES):
+            more = ", with all that is indented under it" if isinstance(node, BLOCKS) else ""
+            yield question("left out", node, lines, {"code": more})
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            yield question("by hand", node, lines, {"code": node.targets[0].id})
 
 
 def question(kind: str, node: ast.AST, lines: Sequence[str], words: dict[str, str]) -> Question:

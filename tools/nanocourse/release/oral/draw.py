@@ -12,12 +12,28 @@ import hmac
 import json
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from nanocourse.exercises import chapters
 from nanocourse.exercises.exercise import Exercise
-from nanocourse.release.askable_places import Question, places
-from nanocourse.release.whole_function import wide
+from nanocourse.grade.assignment import Assignment, load_secret
+from nanocourse.grade.collect import MAX_FILE, collect
+from nanocourse.release.oral.questions import Question, about_lines, about_the_whole
 
 NARROW, WIDE = 2, 1  # questions about a line, and about the whole
+
+
+def of_submission(submission: Path, id: str, assignment: Path, again: int) -> tuple[Exercise, str, list[Question]]:
+    """The exercise, the file that was read, and the questions. ValueError, one sentence, where there is none to ask."""
+    asked = Assignment.load(assignment)
+    part = next((one for one in asked.parts if one.id == id), None)
+    if part is None:
+        raise ValueError(f"exercise must be one of {', '.join(one.id for one in asked.parts)}, not {id!r}")
+    exercise = chapters.exercise(id)
+    exercise = exercise.as_edition(part.edition) if part.edition else exercise
+    name, data = _file(submission, exercise)
+    source = data.decode("utf-8-sig", "replace").replace("\r\n", "\n")
+    return exercise, name, questions(exercise, source, load_secret(assignment), again)
 
 
 def questions(exercise: Exercise, source: str, secret: str, again: int = 0) -> list[Question]:
@@ -28,8 +44,8 @@ def questions(exercise: Exercise, source: str, secret: str, again: int = 0) -> l
     own = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     text = json.dumps(["oral", exercise.id, hashlib.sha256("\n".join(lines).encode()).hexdigest()])
     draw = random.Random(hmac.new(bytes.fromhex(secret), text.encode(), hashlib.sha256).hexdigest())
-    narrow = _ordered(draw, [one for node in own for one in places(node, lines)])
-    broad = _ordered(draw, list(wide(exercise, function, lines)))
+    narrow = _ordered(draw, [one for node in own for one in about_lines(node, lines)])
+    broad = _ordered(draw, list(about_the_whole(exercise, function, lines)))
     if len(narrow) < NARROW:
         narrow += broad
     first = [narrow[at % len(narrow)] for at in range(again * NARROW, (again + 1) * NARROW)]
@@ -71,3 +87,17 @@ def _ordered(draw: random.Random, found: Sequence[Question]) -> list[Question]:
         waiting.remove(best)
         order.append(best)
     return order
+
+
+def _file(submission: Path, exercise: Exercise) -> tuple[str, bytes]:
+    """Name and content of the learner's file: this one, or the one of the exercise's name in a folder or zip."""
+    if not submission.exists():
+        raise ValueError(f"there is no {submission}")
+    if submission.is_file() and submission.suffix == ".py":
+        with submission.open("rb") as file:
+            return str(submission), file.read(MAX_FILE)
+    found = collect(submission)
+    path = found.find(exercise.file, exercise.path.parents[1].name)
+    if path is None:
+        raise ValueError(f"{submission} has no {exercise.file}")
+    return f"{submission}, {path}", found.files[path]

@@ -1,21 +1,18 @@
-"""A learner's sitting: checks with what they leave in his folder, and how far he is."""
+"""Checks of a learner's files, counted as tries in their folder."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import torch
 
 from nanocourse.checks.check import check_exercise
-from nanocourse.checks.records import ExerciseResult
+from nanocourse.checks.results import ExerciseResult
 from nanocourse.checks.runner import Workers
 from nanocourse.exercises.chapters import Chapter
 from nanocourse.exercises.exercise import Exercise
-from nanocourse.learner.folder import Folder, Tries
-from nanocourse.learner.predict import calibration
-from nanocourse.learner.report import Line
+from nanocourse.learner.folder import Folder
 
 NAMED_FROM = 2  # the failing try from which on a known mistake is named
 
@@ -27,7 +24,7 @@ def devices(asked: str | None) -> list[str]:
     if asked not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda, not {asked!r}")
     if asked == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda is not to be had: torch finds no CUDA GPU")
+        raise ValueError("device cuda is not available: torch finds no CUDA GPU")
     return [asked]
 
 
@@ -50,24 +47,3 @@ def run_checks(
                     progress.record(result)
                     folder.save(progress)
                 yield exercise, result
-
-
-def status_lines(folder: Folder, chapter: Chapter) -> Iterator[Line]:
-    """A line an exercise, and the guesses."""
-    yield f"Chapter {chapter.number}: {chapter.title}", ""
-    progress = folder.load()
-    for exercise in folder.exercises(chapter):
-        path = folder.file(chapter, exercise)
-        tries = progress.exercises.get(exercise.id, Tries())
-        state = "no file" if not path.is_file() else "not checked yet" if not tries.tries else tries.last
-        if state == "passed" and hashlib.sha256(path.read_bytes()).hexdigest() != tries.passed:
-            state = "changed since it passed"
-        more = f"tries {tries.tries}, hints {tries.hints} of {len(exercise.spec.hints)}"
-        yield f"  {exercise.id} {exercise.spec.title}: {state}; {more}", "good" if state == "passed" else ""
-    quiz = progress.quiz.get(str(chapter.number))
-    if quiz:
-        yield f"  Quiz: {quiz['right']} of {quiz['of']} right", ""
-    own = [one for one in progress.predictions if one.get("chapter") == chapter.number]
-    score = calibration(own)
-    if score is not None:
-        yield f"  Guesses: {len(own)}, off by a factor of {score:.2f} in the middle", ""

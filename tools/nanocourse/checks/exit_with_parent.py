@@ -7,7 +7,7 @@ import threading
 import time
 
 
-def outlive_nobody() -> None:
+def exit_with_parent() -> None:
     """End with the parent: one that is killed cannot end a worker in which a learner's code loops for ever."""
     parent = os.getppid()
 

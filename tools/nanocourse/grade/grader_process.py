@@ -1,4 +1,4 @@
-"""The script of a grader process: one submission, its record written after each check. `classroom` starts it.
+"""The script of a grader process: one submission, its record written after each check. `grade_class` starts it.
 
 A process of its own for each: whatever breaks one submission's grading, a hang of torch in the parent included, costs
 that one submission. It reads its job from standard input; the secret comes from its file, never through a command line.
@@ -22,7 +22,7 @@ def main() -> int:
     sys.path[:0] = [entry for entry in job["path"] if entry not in sys.path]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers and folders are cleared away
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    from nanocourse.grade.grade import NotIsolated
+    from nanocourse.grade.grade_submission import NotIsolated
 
     try:
         _grade(job)
@@ -36,7 +36,7 @@ def _grade(job: dict[str, Any]) -> None:
     import torch
 
     from nanocourse.grade.assignment import Assignment, load_secret
-    from nanocourse.grade.grade import grade_submission
+    from nanocourse.grade.grade_submission import grade_submission
 
     torch.set_num_threads(1)
     assignment, secret, record = Path(job["assignment"]), Path(job["secret"]), Path(job["record"])

@@ -147,7 +147,7 @@ def import_path() -> list[str]:
 class _Grader:
     """One grader process."""
 
-    script = Path(__file__).with_name("grade_one.py")
+    script = Path(__file__).with_name("grader_process.py")
 
     def __init__(self, entry: Entry, task: Task, assignment: Assignment) -> None:
         self.entry, self.record, self._assignment = entry, task.record(entry), assignment

@@ -1,0 +1,37 @@
+"""The script of a worker process: an isolated Python that runs a learner's code and knows no expected value.
+
+The two pipes to the parent are taken out of the learner's reach before anything else is imported: what his code prints
+goes to a pipe of its own, and his standard input is empty.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from importlib import import_module
+
+
+def main() -> None:
+    """Serve requests until the parent closes the pipe."""
+    settings = json.loads(sys.argv[1])
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    sys.dont_write_bytecode = True
+    sys.path[:0] = [entry for entry in settings["path"] if entry not in sys.path]
+    if os.name == "posix" and not settings["graded"]:  # a graded one has a single thread until it is confined
+        from nanocourse.checks.exit_with_parent import exit_with_parent
+
+        exit_with_parent()
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # it is no dependency of ours
+    import torch
+
+    torch.set_num_threads(1)
+    module, _, name = settings["server"].partition(":")
+    getattr(import_module(module), name)(requests, replies, settings["device"]).serve()
+
+
+if __name__ == "__main__":
+    main()

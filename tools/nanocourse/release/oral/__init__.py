@@ -1,0 +1,1 @@
+"""Questions that a teacher asks a learner about their own code."""
