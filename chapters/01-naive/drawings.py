@@ -31,7 +31,7 @@ def attention() -> Drawing:
         boxes.write(ax, (0.1, 0.68), "queries", MUTED, 9.5)
         for panel, table in enumerate((scores, weights)):
             left = 1.55 + 4.9 * panel
-            title = "weights: softmax over the keys that are left" if panel else "scores: q · k / sqrt(D)"
+            title = "weights: softmax of what is left" if panel else "scores: q · k / sqrt(D)"
             boxes.write(ax, (left - 0.1, 0.28), title, size=11)
             boxes.write(ax, (left - 0.1, 0.68), "keys", MUTED, 9.5)
             for at, name in enumerate(words):

@@ -81,7 +81,7 @@ def slots() -> Drawing:
     lengths = run.batch()[1]
 
     def draw() -> Figure:
-        figure, ax = boxes.canvas(12.4, 7.5)
+        figure, ax = boxes.canvas(12.4, 7.65)
         for panel, (title, extra) in enumerate((("after the prompts", 0), ("after two decode steps", 2))):
             top = 0.75 + 3.75 * panel
             boxes.write(ax, (0.1, top - 0.42), title, size=11)
@@ -191,7 +191,7 @@ def memory() -> Drawing:
             "GB in bfloat16; filled: what 256 tokens a row use, hatched: kept for tokens that may come", loc="left"
         )
         ax.grid(axis="y", visible=False)
-        figure.subplots_adjust(left=0.1, right=0.985, top=0.97, bottom=0.19)
+        figure.subplots_adjust(left=0.11, right=0.985, top=0.96, bottom=0.19)
         return figure
 
     rows = tuple((name, size(whole), size(filled) if filled else "–") for name, whole, filled in bars)

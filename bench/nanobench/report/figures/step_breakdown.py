@@ -44,7 +44,7 @@ def step_breakdown(timeline: Timeline, stem: str) -> Drawing | None:
         handles, labels = ax.get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.11, 0.995), ncol=4, columnspacing=1.2)
         height = figure.get_size_inches()[1]
-        figure.subplots_adjust(left=0.135, right=0.985, top=1 - 0.62 / height, bottom=0.98 / height)
+        figure.subplots_adjust(left=0.145, right=0.985, top=1 - 0.62 / height, bottom=0.98 / height)
         corner(figure, _note(timeline))
         return figure
 

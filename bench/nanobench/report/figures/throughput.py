@@ -29,7 +29,7 @@ from nanobench.report.values import (
     decode,
     engine_label,
     engines_of,
-    floor_tokens_per_s,
+    limit_tokens_per_s,
     model_label,
     models_of,
     rate,
@@ -128,7 +128,7 @@ def _plain(value: float) -> str:
 
 def _limit(ax: Axes, results: Sequence[Result]) -> None:
     """The bandwidth limit as a line with its name on it."""
-    points = [(b, floor_tokens_per_s([r for r in results if r.case.batch == b])) for b in batches_of(results)]
+    points = [(b, limit_tokens_per_s([r for r in results if r.case.batch == b])) for b in batches_of(results)]
     known = [(batch, limit) for batch, limit in points if limit]
     if not known:
         return
@@ -217,7 +217,7 @@ def _alt(report: Report, model: str) -> str:
     for batch in dict.fromkeys((batches[0], batches[-1])):
         at = sorted((r for r in results if r.case.batch == batch), key=lambda r: -(r.tokens_per_s or 0))
         named = "; ".join(f"{engine_label(r.case.engine)} {rate(r.tokens_per_s or 0)}" for r in at)
-        limit = floor_tokens_per_s(at)
+        limit = limit_tokens_per_s(at)
         reached = (
             f" The fastest is at {share((at[0].tokens_per_s or 0) / limit)} of the bandwidth limit." if limit else ""
         )
