@@ -44,7 +44,7 @@ def memory() -> None:
 
 
 def how_far() -> None:
-    """How many slots a step reads, by the longest text in it, in a cache of 1024 slots."""
+    """How many slots a step reads, by the longest context in it, in a cache of 1024 slots."""
     cache = DenseCache(PRESETS["tiny"], 1, SLOTS, torch.device("cpu"), torch.float32)
     print(f"{'longest text':14}{'slots read':>12}{'of them needed':>16}{'if all were read':>18}")
     for longest in (5, 128, 129, 300, 1000):
@@ -57,7 +57,7 @@ def attention() -> AttentionReport:
     path = RESULTS / "h200-attention.json"
     if not path.is_file():
         raise ValueError(f"no results file {path.name}")
-    return AttentionReport.model_validate_json(path.read_bytes())
+    return AttentionReport.load(path)
 
 
 def backend(what: str, batch: int, mask: str) -> Backend:

@@ -1,15 +1,17 @@
-"""Chapter 3's numbers out of results files: the kernel alone, the caches' waste, and tables of both.
+"""Chapter 3's numbers from results files: the kernel alone, KV usage, and tables of both.
 
-Made by `python -m bench kernels`, `memory` and `recompiles`, each with `--out bench/results/h200-NAME.json`; the text
-is filled anew by `python -m bench prose`.
+The files come from `python -m bench kernels`, `memory` and `recompiles`, each with `--out
+bench/results/h200-NAME.json`; `python -m nanobook prose` then fills the numbers into the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from nanobench.micro.kv_usage import Held, WasteReport
+from nanobench.core.records import ResultsFile
+from nanobench.micro.kv_usage import CacheUsage, KVUsageReport
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
 from nanobench.micro.recompiles import RecompileReport
 from nanobench.report.values import factor, seconds, share, size
@@ -17,37 +19,38 @@ from nanobench.report.values import factor, seconds, share, size
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 HEADS, HEAD_SIZE, BYTES = 12, 64, 2  # gpt2's, bfloat16
 WALK = 2 * 1024 * HEAD_SIZE * BYTES  # bytes of keys and values that one program reads of 1024 tokens
+File = TypeVar("File", bound=ResultsFile)
 
 
 def kernels() -> KernelReport:
     """The kernel alone. ValueError with the command that makes it."""
-    return KernelReport.model_validate_json(_text("h200-kernels", "kernels"))
+    return _read(KernelReport, "h200-kernels", "kernels")
 
 
-def waste() -> WasteReport:
+def kv_usage() -> KVUsageReport:
     """What both caches hold. ValueError with the command that makes it."""
-    return WasteReport.model_validate_json(_text("h200-memory", "memory"))
+    return _read(KVUsageReport, "h200-memory", "memory")
 
 
 def recompiles() -> RecompileReport:
-    """What Triton compiled while texts grew. ValueError with the command that makes it."""
-    return RecompileReport.model_validate_json(_text("h200-recompiles", "recompiles"))
+    """What Triton compiled while contexts grew. ValueError with the command that makes it."""
+    return _read(RecompileReport, "h200-recompiles", "recompiles")
 
 
-def _text(name: str, command: str) -> str:
+def _read(kind: type[File], name: str, command: str) -> File:
     path = RESULTS / f"{name}.json"
     if not path.is_file():
         raise ValueError(f"no results file {name}.json: `python -m bench {command} --out bench/results/{name}.json`")
-    return path.read_text(encoding="utf-8")
+    return kind.load(path)
 
 
-def time_of(batch: int, context: int, arm: str) -> KernelTime:
-    """One measured call. arm: "sdpa", "sdpa, mask", "chosen" for what the engine runs, or a number of splits."""
+def time_of(batch: int, context: int, variant: str) -> KernelTime:
+    """One measured call. variant: "sdpa", "sdpa, mask", "chosen" for what the engine runs, or a number of splits."""
     here = [t for t in kernels().times if (t.batch, t.context) == (batch, context)]
-    if arm == "chosen":
+    if variant == "chosen":
         (found,) = [t for t in here if t.chosen]
     else:
-        name = f"paged, block 16, splits {arm}" if arm.isdigit() else arm
+        name = f"paged, block 16, splits {variant}" if variant.isdigit() else variant
         (found,) = [t for t in here if t.arm == name]
     return found
 
@@ -69,7 +72,7 @@ def split_times() -> None:
 
 
 def splits_of(time: KernelTime) -> int:
-    """The number of splits in an arm's name."""
+    """The number of splits in a variant's name."""
     return int(time.arm.rsplit(" ", 1)[1])
 
 
@@ -86,33 +89,33 @@ def byte_times() -> None:
         print(f"{t.batch:>5}{t.context:>9}{cells[0]:>17}{cells[1]:>17}{kernel}{alone:>13}")
 
 
-def waste_table() -> None:
+def kv_usage_table() -> None:
     """Both caches on the same ragged batch: means over the decode steps."""
-    report = waste()
+    report = kv_usage()
     print(f"{'':8}{'allocated':>12}{'promised':>12}{'owned':>12}{'tokens':>12}{'owned, no token':>18}")
     for h in report.held:
         cells = "".join(f"{size(value):>12}" for value in (h.allocated, h.promised, h.owned, h.tokens))
-        print(f"{h.engine:8}{cells}{share(h.fragments):>18}")
+        print(f"{h.engine:8}{cells}{share(h.fragmentation):>18}")
 
 
-def squeeze_table() -> None:
+def fixed_pool_table() -> None:
     """Many short requests in a pool of the same bytes."""
-    for s in waste().squeezed:
+    for s in kv_usage().squeezed:
         print(f"{s.engine:8}{s.rows:>5} rows at once in {size(s.allocated)}: {s.tokens_per_s:,.0f} tok/s")
 
 
-def _held(engine: str) -> Held:
-    (found,) = [h for h in waste().held if h.engine == engine]
+def _usage(engine: str) -> CacheUsage:
+    (found,) = [h for h in kv_usage().held if h.engine == engine]
     return found
 
 
-def _squeezed(engine: str) -> float:
-    (found,) = [s for s in waste().squeezed if s.engine == engine]
+def _pool_rate(engine: str) -> float:
+    (found,) = [s for s in kv_usage().squeezed if s.engine == engine]
     return found.tokens_per_s
 
 
 def _walk() -> float:
-    """Seconds of one program's walk over 1024 tokens, with next to nothing beside it."""
+    """Seconds of one program's walk over 1024 tokens, with almost nothing else running."""
     return time_of(1, 1024, "1").seconds.median
 
 
@@ -134,11 +137,11 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "most rows share": lambda: share(time_of(256, 1024, "chosen").bytes_share),
     "64 rows share": lambda: share(time_of(64, 1024, "chosen").bytes_share),
     "64 rows sdpa": lambda: share(time_of(64, 1024, "sdpa").bytes_share),
-    "dense fragments": lambda: share(_held("dense").fragments),
-    "paged fragments": lambda: share(_held("paged").fragments),
-    "idle promise": lambda: share(_held("paged").idle_promise),
-    "requests": lambda: f"{waste().requests}",
+    "dense fragments": lambda: share(_usage("dense").fragmentation),
+    "paged fragments": lambda: share(_usage("paged").fragmentation),
+    "idle reservation": lambda: share(_usage("paged").idle_reservation),
+    "requests": lambda: f"{kv_usage().requests}",
     "recompiled": lambda: f"{sum(recompiles().runs[-1].kernels.values())}",
     "compiled first": lambda: f"{sum(recompiles().runs[0].kernels.values())}",
-    "squeeze gain": lambda: factor(_squeezed("paged") / _squeezed("dense")),
+    "fixed pool gain": lambda: factor(_pool_rate("paged") / _pool_rate("dense")),
 }

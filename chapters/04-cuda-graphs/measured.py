@@ -1,7 +1,7 @@
-"""Chapter 4's numbers out of results files: start-up, a draining batch, prefill by length, a step by cause.
+"""Chapter 4's numbers from results files: start-up, a draining batch, prefill by length, the parts of a step.
 
-Made by `python -m bench graphs`, `run`, `timeline` and `sampling`, each with `--out bench/results/h200-NAME.json`; the
-text is filled anew by `python -m bench prose`.
+The files come from `python -m bench graphs`, `run`, `timeline` and `sampling`, each with `--out
+bench/results/h200-NAME.json`; `python -m nanobook prose` then fills the numbers into the text.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from nanobench.core.records import Report
+from nanobench.core.records import Report, ResultsFile
 from nanobench.micro.graphs import Drain, GraphsReport, Ladder, Prefill
 from nanobench.micro.recompiles import RecompileReport
 from nanobench.micro.sampling import SamplingReport
-from nanobench.micro.step_breakdown import NONE, Cause, causes
+from nanobench.micro.step_breakdown import NONE, Part, breakdown
 from nanobench.micro.timeline import StepTimeline, Timeline
 from nanobench.report.figures.timeline import busy
 from nanobench.report.values import factor, seconds, share, size
@@ -24,44 +24,45 @@ from nanoinfer.model.config import PRESETS
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 GPT2, BYTES = PRESETS["gpt2"], 2  # bfloat16
 SETTING = "top-k 50, top-p 0.95"
+File = TypeVar("File", bound=ResultsFile)
 
 
-def _read(name: str, command: str, kind: Any) -> Any:
+def _read(kind: type[File], name: str, command: str) -> File:
     """A results file. ValueError with the command that makes it."""
     path = RESULTS / f"{name}.json"
     if not path.is_file():
         raise ValueError(f"no results file {name}.json: `python -m bench {command} --out bench/results/{name}.json`")
-    return kind.model_validate_json(path.read_bytes())
+    return kind.load(path)
 
 
 @cache
 def graphs() -> GraphsReport:
     """Start-up, a draining batch and prefill by length."""
-    return _read("h200-ladder", "graphs", GraphsReport)  # type: ignore[no-any-return]
+    return _read(GraphsReport, "h200-ladder", "graphs")
 
 
 @cache
 def whole() -> Report:
     """Whole generations from a prompt of one token."""
-    return _read("h200-graphs", "run --preset graphs", Report)  # type: ignore[no-any-return]
+    return _read(Report, "h200-graphs", "run --preset graphs")
 
 
 @cache
 def timeline(name: str = "h200-timeline") -> Timeline:
     """A step of each engine, by the profiler."""
-    return _read(name, "timeline", Timeline)  # type: ignore[no-any-return]
+    return _read(Timeline, name, "timeline")
 
 
 @cache
 def samplers() -> SamplingReport:
     """Choosing tokens, alone."""
-    return _read("h200-sampling", "sampling", SamplingReport)  # type: ignore[no-any-return]
+    return _read(SamplingReport, "h200-sampling", "sampling")
 
 
 @cache
 def recompiles() -> RecompileReport:
-    """What Triton compiled while texts grew."""
-    return _read("h200-recompiles-graph", "recompiles --engine paged-graph", RecompileReport)  # type: ignore[no-any-return]
+    """What Triton compiled while contexts grew."""
+    return _read(RecompileReport, "h200-recompiles-graph", "recompiles --engine paged-graph")
 
 
 def step_of(engine: str) -> StepTimeline:
@@ -70,15 +71,15 @@ def step_of(engine: str) -> StepTimeline:
     return found
 
 
-def cause_of(name: str, engine: str = "paged-graph") -> Cause:
-    """One cause of an engine's step."""
-    (found,) = [cause for cause in causes(step_of(engine)) if cause.name == name]
+def part_of(name: str, engine: str = "paged-graph") -> Part:
+    """One part of an engine's step."""
+    (found,) = [part for part in breakdown(step_of(engine)) if part.name == name]
     return found
 
 
-def prefill_of(batch: int, tokens: int, arm: str) -> Prefill:
-    """TTFT of one batch of prompts. arm: "eager", "graph", or "graph, fused"."""
-    (found,) = [p for p in graphs().prefills if (p.batch, p.tokens, p.arm) == (batch, tokens, arm)]
+def prefill_of(batch: int, tokens: int, variant: str) -> Prefill:
+    """TTFT of one batch of prompts. variant: "eager", "graph", or "graph, fused"."""
+    (found,) = [p for p in graphs().prefills if (p.batch, p.tokens, p.arm) == (batch, tokens, variant)]
     return found
 
 
@@ -105,15 +106,15 @@ def costs() -> None:
 
 
 def drained() -> None:
-    """Hit rate and padding of a batch that drains, as counted and as the ladder's arithmetic has it."""
+    """Hit rate and padding of a batch that drains, as counted and as computed from the ladder."""
     found = drain()
     eager, rate = sum(found.fallbacks.values()), found.replayed / found.steps
     print(f"{found.steps} decode steps: {found.replayed} replayed, {eager} eager; hit rate {rate:.1%}")
-    print(f"rows of nobody among those computed: {found.padding_share:.2%}; by the ladder {found.predicted_share:.2%}")
+    print(f"padding rows among those computed: {found.padding_share:.2%}; by the ladder {found.predicted_share:.2%}")
 
 
 def floors() -> dict[str, float]:
-    """Seconds that each cause's bytes alone would take at this device's copy bandwidth."""
+    """Seconds that each part's bytes alone would take at this device's copy bandwidth."""
     line, rate = timeline(), whole().copy_bytes_per_s
     wte, wpe = GPT2.vocab_size * GPT2.n_embd, GPT2.n_positions * GPT2.n_embd
     keys = line.batch * GPT2.kv_numbers * line.context
@@ -121,23 +122,18 @@ def floors() -> dict[str, float]:
     return {name: number * BYTES / rate for name, number in numbers.items()}
 
 
-def causes_table() -> None:
-    """A replayed step by cause, and what its bytes alone would take."""
-    least, found = floors(), causes(step_of("paged-graph"))
+def breakdown_table() -> None:
+    """A replayed step by its parts, and what their bytes alone would take."""
+    least, found = floors(), breakdown(step_of("paged-graph"))
     print(f"{'':17}{'share':>7}{'time':>11}{'its bytes alone':>18}")
-    for cause in found:
-        alone = seconds(least[cause.name]) if cause.name in least else ""
-        print(f"{cause.name:17}{share(cause.share):>7}{seconds(cause.seconds):>11}{alone:>18}")
-    print(f"{'all':17}{'':7}{seconds(sum(c.seconds for c in found)):>11}{seconds(sum(least.values())):>18}")
+    for part in found:
+        alone = seconds(least[part.name]) if part.name in least else ""
+        print(f"{part.name:17}{share(part.share):>7}{seconds(part.seconds):>11}{alone:>18}")
+    print(f"{'all':17}{'':7}{seconds(sum(part.seconds for part in found)):>11}{seconds(sum(least.values())):>18}")
 
 
-def _case(engine: str, batch: int) -> Any:
-    (found,) = whole().find(engine=engine, batch=batch)
-    return found
-
-
-def _sampler(arm: str, batch: int) -> float:
-    (found,) = [t for t in samplers().times if (t.batch, t.setting, t.arm) == (batch, SETTING, arm)]
+def _sampler(variant: str, batch: int) -> float:
+    (found,) = [t for t in samplers().times if (t.batch, t.setting, t.arm) == (batch, SETTING, variant)]
     return found.seconds.median
 
 
@@ -146,7 +142,7 @@ def _launches(engine: str) -> int:
 
 
 def _prefill_gain(batch: int, tokens: int) -> str:
-    eager, replayed = (prefill_of(batch, tokens, arm).ttft_s.median for arm in ("eager", "graph"))
+    eager, replayed = (prefill_of(batch, tokens, variant).ttft_s.median for variant in ("eager", "graph"))
     return factor(eager / replayed)
 
 
@@ -170,16 +166,16 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "graph busy": lambda: share(busy(step_of("paged-graph"))),
     "graph gain": lambda: factor(step_of("paged").unprofiled_us / step_of("paged-graph").unprofiled_us),
     "step floor": lambda: seconds(sum(floors().values())),
-    "matrices time": lambda: seconds(cause_of("matrices").seconds),
+    "matrices time": lambda: seconds(part_of("matrices").seconds),
     "matrices floor": lambda: seconds(floors()["matrices"]),
-    "matrices factor": lambda: factor(cause_of("matrices").seconds / floors()["matrices"]),
-    "head time": lambda: seconds(cause_of("the head").seconds),
+    "matrices factor": lambda: factor(part_of("matrices").seconds / floors()["matrices"]),
+    "head time": lambda: seconds(part_of("the head").seconds),
     "head floor": lambda: seconds(floors()["the head"]),
-    "attention time": lambda: seconds(cause_of("attention").seconds),
+    "attention time": lambda: seconds(part_of("attention").seconds),
     "attention floor": lambda: seconds(floors()["attention"]),
-    "norms time": lambda: seconds(cause_of("sums and norms").seconds),
-    "gaps time": lambda: seconds(cause_of(NONE).seconds),
-    "matrices missing": lambda: share((cause_of("matrices").seconds - floors()["matrices"]) / _missing()),
+    "norms time": lambda: seconds(part_of("sums and norms").seconds),
+    "gaps time": lambda: seconds(part_of(NONE).seconds),
+    "matrices missing": lambda: share((part_of("matrices").seconds - floors()["matrices"]) / _missing()),
     "sampler": lambda: seconds(_sampler("ours", 1)),
     "sampler sorted": lambda: seconds(_sampler("sort", 1)),
     "sampler 64": lambda: seconds(_sampler("ours", 64)),

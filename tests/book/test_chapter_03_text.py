@@ -216,7 +216,7 @@ class TestMeasured:
         measured = load(CHAPTER / "measured.py")
         monkeypatch.setattr(measured, "RESULTS", tmp_path)
         with pytest.raises(ValueError, match=r"no results file h200-memory\.json: `python -m bench memory --out"):
-            measured.waste()
+            measured.kv_usage()
 
     def test_every_number_is_one(self) -> None:
         """A number and its unit, as a marker in the text takes it."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from nanobench.micro.step_breakdown import CAUSES, HEAD, NONE, SMALL, causes
+from nanobench.micro.step_breakdown import HEAD, NONE, PARTS, SMALL, breakdown
 from nanobench.micro.timeline import HostEvent, Kernel, StepTimeline
 from nanobook.examples import EXAMPLE, load, printed
 from nanobook.text.page_blocks import Place, excerpt
@@ -321,7 +321,7 @@ class TestMeasured:
     def test_what_is_still_missing(self, measured: ModuleType) -> None:
         """Matrices first, and far from their bytes; the head near its own; what moves little still takes its time."""
         least = measured.floors()
-        found = {cause.name: cause.seconds for cause in causes(measured.step_of("paged-graph"))}
+        found = {part.name: part.seconds for part in breakdown(measured.step_of("paged-graph"))}
         assert max(found, key=lambda name: found[name]) == "matrices"
         assert found["matrices"] > 2.5 * least["matrices"]
         assert found[HEAD] < 1.6 * least[HEAD]
@@ -352,8 +352,8 @@ class TestMeasured:
         assert all(4 * measured._sampler("ours", batch) < measured._sampler("sort", batch) for batch in (1, 64))
 
 
-class TestCauses:
-    """The arithmetic of a step by cause, on a time line made by hand."""
+class TestBreakdown:
+    """The arithmetic of a step's parts, on a time line made by hand."""
 
     @pytest.fixture
     def step(self) -> StepTimeline:
@@ -366,9 +366,9 @@ class TestCauses:
         )  # fmt: skip
 
     def test_shares(self, step: StepTimeline) -> None:
-        found = {cause.name: cause for cause in causes(step)}
-        assert tuple(found) == CAUSES
-        assert sum(cause.share for cause in found.values()) == pytest.approx(1)
+        found = {part.name: part for part in breakdown(step)}
+        assert tuple(found) == PARTS
+        assert sum(part.share for part in found.values()) == pytest.approx(1)
         assert found["matrices"].share == pytest.approx(16 / 80)
         assert found[HEAD].kernels == 1
         assert found[SMALL].share == pytest.approx((8 + 2) / 80)  # what overlaps counts once
@@ -377,7 +377,7 @@ class TestCauses:
 
     def test_a_cpu_has_none(self, step: StepTimeline) -> None:
         with pytest.raises(ValueError, match="a time line of a CPU has no kernels"):
-            causes(step.model_copy(update={"kernels": ()}))
+            breakdown(step.model_copy(update={"kernels": ()}))
 
 
 class TestNotebook:

@@ -150,7 +150,7 @@ class TestGlossary:
     @pytest.mark.parametrize("term", ENTRIES)
     def test_names_in_the_code_exist(self, term: str) -> None:
         """[`paged.PagedCache.tables`](../nanoinfer/cache/paged.py): that module has it."""
-        named = re.findall(r"\[`([\w.]+)`\]\((\.\./(?:nanoinfer|bench)/(\w+)\.py)\)", ENTRIES[term])
+        named = re.findall(r"\[`([\w.]+)`\]\((\.\./(?:nanoinfer|bench)/(?:\w+/)*(\w+)\.py)\)", ENTRIES[term])
         assert named
         for path, target, module in named:
             assert path.split(".")[0] == module, path
@@ -171,7 +171,7 @@ class TestElsewhere:
 
     def test_names_here_exist(self, rows: list[list[str]]) -> None:
         for idea, here, *_ in rows[2:]:
-            found = re.fullmatch(r"`([\w.]+)`, \[\w+\.py\]\((\.\./nanoinfer/\w+\.py)\)", here)
+            found = re.fullmatch(r"`([\w.]+)`, \[(?:\w+/)*\w+\.py\]\((\.\./nanoinfer/(?:\w+/)*\w+\.py)\)", here)
             assert found, idea
             assert found[1] in names((CHAPTERS / found[2]).resolve()), idea
 
@@ -210,7 +210,7 @@ class TestTimes:
         for chapter, (reading, _, sittings) in rows.items():
             (path,) = CHAPTERS.glob(f"0{chapter}-*/README.md")
             page = path.read_text(encoding="utf-8")
-            plain = re.sub(r"```.*?```|<!--.*?-->|<picture>.*?</picture>|^\|[^\n]*", " ", page, flags=re.S | re.M)
+            plain = re.sub(r"```.*?```|<!--.*?-->|<img [^>]*>|^\|[^\n]*", " ", page, flags=re.S | re.M)
             assert abs(int(reading.split()[0]) - len(plain.split()) / 50) <= 10, chapter
             last = max(int(n) for n in re.findall(r"^## (\d+)\.", without_code(page), re.M))
             spans = [tuple(map(int, span.split(" to "))) for span in sittings.split("; ")]

@@ -28,7 +28,7 @@ PAGE = """# A page
 
 At 8 rows the cache gives ?<!--= gpu dense B=8 tok/s -->, which is ?<!--= gpu dense/naive B=8 tok/s --> the speed.
 
-<!--[[[cog table("gpu", floor=True) ]]]-->
+<!--[[[cog table("gpu", bandwidth_limit=True) ]]]-->
 <!--[[[end]]]-->
 
 <!--[[[cog excerpt("nanoinfer.thing:Wheel.roll") ]]]-->
@@ -85,7 +85,7 @@ def test_a_page_is_filled_in(book: Path) -> None:
     assert f"which is {dense / naive:.2f}×<!--=" in text
     assert "| naive | " in text
     assert "over budget" in text
-    assert "bandwidth floor" in text
+    assert "bandwidth limit" in text
     assert "```python\ndef roll(self):\n    return 1\n```" in text
     assert check(book) == []
     assert fill(book) == []
@@ -130,17 +130,19 @@ def test_a_table_without_a_marker_is_caught(book: Path) -> None:
 
 def test_a_stale_figure_is_caught(book: Path) -> None:
     (drawing,) = (d for d in drawings(book / "bench" / "results" / "gpu.json") if d.name == "gpu-itl")
-    write(drawing, book / "figures", png_of=())
+    write(drawing, book / "figures" / "bench")
     assert check(book) == []
     page = book / "README.md"
-    page.write_text(page.read_text() + '<!--[[[cog figure("gpu-itl") ]]]-->\n<!--[[[end]]]-->\n')
+    page.write_text(page.read_text() + '<!--[[[cog figure("bench/gpu-itl") ]]]-->\n<!--[[[end]]]-->\n')
     fill(book)
-    assert '<img src="figures/gpu-itl.svg" width="800" alt="Inter-token latency' in page.read_text()
+    assert '<img src="figures/bench/gpu-itl.svg" width="800" alt="Inter-token latency' in page.read_text()
     saved(report(*ladder().results[:4]), book / "bench" / "results" / "gpu.json")
     faults = [str(fault) for fault in check(book)]
-    assert "figures/gpu-itl.md:1: stale: draw it again with `python -m bench plot`" in faults
+    assert "figures/bench/gpu-itl.md:1: stale: draw it again with `python -m bench plot`" in faults
     (book / "bench" / "results" / "gpu.json").rename(book / "bench" / "results" / "other.json")
-    assert "figures/gpu-itl.md:1: a figure of no results file" in [str(fault) for fault in check(book)]
+    assert "figures/bench/gpu-itl.md:1: a figure of no results file, and of no drawings.py" in [
+        str(fault) for fault in check(book)
+    ]
 
 
 def test_a_command_that_does_not_work_is_caught(book: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nanobench.__main__ import app
+from nanobook.__main__ import app
 from nanobook.notebooks import INSTALL, REPOSITORY, VERSION, check, made, run, sources, stale, write
 
 nbformat = pytest.importorskip("nbformat")
@@ -49,7 +49,7 @@ def test_an_error_is_a_fault_and_nothing_is_written(book: Path) -> None:
     assert write(book) == ["notebooks/01-one.py: KeyError: 'gone'"]
     assert not (book / "notebooks" / "01-one.ipynb").exists()
     faults = check(book)
-    assert "notebooks/01-one.ipynb is missing: run `python -m bench notebooks`" in faults
+    assert "notebooks/01-one.ipynb is missing: run `python -m nanobook notebooks`" in faults
     assert "notebooks/01-one.py: KeyError: 'gone'" in faults
 
 
@@ -70,7 +70,7 @@ def test_a_changed_source_is_stale(book: Path, old: str, new: str) -> None:
     assert stale(book) == []
     source = book / "notebooks" / "01-one.py"
     source.write_text(SOURCE.replace(old, new))
-    assert stale(book) == ["notebooks/01-one.ipynb is stale: run `python -m bench notebooks`"]
+    assert stale(book) == ["notebooks/01-one.ipynb is stale: run `python -m nanobook notebooks`"]
 
 
 def test_a_cell_that_was_not_run(book: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_cell_that_was_not_run(book: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     notebook.cells[-1].execution_count = None
     nbformat.write(notebook, path)
-    assert stale(book) == ["notebooks/01-one.ipynb was not run to its end: run `python -m bench notebooks`"]
+    assert stale(book) == ["notebooks/01-one.ipynb was not run to its end: run `python -m nanobook notebooks`"]
 
 
 def test_shown_code_that_has_changed(book: Path) -> None:
@@ -89,13 +89,13 @@ def test_shown_code_that_has_changed(book: Path) -> None:
     assert write(book, lambda line: None) == []
     assert check(book) == []
     (book / "mine.py").write_text("def one():\n    return 2\n")
-    assert check(book) == ["notebooks/01-one.ipynb shows code that has changed: run `python -m bench notebooks`"]
+    assert check(book) == ["notebooks/01-one.ipynb shows code that has changed: run `python -m nanobook notebooks`"]
 
 
 def test_a_notebook_without_a_source(book: Path) -> None:
     written(book).rename(book / "notebooks" / "02-two.ipynb")
     assert stale(book) == [
-        "notebooks/01-one.ipynb is missing: run `python -m bench notebooks`",
+        "notebooks/01-one.ipynb is missing: run `python -m nanobook notebooks`",
         "notebooks/02-two.ipynb has no source: notebooks are made from 02-two.py",
     ]
 

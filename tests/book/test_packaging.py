@@ -64,7 +64,8 @@ def test_the_command_works_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> 
 def test_the_course_works_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for file in ("README.md", "exercises/ex1_attention.py", "exercises/quiz.json", "exercises/strength.json"):
-        assert f"nanoinfer/book/chapters/01-naive/{file}" in names
+        assert f"nanocourse/book/chapters/01-naive/{file}" in names
+    assert "nanocourse/book/chapters/syllabus.toml" in names
     assert not [name for name in names if name.endswith((".pyc", "my-course"))]
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nanocourse
-import nanoinfer
+from nanobook.source import PACKAGES, folder_of
 
 # The one place that knows where the project lives. `owner.invalid` is no name that anybody can have there.
 REPOSITORY = "https://github.com/owner.invalid/nanoinfer"
@@ -58,12 +57,9 @@ def made(source: Path) -> Any:
 
 
 def run(notebook: Any, root: Path) -> str:
-    """Run all cells, on the CPU, with the package that this process has; what went wrong, or an empty string."""
+    """Run all cells on the CPU, with the packages that this process has; what went wrong, or an empty string."""
     nbclient, wrong = _imported("nbclient"), _imported("nbclient.exceptions")
-    paths = [
-        *(Path(package.__path__[0]).parent for package in (nanoinfer, nanocourse)),
-        os.environ.get("PYTHONPATH", ""),
-    ]
+    paths = [root.resolve(), *(folder_of(name).parent for name in PACKAGES), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, paths)),

@@ -1,6 +1,6 @@
 """Write the small model's card and list of sources from the logs: `python -m training.card --help`.
 
-Every number in the card comes out of `training/logs`, and its samples out of the model itself.
+Every number in the card comes out of `tools/training/logs`, and its samples out of the model itself.
 """
 
 from __future__ import annotations

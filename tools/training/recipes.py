@@ -1,7 +1,7 @@
 """Short runs of equal time that chose the small model's shape and settings: `python -m training.recipes --help`.
 
 Every recipe gets the same seconds on the same device, and its learning rate falls to zero within them. Their logs
-lie in `training/logs`; the model card's table is made from them.
+lie in `tools/training/logs`; the model card's table is made from them.
 """
 
 from __future__ import annotations

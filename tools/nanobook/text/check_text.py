@@ -41,10 +41,10 @@ class Fault:
 
 
 def pages(root: Path) -> list[Path]:
-    """The pages of the book: the chapters' texts, and what beside them has a block that is generated."""
+    """The pages of the book: the chapters' texts, and others that have a block that is generated."""
     chapters = sorted((root / "chapters").glob("**/*.md"))
     made = [page for page in chapters if page.name == "README.md" or "[[[cog" in page.read_text(encoding="utf-8")]
-    return [page for page in (root / "README.md", *made) if page.is_file()]
+    return [page for page in (root / "README.md", root / "CONTRIBUTING.md", *made) if page.is_file()]
 
 
 def filled(page: Path, root: Path) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nanobench.core.records import Report, Result
-from nanobench.report.compare import interval as bootstrap
-from nanobench.report.compare import verdict
+from nanobench.report.intervals import interval as bootstrap
+from nanobench.report.intervals import verdict
 from nanobench.report.values import case_bytes, factor, models_of, prompts_of
 from nanobench.systems import UNFUSED
 from nanobook.syllabus import syllabus

@@ -16,7 +16,7 @@ from nanobench.report.values import (
     batches_of,
     engine_label,
     engines_of,
-    floor_tokens_per_s,
+    limit_tokens_per_s,
     models_of,
     prompts_of,
     rate,
@@ -61,7 +61,7 @@ def results_table(
             cells.append("–" if r is None else show(number) if number is not None else r.status)
         rows.append([engine_label(engine), *cells])
     if bandwidth_limit and quantity == "tok/s":
-        limits = [floor_tokens_per_s([r for r in results if r.case.batch == batch]) for batch in columns]
+        limits = [limit_tokens_per_s([r for r in results if r.case.batch == batch]) for batch in columns]
         rows.append(["bandwidth limit", *(rate(limit) if limit else "–" for limit in limits)])
     return table(["", *(f"B = {batch}" for batch in columns)], rows)
 

@@ -1,0 +1,108 @@
+"""The chapters' diagrams and the book's own: drawn from code and small runs, the same each time, and never stale."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from nanobench.report.figures.style import page_of, write
+from nanobook.__main__ import app
+from nanobook.figures import kernel_walk as walking
+from nanobook.figures.diagrams import diagrams
+from nanobook.figures.stale import stale
+from nanoinfer.cache.blocks import NULL
+from nanoinfer.cache.paged import choose_splits
+
+ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "figures"
+DRAWINGS = """
+from matplotlib.figure import Figure
+from nanobench.report.figures.style import Drawing
+
+def drawings():
+    return [Drawing("some/thing", "A thing", "It is WORDS.", ("a", "b"), (("1", "2"),), lambda: Figure(figsize=(2, 1)))]
+"""
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """A book of one chapter with one drawing."""
+    (tmp_path / "chapters" / "some").mkdir(parents=True)
+    (tmp_path / "chapters" / "some" / "drawings.py").write_text(DRAWINGS, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_figure_is_an_svg_and_a_page_that_shows_it() -> None:
+    found = [path.relative_to(FIGURES) for path in FIGURES.rglob("*") if path.is_file()]
+    pages = {path.with_suffix("") for path in found if path.suffix == ".md"}
+    assert len(found) == 2 * len(pages) > 60
+    assert {path.with_suffix("") for path in found if path.suffix == ".svg"} == pages
+    assert {len(path.parts) for path in found} == {2}
+    for path in pages:
+        page = (FIGURES / path).with_suffix(".md").read_text(encoding="utf-8")
+        assert re.findall(r'<img src="([^"]+)" width="800" alt="[^"]{60,}">', page) == [f"{path.name}.svg"]
+
+
+@pytest.mark.parametrize("folder", ["01-naive", "03-paged-attention", "book", "teaching"])
+def test_another_process_draws_the_same_bytes(folder: str, tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from nanobench.report.figures.style import write;"
+        "from nanobook.figures.diagrams import diagrams;"
+        "[write(drawing, Path(sys.argv[2])) for drawing in diagrams(Path(), sys.argv[1])]"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    subprocess.run([sys.executable, "-c", program, folder, tmp_path / "other"], check=True, cwd=ROOT, env=environment)
+    for drawing in diagrams(ROOT, folder):
+        for path in write(drawing, tmp_path):
+            assert path.read_bytes() == (tmp_path / "other" / path.relative_to(tmp_path)).read_bytes(), path.name
+
+
+def test_a_chapters_figures_are_drawn_and_held_to_its_code(book: Path) -> None:
+    assert CliRunner().invoke(app, ["draw", "some", "--root", str(book)]).exit_code == 0
+    assert sorted(path.name for path in (book / "figures" / "some").iterdir()) == ["thing.md", "thing.svg"]
+    assert stale(book) == []
+    (book / "chapters" / "some" / "drawings.py").write_text(DRAWINGS.replace("WORDS", "other words"), encoding="utf-8")
+    assert stale(book) == [("some/thing.md", "stale: draw it again with `python -m nanobook draw some`")]
+    (book / "chapters" / "some" / "drawings.py").unlink()
+    assert [fault for _, fault in stale(book)] == ["a figure of no results file, and of no drawings.py"]
+    refused = CliRunner().invoke(app, ["draw", "some", "--root", str(book)])
+    assert refused.exit_code == 2
+    assert "there is no chapters/some/drawings.py" in refused.output
+
+
+@given(st.integers(0, 2000), st.sampled_from([1, 2, 4, 8, 16]))
+def test_splits_cover_a_context_once(length: int, splits: int) -> None:
+    parts = walking.parted(length, splits)
+    assert len(parts) == splits
+    assert [token for first, end in parts for token in range(first, end)] == list(range(length))
+    assert all(first % walking.TILE == 0 for first, _ in parts)
+
+
+def test_the_walk_is_that_of_the_cache() -> None:
+    cache = walking.history()
+    rows = walking.batch(cache)
+    assert [row.length for row in rows] == sorted(walking.GROWN, reverse=True)
+    owned = [page for row in rows for page in row.pages]
+    assert len(set(owned)) == len(owned) == walking.BLOCKS - 1 - cache.allocator.free_blocks
+    assert NULL not in owned
+    for row in rows:
+        assert tuple(page for part in row.splits for page in part) == row.pages
+        assert len(row.pages) == -(-row.length // walking.PAGE)
+        assert list(row.pages) != sorted(row.pages)  # handed out as rows grew side by side
+    assert len(rows[0].splits) == choose_splits(4, 12, walking.MAX_LEN) > 1
+
+
+def test_the_drawing_of_the_walk_is_current() -> None:
+    drawing = walking.walk()
+    assert (ROOT / "figures" / f"{drawing.name}.md").read_text(encoding="utf-8") == page_of(drawing)
+    assert not [fault for fault in stale(ROOT) if "kernel-walk" in fault[0]]
+    assert re.search(r"\| D \| 19 \| \d+, \d+ \| nothing \| nothing \| nothing \|", page_of(drawing))
+    assert len(drawing.draw().axes) == 3
