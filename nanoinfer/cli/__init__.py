@@ -1,4 +1,4 @@
-"""The command `nanoinfer`: generate, shell, doctor, course, read, bench.
+"""The command `nanoinfer`: generate, shell, doctor, and what is plugged in: course, read, bench.
 
 Importing this loads neither torch nor prompt_toolkit: a refused argument is answered at once. Whatever goes wrong is
 said in one sentence on standard error; the exit code is 2 for what was asked, 1 for what happened, 130 for Ctrl-C.
@@ -13,9 +13,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from nanoinfer import __version__
-from nanoinfer.cli import doctor, generate, plugins, shell
-from nanoinfer.cli.errors import CLOSED_PIPE, FAILED, REFUSED, STOPPED, Refused, Stopped, failure
-from nanoinfer.cli.terminal import Output, PipeClosed, prepare_streams, remark
+from nanoinfer.cli import doctor, generate, shell
+from nanoinfer.cli.errors import explained
+from nanoinfer.cli.plugins import EXTRAS, CommandGroup, needing
+from nanoinfer.cli.terminal import Output, prepare_streams, remark
 
 EPILOG = """\
 Examples:
@@ -28,11 +29,11 @@ nanoinfer doctor
 
 `nanoinfer COMMAND --help` has more. NANOINFER_TRACEBACK=1 shows where an error comes from."""
 
-app = typer.Typer(add_completion=False, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+app = typer.Typer(cls=CommandGroup, add_completion=False, epilog=EPILOG, context_settings=HELP_OPTIONS)
 app.command("generate", epilog=generate.EPILOG)(generate.generate)
 app.command("shell", epilog=shell.EPILOG)(shell.shell)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
-plugins.add_commands(app)
 
 
 def _version(wanted: bool) -> None:
@@ -56,36 +57,20 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; return its exit code. What goes wrong is said in one sentence on standard error."""
     prepare_streams()
+    arguments = list(arguments) or ["--help"]
     try:
-        return _invoke(list(arguments) or ["--help"])
-    except PipeClosed:
-        return CLOSED_PIPE
-    except (Stopped, KeyboardInterrupt) as stop:
-        remark(f"nanoinfer: {str(stop) or 'stopped by Ctrl-C'}")
-        return STOPPED
-    except Exception as error:
-        usage = getattr(error, "format_message", None)  # of the command line library's own errors, in any version of it
-        refused = usage is not None or isinstance(error, Refused)
-        message = _usage(usage(), arguments) if usage else str(error) if isinstance(error, Refused) else failure(error)
-        if message:  # none where a group of commands alone has printed its help
-            remark(f"nanoinfer: {message}")
-        return REFUSED if refused else FAILED
-
-
-def _usage(message: str, arguments: Sequence[str]) -> str:
-    """The library's sentence, with a word on what beginners most often mean by it."""
-    hint = ""
-    if "extra argument" in message and arguments[0] == "generate":
-        hint = ": put a prompt of several words in quotes"
-    return message[:1].lower() + message[1:].removesuffix(".") + hint
+        with needing(arguments[0], EXTRAS.get(arguments[0])):
+            return _invoke(arguments)
+    except typer.Exit as exit_:
+        return exit_.exit_code
+    except (KeyboardInterrupt, Exception) as error:
+        known = explained(error)
+        if str(known):
+            remark(f"nanoinfer: {known}")
+        return known.code
 
 
 def _invoke(arguments: list[str]) -> int:
     """Parse and call. Not through typer's own `main`, which would answer Ctrl-C and closed pipes its own way."""
-    command = typer.main.get_command(app)
-    try:
-        with command.make_context("nanoinfer", arguments) as context:
-            code = command.invoke(context)
-    except typer.Exit as exit_:
-        code = exit_.exit_code
-    return code or 0
+    with typer.main.get_command(app).make_context("nanoinfer", arguments) as context:
+        return context.command.invoke(context) or 0

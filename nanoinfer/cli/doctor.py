@@ -17,7 +17,7 @@ from nanoinfer.cli import machine
 from nanoinfer.cli.terminal import Output
 from nanoinfer.devices import free_host_memory
 from nanoinfer.llm import ENGINES
-from nanoinfer.model.config import PRESETS
+from nanoinfer.model.config import PRESETS, ModelConfig
 
 EPILOG = """\
 Examples:
@@ -71,42 +71,54 @@ def cuda_remedy(torch: dict[str, Any], driver: str | None) -> str | None:
         return "no NVIDIA driver answers here, so all runs on the CPU"
     if torch["problem"] is None and torch["cuda_build"] is None:
         return "there is a driver, but torch was built without CUDA: install a CUDA build, see https://pytorch.org"
-    if torch["problem"] is None and os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
-        return "there is a driver, but torch finds no GPU: look at CUDA_VISIBLE_DEVICES"
-    return "there is a driver, but torch finds no GPU: the driver may be too old for this torch"
+    hidden = torch["problem"] is None and "CUDA_VISIBLE_DEVICES" in os.environ
+    reason = "look at CUDA_VISIBLE_DEVICES" if hidden else "the driver may be too old for this torch"
+    return f"there is a driver, but torch finds no GPU: {reason}"
 
 
 def memory(torch: dict[str, Any]) -> list[dict[str, Any]]:
-    """Free memory of each place, and the batch of full-context rows that it gives for each preset."""
-    places = [("cpu", free_host_memory(), "float32")]
+    """Free memory of each device, and the batch of full-context rows that it gives for each preset."""
+    devices = [("cpu", free_host_memory(), "float32")]
     for index, gpu in enumerate(torch["gpus"]):
-        dtype = "bfloat16" if int(gpu["capability"].split(".")[0]) >= 8 else "float16"
-        places.append((f"cuda:{index}", gpu["free_bytes"], dtype))
-    sizes = {"float32": 4, "bfloat16": 2, "float16": 2}
+        devices.append((f"cuda:{index}", gpu["free_bytes"], "bfloat16" if float(gpu["capability"]) >= 8 else "float16"))
     return [
-        {
-            "device": device,
-            "dtype": dtype,
-            "free_bytes": free,
-            "batch": None if free is None else machine.batches(free, sizes[dtype]),
-        }
-        for device, free, dtype in places
+        {"device": device, "dtype": dtype, "free_bytes": free}
+        | {"batch": None if free is None else batches(free, 4 if dtype == "float32" else 2)}
+        for device, free, dtype in devices
     ]
+
+
+def batches(free: int, size: int) -> dict[str, int]:
+    """Rows of full context whose keys and values fit beside each preset's weights in `free` bytes.
+
+    size: bytes a number.
+    """
+    return {
+        name: max(0, (free - weight_bytes(config, size)) // cache_bytes_per_row(config, size))
+        for name, config in PRESETS.items()
+    }
+
+
+def weight_bytes(config: ModelConfig, size: int) -> int:
+    """Bytes of the parameters, the head's padding included."""
+    return size * (config.parameters + (config.padded_vocab - config.vocab_size) * config.n_embd)
+
+
+def cache_bytes_per_row(config: ModelConfig, size: int) -> int:
+    """Bytes of keys and values of one row at full context."""
+    return size * config.kv_numbers * config.n_positions
 
 
 def engines(problem: str | None, gpu: bool, triton: dict[str, Any]) -> list[dict[str, Any]]:
     """Each engine of this version: whether it runs here, and what it lacks or how it runs."""
     found = []
     for name in ENGINES:
-        remedy, notes = problem, []
-        if remedy is None and name.startswith("paged"):
-            if gpu and triton["version"] is None:
-                remedy = f"needs Triton on a GPU: {triton['remedy']}"
-            elif not gpu:
-                notes.append("the kernels' PyTorch twins run" + (", or Triton's interpreter" * triton["interpret"]))
-        if name.endswith("-graph") and not gpu:
-            notes.append("no step is captured")
-        note = "on a CPU " + " and ".join(notes) if notes and remedy is None else None
+        paged, graph, remedy = name.startswith("paged"), name.endswith("-graph"), problem
+        if remedy is None and paged and gpu and triton["version"] is None:
+            remedy = f"needs Triton on a GPU: {triton['remedy']}"
+        notes = ["the kernels' PyTorch reference runs" + ", or Triton's interpreter" * triton["interpret"]] * paged
+        notes += ["no step is captured"] * graph
+        note = "on a CPU " + " and ".join(notes) if notes and not gpu and remedy is None else None
         found.append({"name": name, "runs": remedy is None, "remedy": remedy, "note": note})
     return found
 
@@ -114,60 +126,44 @@ def engines(problem: str | None, gpu: bool, triton: dict[str, Any]) -> list[dict
 def show(report: dict[str, Any]) -> str:
     """The report for a reader."""
     torch, triton, hub = report["torch"], report["triton"], report["hub"]
+    cuda = f"built for CUDA {torch['cuda_build']}" if torch["cuda_build"] else "built without CUDA"
+    fetch = "the first `-m gpt2` fetches it (0.5 GB)"
+    if hub["offline"]:
+        fetch = "unset HF_HUB_OFFLINE once and run `nanoinfer generate -m gpt2 hello`"
+    gpus = [f"{gpu['name']}, compute capability {gpu['capability']}" for gpu in torch["gpus"]]
     rows = [
         ("nanoinfer", report["nanoinfer"]),
         ("Python", f"{report['python']} on {report['platform']}"),
-        ("torch", torch["problem"] or f"{torch['version']}, {_cuda_build(torch)}"),
-        ("NVIDIA driver", report["driver"] or ("unknown" if torch["gpus"] else "none")),
-    ]
-    for index, gpu in enumerate(torch["gpus"]):
-        rows.append((f"GPU {index}", f"{gpu['name']}, compute capability {gpu['capability']}"))
-    if not torch["gpus"]:
-        rows.append(("GPU", f"none: {report['cuda_remedy']}"))
-    rows += [
+        ("torch", torch["problem"] or f"{torch['version']}, {cuda}"),
+        ("NVIDIA driver", report["driver"] or ("unknown" if gpus else "none")),
+        *((f"GPU {index}", gpu) for index, gpu in enumerate(gpus)),
+        *([] if gpus else [("GPU", f"none: {report['cuda_remedy']}")]),
         ("Triton", triton["version"] or f"not installed: {triton['remedy']}"),
         ("TRITON_INTERPRET", "1: kernels are interpreted, which is slow" if triton["interpret"] else "not set"),
         ("hub cache", hub["problem"] or hub["cache"]),
-        ("gpt2 in it", "yes" if hub["gpt2_cached"] else _gpt2_remedy(hub)),
+        ("gpt2 in it", "yes" if hub["gpt2_cached"] else f"no: {fetch}"),
         ("HF_HUB_OFFLINE", "1: nothing is fetched" if hub["offline"] else "not set"),
     ]
-    text = "".join(f"{name:<17} {value}\n" for name, value in rows)
-    text += "\nEngines\n" + "".join(_engine_line(engine) for engine in report["engines"])
-    text += "\n" + _batch_table(report["memory"])
+    lines = [f"{name:<17} {value}" for name, value in rows] + ["", "Engines"]
+    for engine in report["engines"]:
+        how = engine["remedy"] or engine["note"]
+        said = ("runs" if engine["runs"] else "does not run") + (f": {how}" if how else "")
+        lines.append(f"  {engine['name']:<12} {said}")
     verdict = "nanoinfer runs here." if report["runs"] else f"nanoinfer does not run here: {report['problem']}."
-    return f"{text}\n{verdict}\n"
+    return "\n".join([*lines, "", *batch_table(report["memory"]), "", verdict, ""])
 
 
-def _cuda_build(torch: dict[str, Any]) -> str:
-    return f"built for CUDA {torch['cuda_build']}" if torch["cuda_build"] else "built without CUDA"
-
-
-def _gpt2_remedy(hub: dict[str, Any]) -> str:
-    if hub["offline"]:
-        return "no: unset HF_HUB_OFFLINE once and run `nanoinfer generate -m gpt2 hello`"
-    return "no: the first `-m gpt2` fetches it (0.5 GB)"
-
-
-def _engine_line(engine: dict[str, Any]) -> str:
-    said = engine["remedy"] or engine["note"]
-    return f"  {engine['name']:<12} {'runs' if engine['runs'] else 'does not run'}{': ' + said if said else ''}\n"
-
-
-def _batch_table(memory: list[dict[str, Any]]) -> str:
-    """Rows of full context by preset and place."""
-    heads = [f"{place['device']} {place['dtype']}" for place in memory]
-    free = ["unknown" if place["free_bytes"] is None else f"{place['free_bytes'] / 2**30:.1f} GiB" for place in memory]
-    lines = [("free memory", free)]
-    for name in PRESETS:
-        cells = []
-        for place in memory:
-            rows = None if place["batch"] is None else place["batch"][name]
-            cells.append("unknown" if rows is None else f"{rows:,}" if rows else "none fits")
-        lines.append((name, cells))
-    lines.insert(0, ("", heads))
-    table = "".join(f"  {name:<12}" + "".join(f" {cell:>16}" for cell in cells) + "\n" for name, cells in lines)
-    return (
-        "Memory, and the largest batch: rows of full context whose keys and values fit beside the weights.\n"
-        "It holds for the engines with a cache, chapters 2 and later; `naive` keeps none. Work space is not counted.\n"
-        + table
-    )
+def batch_table(memory: list[dict[str, Any]]) -> list[str]:
+    """Rows of full context by preset and device, line by line."""
+    columns = [["", "free memory", *PRESETS]]
+    for place in memory:
+        free, batch = place["free_bytes"], place["batch"] or dict.fromkeys(PRESETS)
+        cells = ["unknown" if rows is None else f"{rows:,}" if rows else "none fits" for rows in batch.values()]
+        free_memory = "unknown" if free is None else f"{free / 2**30:.1f} GiB"
+        columns.append([f"{place['device']} {place['dtype']}", free_memory, *cells])
+    table = [f"  {name:<12}" + "".join(f" {cell:>16}" for cell in cells) for name, *cells in zip(*columns, strict=True)]
+    return [
+        "Memory, and the largest batch: rows of full context whose keys and values fit beside the weights.",
+        "It holds for the engines with a cache, chapters 2 and later; `naive` keeps none. Work space is not counted.",
+        *table,
+    ]

@@ -1,7 +1,7 @@
-"""What went wrong, in one sentence: exit code 2 for what was asked, 1 for what happened, 130 for Ctrl-C.
+"""What ends a command early: one sentence on standard error, and an exit code.
 
-The package refuses arguments with a `ValueError` of one sentence that names the Python argument; here the sentence is
-kept and the name becomes the option's.
+The package refuses arguments with a `ValueError` of one sentence that names the Python argument. Here the sentence is
+kept, and the name becomes the option's.
 """
 
 from __future__ import annotations
@@ -11,23 +11,41 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-REFUSED, FAILED, STOPPED, CLOSED_PIPE = 2, 1, 130, 141  # 141 is what a program gets that SIGPIPE ended
-
-
-class Refused(Exception):
-    """Something that was asked for cannot be had; the message is one sentence."""
+from typing import Any
 
 
-class Failed(Exception):
+class CommandError(Exception):
     """Something went wrong that could not be known before; the message is one sentence."""
 
+    code = 1
 
-class Stopped(Exception):
+
+class Refused(CommandError):
+    """Something that was asked for is not available; the message is one sentence."""
+
+    code = 2
+
+
+class Stopped(CommandError):
     """Ctrl-C came, and what there was has been written; the message says how much that is."""
 
+    code = 130
 
-_OPTION = re.compile(r"^(model|max_tokens|temperature|top_k|top_p|seed|engine|device|dtype|max_batch|max_len)(?= )")
+
+class OutputFailed(CommandError):
+    """Standard output cannot be written."""
+
+
+class PipeClosed(OutputFailed):
+    """Whoever read our standard output has gone, which is no fault: nothing is said."""
+
+    code = 141  # what a program gets that SIGPIPE ended
+
+
+_OPTIONS = re.compile(
+    r"^(model|max_tokens|temperature|top_k|top_p|seed|stop|stop_token_id|engine|device|dtype|max_batch|max_graph_batch"
+    r"|max_len)s? "
+)
 
 
 @contextmanager
@@ -36,23 +54,32 @@ def refusing(lines: bool = False) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        message = _OPTION.sub(lambda match: "--" + match[0].replace("_", "-"), str(error))
-        message = re.sub(r"^stop must hold", "--stop must hold", message)
-        message = re.sub(r"^stop_token_ids must", "--stop-token-id must", message)
+        message = _OPTIONS.sub(lambda found: f"--{found[1].replace('_', '-')} ", str(error))
         if lines:
-            message = re.sub(r"^prompt (\d+)", lambda match: f"line {int(match[1]) + 1}", message)
+            message = re.sub(r"^prompt (\d+)", lambda found: f"line {int(found[1]) + 1}", message)
         raise Refused(message) from error
 
 
-def failure(error: Exception) -> str:
-    """One sentence about an error that no check foresaw; where it comes from, if NANOINFER_TRACEBACK asks for it."""
+def explained(error: BaseException) -> CommandError:
+    """Any error as one sentence and an exit code; NANOINFER_TRACEBACK=1 shows where an unforeseen one comes from."""
+    if isinstance(error, CommandError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Stopped("stopped by Ctrl-C")
+    if hasattr(error, "format_message"):  # of typer's own errors, in any version of it
+        return Refused(_usage(error))
     if os.environ.get("NANOINFER_TRACEBACK"):
         traceback.print_exception(error)
-    if isinstance(error, Failed):
-        return str(error)
-    lines = str(error).strip().splitlines() or [""]
-    first = lines[0].removesuffix(".")
+    first = next(iter(str(error).strip().splitlines()), "").removesuffix(".")
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in first:
-        return f"out of memory ({first or 'host'}): lower --max-batch or --max-len, or take a smaller model"
-    what = ": ".join(filter(None, (type(error).__name__, first)))
-    return f"{what} (NANOINFER_TRACEBACK=1 shows where)"
+        remedy = "lower --max-batch or --max-len, or take a smaller model"
+        return CommandError(f"out of memory ({first or 'host'}): {remedy}")
+    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return CommandError(f"{what} (NANOINFER_TRACEBACK=1 shows where)")
+
+
+def _usage(error: Any) -> str:
+    """Typer's sentence, with a word on what beginners most often mean; empty where it has printed a group's help."""
+    message: str = error.format_message()
+    prompt = "extra argument" in message and error.ctx.info_name == "generate"
+    return message[:1].lower() + message[1:].removesuffix(".") + ": put a prompt of several words in quotes" * prompt

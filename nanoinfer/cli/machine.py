@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.hub import HUB_NAMES
 
 LIBRARIES = ("tiktoken", "safetensors", "huggingface_hub")  # what the engine imports besides torch
@@ -21,10 +19,9 @@ LIBRARIES = ("tiktoken", "safetensors", "huggingface_hub")  # what the engine im
 
 def installed(name: str) -> str | None:
     """The version of a library, without importing it; None where it is not installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    with suppress(PackageNotFoundError):
+        return version(name)
+    return None
 
 
 def probe_torch() -> dict[str, Any]:
@@ -34,50 +31,35 @@ def probe_torch() -> dict[str, Any]:
         import torch
 
         found |= {"version": str(torch.__version__), "cuda_build": torch.version.cuda}
-        if torch.cuda.is_available():
-            found["gpus"] = [_gpu(torch, index) for index in range(torch.cuda.device_count())]
+        for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+            capability = "{}.{}".format(*torch.cuda.get_device_capability(index))
+            free, total = torch.cuda.mem_get_info(index)
+            gpu = {"name": torch.cuda.get_device_name(index), "capability": capability}
+            found["gpus"].append(gpu | {"free_bytes": free, "total_bytes": total})
     except Exception as error:  # a broken build fails in any way it likes
         found["problem"] = f"torch cannot be used ({_first_line(error)}): install it again, see https://pytorch.org"
     return found
 
 
-def _gpu(torch: Any, index: int) -> dict[str, Any]:
-    capability = torch.cuda.get_device_capability(index)
-    free, total = torch.cuda.mem_get_info(index)
-    return {
-        "name": torch.cuda.get_device_name(index),
-        "capability": f"{capability[0]}.{capability[1]}",
-        "free_bytes": free,
-        "total_bytes": total,
-    }
-
-
 def probe_driver() -> str | None:
     """The NVIDIA driver's version, which is there or not whatever torch was built for."""
-    with contextlib.suppress(OSError):  # Linux tells it without a program
-        module = Path("/proc/driver/nvidia/version").read_text().split("\n")[0]
-        if number := re.search(r"\s(\d+\.[\d.]+)\s", module):
+    with suppress(OSError):  # Linux tells it without a program
+        if number := re.search(r"\s(\d+\.[\d.]+)\s", Path("/proc/driver/nvidia/version").read_text().split("\n")[0]):
             return number[1]
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    try:
-        asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    with suppress(OSError, subprocess.SubprocessError):
+        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    lines = answer.stdout.split("\n")
-    return lines[0].strip() or None
+        return answer.stdout.split("\n")[0].strip() or None
+    return None
 
 
 def probe_triton() -> dict[str, Any]:
     """Whether Triton is installed, and what to do where it is not."""
-    version, remedy = installed("triton"), None
-    if version is None and sys.platform == "linux":
-        remedy = "pip install triton"
-    elif version is None:
-        remedy = f"there are no wheels for {platform.system()}: use Linux, WSL2 or Colab"
-    return {"version": version, "interpret": os.environ.get("TRITON_INTERPRET") == "1", "remedy": remedy}
+    found, remedy = installed("triton"), None
+    if found is None:
+        no_wheel = f"there are no wheels for {platform.system()}: use Linux, WSL2 or Colab"
+        remedy = "pip install triton" if sys.platform == "linux" else no_wheel
+    return {"version": found, "interpret": os.environ.get("TRITON_INTERPRET") == "1", "remedy": remedy}
 
 
 def probe_hub() -> dict[str, Any]:
@@ -99,33 +81,13 @@ def probe_hub() -> dict[str, Any]:
 def probe_run() -> str | None:
     """Generate one token on the CPU; None if that works, else what goes wrong."""
     try:
-        from nanoinfer.llm import LLM
-        from nanoinfer.requests import SamplingParams
+        from nanoinfer import LLM, SamplingParams
 
         with LLM("random:tiny", engine="naive", device="cpu") as llm:
             llm.generate("x", SamplingParams(max_tokens=1))
     except Exception as error:
         return _first_line(error)
     return None
-
-
-def weight_bytes(config: ModelConfig, size: int) -> int:
-    """Bytes of the parameters with `size` bytes a number, the head's padding included."""
-    return size * (config.parameters + (config.padded_vocab - config.vocab_size) * config.n_embd)
-
-
-def cache_bytes_per_row(config: ModelConfig, size: int) -> int:
-    """Bytes of keys and values of one row at full context."""
-    return config.kv_numbers * config.n_positions * size
-
-
-def batches(free: int, size: int) -> dict[str, int]:
-    """Rows of full context whose keys and values fit beside each preset's weights; 0 where nothing fits."""
-    rows = {}
-    for name, config in PRESETS.items():
-        left = free - weight_bytes(config, size)
-        rows[name] = max(0, left // cache_bytes_per_row(config, size))
-    return rows
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,128 +6,118 @@ here, as far as it can be known without loading anything.
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
+import functools
+import inspect
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from nanoinfer.cli.errors import Failed, Refused, refusing
-from nanoinfer.llm import DEFAULT_MODEL, LLM, check_arguments
+from nanoinfer.cli.errors import CommandError, Refused, refusing
+from nanoinfer.llm import DEFAULT_MAX_BATCH, DEFAULT_MODEL, LLM, check_arguments
 from nanoinfer.model.hub import HUB_NAMES, locate, random_config
-from nanoinfer.requests import SamplingParams
+from nanoinfer.requests import MAX_SEED, SamplingParams
 
 if TYPE_CHECKING:
     from nanoinfer.model.gpt2 import GPT2
 
-# Pleasant to read rather than faithful to the model's distribution: GPT-2's own published samples used top-k 40.
-TEMPERATURE, TOP_K = 0.8, 40
+TEMPERATURE = 0.8  # pleasant to read rather than faithful, as is top-k 40, which GPT-2's own published samples used
 
-_SAMPLING, _MODEL = "Sampling", "Model and engine"
-
-
-def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+sampling_option = functools.partial(typer.Option, rich_help_panel="Sampling")
+model_option = functools.partial(typer.Option, rich_help_panel="Model and engine")
 
 
-MaxTokens = Annotated[int, _option("--max-tokens", "-n", help="New tokens at most.", panel=_SAMPLING)]
-Temperature = Annotated[
-    float | None,
-    _option("--temperature", help="Divides the logits; 0 is greedy.", panel=_SAMPLING, show_default=str(TEMPERATURE)),
-]
-TopK = Annotated[int, _option("--top-k", help="Keep the K likeliest tokens; 0 keeps all.", panel=_SAMPLING)]
-TopP = Annotated[
-    float, _option("--top-p", help="Of those, the fewest that reach this probability; 1 keeps all.", panel=_SAMPLING)
-]
-Greedy = Annotated[bool, _option("--greedy", help="Always the likeliest token: temperature 0.", panel=_SAMPLING)]
-Seed = Annotated[
-    int | None,
-    _option(
-        "--seed",
-        help="The same seed gives the same text; prompt number i of --lines gets SEED + i - 1.",
-        panel=_SAMPLING,
-        show_default="a new one each time",
-    ),
-]
-Model = Annotated[
-    str | None,
-    _option(
-        "--model",
-        "-m",
-        metavar="MODEL",
-        help="small, which ships with the package; gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2, or OWNER/NAME on"
-        " the hub; a folder or .safetensors file (./gpt2 for a folder of that name); or random:gpt2.",
-        panel=_MODEL,
-        show_default=DEFAULT_MODEL,
-    ),
-]
-Revision = Annotated[str | None, _option("--revision", help="Revision of a model on the hub.", panel=_MODEL)]
-EngineName = Annotated[str, _option("--engine", help="Which chapter's engine; `doctor` lists them.", panel=_MODEL)]
-Device = Annotated[
-    str | None, _option("--device", help="cpu, cuda or cuda:N.", panel=_MODEL, show_default="a GPU where there is one")
-]
-Dtype = Annotated[
-    str | None,
-    _option(
-        "--dtype",
-        help="float32, bfloat16 or float16.",
-        panel=_MODEL,
-        show_default="float32 on a CPU, 16 bits on a GPU",
-    ),
-]
-MaxLen = Annotated[
-    int | None,
-    _option("--max-len", help="Context in tokens, prompt included.", panel=_MODEL, show_default="the model's own"),
-]
-MaxGraphBatch = Annotated[
-    int | None,
-    _option(
-        "--max-graph-batch",
-        help="Rows of the largest captured step, of the engines with graphs; 0 captures nothing.",
-        panel=_MODEL,
-        show_default="what memory allows",
-    ),
-]
+def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command for typer: an argument that is a dataclass of options becomes one option for each of its fields."""
+    hints = get_type_hints(command)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    flat = []
+    for name in inspect.signature(command).parameters:
+        owner: Any = groups.get(name, command)
+        kinds, given = get_type_hints(owner, include_extras=True), inspect.signature(owner).parameters
+        for option in given if name in groups else [name]:
+            flat.append(given[option].replace(annotation=kinds[option], kind=inspect.Parameter.KEYWORD_ONLY))
 
-Mine = Annotated[
-    Path | None,
-    _option(
-        "--mine",
-        metavar="DIR",
-        help="Run the functions of this course folder that pass their checks, beside the reference.",
-        panel=_MODEL,
-    ),
-]
+    @functools.wraps(command)
+    def run(**options: Any) -> Any:
+        for name, kind in groups.items():
+            options[name] = kind(**{field.name: options.pop(field.name) for field in fields(kind)})
+        return command(**options)
 
-
-def sampling(temperature: float | None, greedy: bool, **params: Any) -> SamplingParams:
-    """Checked sampling parameters from options; Refused for what contradicts or is out of range."""
-    if greedy and temperature:
-        raise Refused(f"--greedy is temperature 0 and contradicts --temperature {temperature:g}: give one of them")
-    with refusing():
-        return SamplingParams(
-            temperature=0.0 if greedy else TEMPERATURE if temperature is None else temperature, **params
-        )
-
-
-def new_seed() -> int:
-    """A seed nobody chose; short enough to be typed again."""
-    return random.SystemRandom().getrandbits(32)
+    run.__annotations__ = {one.name: one.annotation for one in flat}
+    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    return run
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which model runs where: the arguments of an `LLM`, as options gave them."""
+class SamplingOptions:
+    """How the next token is chosen."""
 
-    model: str | None = None
-    revision: str | None = None
-    engine: str = "auto"
-    device: str | None = None
-    dtype: str | None = None
-    max_len: int | None = None
-    max_batch: int | None = None
-    max_graph_batch: int | None = None
+    max_tokens: Annotated[int, sampling_option("--max-tokens", "-n", help="New tokens at most.")] = 128
+    temperature: Annotated[
+        float | None, sampling_option(help="Divides the logits; 0 is greedy.", show_default=str(TEMPERATURE))
+    ] = None
+    top_k: Annotated[int, sampling_option(help="Keep the K likeliest tokens; 0 keeps all.")] = 40
+    top_p: Annotated[float, sampling_option(help="Of those, the fewest that reach this probability; 1 keeps all.")] = (
+        1.0
+    )
+    greedy: Annotated[bool, sampling_option("--greedy", help="Always the likeliest token: temperature 0.")] = False
+    seed: Annotated[
+        int | None,
+        sampling_option(
+            help="The same seed gives the same text; prompt number i of --lines gets SEED + i - 1.",
+            show_default="a new one each time",
+        ),
+    ] = None
+
+    def params(self, **more: Any) -> SamplingParams:
+        """Checked sampling parameters. Refused for what contradicts or is out of range."""
+        if self.greedy and self.temperature:
+            what = f"--temperature {self.temperature:g}"
+            raise Refused(f"--greedy is temperature 0 and contradicts {what}: give one of them")
+        temperature = 0.0 if self.greedy else TEMPERATURE if self.temperature is None else self.temperature
+        with refusing():
+            return SamplingParams(self.max_tokens, temperature, self.top_k, self.top_p, self.seed, **more)
+
+
+def with_seeds(params: SamplingParams, count: int) -> list[SamplingParams]:
+    """Parameters for each prompt: seeds follow each other, so that each line can be repeated alone by its seed."""
+    first = secrets.randbits(32) if params.seed is None else params.seed  # short enough to be typed again
+    if first + count - 1 > MAX_SEED:
+        raise Refused(f"--seed must leave room for {count} seeds up to {MAX_SEED}, not {first}")
+    return [replace(params, seed=first + i) for i in range(count)]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model runs where: arguments of an `LLM`."""
+
+    model: Annotated[
+        str | None,
+        model_option(
+            "--model",
+            "-m",
+            metavar="MODEL",
+            help="small, which ships with the package; gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2, or"
+            " OWNER/NAME on the hub; a folder or .safetensors file (./gpt2 for a folder of that name); or random:gpt2.",
+            show_default=DEFAULT_MODEL,
+        ),
+    ] = None
+    revision: Annotated[str | None, model_option(help="Revision of a model on the hub.")] = None
+    engine: Annotated[str, model_option(help="Which chapter's engine; `doctor` lists them.")] = "auto"
+    device: Annotated[
+        str | None, model_option(help="cpu, cuda or cuda:N.", show_default="a GPU where there is one")
+    ] = None
+    dtype: Annotated[
+        str | None,
+        model_option(help="float32, bfloat16 or float16.", show_default="float32 on a CPU, 16 bits on a GPU"),
+    ] = None
+    max_len: Annotated[
+        int | None, model_option(help="Context in tokens, prompt included.", show_default="the model's own")
+    ] = None
 
     @property
     def model_name(self) -> str:
@@ -136,46 +126,42 @@ class Place:
 
     def check(self) -> None:
         """Refused for whatever can be seen to be wrong without torch and without looking inside a file."""
-        with refusing():
-            check_arguments(
-                self.engine,
-                self.device,
-                self.dtype,
-                1 if self.max_batch is None else self.max_batch,
-                self.max_len,
-                None,
-                self.max_graph_batch,
-            )
         if self.revision == "":
             raise Refused("--revision must name a branch, a tag or a commit, but is empty")
-        if self.model is not None:
-            _check_model(self.model)
+        name = self.model_name
+        on_hub = name in HUB_NAMES or ("/" in name and name[0] not in "./~" and not Path(name).exists())
+        given = asdict(self)
+        batch, graphs = given.get("max_batch", 1), given.get("max_graph_batch")
+        with refusing():
+            check_arguments(self.engine, self.device, self.dtype, batch, self.max_len, None, graphs)
+            if name.startswith("random:"):
+                random_config(name)
+            elif not on_hub:  # what is on the hub is asked for when it is loaded
+                locate(name, None)
 
     def load(self, loaded: GPT2 | None = None) -> LLM:
-        """The LLM, over weights that are loaded already or its own. Refused where it cannot be had.
-
-        Imports torch; Failed where that goes wrong.
-        """
+        """The LLM, over weights that are loaded already or its own; imports torch. Refused where there is none."""
         self.check()
         try:
             import torch  # noqa: F401  to tell a broken torch from a refused argument
         except Exception as error:
-            raise Failed(f"torch cannot be imported ({error}): `nanoinfer doctor` says what to do") from error
-        given: dict[str, Any] = {
-            "max_len": self.max_len, "max_batch": self.max_batch, "max_graph_batch": self.max_graph_batch,
-        }  # fmt: skip
-        if loaded is None:
-            given |= {"device": self.device, "dtype": self.dtype, "revision": self.revision}
-        more = {name: value for name, value in given.items() if value is not None}
+            raise CommandError(f"torch cannot be imported ({error}): `nanoinfer doctor` says what to do") from error
+        given = {name: value for name, value in asdict(self).items() if value is not None and name != "model"}
+        if loaded is not None:  # it lies on its device already, in its dtype
+            given = {name: value for name, value in given.items() if name not in ("device", "dtype", "revision")}
         with refusing():
-            return LLM(self.model if loaded is None else loaded, engine=self.engine, **more)
+            return LLM(self.model if loaded is None else loaded, **given)
 
 
-def _check_model(name: str) -> None:
-    """Refused for a name that can be no model. What is on the hub is asked for when it is loaded."""
-    on_hub = name in HUB_NAMES or ("/" in name and name[0] not in "./~" and not Path(name).exists())
-    with refusing():
-        if name.startswith("random:"):
-            random_config(name)
-        elif not on_hub:
-            locate(name, None)
+@dataclass(frozen=True)
+class BatchOptions(ModelOptions):
+    """Those of a model that runs several prompts at once."""
+
+    max_batch: Annotated[int, model_option(help="Rows that run at once.")] = DEFAULT_MAX_BATCH
+    max_graph_batch: Annotated[
+        int | None,
+        model_option(
+            help="Rows of the largest captured step, of the engines with graphs; 0 captures nothing.",
+            show_default="what memory allows",
+        ),
+    ] = None

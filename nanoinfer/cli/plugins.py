@@ -1,47 +1,62 @@
-"""Commands of other packages, found by their entry points: `course`, `read` and `bench`.
+"""Commands of other packages: `course`, `read` and `bench`, found by their entry points.
 
-An entry point of the group `nanoinfer.commands` is a function that adds its command to the app. The engine knows what
-each is called and which extra brings what it needs, and imports nothing of it.
+An entry point of the group `nanoinfer.commands` is a function that adds its command to a typer app. The engine knows
+their names and the extras that bring what they need, and imports one only where it or `--help` is asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from nanoinfer.cli.errors import Refused
 
 EXTRAS = {"course": "teach", "read": "docs", "bench": "bench"}
-ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False}
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add each command that is installed; in place of one that is not, a command that says how to get it."""
-    for name in EXTRAS:
-        try:
-            load("nanoinfer.commands", name)(app)
-        except ModuleNotFoundError as error:
-            command = app.command(name, add_help_option=False, context_settings=ANYTHING, hidden=True)
-            command(_missing(name, error))
+class CommandGroup(TyperGroup):
+    """The engine's own commands, and behind them those that are plugged in."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of all commands whose modules can be imported."""
+        return [*super().list_commands(ctx), *filter(_installed, EXTRAS)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by its name. ModuleNotFoundError for a plug-in that lacks a module, None for an unknown name."""
+        if cmd_name not in EXTRAS:
+            return super().get_command(ctx, cmd_name)
+        app = typer.Typer()
+        load("nanoinfer.commands", cmd_name)(app)
+        return typer.main.get_group(app).commands[cmd_name]
 
 
 def load(group: str, name: str) -> Any:
-    """What an entry point names. ModuleNotFoundError where nothing of that name is installed."""
+    """What an entry point names. ModuleNotFoundError where there is none of that name."""
     for point in entry_points(group=group, name=name):
         return point.load()
-    raise ModuleNotFoundError(f"nothing named {name} is installed", name=name)
+    raise ModuleNotFoundError(name=f"a plug-in named {name}")
 
 
-def needs(name: str, error: ModuleNotFoundError) -> str:
-    """Which extra brings a module that the command `name` could not import."""
-    return f"`nanoinfer {name}` needs {error.name}: pip install 'nanoinfer[{EXTRAS[name]}]'"
+def _installed(name: str) -> bool:
+    try:
+        load("nanoinfer.commands", name)
+    except ImportError:
+        return False
+    return True
 
 
-def _missing(name: str, error: ModuleNotFoundError) -> Any:
-    def command(context: typer.Context) -> None:
-        """Not installed."""
-        raise Refused(needs(name, error))
-
-    return command
+@contextmanager
+def needing(command: str, extra: str | None) -> Iterator[None]:
+    """Refused, naming the extra to install, where a plug-in lacks a package. extra: None for what is no plug-in."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if extra is None or "." in str(error.name):  # a part of a package that is there is missing by a mistake of ours
+            raise
+        what = f"`nanoinfer {command}` needs {error.name}, which is not installed"
+        raise Refused(f"{what}: pip install 'nanoinfer[{extra}]'") from error

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Generator
 from contextlib import closing
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
 
-from nanoinfer.cli import options as opt
-from nanoinfer.cli.errors import Failed, Refused, Stopped, failure, refusing
-from nanoinfer.cli.generate import default_note
-from nanoinfer.cli.lines import COMMANDS, HELP, reader
-from nanoinfer.cli.report import figures, place
-from nanoinfer.cli.terminal import Bar, PipeClosed, remark
-from nanoinfer.cli.writers import TextWriter, run
-from nanoinfer.llm import LLM
+from nanoinfer.cli.errors import OutputFailed, Refused, explained, refusing
+from nanoinfer.cli.generate import DEFAULT_NOTE
+from nanoinfer.cli.line_input import read_lines
+from nanoinfer.cli.options import BatchOptions, ModelOptions, SamplingOptions, with_options, with_seeds
+from nanoinfer.cli.output import Writer, figures, where
+from nanoinfer.cli.terminal import remark
 from nanoinfer.requests import Piece, SamplingParams
 
 EPILOG = """\
@@ -29,43 +27,31 @@ nanoinfer shell -m gpt2 --temperature 0.7 -n 60
 
 Inside, /help lists the commands. Lines are also read from a pipe."""
 
+COMMANDS = {  # an example of its value, and what it does
+    "more": ("", "go on with the last text"),
+    "temperature": ("0.7", "divides the logits; 0 is greedy"),
+    "greedy": ("", "always the likeliest token"),
+    "top-k": ("40", "keep the 40 likeliest tokens; 0 keeps all"),
+    "top-p": ("0.9", "of those, the fewest that reach this probability; 1 keeps all"),
+    "max-tokens": ("128", "new tokens at most"),
+    "seed": ("7", "the same text each time; /seed none: a new one each time"),
+    "engine": ("naive", "another engine over the same weights"),
+    "model": ("gpt2", "another model: a name, a folder or a file"),
+    "settings": ("", "all of these as they are now; one without a value shows itself"),
+    "help": ("", "this list"),
+    "quit": ("", "leave"),
+}
 
-def shell(
-    *,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures after a continuation.")] = False,
-    max_tokens: opt.MaxTokens = 128,
-    temperature: opt.Temperature = None,
-    top_k: opt.TopK = opt.TOP_K,
-    top_p: opt.TopP = 1.0,
-    greedy: opt.Greedy = False,
-    seed: opt.Seed = None,
-    model: opt.Model = None,
-    revision: opt.Revision = None,
-    engine: opt.EngineName = "auto",
-    device: opt.Device = None,
-    dtype: opt.Dtype = None,
-    max_len: opt.MaxLen = None,
-) -> None:
-    """Type a beginning, watch it continue.
+HELP = """\
+Type the beginning of a text and press Enter; the model continues it.
+  Alt-Enter (or Esc, then Enter)  a new line within the text
+  Ctrl-C                          stop a continuation, or clear the line
+  Ctrl-D                          leave
+  //text                          a text that begins with one slash
+""" + "\n".join(f"  {f'/{name} {value}':<30}  {what}" for name, (value, what) in COMMANDS.items())
 
-    Settings can be changed in between: /help says how.
-    Ctrl-C stops a continuation, Ctrl-D leaves.
-    """
-    params = opt.sampling(temperature, greedy, max_tokens=max_tokens, top_k=top_k, top_p=top_p, seed=seed)
-    where = opt.Place(model, revision, engine, device, dtype, max_len, max_batch=1, max_graph_batch=1)
-    where.check()
-    session = Shell(where, params, quiet)
-    if model is None and not quiet:
-        remark(default_note(where.model_name))
-    with closing(reader()) as lines:
-        for line in lines:
-            if not session.obey(line):
-                break
-    session.llm.close()
-
-
-# Sampling parameters that a command of the same name sets: how its value is read, and what it must be.
-_PARAMS: dict[str, tuple[Callable[[str], Any], str]] = {
+# The commands that set a sampling parameter of their name: how a value is read, and what it must be.
+PARAMS: dict[str, tuple[Callable[[str], Any], str]] = {
     "temperature": (float, "a number"),
     "top-k": (int, "a whole number"),
     "top-p": (float, "a number"),
@@ -74,53 +60,81 @@ _PARAMS: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 
 
+@with_options
+def shell(
+    *,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures after a continuation.")] = False,
+    sampling: SamplingOptions,
+    model: ModelOptions,
+) -> None:
+    """Type a beginning, watch it continue.
+
+    Settings can be changed in between: /help says how.
+    Ctrl-C stops a continuation, Ctrl-D leaves.
+    """
+    params = sampling.params()
+    session = Shell(BatchOptions(**asdict(model), max_batch=1, max_graph_batch=1), params, quiet)
+    if model.model is None and not quiet:
+        remark(DEFAULT_NOTE)
+    with closing(read_lines(COMMANDS)) as lines:
+        for line in lines:
+            if not session.obey(line):
+                break
+    session.llm.close()
+
+
 class Shell:
     """What a session holds: an LLM, the settings, and the tokens of the last text."""
 
-    def __init__(self, where: opt.Place, params: SamplingParams, quiet: bool = False) -> None:
-        self.where, self.params, self.quiet = where, params, quiet
-        self.llm: LLM = where.load()
+    def __init__(self, options: ModelOptions, params: SamplingParams, quiet: bool = False) -> None:
+        self.options, self.params, self.quiet = options, params, quiet
+        self.llm = options.load()
         self.tokens: list[int] = []  # prompt and continuation of the last text, for /more
 
     def obey(self, line: str) -> bool:
         """Do what one line asks; False for /quit. What goes wrong is said in one sentence, and nothing has changed."""
         try:
-            if not line.startswith("/") or line.startswith("//"):
-                self.go_on(line[line.startswith("//") :], None)
-                return True
-            name, _, value = line[1:].strip().partition(" ")
-            if name in ("quit", "exit"):
-                return False
-            self._command(name, value.strip())
-        except (Refused, Stopped) as sentence:
-            remark(re.sub("^--", "/", str(sentence)))
-        except KeyboardInterrupt:
-            remark("stopped by Ctrl-C")
-        except (PipeClosed, Failed):
+            if line.startswith("/") and not line.startswith("//"):
+                name, _, value = line[1:].strip().partition(" ")
+                if name in ("quit", "exit"):
+                    return False
+                self._command(name, value.strip())
+            elif line:
+                text = line[line.startswith("//") :]
+                with refusing():
+                    tokens = self.llm.tokenizer.encode(text, context=self.llm.max_len)
+                self._go_on(tokens, text)
+        except OutputFailed:
             raise  # there is nowhere to write
-        except Exception as error:
-            remark(failure(error))
+        except (KeyboardInterrupt, Exception) as error:
+            remark(re.sub("^--", "/", str(explained(error))))
         return True
 
     def _command(self, name: str, value: str) -> None:
-        if name not in COMMANDS:
-            raise Refused(f"there is no command /{name}: /help lists them (// begins a text with a slash)")
-        if name in _PARAMS:
+        if name in PARAMS:
             self._set(name, value)
+        elif name == "greedy":
+            self._set("temperature", "0")
+        elif name in ("engine", "model"):
+            self._load(name, value)
+        elif name == "settings":
+            self._show_settings()
+        elif name == "help":
+            for line in HELP.splitlines():
+                remark(line)
+        elif name != "more":
+            raise Refused(f"there is no command /{name}: /help lists them (// begins a text with a slash)")
+        elif not self.tokens:
+            raise Refused("there is no text yet that could go on: type a beginning first")
         else:
-            action: Callable[[str], None] = getattr(self, f"_do_{name}")
-            action(value)
+            self._go_on(self.tokens)
 
-    def go_on(self, text: str, tokens: list[int] | None) -> None:
-        """Continue `text`, or `tokens` of a text that stands above."""
-        if not text and tokens is None:
-            return
-        seed = opt.new_seed() if self.params.seed is None else self.params.seed
+    def _go_on(self, tokens: list[int], text: str = "") -> None:
+        """Continue these tokens; `text` is written before what comes."""
         with refusing():
-            ids = self.llm.tokenizer.encode(text, context=self.llm.max_len) if tokens is None else tokens
-            pieces = self.llm.stream([ids], dataclasses.replace(self.params, seed=seed))
-        self.tokens = list(ids)
-        done = run(self._noting(pieces), TextWriter([text], echo=tokens is None), Bar(1, wanted=False))
+            pieces = self.llm.stream([tokens], with_seeds(self.params, 1))
+        self.tokens = list(tokens)
+        done = Writer([text]).run(self._noting(pieces))
         if not self.quiet:
             remark(figures(done, self.llm, self.params.greedy))
 
@@ -132,61 +146,36 @@ class Shell:
                     self.tokens.append(piece.token_id)
                 yield piece
 
-    def _do_more(self, value: str) -> None:
-        if not self.tokens:
-            raise Refused("there is no text yet that could go on: type a beginning first")
-        self.go_on("", self.tokens)
-
-    def _do_greedy(self, value: str) -> None:
-        self._set("temperature", "0")
-
-    def _do_engine(self, value: str) -> None:
-        """Another engine over the weights that are loaded."""
+    def _load(self, name: str, value: str) -> None:
+        """Another engine over the loaded weights, or another model. The old LLM is closed once the new one is there."""
         if value:
-            where = dataclasses.replace(self.where, engine=value)
-            self._take(where, where.load(self.llm.model))
-        remark(f"engine {self.llm.engine}")
+            changed = {"engine": value} if name == "engine" else {"model": value, "revision": None}
+            options = replace(self.options, **changed)
+            llm = options.load(self.llm.model if name == "engine" else None)
+            self.llm.close()
+            self.llm, self.options = llm, options
+        remark(f"{name} {self.llm.engine if name == 'engine' else self.options.model_name}")
 
-    def _do_model(self, value: str) -> None:
-        if value:
-            # A revision belongs to the model it was given with.
-            where = dataclasses.replace(self.where, model=value, revision=None)
-            self._take(where, where.load())
-        remark(f"model {self.where.model_name}")
-
-    def _do_settings(self, value: str) -> None:
+    def _show_settings(self) -> None:
         params = self.params
-        seed = "a new one each time" if params.seed is None else params.seed
-        shown = {"model": self.where.model_name, **place(self.llm), "max-len": self.llm.max_len}
-        shown |= {
-            "temperature": f"{params.temperature:g}" + (" (greedy)" if params.greedy else ""),
-            "top-k": params.top_k,
-        }
-        shown |= {"top-p": params.top_p, "max-tokens": params.max_tokens, "seed": seed}
+        shown: dict[str, Any] = {"model": self.options.model_name, **where(self.llm), "max-len": self.llm.max_len}
+        shown |= {name: self._shown(name) for name in PARAMS}
+        shown["temperature"] = f"{params.temperature:g}{' (greedy)' * params.greedy}"
         for name, setting in shown.items():
             remark(f"  {name:<12} {setting}")
 
-    def _do_help(self, value: str) -> None:
-        for line in HELP.splitlines():
-            remark(line)
+    def _shown(self, option: str) -> str:
+        setting = getattr(self.params, option.replace("-", "_"))
+        return "a new one each time" if setting is None else str(setting)
 
     def _set(self, option: str, value: str) -> None:
         """Change one sampling parameter, or just say what it is; the old one stays where the new one is refused."""
-        name, (parse, kind) = option.replace("-", "_"), _PARAMS[option]
+        name, (parse, kind) = option.replace("-", "_"), PARAMS[option]
         if value:
             try:
                 parsed = parse(value)
             except ValueError:
                 raise Refused(f"/{option} takes {kind}, not {value!r}") from None
-            try:
-                self.params = dataclasses.replace(self.params, **{name: parsed})
-            except ValueError as error:
-                raise Refused(f"/{option}{str(error).removeprefix(name)}") from None
-        setting = getattr(self.params, name)
-        remark(f"{option} {'a new one each time' if setting is None else setting}")
-
-    def _take(self, where: opt.Place, llm: LLM) -> None:
-        """The new LLM is there: only now let the old one go."""
-        self.llm, old = llm, self.llm
-        self.where = where
-        old.close()
+            with refusing():
+                self.params = replace(self.params, **{name: parsed})
+        remark(f"{option} {self._shown(option)}")

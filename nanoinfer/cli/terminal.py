@@ -11,19 +11,17 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from nanoinfer.cli.errors import Failed
+from nanoinfer.cli.errors import OutputFailed, PipeClosed
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 # Controls but newline and tab (C0, DEL, C1), and what reorders a line or breaks it: bidirectional marks, U+2028/9.
 _CONTROLS = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
 _INVISIBLE = [0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
 _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS} | {code: f"\\u{code:04x}" for code in _INVISIBLE}
-
-
-class PipeClosed(Exception):
-    """Whoever read our standard output has gone."""
 
 
 def visible(text: str) -> str:
@@ -51,23 +49,18 @@ class Output:
         self.terminal = is_terminal(sys.stdout)
 
     def write(self, text: str) -> None:
-        """Write and flush. PipeClosed where nobody reads any more; Failed where it cannot be written."""
+        """Write and flush. PipeClosed where nobody reads any more; OutputFailed where it cannot be written."""
         try:
             self._stream.write(visible(text) if self.terminal else text)
             self._stream.flush()
         except OSError as error:
-            _drop_output()
+            with contextlib.suppress(OSError, ValueError):  # Python flushes once more at its end, and would complain
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, sys.stdout.fileno())
+                os.close(nothing)
             if error.errno in (errno.EPIPE, errno.EINVAL):  # Windows says EINVAL
                 raise PipeClosed from None
-            raise Failed(f"standard output cannot be written: {error.strerror}") from error
-
-
-def _drop_output() -> None:
-    """Point standard output at nothing: Python flushes it once more at shutdown, and would complain there."""
-    with contextlib.suppress(OSError, ValueError):
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, sys.stdout.fileno())
-        os.close(nothing)
+            raise OutputFailed(f"standard output cannot be written: {error.strerror}") from error
 
 
 def remark(text: str) -> None:
@@ -76,41 +69,19 @@ def remark(text: str) -> None:
         print(visible(" ".join(text.split("\n"))), file=sys.stderr, flush=True)
 
 
-class Bar:
-    """How many prompts are done, on standard error where that is a terminal and more than one is asked for."""
+def progress_bar(total: int, wanted: bool) -> Progress:
+    """How many of `total` prompts are done, on standard error where that is a terminal and there are several.
 
-    def __init__(self, total: int, wanted: bool) -> None:
-        self._progress: Any = None
-        if not wanted or total < 2 or not is_terminal(sys.stderr):
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    Its one task is task 0. It must be stopped while text is written: both may stand on the same terminal.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("prompts"), TimeElapsedColumn())
-        self._progress = Progress(
-            *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False
-        )
-        self._task = self._progress.add_task("", total=total)
-
-    def __enter__(self) -> Bar:
-        if self._progress:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._progress:
-            self._progress.stop()
-
-    def advance(self) -> None:
-        """One more prompt is done."""
-        if self._progress:
-            self._progress.advance(self._task)
-
-    @contextlib.contextmanager
-    def hidden(self) -> Iterator[None]:
-        """Take the bar away while text is written: both may stand on the same terminal."""
-        if self._progress:
-            self._progress.stop()
-        yield
-        if self._progress:
-            self._progress.start()
+    hidden = not wanted or total < 2 or not is_terminal(sys.stderr)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("prompts"), TimeElapsedColumn())
+    console = Console(stderr=True, quiet=hidden)
+    bar = Progress(
+        *columns, console=console, disable=hidden, transient=True, redirect_stdout=False, redirect_stderr=False
+    )
+    bar.add_task("", total=total)
+    return bar

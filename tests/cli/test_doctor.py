@@ -94,9 +94,9 @@ def test_on_a_cpu_every_engine_runs_without_kernels_and_graphs(monkeypatch: pyte
     assert notes == {
         "naive": None,
         "dense": None,
-        "paged": "on a CPU the kernels' PyTorch twins run",
+        "paged": "on a CPU the kernels' PyTorch reference runs",
         "dense-graph": "on a CPU no step is captured",
-        "paged-graph": "on a CPU the kernels' PyTorch twins run and no step is captured",
+        "paged-graph": "on a CPU the kernels' PyTorch reference runs and no step is captured",
     }
     assert report["runs"]
 
@@ -150,19 +150,18 @@ def test_triton_interpret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bytes_by_hand() -> None:
     gpt2 = PRESETS["gpt2"]
-    assert machine.cache_bytes_per_row(gpt2, 2) == 2 * 12 * 768 * 1024 * 2 == 37_748_736
-    assert machine.weight_bytes(gpt2, 4) == 4 * (124_439_808 + 47 * 768)  # 47 rows make the head a multiple of 64
+    assert doctor.cache_bytes_per_row(gpt2, 2) == 2 * 12 * 768 * 1024 * 2 == 37_748_736
+    assert doctor.weight_bytes(gpt2, 4) == 4 * (124_439_808 + 47 * 768)  # 47 rows make the head a multiple of 64
 
 
 def test_a_batch_is_what_fits_beside_the_weights() -> None:
     gpt2 = PRESETS["gpt2"]
-    weights, row = machine.weight_bytes(gpt2, 4), machine.cache_bytes_per_row(gpt2, 4)
-    assert machine.batches(weights + 3 * row, 4)["gpt2"] == 3
-    assert machine.batches(weights + 3 * row - 1, 4)["gpt2"] == 2
-    assert machine.batches(weights - 1, 4)["gpt2"] == 0
-    assert "none fits" in doctor._batch_table(
-        [{"device": "cpu", "dtype": "float32", "free_bytes": 1, "batch": machine.batches(1, 4)}]
-    )
+    weights, row = doctor.weight_bytes(gpt2, 4), doctor.cache_bytes_per_row(gpt2, 4)
+    assert doctor.batches(weights + 3 * row, 4)["gpt2"] == 3
+    assert doctor.batches(weights + 3 * row - 1, 4)["gpt2"] == 2
+    assert doctor.batches(weights - 1, 4)["gpt2"] == 0
+    place = {"device": "cpu", "dtype": "float32", "free_bytes": 1, "batch": doctor.batches(1, 4)}
+    assert "none fits" in doctor.batch_table([place])[-1]
 
 
 def test_unknown_memory_is_called_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

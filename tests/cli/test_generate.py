@@ -17,7 +17,8 @@ import jsonschema
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cli import sources, terminal
+from nanoinfer.cli import prompts as prompt_sources
+from nanoinfer.cli import terminal
 from nanoinfer.llm import ENGINES
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model, save_model
@@ -197,7 +198,7 @@ def test_a_folder_as_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_too_much_input_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LIMIT_MIB", 1)
+    monkeypatch.setattr(prompt_sources, "LIMIT_MIB", 1)
     give_stdin(monkeypatch, b"x" * (1 << 20) + b"y")
     assert_refused(invoke(capsys, "generate"), "more than 1 MiB")
     give_stdin(monkeypatch, b"x" * (1 << 20))

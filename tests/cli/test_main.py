@@ -98,7 +98,7 @@ def test_help_of_a_command_has_examples(command: str, capsys: pytest.CaptureFixt
 
 
 def test_help_says_the_limit_of_input(capsys: pytest.CaptureFixture[str]) -> None:
-    from nanoinfer.cli.sources import LIMIT_MIB
+    from nanoinfer.cli.prompts import LIMIT_MIB
 
     assert f"{LIMIT_MIB} MiB" in invoke(capsys, "generate", "--help").out
 

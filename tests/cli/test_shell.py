@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cli import lines, options
+from nanoinfer.cli import line_input, options
+from nanoinfer.cli import shell as shell_command
 from nanoinfer.llm import DEFAULT_MODEL, ENGINES
 from nanoinfer.model.config import END_OF_TEXT
 from nanoinfer.model.gpt2 import GPT2
@@ -115,7 +116,7 @@ def test_quit_leaves(shell: Any) -> None:
 
 def test_help_names_every_command(shell: Any) -> None:
     told = shell("/help").err
-    for name in lines.COMMANDS:
+    for name in shell_command.COMMANDS:
         assert f"/{name}" in told or name == "help"
     assert "Alt-Enter" in told
 
@@ -216,10 +217,10 @@ def typed(keys: str, state: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     from prompt_toolkit.input import create_pipe_input
     from prompt_toolkit.output import DummyOutput
 
-    monkeypatch.setattr(lines, "state_folder", lambda: state)
+    monkeypatch.setattr(line_input, "state_folder", lambda: state)
     with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
         pipe.send_text(keys)
-        return list(lines._typed())
+        return list(line_input.typed(shell_command.COMMANDS))
 
 
 def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,14 +232,14 @@ def test_history_outlives_the_session(tmp_path: Path, monkeypatch: pytest.Monkey
     state = tmp_path / "new" / "folder"
     assert typed("first\rsecond\r\x04", state, monkeypatch) == ["first", "second"]
     assert (state / "history").stat().st_mode & 0o077 == 0 or sys.platform == "win32"
-    assert list(lines._history().load_history_strings()) == ["second", "first"]
+    assert list(line_input.history().load_history_strings()) == ["second", "first"]
 
 
 def test_a_history_that_cannot_be_written_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")  # where a folder should be
     assert typed("a\r\x04", tmp_path / "file", monkeypatch) == ["a"]
-    monkeypatch.setattr(lines, "state_folder", lambda: tmp_path / "later")
-    history = lines._history()
+    monkeypatch.setattr(line_input, "state_folder", lambda: tmp_path / "later")
+    history = line_input.history()
     (tmp_path / "later" / "history").unlink()
     (tmp_path / "later").rmdir()
     history.append_string("b")
@@ -248,7 +249,7 @@ def test_a_history_that_cannot_be_written_costs_nothing(tmp_path: Path, monkeypa
 def test_the_state_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert lines.state_folder() == tmp_path / "nanoinfer"
+    assert line_input.state_folder() == tmp_path / "nanoinfer"
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert lines.state_folder() == tmp_path / ".local" / "state" / "nanoinfer"
+    assert line_input.state_folder() == tmp_path / ".local" / "state" / "nanoinfer"

@@ -68,7 +68,7 @@ def _parse(which: str, arguments: list[str]) -> str:
     name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if name.startswith("-"):
         return ""  # --help and --version
-    command = _group(which).commands.get(name)
+    command = _group(which).get_command(None, name)
     if command is None:
         return f"there is no command {name!r}"
     ends = [i for i, word in enumerate(rest) if word in ("&&", "|", ";", ">", ">>", "<", "||", "&")]

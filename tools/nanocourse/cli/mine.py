@@ -1,16 +1,17 @@
-"""`nanoinfer generate --mine DIR`: the learner's functions in the engine, and his numbers beside the reference's."""
+"""`nanoinfer generate --mine DIR`: the learner's functions in the engine, beside the reference's figures."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanoinfer.cli.errors import Refused, refusing
-from nanoinfer.cli.options import Place
-from nanoinfer.cli.terminal import Bar, remark
-from nanoinfer.cli.writers import TextWriter, run
+from nanocourse.cli.console import refusing
+from nanoinfer.cli.errors import Refused
+from nanoinfer.cli.options import BatchOptions
+from nanoinfer.cli.output import Writer
+from nanoinfer.cli.terminal import remark
 from nanoinfer.requests import Completion, SamplingParams
 
 if TYPE_CHECKING:
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 def generate_mine(
     folder: Path,
-    place: Place,
+    model: BatchOptions,
     prompts: Sequence[str],
     params: Sequence[SamplingParams],
-    writer: TextWriter,
+    echo: bool,
     quiet: bool,
 ) -> None:
     """Check the folder, generate with the reference, then with the learner's functions; put both side by side.
 
-    The text that is written is the learner's. Refused where none of his functions may run in the engine.
+    The text that is written is the learner's. Refused where none of their functions may run in the engine.
     """
     from nanocourse.learner.own_functions import in_the_engine, own_functions
 
@@ -36,37 +37,32 @@ def generate_mine(
         own = own_functions(folder)
     used = [one for one in own if one.function is not None]
     for one in own:
-        remark(f"nanoinfer: {one.exercise.id} {one.exercise.spec.title}: {_part(one)}")
+        part = "yours" if one.function is not None else f"the reference's ({one.status})"
+        remark(f"nanoinfer: {one.exercise.id} {one.exercise.spec.title}: {part}")
     if not used:
         raise Refused(f"{folder} has no function that passes its checks and has a place in the engine")
-    if place.engine == "auto":
-        place = dataclasses.replace(place, engine=used[-1].engine)
-    with place.load() as llm:
-        _warm_up(llm, prompts, params)
+    if model.engine == "auto":
+        model = replace(model, engine=used[-1].engine)
+    # Two tokens of each text before anything is timed: kernels are compiled by then.
+    short = [replace(one, max_tokens=min(2, one.max_tokens)) for one in params]
+    with model.load() as llm:
+        llm.generate(list(prompts), short)
         reference = llm.generate(list(prompts), list(params))
         with in_the_engine(used):
-            _warm_up(llm, prompts, params)
+            llm.generate(list(prompts), short)
             with refusing():
                 pieces = llm.stream(list(prompts), list(params))
-            done = run(pieces, writer, Bar(len(prompts), wanted=not quiet))
-            mine_bytes = _bytes(llm, done)
-        reference_bytes = _bytes(llm, reference)
-    for line in side_by_side(done, reference, (mine_bytes, reference_bytes)):
-        remark(line)
+            done = Writer(prompts, echo).run(pieces, progress=not quiet)
+            mine_bytes = _bytes(llm, done[0])
+        reference_bytes = _bytes(llm, reference[0])
+    rows = [("", "yours", "reference"), *zip(("TTFT", "speed"), _times(done), _times(reference), strict=True)]
+    rows.append(("memory", f"{mine_bytes / 1e6:.2f} MB", f"{reference_bytes / 1e6:.2f} MB"))
+    for name, mine, theirs in rows:
+        remark(f"{name:<8}{mine:>18}{theirs:>18}")
+    remark(f"text    {_first_difference(done, reference)}")
     for one in used:
         if not one.calls:
             remark(f"nanoinfer: {one.exercise.id} was never called: {_why_not_called(one, used)}")
-
-
-def _warm_up(llm: LLM, prompts: Sequence[str], params: Sequence[SamplingParams]) -> None:
-    """Two tokens of each text: kernels are compiled before anything is timed."""
-    llm.generate(list(prompts), [dataclasses.replace(one, max_tokens=min(2, one.max_tokens)) for one in params])
-
-
-def _part(own: Own) -> str:
-    if own.function is not None:
-        return "yours"
-    return f"the reference's ({own.status})"
 
 
 def _why_not_called(own: Own, used: Sequence[Own]) -> str:
@@ -76,35 +72,26 @@ def _why_not_called(own: Own, used: Sequence[Own]) -> str:
     return next(told, "nothing in this run needed it")
 
 
-def _bytes(llm: LLM, done: Sequence[Completion]) -> int:
-    """Tensors alive at once while the last token of the first text is made once more."""
+def _bytes(llm: LLM, done: Completion) -> int:
+    """Tensors alive at once while the last token of a text is made once more."""
     from nanocourse.learner.own_functions import peak_bytes
 
-    text = [*done[0].prompt_token_ids, *done[0].token_ids[:-1]]
+    text = [*done.prompt_token_ids, *done.token_ids[:-1]]
     return peak_bytes(lambda: llm.generate([text], SamplingParams(max_tokens=1, temperature=0)))
 
 
-def side_by_side(done: Sequence[Completion], reference: Sequence[Completion], sizes: tuple[int, int]) -> list[str]:
-    """A small table: time to the first token, speed, memory; and whether the tokens are the same."""
-    both = done, reference
-    first = [f"{1000 * min(one.metrics.ttft_s for one in some):.1f} ms" for some in both]
-    tokens = [sum(len(one.token_ids) for one in some) / max(one.metrics.total_s for one in some) for some in both]
-    rows = [
-        ("", ["yours", "reference"]),
-        ("TTFT", first),
-        ("speed", [f"{rate:.1f} tokens/s" for rate in tokens]),
-        ("memory", [f"{size / 1e6:.2f} MB" for size in sizes]),
-    ]
-    return [f"{name:<8}{pair[0]:>18}{pair[1]:>18}" for name, pair in rows] + [f"text    {_parting(done, reference)}"]
+def _times(done: Sequence[Completion]) -> tuple[str, str]:
+    """Time to the first token, and tokens a second of all texts together."""
+    tokens, seconds = sum(len(one.token_ids) for one in done), max(one.metrics.total_s for one in done)
+    return f"{1000 * min(one.metrics.ttft_s for one in done):.1f} ms", f"{tokens / seconds:.1f} tokens/s"
 
 
-def _parting(done: Sequence[Completion], reference: Sequence[Completion]) -> str:
+def _first_difference(done: Sequence[Completion], reference: Sequence[Completion]) -> str:
     """Where the learner's tokens and the reference's part, if they do."""
     for one, other in zip(done, reference, strict=True):
-        if one.token_ids != other.token_ids:
-            pairs = enumerate(zip(one.token_ids, other.token_ids, strict=False))
-            at = next(
-                (i for i, (mine, theirs) in pairs if mine != theirs), min(len(one.token_ids), len(other.token_ids))
-            )
+        mine, theirs = one.token_ids, other.token_ids
+        if mine != theirs:
+            same = (at for at, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1])
+            at = next(same, min(len(mine), len(theirs)))
             return f"other tokens: text {one.index + 1}, from new token {at + 1} on"
     return "the same tokens"

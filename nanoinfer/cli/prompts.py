@@ -18,12 +18,11 @@ def read_prompts(argument: str | None, file: str | None, lines: bool) -> list[st
     """The prompts asked for, none of them empty. Refused where they cannot be read."""
     if argument is not None and file is not None:
         raise Refused("there are two prompts, the argument and --file: give one of them")
-    if argument is not None and argument != "-":
+    if argument not in (None, "-"):
         text, name = from_argument(argument), "the prompt"
-    elif file is None or file == "-":
-        text, name = _decode(_read_stdin(), "standard input"), "standard input"
     else:
-        text, name = _decode(_read_file(file), file), file
+        name = "standard input" if file in (None, "-") else file
+        text = _decode(_read_stdin() if file in (None, "-") else _read_file(file), name)
     text = text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
     if not text:
         raise Refused(f"{name} is empty: a prompt must have at least one character")
@@ -49,14 +48,13 @@ def _read_stdin() -> bytes:
         raise Refused("there is no prompt, and standard input is closed: give a prompt as an argument")
     if is_terminal(sys.stdin):
         remark("nanoinfer: type the prompt and end it with Ctrl-D on a line of its own (Windows: Ctrl-Z, Enter)")
-    data = sys.stdin.buffer.read((LIMIT_MIB << 20) + 1)
-    return _within_limit(data, "standard input")
+    return sys.stdin.buffer.read((LIMIT_MIB << 20) + 1)
 
 
 def _read_file(name: str) -> bytes:
     try:
         with Path(name).expanduser().open("rb") as file:
-            return _within_limit(file.read((LIMIT_MIB << 20) + 1), name)
+            return file.read((LIMIT_MIB << 20) + 1)
     except IsADirectoryError:
         raise Refused(f"{name} is a folder: --file reads one text file") from None
     except OSError as error:
@@ -65,13 +63,9 @@ def _read_file(name: str) -> bytes:
         raise Refused(f"{name!r} is no file: {error}") from None
 
 
-def _within_limit(data: bytes, name: str) -> bytes:
+def _decode(data: bytes, name: str) -> str:
     if len(data) > LIMIT_MIB << 20:
         raise Refused(f"{name} holds more than {LIMIT_MIB} MiB, which is the most that is read")
-    return data
-
-
-def _decode(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8").removeprefix("\ufeff")  # some editors begin every file with this mark
     except UnicodeDecodeError as error:
