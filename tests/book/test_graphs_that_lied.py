@@ -100,6 +100,17 @@ class TestProcess:
         assert not told.expected("cpu")
         assert told.verdict == "the right one lied"
 
+    def test_a_death_when_it_is_timed_is_no_success(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All three sides came, and no cost: the story's time was missing from its results file for that."""
+        running = lies("running")
+        sides = "".join(json.dumps({"part": side, "value": [side]}) + "\n" for side in running.SIDES)
+        dead = subprocess.CompletedProcess([], 1, stdout=sides, stderr="RuntimeError: the pool is gone")
+        monkeypatch.setattr(running.subprocess, "run", lambda *_, **__: dead)
+        told = running.in_a_process_of_its_own("story", "cuda")
+        assert told.sides == {side: [side] for side in running.SIDES}
+        assert "the pool is gone" in told.error
+        assert not told.expected("cuda")
+
     def test_a_death_of_the_wrong_one_is_a_lie(self) -> None:
         sides = {"truth": ["1"], "right": ["1"], "wrong": ["the process died: CUDA error"]}
         assert lies("running").Told("slot", sides).expected("cuda")

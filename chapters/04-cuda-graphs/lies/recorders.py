@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ class Cuda:
 
     def __init__(self) -> None:
         self.stream, self.other = torch.cuda.Stream(), torch.cuda.Stream()
-        self.pool = torch.cuda.graph_pool_handle()
+        self.graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
 
     def warm(self, step: Callable[[], Tensor]) -> None:
         """Run the step once, on the stream on which it will be captured."""
@@ -48,6 +49,8 @@ class Cuda:
 
     def record(self, step: Callable[[], Tensor]) -> tuple[Any, Tensor]:
         """The step's graph, and the tensor that its replays write their result into. Nothing is executed."""
+        if not self.graphs:  # a pool ends with its last graph
+            self.pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         # "relaxed" lets memory be allocated on the other stream. What must wait for the device is refused all the same.
@@ -55,6 +58,7 @@ class Cuda:
         with torch.cuda.stream(self.stream), torch.cuda.graph(graph, **mode):
             result = step()
         torch.cuda.synchronize()
+        self.graphs.add(graph)
         return graph, result
 
     def elsewhere(self) -> AbstractContextManager[object]:

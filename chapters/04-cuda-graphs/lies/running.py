@@ -38,6 +38,7 @@ class Told:
     sides: dict[str, list[str]] = field(default_factory=dict)
     costs: dict[str, float] = field(default_factory=dict)
     error: str = ""
+    untimed: bool = False  # it told all three sides, and died when it was timed
 
     @property
     def lied(self) -> bool:
@@ -60,6 +61,8 @@ class Told:
     def expected(self, device: str) -> bool:
         """Whether that is what the page says of it."""
         lie = LIES.get(self.name)
+        if self.untimed:
+            return False
         shown = lie is None or (lie.shown if device == "cpu" else True)
         uncertain = lie is not None and device == "cuda" and not lie.certain
         return self.held and (uncertain or self.lied == shown)
@@ -125,18 +128,20 @@ def in_a_process_of_its_own(name: str, device: str) -> Told:
         output, errors = done.stdout, done.stderr.strip()
     except subprocess.TimeoutExpired as hung:
         output, errors = (hung.stdout or b"").decode(), f"no end after {LIMIT_S:.0f} s"
-    told = Told(name)
-    for line in output.splitlines():
-        if line.startswith("{"):
-            part = json.loads(line)
-            if part["part"] == "costs":
-                told.costs = part["value"]
-            else:
-                told.sides[part["part"]] = part["value"]
-    if missing := [side for side in SIDES if side not in told.sides]:
-        told.error = errors[-2000:]
-        told.sides[missing[0]] = ["the process died: " + (errors.splitlines() or ["without a word"])[-1]]
+    parts = {part["part"]: part["value"] for part in map(json.loads, filter(is_part, output.splitlines()))}
+    told = Told(name, {side: parts[side] for side in SIDES if side in parts}, parts.get("costs", {}))
+    if missing := [part for part in (*SIDES, "costs") if part not in parts]:
+        told.error = errors[-2000:] or "it ended without a word"
+        if missing == ["costs"]:
+            told.untimed = True
+        else:
+            told.sides[missing[0]] = ["the process died: " + told.error.splitlines()[-1]]
     return told
+
+
+def is_part(line: str) -> bool:
+    """Whether a line is something that was told, and no library's remark."""
+    return line.startswith('{"part": ')
 
 
 def run(wanted: Sequence[str], device: str, on_told: Callable[[Told], object]) -> list[Told]:
