@@ -8,15 +8,16 @@ from typing import Annotated
 
 import typer
 
-from nanobench.errors import or_exit
+from nanobench.errors import Commands
 from nanobench.micro import commands
 from nanobench.micro.commands import Device
 
-app = typer.Typer(help="Measure every engine the same way.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False)
+app.add_typer(commands.app)  # without a name: its commands stand beside those below
 
 
 def add(to: typer.Typer) -> None:
-    """Plug `nanoinfer bench` in."""
+    """Add `nanoinfer bench` to the engine's command line."""
     to.add_typer(app, name="bench")
 
 
@@ -42,55 +43,53 @@ def run(
     budget: Annotated[float | None, typer.Option(help="Seconds that one run of a case may take.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and for how long.")] = False,
 ) -> None:
-    """Engines x batch sizes x models: tokens/s, TTFT, memory and the share of the bandwidth floor."""
+    """Engines x batch sizes x models: tokens/s, TTFT, memory and the share of the bandwidth limit."""
     from nanobench.core.benchmark import Benchmark
     from nanobench.core.presets import PRESETS
     from nanobench.core.progress import Bar
 
     if preset not in PRESETS:
         raise typer.BadParameter(f"preset must be one of {', '.join(PRESETS)}, not {preset!r}")
+    chosen = PRESETS[preset].changed(
+        models=tuple(models.split(",")) if models else None,
+        engines=tuple(engines.split(",")) if engines else None,
+        batches=_integers(batches),
+        prompt_tokens=_integers(prompt_tokens),
+        new_tokens=new_tokens,
+        dtype=dtype,
+        repeats=repeats,
+        case_budget_s=budget,
+    )
+    out = out or Path("bench/results") / f"{preset}.json"
     try:
-        chosen = PRESETS[preset].changed(
-            models=tuple(models.split(",")) if models else None,
-            engines=tuple(engines.split(",")) if engines else None,
-            batches=numbers(batches),
-            prompt_tokens=numbers(prompt_tokens),
-            new_tokens=new_tokens,
-            dtype=dtype,
-            repeats=repeats,
-            case_budget_s=budget,
-        )
         with Bar() as bar:
-            benchmark = Benchmark(chosen, device, out or Path("bench/results") / f"{preset}.json", bar.say, bar.advance)
+            benchmark = Benchmark(chosen, device, out, bar.say, bar.advance_to)
             print(benchmark.expect()) if dry_run else benchmark.run()
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         raise typer.Exit(130) from None
-    except ValueError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
 
 
 @app.command()
 def plot(
     results: Annotated[list[Path] | None, typer.Option(help="Results files; by default all of bench/results.")] = None,
     mine: Annotated[Path | None, typer.Option(help="A results file of yours, laid over the others.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the figures.")] = Path("figures"),
+    out: Annotated[Path, typer.Option(help="Folder of the figures.")] = Path("figures/bench"),
     engine: Annotated[str | None, typer.Option(help="The one in colour; by default the newest chapter's.")] = None,
 ) -> None:
-    """Draw the figures: SVG for light and dark pages, PNG, alt text and a table of the numbers."""
+    """Draw the figures: an SVG each, and a page with its alt text and a table of the numbers."""
     from nanobench.report.plot import plot as draw
 
-    for path in or_exit(lambda: draw(results or [], out, engine, mine)):
+    for path in draw(results or [], out, engine, mine):
         print(path)
 
 
 @app.command()
 def compare(first: Path, second: Path) -> None:
     """Ratios of the second run over the first, with intervals; exit code 1 where they differ beyond the spread."""
-    from nanobench.report.compare import compare as held
+    from nanobench.report.compare import compare as compare_files
 
-    raise typer.Exit(or_exit(lambda: held(first, second)))
+    raise typer.Exit(compare_files(first, second))
 
 
 @app.command()
@@ -100,28 +99,24 @@ def ratios(
 ) -> None:
     """Decode speed of every engine of a file over one of them, with 95% intervals."""
     from nanobench.core.records import Report
-    from nanobench.report.ratios import ratios as of_file
+    from nanobench.report.ratios import ratios as lines
 
-    print("\n".join(or_exit(lambda: list(of_file(Report.load(results), over)))))
+    for line in lines(Report.load(results), over):
+        print(line)
 
 
 @app.command()
 def schema(out: Annotated[Path, typer.Option(help="Folder.")] = Path("bench/schema")) -> None:
     """Write the JSON Schema of every kind of results file."""
-    from nanobench.core.schemas import write
+    from nanobench.report.schemas import write
 
     for path in write(out):
         print(path)
 
 
-def numbers(text: str | None) -> tuple[int, ...] | None:
-    """`1,8,64` as numbers."""
-    if text is None:
-        return None
+def _integers(text: str | None) -> tuple[int, ...] | None:
+    """The integers of `1,8,64`; None for None."""
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(int(part) for part in text.split(",")) if text is not None else None
     except ValueError:
         raise typer.BadParameter(f"takes whole numbers with commas between, not {text!r}") from None
-
-
-app.registered_commands += commands.app.registered_commands

@@ -18,7 +18,7 @@ from nanoinfer.text.tokenizer import gpt2_tokenizer
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")
 split_times, byte_times = measured.split_times, measured.byte_times
-waste_table, squeeze_table = measured.waste_table, measured.squeeze_table
+kv_usage_table, fixed_pool_table = measured.kv_usage_table, measured.fixed_pool_table
 GPT2, BFLOAT16 = PRESETS["gpt2"], torch.bfloat16
 TOKEN = GPT2.kv_numbers * 2  # bytes of keys and values of one token, in bfloat16
 

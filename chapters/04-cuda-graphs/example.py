@@ -23,7 +23,7 @@ from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")
-costs, drained, causes_table = measured.costs, measured.drained, measured.causes_table
+costs, drained, breakdown_table = measured.costs, measured.drained, measured.breakdown_table
 LADDERS: dict[str, Callable[[int], Sequence[int]]] = {
     "every size": lambda n: range(1, n + 1),
     "powers of two": lambda n: [1 << i for i in range(n.bit_length()) if 1 << i <= n],

@@ -30,7 +30,7 @@ def _mix(x):
 
 
 @triton.jit
-def _bits(seed, step, ids):
+def random_bits(seed, step, ids):
     """`sampling.random_bits`, as uint32."""
     low, high, at = seed.to(tl.uint32), (seed >> 32).to(tl.uint32), step.to(tl.uint32)
     first = _mix(_mix(_mix(low ^ 0x9E3779B9) ^ high) ^ at)
@@ -41,7 +41,7 @@ def _bits(seed, step, ids):
 @triton.jit
 def _gumbel(seed, step, ids):
     """`sampling.gumbel` of the given ids. Its logarithms may differ from PyTorch's in the last bit."""
-    u = tl.minimum((_bits(seed, step, ids) | 1).to(tl.float32) * 2.0**-32, 1 - 2.0**-24)
+    u = tl.minimum((random_bits(seed, step, ids) | 1).to(tl.float32) * 2.0**-32, 1 - 2.0**-24)
     return -tl.log(tl.where(u < 2.0**-10, u + 0.5 * u * u, -tl.log(1 - u)))
 
 

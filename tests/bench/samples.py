@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
-from nanobench.core.records import Case, Machine, Memory, Report, Result, Spread, Status
+from nanobench.core.records import Case, Machine, Memory, Report, Result, ResultsFile, Spread, Status
 
 MACHINE = Machine(
     device="Test GPU", kind="cuda", capability="9.0", memory_bytes=10**11, l2_bytes=10**7, driver="1", cpu="Test CPU",
     cores=2, threads=2, power="mains", os="Linux", python="3.11", torch="2.11", cuda="13", triton="3.6",
     transformers="5.17",
 )  # fmt: skip
+
+STAMP: dict[str, Any] = {"date": "2026-01-02", "commit": "0123456789ab", "machine": MACHINE}
 
 
 def result(
@@ -43,8 +46,9 @@ def failed(engine: str, batch: int, status: Status, reason: str, *, model: str =
 def report(*results: Result, device: str = "Test GPU", dtype: str = "bfloat16") -> Report:
     """A report of these results."""
     return Report(
-        preset="gpu", date="2026-01-02", commit="0123456789ab", dtype=dtype, seed=0, repeats=7,
-        machine=MACHINE.model_copy(update={"device": device}), copy_bytes_per_s=4.25e12, import_s=1.5, results=results,
+        preset="gpu", dtype=dtype, seed=0, repeats=7,
+        copy_bytes_per_s=4.25e12, import_s=1.5, results=results,
+        **STAMP | {"machine": MACHINE.model_copy(update={"device": device})},
     )  # fmt: skip
 
 
@@ -60,7 +64,7 @@ def ladder(**options: str) -> Report:
     )  # fmt: skip
 
 
-def saved(made: Report, path: Path) -> Path:
+def saved(made: ResultsFile, path: Path) -> Path:
     """Write a report and return where."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(made.model_dump_json(), encoding="utf-8")

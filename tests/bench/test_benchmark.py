@@ -1,4 +1,4 @@
-"""The benchmark's loop with a contestant made of numbers: what is recorded, what is left to do, what is refused.
+"""The benchmark's loop with a system made of numbers: what is recorded, what is left to do, what is refused.
 
 No clock is read: the stub's generations move a clock of their own.
 """
@@ -18,15 +18,17 @@ from torch import Tensor
 
 import nanobench.core.benchmark
 import nanobench.core.case_runner
+import nanobench.core.machine
 from nanobench.core.benchmark import Benchmark
 from nanobench.core.case_runner import takes_turn
-from nanobench.core.estimate import AROUND, MEMORY_SHARE
+from nanobench.core.estimate import MEMORY_SHARE, OVERHEAD_S
 from nanobench.core.machine import launches
-from nanobench.core.presets import Preset, floor_seconds
+from nanobench.core.presets import Preset, limit_seconds
 from nanobench.core.records import Report
-from nanobench.systems import OTHERS, Limits, Missing
+from nanobench.systems import OTHERS
+from nanobench.systems.base import Limits, Missing
 from nanoinfer.cache.dense import DenseCache
-from nanoinfer.engine.stats import Stats
+from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 
@@ -36,7 +38,7 @@ Call = tuple[str, int, int]  # engine, rows, new tokens
 
 @dataclass
 class Clock:
-    """Time that passes only where a contestant works; and who worked, in order."""
+    """Time that passes only where a system works; and who worked, in order."""
 
     now: float = 0.0
     calls: list[Call] = field(default_factory=list)
@@ -95,13 +97,13 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     )  # of a test's whole process: slow
     monkeypatch.setattr(nanobench.core.benchmark, "copy_bandwidth", lambda device: 1e9)
     monkeypatch.setattr(nanobench.core.benchmark, "import_seconds", lambda: 1.0)
-    monkeypatch.setattr(nanobench.core.benchmark, "commit", lambda: "0123456789ab")
+    monkeypatch.setattr(nanobench.core.machine, "commit", lambda: "0123456789ab")
     monkeypatch.setattr(nanobench.core.benchmark, "load_config", lambda name: TINY)
     monkeypatch.setattr(nanobench.core.benchmark, "load_model", lambda *a, **k: model)
     for name in ("one", "two"):
         pace = lambda name: made.slower.get(name, 1.0)  # noqa: E731
         stub = Stub(name, made.clock, lambda call: made.before(call), pace)  # noqa: PLW0108  # looked up at the call
-        monkeypatch.setitem(OTHERS, name, lambda stub=stub: lambda model, limits: stub)
+        monkeypatch.setitem(OTHERS, name, lambda model, limits, stub=stub: stub)
     return made
 
 
@@ -116,11 +118,11 @@ def test_what_is_measured(stage: Stage) -> None:
         assert r.generate_s.median == pytest.approx(5 * step)
         assert r.ttft_s.median == pytest.approx(step)
         assert r.tokens_per_s == pytest.approx(r.case.batch / step)
-        assert r.floor_share == pytest.approx(floor_seconds(TINY, 4, r.case.batch, 5.5, 1e9) / step)
+        assert r.floor_share == pytest.approx(limit_seconds(TINY, 4, r.case.batch, 5.5, 1e9) / step)
         assert r.tokens == 5 * r.case.batch
         assert len(r.generate_s.samples) == 3
     assert Report.load(stage.path) == report
-    assert any("bandwidth floor" in line for line in stage.said)
+    assert any("bandwidth limit" in line for line in stage.said)
 
 
 def test_engines_take_turns(stage: Stage) -> None:
@@ -151,7 +153,7 @@ def test_an_interrupted_run_goes_on(stage: Stage) -> None:
 
 def test_a_file_of_another_preset_or_commit_is_not_continued(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.run(batches=(1,))
-    monkeypatch.setattr(nanobench.core.benchmark, "commit", lambda: "ba9876543210")
+    monkeypatch.setattr(nanobench.core.machine, "commit", lambda: "ba9876543210")
     with pytest.raises(ValueError, match="another preset, commit or machine"):
         stage.run()
 
@@ -198,7 +200,7 @@ def test_a_missing_peer_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -
     def missing(model: object, limits: Limits) -> None:
         raise Missing("two is not installed")
 
-    monkeypatch.setitem(OTHERS, "two", lambda: missing)  # type: ignore[arg-type, return-value]
+    monkeypatch.setitem(OTHERS, "two", missing)  # type: ignore[arg-type, return-value]
     report = stage.run()
     assert [(r.status, r.reason) for r in report.find(engine="two")] == [("missing", "two is not installed")] * 3
     assert {r.status for r in report.find(engine="one")} == {"ok"}
@@ -207,7 +209,7 @@ def test_a_missing_peer_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -
 def test_tokens_are_recounted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that gives fewer tokens than it was asked for is no fast engine."""
     lazy = SimpleNamespace(generate=lambda prompts, new_tokens: [[1] * (new_tokens - 1) for _ in prompts])
-    monkeypatch.setitem(OTHERS, "one", lambda: lambda model, limits: lazy)
+    monkeypatch.setitem(OTHERS, "one", lambda model, limits: lazy)
     with pytest.raises(AssertionError, match="one gave 4 tokens, not 5 a row"):
         stage.run()
 
@@ -253,7 +255,7 @@ def test_one_that_cannot_be_made_fails_and_the_others_go_on(stage: Stage, monkey
     def broken(model: object, limits: Limits) -> None:
         raise ValueError("a cache of 8 rows takes 9.0 GB\nand more")
 
-    monkeypatch.setitem(OTHERS, "two", lambda: broken)  # type: ignore[arg-type, return-value]
+    monkeypatch.setitem(OTHERS, "two", broken)  # type: ignore[arg-type, return-value]
     report = stage.run()
     reasons = {(r.status, r.reason) for r in report.find(engine="two")}
     assert reasons == {("failed", "ValueError: a cache of 8 rows takes 9.0 GB")}
@@ -264,7 +266,7 @@ def test_one_that_cannot_be_made_fails_and_the_others_go_on(stage: Stage, monkey
 class Counting(Stub):
     """A stub with the counters of an engine that replays graphs; its warm-up captures three and takes two seconds."""
 
-    stats: Stats = field(default_factory=Stats)
+    stats: GraphStats = field(default_factory=GraphStats)
 
     def warm_up(self) -> None:
         self.clock.now += 2.0
@@ -282,7 +284,7 @@ class Counting(Stub):
 
 def test_counters_of_the_timed_runs_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stub = Counting("one", stage.clock, lambda call: None)
-    monkeypatch.setitem(OTHERS, "one", lambda: lambda model, limits: stub)
+    monkeypatch.setitem(OTHERS, "one", lambda model, limits: stub)
     report = stage.run(batches=(1, 2), engines=("one",))
     for r in report.results:
         assert r.warm_up_s == pytest.approx(2.0)
@@ -310,7 +312,7 @@ def test_what_is_compiled_within_the_timed_runs_is_told(stage: Stage, monkeypatc
     report = stage.run(batches=(1,))
     found = {r.case.engine: (r.compiles, r.compile_s) for r in report.results}
     assert found == {"one": (3, 1.0), "two": (0, 0.0)}
-    assert any("compiled 3 times within the timed runs: not to be believed" in line for line in stage.said)
+    assert any("compiled 3 times within the timed runs: the times are not valid" in line for line in stage.said)
 
 
 def test_a_batch_beyond_the_memory_is_over_budget_before_it_runs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +335,7 @@ def test_what_is_left_is_told_before_and_after(stage: Stage) -> None:
     assert (done, total) == (2, 4)
     assert left.startswith("2 cases left, about ")
     # Two warm-up runs and the first one, three timed, and what is beside them: a case after the first batch's like.
-    assert float(left.split("about ")[1].split(" s")[0]) == pytest.approx(2 * (6 * 0.55 + AROUND), abs=1)
+    assert float(left.split("about ")[1].split(" s")[0]) == pytest.approx(2 * (6 * 0.55 + OVERHEAD_S), abs=1)
 
 
 def test_a_dry_run_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

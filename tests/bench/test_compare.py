@@ -1,4 +1,4 @@
-"""Two runs held against each other: what agrees, what does not, and what may not be compared."""
+"""Two runs compared: what agrees, what does not, and what may not be compared."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from pathlib import Path
 import pytest
 
 from nanobench.core.records import Report, Spread
-from nanobench.report import cross_machine as claims
-from nanobench.report.compare import allowed, compare, interval, ratios, verdict
+from nanobench.report.compare import allowed, compare, ratios
+from nanobench.report.cross_machine import comparisons
+from nanobench.report.intervals import interval, verdict
 from nanobench.report.ratios import ratios as within
 from tests.bench.samples import failed, ladder, report, result, saved
 
 
-def held(tmp_path: Path, first: Report, second: Report) -> int:
+def compared(tmp_path: Path, first: Report, second: Report) -> int:
     return compare(saved(first, tmp_path / "a.json"), saved(second, tmp_path / "b.json"))
 
 
 def test_a_run_agrees_with_itself_and_with_one_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert held(tmp_path, ladder(), ladder()) == 0
+    assert compared(tmp_path, ladder(), ladder()) == 0
     again = report(*(result(r.case.engine, r.case.batch, 0.002, seed=1) for r in SAME.results))
-    assert held(tmp_path, SAME, again) == 0
+    assert compared(tmp_path, SAME, again) == 0
     out = capsys.readouterr().out
     assert "4 of 4 medians agree within the larger of the first run's 10-90% range and 3%; 0 differ" in out
     assert out.count(" agrees\n") == len(ladder_ratios()) + 4
@@ -31,7 +32,7 @@ SAME = report(result("naive", 1, 0.002), result("dense", 1, 0.002))
 
 
 def test_a_slower_run_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert held(tmp_path, SAME, report(result("naive", 1, 0.002), result("dense", 1, 0.0022))) == 1
+    assert compared(tmp_path, SAME, report(result("naive", 1, 0.002), result("dense", 1, 0.0022))) == 1
     out = capsys.readouterr().out
     assert "2 of 4 medians agree" in out
     (line,) = (line for line in out.splitlines() if "dense" in line and "tok/s" in line)
@@ -67,7 +68,7 @@ def test_agreement_is_by_that_rule_alone() -> None:
 
 
 def test_the_worst_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    held(tmp_path, SAME, report(result("naive", 1, 0.0021), result("dense", 1, 0.004)))
+    compared(tmp_path, SAME, report(result("naive", 1, 0.0021), result("dense", 1, 0.004)))
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("the worst: random:gpt2 B=1 prompt 128 dense ")
     assert re.search(r"apart where \d\.\d% is allowed", last)
@@ -92,40 +93,40 @@ def test_ratios_name_their_case() -> None:
 
 def test_a_case_that_ends_otherwise_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = report(result("naive", 1, 0.002).model_copy(), failed("dense", 1, "out of memory", "full"))
-    assert held(tmp_path, SAME, other) == 1
+    assert compared(tmp_path, SAME, other) == 1
     assert "ok in the first, out of memory in the second" in capsys.readouterr().out
 
 
 def test_a_case_of_one_file_alone_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert held(tmp_path, SAME, report(SAME.results[0])) == 0
+    assert compared(tmp_path, SAME, report(SAME.results[0])) == 0
     assert "in the first file alone: dense at B = 1" in capsys.readouterr().out
 
 
 def test_what_may_not_be_compared(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="dtype must be the same"):
-        held(tmp_path, ladder(), ladder(dtype="float32"))
+        compared(tmp_path, ladder(), ladder(dtype="float32"))
     with pytest.raises(ValueError, match="model must be the same"):
-        held(tmp_path, SAME, report(result("naive", 1, 0.002, model="small")))
+        compared(tmp_path, SAME, report(result("naive", 1, 0.002, model="small")))
     with pytest.raises(ValueError, match="no measured case in common"):
-        held(tmp_path, SAME, report(result("naive", 2, 0.002)))
+        compared(tmp_path, SAME, report(result("naive", 2, 0.002)))
     with pytest.raises(ValueError, match="no ratio can be compared"):
-        held(tmp_path, SAME, report(result("naive", 2, 0.002), device="Another"))
+        compared(tmp_path, SAME, report(result("naive", 2, 0.002), device="Another"))
 
 
-def test_claims_on_another_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_another_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Times ten times as long are no contradiction; an engine that is faster here and slower there is."""
     pairs = (("naive", 1, 0.02), ("dense", 1, 0.01), ("naive", 8, 0.04), ("dense", 8, 0.02))
     there = report(*(result(e, b, s) for e, b, s in pairs))
     here = report(
         *(result(e, b, 10 * s, model="small", prompt=32) for e, b, s in pairs), device="Mine", dtype="float32"
     )
-    assert held(tmp_path, there, here) == 0
+    assert compared(tmp_path, there, here) == 0
     out = capsys.readouterr().out
-    assert "2 of 2 claims hold here" in out
+    assert "2 of 2 results hold here" in out
     assert "note: model random:gpt2 there, small here" in out
     assert "tok/s" not in out  # nothing absolute
     slow = report(*(result(e, b, 0.05) for e, b, _ in pairs[:2]), *here_of(pairs[2:]), device="Mine")
-    assert held(tmp_path, there, slow) == 1
+    assert compared(tmp_path, there, slow) == 1
     assert "does not hold here: faster there, even here" in capsys.readouterr().out
 
 
@@ -133,11 +134,11 @@ def here_of(pairs: tuple[tuple[str, int, float], ...]) -> list[object]:
     return [result(e, b, s) for e, b, s in pairs]
 
 
-def test_a_claim_without_its_first_engine_is_left_out() -> None:
+def test_an_engine_without_the_first_one_beside_it_is_left_out() -> None:
     there, here = ladder(), ladder(device="Mine")
-    found = claims.claims(there, here)
-    assert {(claim.engine, claim.batch) for claim in found} == {("dense", 1), ("transformers", 1), ("dense", 8)}
-    assert all(claim.holds and claim.here == claim.there for claim in found)
+    found = comparisons(there, here)
+    assert {(one.engine, one.batch) for one in found} == {("dense", 1), ("transformers", 1), ("dense", 8)}
+    assert all(one.holds and one.here == one.there for one in found)
 
 
 def test_verdicts() -> None:

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanobench.core.estimate import AROUND, MEMORY_SHARE, case_seconds, earlier, fitting, in_words, plan, run_seconds
+from nanobench.core.estimate import (
+    MEMORY_SHARE,
+    OVERHEAD_S,
+    case_seconds,
+    earlier_results,
+    in_words,
+    largest_batch,
+    plan,
+    run_seconds,
+)
 from nanobench.core.presets import PRESETS, Preset
 from nanobench.core.records import Case
 from nanoinfer.cache.dense import DenseCache
@@ -33,9 +42,9 @@ def test_a_run_by_the_two_largest_smaller_batches() -> None:
 
 def test_a_case_is_warm_up_and_timed_runs() -> None:
     known = [result("dense", 8, 0.003)]  # 0.054 s a run
-    assert case_seconds(case("dense", 8), PRESET, known) == pytest.approx((1 + 2 + 5) * 0.054 + AROUND, rel=0.02)
+    assert case_seconds(case("dense", 8), PRESET, known) == pytest.approx((1 + 2 + 5) * 0.054 + OVERHEAD_S, rel=0.02)
     longer = case_seconds(case("dense", 8, 34), PRESET, known)
-    assert longer == pytest.approx((1 + 2 + 5) * 0.108 + AROUND, rel=0.02)
+    assert longer == pytest.approx((1 + 2 + 5) * 0.108 + OVERHEAD_S, rel=0.02)
     assert case_seconds(case("naive", 8), PRESET, known) == case_seconds(case("dense", 8), PRESET, known)  # a guess
     assert case_seconds(case("dense", 8), PRESET, []) is None
     assert case_seconds(case("dense", 8), PRESET.changed(case_budget_s=0.01), known) == 0.0  # it is not run
@@ -51,7 +60,7 @@ def test_what_is_left() -> None:
     done = (result("naive", 1, 0.002), result("dense", 1, 0.002))
     cases, seconds, unknown = plan(PRESET, done, ())
     assert (cases, unknown) == (4, 0)
-    assert seconds == pytest.approx(4 * (8 * 0.036 + AROUND), rel=0.02)
+    assert seconds == pytest.approx(4 * (8 * 0.036 + OVERHEAD_S), rel=0.02)
     assert plan(PRESET, (), ())[::2] == (6, 6)
     assert plan(PRESET, tuple(result(c.engine, c.batch, 1.0) for c in PRESET.cases()), ())[0] == 0
     assert in_words(6, 0.0, 6) == "6 cases left"
@@ -64,10 +73,10 @@ def test_an_earlier_file_of_the_same_device_is_a_guide(tmp_path: Path) -> None:
     saved(report(result("dense", 1, 0.1), device="Mine"), tmp_path / "b.json")
     (tmp_path / "c.json").write_text("{}")
     gpu = PRESETS["gpu"]
-    assert earlier("Test GPU", gpu, tmp_path) == ("a.json", ladder().results)
-    assert earlier("Mine", gpu, tmp_path)[0] == "b.json"
-    assert earlier("Mine", gpu.changed(models=("small",)), tmp_path) == ("", ())
-    assert earlier("Another", gpu, tmp_path) == ("", ())
+    assert earlier_results("Test GPU", gpu, tmp_path) == ("a.json", ladder().results)
+    assert earlier_results("Mine", gpu, tmp_path)[0] == "b.json"
+    assert earlier_results("Mine", gpu.changed(models=("small",)), tmp_path) == ("", ())
+    assert earlier_results("Another", gpu, tmp_path) == ("", ())
 
 
 def test_the_preset_s_own_file_is_the_best_guide(tmp_path: Path) -> None:
@@ -77,24 +86,24 @@ def test_the_preset_s_own_file_is_the_best_guide(tmp_path: Path) -> None:
     saved(report(*few), tmp_path / "z.json")
     saved(ladder(), tmp_path / "a.json")
     assert len(ladder().results) > len(few)
-    assert earlier("Test GPU", own, tmp_path)[0] == "z.json"
+    assert earlier_results("Test GPU", own, tmp_path)[0] == "z.json"
 
 
 def test_batches_that_fit() -> None:
     """Engines with graphs hold their caches all the time, beside whoever runs."""
     shape = SHAPES["gpt2"]
     preset = Preset("p", ("m",), (1, 8, 64, 512), (128,), 128, engines=("dense", "paged"))
-    assert fitting(shape, preset, torch.bfloat16, None) == 512
+    assert largest_batch(shape, preset, torch.bfloat16, None) == 512
     need = DenseCache.bytes(shape, 64, 256, torch.bfloat16)
-    assert fitting(shape, preset, torch.bfloat16, int(1.01 * need / MEMORY_SHARE)) == 64
+    assert largest_batch(shape, preset, torch.bfloat16, int(1.01 * need / MEMORY_SHARE)) == 64
     graphs = preset.changed(engines=("dense-graph", "paged-graph-unfused"))
-    assert fitting(shape, graphs, torch.bfloat16, int(1.01 * need / MEMORY_SHARE)) == 8
-    assert fitting(shape, graphs, torch.bfloat16, int(3.01 * need / MEMORY_SHARE)) == 64
-    assert fitting(shape, preset, torch.bfloat16, 1) == 1  # the smallest is tried, and says itself what it lacks
+    assert largest_batch(shape, graphs, torch.bfloat16, int(1.01 * need / MEMORY_SHARE)) == 8
+    assert largest_batch(shape, graphs, torch.bfloat16, int(3.01 * need / MEMORY_SHARE)) == 64
+    assert largest_batch(shape, preset, torch.bfloat16, 1) == 1  # the smallest is tried, and says itself what it lacks
 
 
 def test_the_gpu_preset_takes_about_four_minutes_where_the_book_was_measured() -> None:
     preset = PRESETS["gpu"]
-    name, known = earlier("NVIDIA H200", preset, Path(__file__).parents[2] / "bench" / "results")
+    name, known = earlier_results("NVIDIA H200", preset, Path(__file__).parents[2] / "bench" / "results")
     assert name
     assert plan(preset, (), known)[1] < 250

@@ -1,9 +1,8 @@
-"""The kernel benchmark's arms, run on a CPU by the kernels' twins; its figures; the drawing of the kernel's walk."""
+"""The kernel benchmark's variants, run on a CPU by the reference; its figures."""
 
 from __future__ import annotations
 
 import importlib.machinery
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,59 +11,57 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 
-from nanobench.core.records import Spread
+from nanobench.core.records import RESULTS, Spread
 from nanobench.micro import attention
-from nanobench.micro import attention_variants as arms
+from nanobench.micro import attention_variants as variants
 from nanobench.micro import paged_kernel as kernels
 from nanobench.micro.attention import AttentionReport, Backend, ReadLength
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
-from nanobench.report.figures import style
-from nanobench.report.plot import drawings, load, stale
-from nanobook.figures import kernel_walk as walking
-from nanoinfer.cache.blocks import NULL
+from nanobench.report.plot import drawings, load
 from nanoinfer.cache.paged import choose_splits
 from nanoinfer.kernels.paged_attention_torch import gather_pages
-from tests.bench.samples import MACHINE, saved
+from tests.bench.samples import STAMP, saved
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
 def contents(monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor]:
-    monkeypatch.setattr(arms, "COLD_BYTES", 1e6)
+    monkeypatch.setattr(variants, "COLD_BYTES", 1e6)
     torch.manual_seed(0)
-    return arms.contents(3, 128, CPU)
+    return variants.contents(3, 128, CPU)
 
 
-def test_every_arm_attends_to_the_same(contents: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_every_variant_attends_to_the_same(contents: tuple[torch.Tensor, torch.Tensor]) -> None:
     q, dense = contents
-    made, absent = arms.arms(q, dense)
-    names = [arm.name for arm in made]
-    splits = choose_splits(3, arms.HEADS, 128)
-    assert [arm.name for arm in made if arm.chosen] == [f"paged, block 16, splits {splits}"]
+    made, absent = variants.attention_variants(q, dense)
+    names = [variant.name for variant in made]
+    splits = choose_splits(3, variants.HEADS, 128)
+    assert [variant.name for variant in made if variant.chosen] == [f"paged, block 16, splits {splits}"]
     assert "paged, block 16, splits 1" in names
     assert {"sdpa", "sdpa, mask", "paged, block 64, splits 1"} <= set(names)
     assert absent.keys() <= {"flashinfer"}
     for i in range(len(dense)):  # each call its own copy, or the L2 would not be cold
         expected = F.scaled_dot_product_attention(q.float(), dense[i, 0].float(), dense[i, 1].float())
-        for arm in made:
-            torch.testing.assert_close(arm.call(i).view_as(q).float(), expected, rtol=2e-2, atol=2e-2, msg=arm.name)
+        for variant in made:
+            got = variant.call(i).view_as(q).float()
+            torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2, msg=variant.name)
 
 
 def test_pages_lie_in_another_order(contents: tuple[torch.Tensor, torch.Tensor]) -> None:
     _, dense = contents
-    pages = arms.Pages.of(dense, 16)
+    pages = variants.Pages.of(dense, 16)
     assert pages.tables.flatten().tolist() != sorted(pages.tables.flatten().tolist())
     assert torch.equal(gather_pages(pages.pools[1, 0], pages.tables), dense[1, 0])
 
 
-def test_a_wrong_arm_is_not_timed(contents: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arms, "_paged", lambda q, pages, splits: lambda i: q + 1)
+def test_a_wrong_variant_is_not_timed(
+    contents: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variants, "_paged", lambda q, pages, splits: lambda i: q + 1)
     with pytest.raises(AssertionError, match="paged, block 16"):
-        arms.arms(*contents)
+        variants.attention_variants(*contents)
 
 
 class FakeFlashInfer(ModuleType):
@@ -83,7 +80,7 @@ class FakeFlashInfer(ModuleType):
 
             def plan(self, indptr: Any, indices: Any, last: Any, heads: int, kv_heads: int, size: int, page: int,
                      **dtypes: Any) -> None:  # fmt: skip
-                assert (heads, kv_heads, size) == (arms.HEADS, arms.HEADS, arms.HEAD_SIZE)
+                assert (heads, kv_heads, size) == (variants.HEADS, variants.HEADS, variants.HEAD_SIZE)
                 assert dtypes == {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
                 widths = (indptr[1:] - indptr[:-1]).tolist()
                 assert last.tolist() == [page] * len(widths)  # whole pages
@@ -101,7 +98,7 @@ def test_flashinfer_where_it_is_installed(
 ) -> None:
     fake = FakeFlashInfer()
     monkeypatch.setitem(sys.modules, "flashinfer", fake)
-    made, absent = arms.arms(*contents)
+    made, absent = variants.attention_variants(*contents)
     assert not absent
     assert made[-1].name == "flashinfer, block 16"
     assert fake.layouts == [("HND", True)]  # our layout of pages, and fit for a captured graph
@@ -110,8 +107,8 @@ def test_flashinfer_where_it_is_installed(
 def test_flashinfer_where_it_is_not(
     contents: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arms, "find_spec", lambda name: None)
-    made, absent = arms.arms(*contents)
+    monkeypatch.setattr(variants, "find_spec", lambda name: None)
+    made, absent = variants.attention_variants(*contents)
     assert absent == {"flashinfer": "flashinfer is not installed: pip install 'nanoinfer[flashinfer]'"}
     assert not any("flashinfer" in arm.name for arm in made)
 
@@ -124,9 +121,9 @@ def test_flashinfer_where_it_is_not(
         def BatchDecodeWithPagedKVCacheWrapper(self, value: Any) -> None:
             pass
 
-    monkeypatch.setattr(arms, "find_spec", lambda name: object())
+    monkeypatch.setattr(variants, "find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "flashinfer", Broken())
-    assert arms.arms(*contents)[1] == {"flashinfer": "ninja: build stopped"}
+    assert variants.attention_variants(*contents)[1] == {"flashinfer": "ninja: build stopped"}
 
 
 def test_a_cpu_is_refused(tmp_path: Path) -> None:
@@ -147,19 +144,19 @@ def kernel_report(**changes: Any) -> KernelReport:
                 seconds = Spread.of([size + (5 + i) * 1e-6] * 7)
                 times.append(KernelTime(batch=batch, context=context, arm=name, chosen=chosen, seconds=seconds,
                                         bytes_share=size / seconds.median))  # fmt: skip
-    known: dict[str, Any] = {"machine": MACHINE, "copy_bytes_per_s": 4e12, "times": tuple(times), **changes}
+    known: dict[str, Any] = {**STAMP, "copy_bytes_per_s": 4e12, "times": tuple(times), **changes}
     return KernelReport(**known)
 
 
 def test_the_kernels_figure(tmp_path: Path) -> None:
-    path = saved(kernel_report(left_out={"flashinfer": "not installed"}), tmp_path / "h200-kernels.json")  # type: ignore[arg-type]
+    path = saved(kernel_report(left_out={"flashinfer": "not installed"}), tmp_path / "h200-kernels.json")
     (drawing,) = drawings(path)
     assert drawing.name == "h200-kernels"
     assert len(drawing.rows) == 20
     assert "At batch 64 and a context of 1024: SDPA, dense " in drawing.alt
     assert "FlashInfer, paged" in drawing.alt
     assert drawing.notes == ("flashinfer: not installed",)
-    figure = drawing.draw(style.LIGHT)
+    figure = drawing.draw()
     assert len(figure.axes) == 4
     above = {line.get_label(): line for line in figure.axes[0].lines}
     assert set(above) == {"SDPA, dense", "SDPA, dense, mask", "paged, not split", "paged", "FlashInfer, paged",
@@ -171,10 +168,10 @@ def test_the_kernels_figure(tmp_path: Path) -> None:
 
 
 def test_the_files_of_the_repository_are_drawn() -> None:
-    path = Path(kernels.__file__).parent / "results" / "h200-kernels.json"
+    path = RESULTS / "h200-kernels.json"
     assert isinstance(load(path), KernelReport)
     (drawing,) = drawings(path)
-    assert drawing.draw(style.DARK).axes
+    assert drawing.draw().axes
 
 
 def test_the_figures_of_masks(tmp_path: Path) -> None:
@@ -190,16 +187,16 @@ def test_the_figures_of_masks(tmp_path: Path) -> None:
         ReadLength(model="gpt2", batch=b, context=c, read_all_s=spread(3000), read_multiple_s=spread(1500 + c))
         for b in (1, 256) for c in (64, 1000)
     ]  # fmt: skip
-    made = AttentionReport(machine=MACHINE, dtype="bfloat16", backends=tuple(backends), read_lengths=tuple(lengths))
-    masks, reads = drawings(saved(made, tmp_path / "h200-attention.json"))  # type: ignore[arg-type]
+    made = AttentionReport(dtype="bfloat16", backends=tuple(backends), read_lengths=tuple(lengths), **STAMP)
+    masks, reads = drawings(saved(made, tmp_path / "h200-attention.json"))
     assert (masks.name, reads.name) == ("h200-attention-masks", "h200-attention-reads")
     assert ("decode, B = 64, 1 × 1024", "additive mask", "cuDNN", "11.0 µs") in masks.rows
     assert ("256", "64", "3.00 ms", "1.56 ms", "1.92×") in reads.rows
-    assert len(masks.draw(style.LIGHT).axes) == len(reads.draw(style.LIGHT).axes) == 2
+    assert len(masks.draw().axes) == len(reads.draw().axes) == 2
 
 
 def test_attention_is_measured_over_live_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row of nobody reads one slot: steps over such rows would look fast and show nothing."""
+    """A padding row reads one slot: steps over such rows would look fast and show nothing."""
     seen: list[tuple[int, int]] = []
     step = attention.decode_step
 
@@ -216,35 +213,3 @@ def test_attention_is_measured_over_live_rows(monkeypatch: pytest.MonkeyPatch) -
     assert {(r.batch, r.context) for r in found} == {(b, c) for b in (1, 8) for c in (64, 500, 1000)}
     assert {live for live, _ in seen} == {1, 8}
     assert {position for _, position in seen} == {64, 65, 500, 501, 1000, 1001}
-
-
-@given(st.integers(0, 2000), st.sampled_from([1, 2, 4, 8, 16]))
-def test_splits_cover_a_context_once(length: int, splits: int) -> None:
-    parts = walking.parted(length, splits)
-    assert len(parts) == splits
-    assert [token for first, end in parts for token in range(first, end)] == list(range(length))
-    assert all(first % walking.TILE == 0 for first, _ in parts)
-
-
-def test_the_walk_is_that_of_the_cache() -> None:
-    cache = walking.history()
-    rows = walking.batch(cache)
-    assert [row.length for row in rows] == sorted(walking.GROWN, reverse=True)
-    owned = [page for row in rows for page in row.pages]
-    assert len(set(owned)) == len(owned) == walking.BLOCKS - 1 - cache.allocator.free_blocks
-    assert NULL not in owned
-    for row in rows:
-        assert tuple(page for part in row.splits for page in part) == row.pages
-        assert len(row.pages) == -(-row.length // walking.PAGE)
-        assert list(row.pages) != sorted(row.pages)  # handed out as rows grew side by side
-    assert len(rows[0].splits) == choose_splits(4, 12, walking.MAX_LEN) > 1
-
-
-def test_the_drawing_of_the_walk_is_current() -> None:
-    root = Path(walking.__file__).parents[2]
-    drawing = walking.walk()
-    assert (root / "figures" / "kernel-walk.md").read_text(encoding="utf-8") == style.page_of(drawing)
-    assert not [fault for fault in stale(root) if fault[0].startswith("kernel-walk")]
-    assert re.search(r"\| D \| 19 \| \d+, \d+ \| nothing \| nothing \| nothing \|", style.page_of(drawing))
-    for theme in style.THEMES:
-        assert len(drawing.draw(theme).axes) == 3

@@ -15,13 +15,14 @@ from nanobench.__main__ import app
 from nanobench.core.records import Spread
 from nanobench.micro import sampling
 from nanobench.micro.sampling import SamplerTime, SamplingReport
-from tests.bench.samples import MACHINE
+from tests.bench.samples import STAMP
 
 
 def test_a_cpu_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs a CUDA GPU"):
         sampling.measure("cpu", tmp_path / "s.json")
-    done = CliRunner().invoke(app, ["sampling", "--device", "cpu", "--out", str(tmp_path / "s.json")])
+    arguments = ["sampling", "--device", "cpu", "--out", str(tmp_path / "s.json")]
+    done = CliRunner().invoke(app, arguments, prog_name="bench")
     assert done.exit_code == 2
     assert "bench: the sampling benchmark needs a CUDA GPU" in done.output
     assert not (tmp_path / "s.json").exists()
@@ -33,9 +34,7 @@ def test_a_report_can_be_read_again() -> None:
         for batch in (1, 64)
         for arm in ("ours", "sort")
     )
-    report = SamplingReport(
-        machine=MACHINE, vocab_size=50257, std=3.0, times=times, left_out={"flashinfer": "not installed"}
-    )
+    report = SamplingReport(**STAMP, vocab_size=50257, std=3.0, times=times, left_out={"flashinfer": "not installed"})
     text = report.model_dump_json(indent=1)
     assert SamplingReport.model_validate_json(text) == report
     jsonschema.validate(json.loads(text), SamplingReport.model_json_schema())
@@ -49,7 +48,7 @@ def samplers() -> Any:
 
 
 @pytest.mark.parametrize("name", ["BOTH", "TOP_P", "GREEDY"])
-def test_arms_without_a_kernel(samplers: Any, name: str) -> None:
+def test_variants_without_a_kernel(samplers: Any, name: str) -> None:
     """What PyTorch alone computes follows the rule, and the check refuses what the filters drop."""
     from nanoinfer.engine.sampling import sample_filtered
 
@@ -63,7 +62,7 @@ def test_arms_without_a_kernel(samplers: Any, name: str) -> None:
         assert torch.equal(samplers.topk(logits, rows), expected)
 
 
-def test_a_rival_that_is_not_installed_is_left_out(samplers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_not_installed_is_left_out(samplers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "find_spec", lambda name: None)
     for kernel in ("sample", "greedy"):
         monkeypatch.setattr(samplers.sampling_kernels, kernel, samplers.sampling.sample_filtered)
@@ -71,7 +70,8 @@ def test_a_rival_that_is_not_installed_is_left_out(samplers: Any, monkeypatch: p
     logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(0))
     settings = {setting.name: setting for setting in samplers.SETTINGS}
     found = {
-        name: samplers.arms(setting, logits, setting.rows(3, 0, logits.device)) for name, setting in settings.items()
+        name: samplers.sampling_variants(setting, logits, setting.rows(3, 0, logits.device))
+        for name, setting in settings.items()
     }
     made, absent = found["top-k 50, top-p 0.95"]
     assert list(made) == ["ours", "sort", "topk", "rejection"]
@@ -79,4 +79,4 @@ def test_a_rival_that_is_not_installed_is_left_out(samplers: Any, monkeypatch: p
     assert list(found["greedy"][0]) == ["ours", "ours, greedy alone", "argmax"]
     monkeypatch.setattr(samplers, "rejection", lambda logits, rows: logits.argmin(-1))
     with pytest.raises(ValueError, match="rejection chose a token that top-k 50"):
-        samplers.arms(samplers.BOTH, logits, samplers.BOTH.rows(3, 0, logits.device))
+        samplers.sampling_variants(samplers.BOTH, logits, samplers.BOTH.rows(3, 0, logits.device))

@@ -80,7 +80,7 @@ def test_a_machine_that_refuses_is_said(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_no_tool_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool.shutil, "which", lambda name, path: None)
-    with pytest.raises(ValueError, match="compute-sanitizer is not here"):
+    with pytest.raises(ValueError, match="compute-sanitizer is not installed"):
         find()
 
 

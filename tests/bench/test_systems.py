@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from nanobench.core.presets import PRESETS
-from nanobench.core.token_check import proofs, provable
+from nanobench.core.token_check import check_tokens, is_ours
 from nanobench.systems import ON_REQUEST, OTHERS, PEERS, UNFUSED, make
 from nanobench.systems import vllm as peer
 from nanobench.systems.base import Limits, Missing
@@ -207,12 +207,12 @@ def test_names() -> None:
     assert list(OTHERS) == [*UNFUSED, *PEERS, *ON_REQUEST]
     others = [preset for name, preset in PRESETS.items() if name not in ("ratios", "compile")]
     assert not {engine for preset in others for engine in preset.engines} & set(ON_REQUEST)  # by name alone
-    assert [provable(name) for name in (*ENGINES, *UNFUSED, "dense-1024", "vllm", "transformers")] == [
+    assert [is_ours(name) for name in (*ENGINES, *UNFUSED, "dense-1024", "vllm", "transformers")] == [
         *[True] * (len(ENGINES) + len(UNFUSED) + 1), False, False,
     ]  # fmt: skip
 
 
-def test_proofs_hold_and_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_right_tokens_pass_and_wrong_ones_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours by ragged prompts, the fixed ones by even ones; a wrong token is found."""
     import nanobench.core.token_check
 
@@ -227,11 +227,11 @@ def test_proofs_hold_and_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(nanobench.core.token_check, "verify_tokens", watched)
     monkeypatch.setattr(torch, "compile", lambda step, **options: step)
-    found = list(proofs("small", [*names, "dense-1024"], torch.device("cpu")))  # the last does not do this model
+    found = list(check_tokens("small", [*names, "dense-1024"], torch.device("cpu")))  # the last does not do this model
     assert [(p.engine, p.tokens) for p in found] == [(name, 8 * 40) for name in names]
     assert lengths == [list(range(1, 24, 3))] * 2 + [[24] * 8]
     original = FixedDense.generate
     wrong = lambda self, prompts, new: [[(t + 1) % 9 for t in row] for row in original(self, prompts, new)]  # noqa: E731
     monkeypatch.setattr(FixedDense, "generate", wrong)
     with pytest.raises(AssertionError, match="was chosen, but the oracle chooses"):
-        list(proofs("small", ["dense-compile-reduce-overhead"], torch.device("cpu")))
+        list(check_tokens("small", ["dense-compile-reduce-overhead"], torch.device("cpu")))

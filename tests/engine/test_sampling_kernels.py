@@ -29,7 +29,7 @@ here = pytest.mark.skipif(not RUNS_HERE, reason="runs in the interpreter's proce
 
 triton = pytest.importorskip("triton", reason="there are no wheels of Triton here")
 kernels = pytest.importorskip("nanoinfer.kernels.sampling")
-tl, _bits, _gumbel = triton.language, kernels._bits, kernels._gumbel
+tl, random_bits, _gumbel = triton.language, kernels.random_bits, kernels._gumbel
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 INF = float("inf")
@@ -103,7 +103,7 @@ def logits_of(n: int, width: int, std: float = 3.0, dtype: torch.dtype = torch.f
 def _noise_kernel(seed, step, ids, bits, noise, N: tl.constexpr):  # noqa: ANN001, ANN202
     at = tl.arange(0, N)
     seed, step, token = tl.load(seed), tl.load(step), tl.load(ids + at)
-    tl.store(bits + at, _bits(seed, step, token).to(tl.int64))
+    tl.store(bits + at, random_bits(seed, step, token).to(tl.int64))
     tl.store(noise + at, _gumbel(seed, step, token))
 
 

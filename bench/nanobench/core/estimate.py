@@ -1,4 +1,4 @@
-"""How long a case, and a whole run, will take: by what was measured of smaller batches, or in an earlier file."""
+"""How long a case, or a whole run, will take: by smaller batches of this run, or by an earlier results file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nanobench.core.records import Case, Report, Result
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.model.config import ModelConfig
 
-AROUND = 0.8  # seconds of a case beside its runs: first tokens, the profiler, memory given back
+OVERHEAD_S = 0.8  # seconds of a case beside its runs: first tokens, the profiler, memory management
 MEMORY_SHARE = 0.8  # of what is free, for keys and values; the rest is for activations
 
 
 def run_seconds(case: Case, results: Sequence[Result]) -> float:
-    """Seconds that one run may take: a straight line through the two largest smaller batches. 0.0 if none is known.
+    """Seconds that one run will take, by a straight line through the two largest smaller batches; 0.0 if none is known.
 
     Infinite where a smaller batch was over its budget, or the device's memory was full.
     """
@@ -30,7 +30,7 @@ def run_seconds(case: Case, results: Sequence[Result]) -> float:
         return 0.0
     batch, seconds = points[-1]
     if len(points) == 1:
-        return seconds  # as good as nothing is known: a device that is not full takes the same time for more rows
+        return seconds  # too little to go on: a device that is not full takes the same time for more rows
     slope = max(0.0, (seconds - points[0][1]) / (batch - points[0][0]))
     return seconds + slope * (case.batch - batch)
 
@@ -42,7 +42,7 @@ def _same(case: Case, results: Sequence[Result]) -> list[Result]:
 def case_seconds(case: Case, preset: Preset, known: Sequence[Result]) -> float | None:
     """Seconds of a whole case: warm-up, timed runs, single steps. None where nothing like it was measured.
 
-    An engine that was never measured is taken for the dense one, which is a guess: those with graphs are faster.
+    An engine that was never measured is guessed to take as long as the dense one; those with graphs are faster.
     """
     measured = [r for r in _same(case, known) if r.generate_s is not None] or [
         r for r in known if r.generate_s is not None and (r.case.model, r.case.engine) == (case.model, "dense")
@@ -53,17 +53,17 @@ def case_seconds(case: Case, preset: Preset, known: Sequence[Result]) -> float |
     assert near.generate_s is not None
     tokens = case.new_tokens / near.case.new_tokens
     run = near.generate_s.median * tokens
-    if near.case.batch < case.batch:  # a line through what is known, where it rises; a full device takes longer
+    if near.case.batch < case.batch:  # by the line through what is known: a full device takes longer
         alike = case.model_copy(update={"prompt_tokens": near.case.prompt_tokens, "engine": near.case.engine})
         run = max(run, run_seconds(alike, known) * tokens)
     if run > preset.case_budget_s:
         return 0.0  # it will not be run
     first = max((near.first_s or 0.0) * tokens, run)
-    return first + (2 + preset.repeats_of(run)) * run + AROUND
+    return first + (2 + preset.repeats_of(run)) * run + OVERHEAD_S
 
 
 def plan(preset: Preset, done: Sequence[Result], known: Sequence[Result]) -> tuple[int, float, int]:
-    """Of the cases that are left: how many, how many seconds they take, and how many of them nobody can tell."""
+    """How many cases are left, the seconds they will take, and for how many of them that is not known."""
     finished = {r.case for r in done}
     left = [case for case in preset.cases() if case not in finished]
     seconds = [case_seconds(case, preset, [*done, *known]) for case in left]
@@ -78,8 +78,8 @@ def in_words(cases: int, seconds: float, unknown: int) -> str:
     return f"{cases} cases left, about {seconds:.0f} s{rest}"
 
 
-def earlier(device: str, preset: Preset, folder: Path) -> tuple[str, tuple[Result, ...]]:
-    """Results of an earlier file of the same device and models, as a guide; nothing where there is none.
+def earlier_results(device: str, preset: Preset, folder: Path) -> tuple[str, tuple[Result, ...]]:
+    """Name and results of an earlier file of the same device and models; empty where there is none.
 
     Of several files it is the one with most of the preset's own cases, and among equals the one with most results.
     """
@@ -97,10 +97,10 @@ def earlier(device: str, preset: Preset, folder: Path) -> tuple[str, tuple[Resul
     return best
 
 
-def fitting(config: ModelConfig, preset: Preset, dtype: torch.dtype, free: int | None) -> int:
-    """The largest of the preset's batches whose keys and values fit into `free` bytes; all where that is not known.
+def largest_batch(config: ModelConfig, preset: Preset, dtype: torch.dtype, free: int | None) -> int:
+    """The largest of the preset's batches whose keys and values fit into `free` bytes. None is taken as no limit.
 
-    Engines with graphs hold theirs from the first case to the last, the others as long as a case runs.
+    Engines with graphs keep theirs from the first case to the last, the others while a case runs.
     """
     batches = sorted({*preset.batches, *(preset.other_batches or ())})
     holders = 1 + sum("-graph" in engine for engine in preset.engines)

@@ -1,4 +1,4 @@
-"""The device that is measured: what it is, its clocks, its memory, and the bandwidth that it reaches."""
+"""The device that is measured: its name and versions, clocks, memory, and the bandwidth that it reaches."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import nanoinfer
 from nanobench.core.records import Clocks, Machine, Memory
 
 LAUNCH = re.compile(r"(cuda|cu|hip)\w*Launch")  # cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, ...
+
+
+def stamp(device: torch.device) -> dict[str, Any]:
+    """Date, commit and machine: what every results file states."""
+    return {
+        "date": datetime.now(timezone.utc).date().isoformat(), "commit": commit(), "machine": describe(device),
+    }  # fmt: skip
 
 
 def describe(device: torch.device) -> Machine:
@@ -38,9 +45,7 @@ def describe(device: torch.device) -> Machine:
     }
     if device.type == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-        return Machine(
-            device=common["cpu"], kind="cpu", capability=None, memory_bytes=memory, l2_bytes=None, driver=None, **common
-        )
+        return Machine(device=common["cpu"], kind="cpu", memory_bytes=memory, **common)
     properties = torch.cuda.get_device_properties(device)
     return Machine(
         device=properties.name,
@@ -72,10 +77,15 @@ def copy_bandwidth(device: torch.device) -> float:
 def import_seconds() -> float:
     """Seconds that a fresh process takes to import torch and the engine."""
     code = "import time; t = time.perf_counter(); import nanoinfer.engine.engine; print(time.perf_counter() - t)"
-    root = str(Path(nanoinfer.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=child_environment()
+    )
     return float(done.stdout)
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a child process that imports what this one can, in a clone that is not installed too."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def launches(run: Callable[[], object]) -> tuple[int, int]:
@@ -95,13 +105,6 @@ def launches(run: Callable[[], object]) -> tuple[int, int]:
     return sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu), calls
 
 
-def compiled_graphs() -> int:
-    """Graphs that torch.compile has made in this process so far."""
-    from torch._dynamo.utils import counters
-
-    return int(counters["stats"]["unique_graphs"])
-
-
 def synchronize(device: torch.device) -> None:
     """Wait until the device has nothing left to do."""
     if device.type == "cuda":
@@ -109,7 +112,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def memory_now(device: torch.device) -> Memory | None:
-    """Bytes in use; None on a CPU, where other things of the process cannot be told apart."""
+    """Bytes in use; None on a CPU, where the rest of the process cannot be told apart."""
     if device.type == "cpu":
         return None
     free, total = torch.cuda.mem_get_info(device)
@@ -168,12 +171,11 @@ class ClockLog:
 
 
 def commit() -> str:
-    """The checkout's commit, with `+` where files differ from it; NANOINFER_COMMIT says it for a copy of a checkout."""
+    """The checkout's commit, with `+` where files differ from it. NANOINFER_COMMIT sets it for a copy of a checkout."""
     if said := os.environ.get("NANOINFER_COMMIT"):
         return said
-    root = Path(__file__).parent
     try:
-        git = ["git", "-C", str(root)]
+        git = ["git", "-C", str(Path(__file__).parent)]
         name = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
         dirty = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
         return name.stdout.strip() + ("+" if dirty.stdout.strip() else "")

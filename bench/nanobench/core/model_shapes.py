@@ -1,4 +1,4 @@
-"""A model's shape, without its weights: what a run will take is told before anything is loaded."""
+"""A model's shape, without its weights: the estimate of a run needs it before anything is loaded."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from nanoinfer.model.weights import read_config
 
 
 def load_config(name: str) -> ModelConfig:
-    """The shape of the model of that name (the weights of a hub model are fetched all the same)."""
+    """The shape of the model of that name. The weights of a model on the hub are downloaded all the same."""
     return random_config(name) if name.startswith("random:") else read_config(locate(name, None)[0])

@@ -1,81 +1,83 @@
-"""What came of a case: medians, shares and memory in one record, and the line that is printed of it."""
+"""The outcome of a case: medians, shares and memory in one record, and the line that is printed of it."""
 
 from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from nanobench.core.case_runner import Entrant, counters, free, graphs_of
+from nanobench.core.case_runner import CaseRunner, counters, graph_counters, release_memory
 from nanobench.core.machine import ClockLog, launches, memory_now, memory_peak
-from nanobench.core.presets import floor_seconds
-from nanobench.core.records import Report, Result, Spread, quantile
+from nanobench.core.presets import limit_seconds
+from nanobench.core.records import Report, Result, Spread
 from nanoinfer.model.gpt2 import GPT2
 
-IN_CACHE = 2  # weights that fit this often into L2 are not read from memory, and no share of its floor is given
+IN_CACHE = 2  # weights that fit into L2 this many times are not read from memory: no share of the limit is given
 
 
-def outcome(entrant: Entrant, model: GPT2, prompts: Tensor, report: Report, clocks: ClockLog) -> Result:
-    """The record of a case whose timed runs are done; single steps, memory and launches are read in further runs."""
-    case, made = entrant.case, entrant.made
-    counted = counters(entrant.contestant)
-    generate, ttft = Spread.of(entrant.generate_s), Spread.of(entrant.ttft_s)
+def outcome(runner: CaseRunner, model: GPT2, prompts: Tensor, report: Report, clocks: ClockLog) -> Result:
+    """The record of a case whose timed runs are done; single steps, memory and launches take further runs."""
+    case, prepared = runner.case, runner.prepared
+    counted = counters(runner.system)
+    generate, ttft = Spread.of(runner.generate_s), Spread.of(runner.ttft_s)
     step_s = (generate.median - ttft.median) / (case.new_tokens - 1)
     context = case.prompt_tokens + case.new_tokens / 2  # the mean
-    floor = floor_seconds(model.config, model.dtype.itemsize, case.batch, context, report.copy_bytes_per_s)
+    least = limit_seconds(model.config, model.dtype.itemsize, case.batch, context, report.copy_bytes_per_s)
     weights = sum(p.numel() for p in model.parameters()) * model.dtype.itemsize
     in_cache = weights * IN_CACHE < (report.machine.l2_bytes or 0)
-    free(model.device)
+    release_memory(model.device)
     before = memory_now(model.device)
-    steps = sorted(entrant.contestant.step_times(prompts, case.new_tokens))
+    steps = runner.system.step_times(prompts, case.new_tokens)
+    itl = np.quantile(steps, (0.5, 0.1, 0.9, 0.99)).tolist()
     peak = memory_peak(model.device)
-    kernels, calls = _launches(entrant, prompts, model.device)
+    kernels, calls = _launches(runner, prompts, model.device)
     return Result(
         case=case,
         status="ok",
-        reason=getattr(entrant.contestant, "note", ""),
+        reason=getattr(runner.system, "note", ""),
         generate_s=generate,
         ttft_s=ttft,
-        itl_s=Spread(median=quantile(steps, 0.5), p10=quantile(steps, 0.1), p90=quantile(steps, 0.9), samples=()),
-        itl_p99_s=quantile(steps, 0.99),
+        itl_s=Spread(median=itl[0], p10=itl[1], p90=itl[2], samples=()),
+        itl_p99_s=itl[3],
         tokens=case.batch * case.new_tokens,
         tokens_per_s=case.batch / step_s,
-        floor_share=None if in_cache else floor / step_s,
-        make_s=made.make_s,
-        warm_up_s=made.warm_up_s,
-        first_s=entrant.first_s,
-        compile_s=entrant.compile_s,
-        compiles=entrant.compiles,
+        floor_share=None if in_cache else least / step_s,
+        make_s=prepared.make_s,
+        warm_up_s=prepared.warm_up_s,
+        first_s=runner.first_s,
+        compile_s=runner.compile_s,
+        compiles=runner.compiles,
         launches_per_step=kernels,
         calls_per_step=calls,
-        stages=made.stages,
+        stages=prepared.stages,
         memory_before=before,
         memory_peak=peak,
-        graphs=graphs_of(entrant.counted, counted),
+        graphs=graph_counters(runner.counted, counted),
         clocks=clocks.take(),
     )
 
 
-def _launches(entrant: Entrant, prompts: Tensor, device: torch.device) -> tuple[float | None, float | None]:
-    """Kernels and launching calls of a decode step: of five tokens, less those of one.
+def _launches(runner: CaseRunner, prompts: Tensor, device: torch.device) -> tuple[float | None, float | None]:
+    """Kernels of a decode step and the calls that launch them: those of five tokens less those of one, a quarter each.
 
-    None on a CPU, and for a contestant in another process.
+    None on a CPU, and for a system in another process.
     """
     if device.type != "cuda":
         return None, None
-    many, one = (launches(partial(entrant.contestant.generate, prompts, n)) for n in (5, 1))
+    many, one = (launches(partial(runner.system.generate, prompts, n)) for n in (5, 1))
     return ((many[0] - one[0]) / 4, (many[1] - one[1]) / 4) if many[0] else (None, None)
 
 
-def line(result: Result) -> str:
-    """A case as it is printed."""
+def summary(result: Result) -> str:
+    """A case as it is printed, in one line or two."""
     case = result.case
     start = f"{case.model} B={case.batch:<4} {case.engine:28}"
     if result.status != "ok" or not (result.generate_s and result.ttft_s and result.tokens_per_s):
         return f"{start} {result.status}: {result.reason}"
     spread = (result.generate_s.p90 - result.generate_s.p10) / result.generate_s.median
-    share = f"{result.floor_share:6.1%} of floor" if result.floor_share is not None else "in cache"
+    share = f"{result.floor_share:6.1%} of the limit" if result.floor_share is not None else "in cache"
     whole = result.tokens / result.generate_s.median
     speed = (
         f"{result.tokens_per_s:10,.0f} tok/s ({whole:9,.0f} of the whole)  TTFT {result.ttft_s.median * 1e3:8.2f} ms"
@@ -86,5 +88,5 @@ def line(result: Result) -> str:
     if result.reason:
         text += f"\n{start} {result.reason}"
     if result.compiles:
-        text += f"\n{start} compiled {result.compiles} times within the timed runs: not to be believed"
+        text += f"\n{start} compiled {result.compiles} times within the timed runs: the times are not valid"
     return text

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nanobench.core.records import Case
-from nanobench.systems import ON_REQUEST, OTHERS, PEERS, UNFUSED, check
+from nanobench.systems import ON_REQUEST, OTHERS, PEERS, UNFUSED, check_name
 from nanoinfer.llm import ENGINES
 from nanoinfer.model.config import ModelConfig
 
-# Without a cache the n-th token costs a pass over all before it: long runs would measure patience.
+# Without a cache the n-th token costs a pass over all before it: long runs would take minutes.
 UNCACHED = ("naive", "transformers-nocache")
 UNCACHED_TOKENS = 64
 LEAST_REPEATS = 3
@@ -22,9 +22,9 @@ class Preset:
     dtype: None takes what the device computes best in.
     case_budget_s: a case of which one run would take longer is not run.
     repeats: timed runs of a case. Where they would take longer than timed_s they are fewer, but at least 3.
-    other_batches: of contestants that are not engines of the book, and of these without their fused kernels; None for
-    the same as theirs.
-    uncached_tokens: new tokens at most, of engines without a cache.
+    other_batches: batch sizes of the systems that are not engines of the book, and of the engines without their fused
+    kernels; None for the same as `batches`.
+    uncached_tokens: new tokens at most, for engines without a cache.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Preset:
         return max(self.prompt_tokens) + self.new_tokens
 
     def batches_of(self, engine: str) -> tuple[int, ...]:
-        """Batch sizes of an engine, or of another contestant."""
+        """Batch sizes of one system."""
         return self.other_batches if engine in OTHERS and self.other_batches is not None else self.batches
 
     def repeats_of(self, run_s: float) -> int:
@@ -73,7 +73,7 @@ class Preset:
     def changed(self, **options: object) -> Preset:
         """The preset with some options replaced, those that are not None. ValueError for one that is out of range.
 
-        Batches that are asked for are everyone's, and so are repeats.
+        Batches given here hold for every system, and repeats for every case, however long it takes.
         """
         given = {name: value for name, value in options.items() if value is not None}
         if "batches" in given:
@@ -82,7 +82,7 @@ class Preset:
             given.setdefault("timed_s", float("inf"))
         new = replace(self, **given)  # type: ignore[arg-type]
         for engine in new.engines:
-            check(engine)
+            check_name(engine)
         for name in ("batches", "prompt_tokens"):
             if any(value < 1 for value in getattr(new, name)):
                 raise ValueError(f"{name} must be whole numbers of at least 1, not {min(getattr(new, name))}")
@@ -90,7 +90,7 @@ class Preset:
 
 
 _POWERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-_FEW = (1, 8, 64, 256, 512)  # for those that compile, or plan, for seconds at each batch size
+_FEW = (1, 8, 64, 256, 512)  # for systems that compile, or plan, for seconds at each batch size
 _ALL = (*ENGINES, *UNFUSED, *PEERS)  # on a GPU, where kernels are fused
 
 PRESETS = {
@@ -105,7 +105,7 @@ PRESETS = {
             "colab", ("random:gpt2",), _POWERS[:8], prompt_tokens=(1,), new_tokens=256, timed_s=12,
             other_batches=_FEW[:3], case_budget_s=12, engines=_ALL,
         ),
-        # About four minutes on an H200: slow runs are few, and the others' batch sizes are.
+        # About four minutes on an H200: few slow runs, and few batch sizes of the other systems.
         Preset(
             "gpu", ("random:gpt2",), _POWERS, prompt_tokens=(128,), new_tokens=64, timed_s=1.2, other_batches=_FEW,
             uncached_tokens=32, case_budget_s=5, engines=_ALL,
@@ -119,12 +119,12 @@ PRESETS = {
             "full", ("random:gpt2", "random:gpt2-xl"), _POWERS, prompt_tokens=(1,), new_tokens=512, timed_s=10,
             other_batches=_FEW, engines=_ALL,
         ),
-        # Paged against dense with a cache of 1024 slots, which reads them all, and with a cache of its own size.
+        # Paged against dense: with a cache of 1024 slots, all of them read, and with a cache of the case's own size.
         Preset(
             "ratios", ("random:gpt2",), (64, 256), prompt_tokens=(1,), new_tokens=512,
             engines=("dense", "dense-1024", "paged"), timed_s=40, case_budget_s=10,
         ),
-        # Whole generations from a prompt of one token: the summit of the book, and the fastest peer.
+        # Whole generations from a prompt of one token: the fastest engines of the book, and the fastest peer.
         Preset(
             "graphs", ("random:gpt2",), _FEW, prompt_tokens=(1,), new_tokens=512,
             engines=("dense-graph", "paged-graph-unfused", "paged-graph", "transformers-static-compile"), timed_s=5,
@@ -144,10 +144,10 @@ PRESETS = {
 }  # fmt: skip
 
 
-def floor_seconds(config: ModelConfig, itemsize: int, batch: int, mean_context: float, bytes_per_s: float) -> float:
+def limit_seconds(config: ModelConfig, itemsize: int, batch: int, mean_context: float, bytes_per_s: float) -> float:
     """The least time of one decode step: every weight read once, and every key and value of the context.
 
-    The token embedding is also the head and is counted once. Real kernels also write and read activations; no step of
-    this model on this device can be faster, and none is quite so fast.
+    The token embedding is also the head and is counted once. Real kernels read and write activations as well, so every
+    step takes longer than this.
     """
     return (config.parameters + batch * config.kv_numbers * mean_context) * itemsize / bytes_per_s

@@ -1,21 +1,24 @@
-"""What a measurement writes down: one report a device and preset, as JSON with a schema.
+"""Results files: what a measurement writes down, as JSON with a schema.
 
-A number in the text of the book comes out of such a file. So a file says all that the number depends on: the device,
+The numbers in the text of the book come out of such files. So a file states all that its numbers depend on: the device,
 its clocks, the versions, the commit, dtype and seed, and how often and in which order it was measured.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SCHEMA_VERSION = 1
 PACKAGE = Path(__file__).resolve().parents[1]
-# The results that are published: beside the package in a clone, within it in the wheel.
+# The published results: beside the package in a clone, inside it in the wheel.
 RESULTS = PACKAGE / "results" if (PACKAGE / "results").is_dir() else PACKAGE.parent / "results"
 
 Status = Literal["ok", "over budget", "out of memory", "failed", "missing"]
@@ -38,21 +41,8 @@ class Spread(Record):
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
         """Median and 10-90% range, interpolated between the samples."""
-        ordered = sorted(samples)
-        return cls(
-            median=statistics.median(ordered),
-            p10=quantile(ordered, 0.1),
-            p90=quantile(ordered, 0.9),
-            samples=tuple(samples),
-        )
-
-
-def quantile(ordered: Sequence[float], q: float) -> float:
-    """The q-quantile of sorted values, linear between neighbours."""
-    at = q * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+        p10, median, p90 = np.quantile(samples, (0.1, 0.5, 0.9)).tolist()
+        return cls(median=median, p10=p10, p90=p90, samples=tuple(samples))
 
 
 class Memory(Record):
@@ -64,9 +54,9 @@ class Memory(Record):
 
 
 class Stages(Record):
-    """The device's memory while a contestant came to be. The model's weights stand before all three."""
+    """The device's memory while a system was made. The model's weights are loaded before all three."""
 
-    before: Memory  # other contestants stand already
+    before: Memory  # other systems may exist already
     made: Memory  # its cache, where it makes one of a fixed size
     ready: Memory  # after warm_up: its graphs
 
@@ -79,7 +69,7 @@ class Graphs(Record):
     bytes: int  # that captures took of the device's memory, as its driver counts
     steps: int  # decode steps of the timed runs
     replayed: int  # of them, by a graph
-    padding_share: float | None = None  # of the rows that graphs computed in them: rows of nobody
+    padding_share: float | None = None  # of the rows that graphs computed in them
     fallbacks: dict[str, int] = {}  # steps that ran eagerly, by reason
 
     @property
@@ -107,23 +97,23 @@ class Case(Record):
 
 
 class Result(Record):
-    """What came of one case. Times in seconds, on the host's clock, between two synchronizations of the device."""
+    """The result of one case. Times in seconds, on the host's clock, between two synchronizations of the device."""
 
     case: Case
     status: Status
-    reason: str = ""  # where status is not ok; else what its contestant has to say of itself, if anything
+    reason: str = ""  # why status is not ok; else the system's own remark, if any
     generate_s: Spread | None = None  # prompts in, all tokens out
     ttft_s: Spread | None = None  # the same call for one new token
     itl_s: Spread | None = Field(default=None, description="p10, p90 of single steps, in a pass of their own")
     itl_p99_s: float | None = None
     tokens: int = 0  # of one repeat, recounted from the ids
     tokens_per_s: float | None = None  # decode: tokens after the first of each row over generate - ttft, medians
-    floor_share: float | None = None  # of the bandwidth floor; None where the weights fit into L2 twice
-    make_s: float | None = None  # until the contestant stands, weights not included
+    floor_share: float | None = None  # of the bandwidth limit; None where the weights fit into L2 twice
+    make_s: float | None = None  # until the system is made, weights not included
     warm_up_s: float | None = None  # its warm_up: graphs captured, where it captures any ahead
     first_s: float | None = None  # its first run of this case: allocation, autotuning, compilation, late captures
     compile_s: float | None = None  # of all that came before the timed runs: in torch.compile and in Triton
-    compiles: int = 0  # by torch.compile and Triton within the timed runs: 0, or the times are not to be believed
+    compiles: int = 0  # by torch.compile and Triton within the timed runs: the times are valid only if 0
     launches_per_step: float | None = None  # kernels of one decode step, by torch's profiler; None on a CPU
     calls_per_step: float | None = None  # by which the host launches them: a graph of many kernels is one
     stages: Stages | None = None  # None on a CPU
@@ -154,8 +144,8 @@ class Machine(Record):
     transformers: str | None = None
 
 
-class Proof(Record):
-    """Tokens of one engine held against naive's logits in float32, before any time is believed."""
+class TokenCheck(Record):
+    """The tokens of one engine, compared with naive's logits in float32 before anything is timed."""
 
     engine: str
     model: str
@@ -164,36 +154,44 @@ class Proof(Record):
     near_ties: int
 
 
-class Report(Record):
-    """One run of the benchmark."""
+class ResultsFile(Record):
+    """What every file of measurements states; the subclasses add what was measured."""
 
     schema_version: int = SCHEMA_VERSION
-    preset: str
     date: str
     commit: str
+    machine: Machine
+
+    def save(self, path: Path, **options: Any) -> None:
+        """Write the file whole, or leave the old one as it was. options: pydantic's, of how to write JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".tmp")
+        draft.write_text(self.model_dump_json(**{"indent": 1, **options}) + "\n", encoding="utf-8")
+        draft.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a file. ValueError where it is of another kind."""
+        return cls.model_validate_json(path.read_bytes())
+
+
+class Report(ResultsFile):
+    """One run of the benchmark."""
+
+    preset: str
     dtype: str
     seed: int
     repeats: int
-    machine: Machine
     copy_bytes_per_s: float  # read plus written, measured before anything else
     import_s: float  # `import torch` and the engine, in a fresh process
     load_s: dict[str, float] = {}  # seconds to have a model's weights on the device, by its name
     memory_start: dict[str, Memory] = {}  # before a model's weights, by its name
     memory_weights: dict[str, Memory] = {}  # after them
-    proofs: tuple[Proof, ...] = ()
+    proofs: tuple[TokenCheck, ...] = ()
     results: tuple[Result, ...] = ()
 
-    def save(self, path: Path) -> None:
-        """Write the file whole, or leave the old one as it was."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".tmp")
-        draft.write_text(self.model_dump_json(indent=1, exclude_none=True) + "\n", encoding="utf-8")
-        draft.replace(path)
-
-    @classmethod
-    def load(cls, path: Path) -> Report:
-        """Read a report. ValueError where it is none."""
-        return cls.model_validate_json(path.read_bytes())
+    def save(self, path: Path, **options: Any) -> None:
+        super().save(path, exclude_none=True, **options)
 
     def find(self, **wanted: object) -> list[Result]:
         """Results whose case has these fields."""

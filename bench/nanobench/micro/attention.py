@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 
-from nanobench.core.machine import commit, describe, synchronize
-from nanobench.core.records import SCHEMA_VERSION, Machine, Record, Spread
+from nanobench.core.machine import stamp, synchronize
+from nanobench.core.records import Record, ResultsFile, Spread
 from nanoinfer.cache.dense import READ_MULTIPLE, DenseCache
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.engine.sampling import greedy
@@ -26,7 +27,7 @@ STEPS = 20
 
 
 class Backend(Record):
-    """What torch's own dispatcher chooses for one call of scaled_dot_product_attention."""
+    """The kernel that torch's own dispatcher chooses for one call of scaled_dot_product_attention."""
 
     what: str  # prefill or decode
     mask: str  # none, is_causal, boolean, or additive: the boolean one as numbers
@@ -47,14 +48,10 @@ class ReadLength(Record):
     read_multiple_s: Spread
 
 
-class AttentionReport(Record):
+class AttentionReport(ResultsFile):
     """One run of `python -m bench attention`."""
 
-    schema_version: int = SCHEMA_VERSION
     kind: Literal["attention"] = "attention"
-    date: str = ""
-    commit: str = ""
-    machine: Machine
     dtype: str
     backends: tuple[Backend, ...]
     read_lengths: tuple[ReadLength, ...]
@@ -67,16 +64,9 @@ def measure(device_name: str | None, path: Path) -> None:
     with torch.inference_mode():
         backends = tuple(_backends(device, dtype))
         lengths = tuple(_read_lengths(device, dtype))
-    report = AttentionReport(
-        date=datetime.now(timezone.utc).date().isoformat(),
-        commit=commit(),
-        machine=describe(device),
-        dtype=str(dtype).removeprefix("torch."),
-        backends=backends,
-        read_lengths=lengths,
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    AttentionReport(
+        dtype=str(dtype).removeprefix("torch."), backends=backends, read_lengths=lengths, **stamp(device)
+    ).save(path)
     for b in backends:
         shape = f"B={b.batch:<4} {b.queries:>4} queries x {b.keys:>4} keys"
         print(f"{b.what:8} {shape}  mask {b.mask:10} {b.backend:22} {b.seconds.median * 1e6:8.1f} us")
@@ -100,12 +90,9 @@ def _backends(device: torch.device, dtype: torch.dtype) -> list[Backend]:
         for mask in ("none", "is_causal", "boolean", "additive"):
             if mask == "is_causal" and queries != keys:
                 continue  # the triangle would be aligned to the top left: fast, and wrong
-            options: dict[str, Any] = {
-                "attn_mask": masks.get(mask),
-                "is_causal": mask == "is_causal",
-            }
-            choice = torch._fused_sdp_choice(q, k, v, **options)  # what the dispatcher itself asks
-            times = _times(device, lambda q=q, k=k, v=v, o=options: F.scaled_dot_product_attention(q, k, v, **o))
+            options: dict[str, Any] = {"attn_mask": masks.get(mask), "is_causal": mask == "is_causal"}
+            choice = torch._fused_sdp_choice(q, k, v, **options)  # what the dispatcher itself calls
+            times = _times(device, partial(F.scaled_dot_product_attention, q, k, v, **options))
             found.append(
                 Backend(
                     what=what, mask=mask, batch=batch, queries=queries, keys=keys,
@@ -150,9 +137,8 @@ def _read_lengths(device: torch.device, dtype: torch.dtype) -> list[ReadLength]:
     return found
 
 
-def _times(device: torch.device, call: object) -> Spread:
+def _times(device: torch.device, call: Callable[[], object]) -> Spread:
     """Seconds a call: many calls between two synchronizations, so that launches overlap with the work."""
-    assert callable(call)
     samples = []
     calls = 50 if device.type == "cuda" else 3
     for repeat in range(REPEATS + 1):

@@ -1,7 +1,8 @@
 """Ways to compute one layer's attention at decode, over the same keys and values: what the kernel benchmark compares.
 
-An arm is a function of the number of a copy: as many copies as fill several times the L2 are attended to in turn, so
-that each call finds its data in memory. To add one, write a function that makes it and name it in `arms`.
+Each variant is a function of the number of a copy. There are enough copies to fill the L2 several times, and they are
+attended to in turn, so that each call finds its data in memory. To add a variant, write a function that makes it and
+name it in `attention_variants`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nanobench.core.case_runner import first_line
 from nanoinfer.cache.paged import choose_splits, kernels_for
 
 HEADS, HEAD_SIZE = 12, 64  # gpt2's
@@ -27,7 +29,7 @@ Call = Callable[[int], Tensor]
 
 
 @dataclass(frozen=True)
-class Arm:
+class Variant:
     """A name, its call, and whether it is what the `paged` engine runs."""
 
     name: str
@@ -52,7 +54,7 @@ class Pages:
         pools = dense.view(copies, 2, B, H, S // page, page, D).transpose(3, 4).reshape(copies, 2, pages, H, page, D)
         order = torch.randperm(pages, device=dense.device)
         where = torch.empty_like(order).scatter_(0, order, torch.arange(pages, device=order.device))
-        # Page i of the pool is page order[i] of the texts.
+        # Page i of the pool is page order[i] of the sequences.
         tables = where.view(B, -1).int()
         return cls(pools[:, :, order].contiguous(), tables, torch.full((B,), S, device=dense.device), page)
 
@@ -65,26 +67,26 @@ def contents(batch: int, context: int, device: torch.device) -> tuple[Tensor, Te
     return q, torch.randn(copies, 2, batch, HEADS, context, HEAD_SIZE, **kind)
 
 
-def arms(q: Tensor, dense: Tensor) -> tuple[list[Arm], dict[str, str]]:
-    """All arms over these contents, each checked against SDPA; and those that cannot run here, with the reason."""
+def attention_variants(q: Tensor, dense: Tensor) -> tuple[list[Variant], dict[str, str]]:
+    """All variants over these contents, each checked against SDPA; and those that cannot run here, with the reason."""
     batch, context = dense.shape[2], dense.shape[4]
     mask = torch.zeros(batch, 1, 1, context, device=q.device, dtype=q.dtype)
-    made = [Arm("sdpa", _sdpa(q, dense, None)), Arm("sdpa, mask", _sdpa(q, dense, mask))]
+    variants = [Variant("sdpa", _sdpa(q, dense, None)), Variant("sdpa, mask", _sdpa(q, dense, mask))]
     chosen = choose_splits(batch, HEADS, context)
     for page in (PAGE, 64):
         pages = Pages.of(dense, page)
         for splits in sorted({1, chosen // 2 or 1, chosen, min(16, chosen * 2)}):
             name = f"paged, block {page}, splits {splits}"
-            made.append(Arm(name, _paged(q[:, :, 0], pages, splits), page == PAGE and splits == chosen))
+            variants.append(Variant(name, _paged(q[:, :, 0], pages, splits), page == PAGE and splits == chosen))
     absent = {}
     try:
-        made.append(Arm(f"flashinfer, block {PAGE}", _flashinfer(q[:, :, 0], Pages.of(dense, PAGE))))
+        variants.append(Variant(f"flashinfer, block {PAGE}", _flashinfer(q[:, :, 0], Pages.of(dense, PAGE))))
     except Exception as error:  # not installed, or its own compiler fails: the others go on
-        absent["flashinfer"] = str(error).splitlines()[0] if str(error) else type(error).__name__
+        absent["flashinfer"] = first_line(error) or type(error).__name__
     expected = F.scaled_dot_product_attention(q.float(), dense[0, 0].float(), dense[0, 1].float())
-    for arm in made:
-        torch.testing.assert_close(arm.call(0).view_as(q).float(), expected, rtol=2e-2, atol=2e-2, msg=arm.name)
-    return made, absent
+    for variant in variants:
+        torch.testing.assert_close(variant.call(0).view_as(q).float(), expected, rtol=2e-2, atol=2e-2, msg=variant.name)
+    return variants, absent
 
 
 def _sdpa(q: Tensor, dense: Tensor, mask: Tensor | None) -> Call:
@@ -104,7 +106,7 @@ def _paged(q: Tensor, pages: Pages, splits: int) -> Call:
 
 
 def _flashinfer(q: Tensor, pages: Pages) -> Call:
-    """FlashInfer's paged decode, planned once as an engine plans each step, and able to stand in a captured graph.
+    """FlashInfer's paged decode, planned once as an engine plans each step, in a form that can be captured in a graph.
 
     ValueError where it is not installed.
     """

@@ -1,4 +1,4 @@
-"""`python -m bench`: the commands that measure one thing each."""
+"""The commands that measure one thing each: `python -m bench attention`, `kernels`, `memory` and so on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from nanobench.errors import or_exit
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the GPU where there is one.")]
 
@@ -22,7 +20,7 @@ def attention(
     """Which SDPA backend runs, with and without a mask; and what the dense cache's read length costs."""
     from nanobench.micro.attention import measure
 
-    or_exit(lambda: measure(device, out))
+    measure(device, out)
 
 
 @app.command()
@@ -33,7 +31,7 @@ def kernels(
     """The paged kernel alone, against SDPA on a dense cache and FlashInfer's: cold L2, inside a graph."""
     from nanobench.micro.paged_kernel import measure
 
-    or_exit(lambda: measure(device, out))
+    measure(device, out)
 
 
 @app.command()
@@ -44,7 +42,7 @@ def sampling(
     """The sampling kernel alone, against a sort, torch.topk and rejection: inside a graph."""
     from nanobench.micro.sampling import measure
 
-    or_exit(lambda: measure(device, out))
+    measure(device, out)
 
 
 @app.command()
@@ -56,7 +54,7 @@ def graphs(
     """Chapter 4's costs and gains: the ladder, its start-up, a batch that drains, TTFT by length, sampling."""
     from nanobench.micro.graphs import measure
 
-    or_exit(lambda: measure(device, out, model))
+    measure(device, out, model)
 
 
 @app.command()
@@ -69,9 +67,9 @@ def timeline(
     engines: Annotated[str | None, typer.Option(help="Comma-separated; by default all of ours.")] = None,
 ) -> None:
     """One decode step of each engine, by torch's profiler: the host's operators and launches, the GPU's kernels."""
-    from nanobench.micro.timeline import all_engines, measure
+    from nanobench.micro.timeline import engines_named, measure
 
-    or_exit(lambda: measure(device, out, model, batch, context, all_engines(engines)))
+    measure(device, out, model, batch, context, engines_named(engines))
 
 
 @app.command()
@@ -82,10 +80,10 @@ def memory(
     pool: Annotated[float | None, typer.Option(help="MB of keys and values that both caches get.")] = None,
     requests: Annotated[int | None, typer.Option(min=1, help="Short ones; 512 on a GPU, 24 on a CPU.")] = None,
 ) -> None:
-    """What dense and paged caches hold and waste; many short requests in a pool that is too small for dense rows."""
+    """KV usage of dense and paged caches; many short requests in a fixed pool that is too small for dense rows."""
     from nanobench.micro.kv_usage import measure
 
-    or_exit(lambda: measure(device, out, model, None if pool is None else int(pool * 1e6), requests))
+    measure(device, out, model, None if pool is None else int(pool * 1e6), requests)
 
 
 @app.command()
@@ -98,7 +96,7 @@ def recompiles(
     """Kernels that Triton compiles over 512 steps of growing contexts and 1 to 32 rows: none after the first."""
     from nanobench.micro.recompiles import measure
 
-    raise typer.Exit(or_exit(lambda: measure(device, out, model, engine)))
+    raise typer.Exit(measure(device, out, model, engine))
 
 
 @app.command()
@@ -106,7 +104,7 @@ def sanitize(
     out: Annotated[Path | None, typer.Option(help="Results file; none by default.")] = None,
     only: Annotated[str | None, typer.Option(help="Names of cases, comma-separated; by default all.")] = None,
 ) -> None:
-    """compute-sanitizer's memcheck and racecheck over every kernel, and over a planted overrun that must be caught."""
-    from nanobench.micro.sanitize import sanitize as check
+    """compute-sanitizer's memcheck and racecheck over every kernel, and over a planted overrun that it must catch."""
+    from nanobench.micro.sanitize import sanitize as run_sanitizer
 
-    raise typer.Exit(or_exit(lambda: check(only.split(",") if only else None, out)))
+    raise typer.Exit(run_sanitizer(only.split(",") if only else None, out))

@@ -6,7 +6,6 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from nanobench.core.machine import synchronize
 from nanobench.core.records import Record, Spread
@@ -17,10 +16,9 @@ from nanoinfer.model.gpt2 import GPT2
 
 BLOCK = 16
 REPEATS = 3
-Prompts = list[list[int]]
 
 
-class Squeezed(Record):
+class FixedPoolRun(Record):
     """A run of many short requests in a pool of so many bytes."""
 
     engine: str
@@ -30,8 +28,8 @@ class Squeezed(Record):
     tokens_per_s: float  # new tokens of all requests over the whole run
 
 
-def short(count: int, longest: int) -> list[int]:
-    """Lengths of texts: most are short, some are not (even on a logarithmic scale from 16 to `longest`)."""
+def short_lengths(count: int, longest: int) -> list[int]:
+    """Lengths of sequences, most of them short: uniform on a logarithmic scale from 16 to `longest`."""
     draws = random.Random(1)
     return [round(math.exp(draws.uniform(math.log(16), math.log(longest)))) for _ in range(count)]
 
@@ -41,11 +39,11 @@ def _blocks(length: int) -> int:
 
 
 def pool_for(lengths: Sequence[int], token: int) -> int:
-    """Bytes that hold all these texts at once in blocks, and the null block; `token` bytes a token."""
+    """Bytes that hold all these sequences at once in blocks, and the null block; `token` bytes a token."""
     return (1 + sum(map(_blocks, lengths))) * BLOCK * token
 
 
-def room(lengths: Sequence[int], pool: int, token: int) -> tuple[int, int]:
+def capacity(lengths: Sequence[int], pool: int, token: int) -> tuple[int, int]:
     """Dense rows and blocks that `pool` bytes hold beside the spare row and the null block. ValueError for none."""
     longest = max(lengths)
     rows, blocks = pool // (longest * token) - 1, pool // (BLOCK * token) - 1
@@ -54,12 +52,12 @@ def room(lengths: Sequence[int], pool: int, token: int) -> tuple[int, int]:
     return rows, blocks
 
 
-def squeeze(model: GPT2, lengths: Sequence[int], pool: int) -> Iterator[Squeezed]:
+def run_in_pool(model: GPT2, lengths: Sequence[int], pool: int) -> Iterator[FixedPoolRun]:
     """Dense with as many rows as fit into `pool` bytes, paged with as many blocks; they take turns.
 
-    lengths: of the texts, each half prompt and half new tokens. ValueError where the longest does not fit.
+    lengths: of the sequences, each half prompt and half new tokens. ValueError where the longest does not fit.
     """
-    dense_rows, blocks = room(lengths, pool, model.config.kv_numbers * model.dtype.itemsize)
+    dense_rows, blocks = capacity(lengths, pool, model.config.kv_numbers * model.dtype.itemsize)
     draws = random.Random(2)
     prompts = [draws.choices(range(model.config.vocab_size), k=length - length // 2) for length in lengths]
     params = [SamplingParams(temperature=0, max_tokens=length // 2, ignore_eos=True) for length in lengths]
@@ -80,18 +78,18 @@ def squeeze(model: GPT2, lengths: Sequence[int], pool: int) -> Iterator[Squeezed
     for name, (most, allocated) in rows.items():
         spread = Spread.of(times[name])
         rate = sum(p.max_tokens for p in params) / spread.median
-        yield Squeezed(engine=name, rows=most, allocated=allocated, seconds=spread, tokens_per_s=rate)
+        yield FixedPoolRun(engine=name, rows=most, allocated=allocated, seconds=spread, tokens_per_s=rate)
 
 
-def _most_rows(llm: Any, prompts: Prompts, params: list[SamplingParams]) -> tuple[int, int]:
+def _most_rows(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> tuple[int, int]:
     """A whole run: how many rows were running at once at most, and the bytes of its cache."""
-    requests = llm._requests(prompts, params)
-    runs = llm._engine(requests)
-    most = max(len(rows) for rows in runs.generate(requests))
-    return most, nbytes(runs.memory)
+    requests = llm.requests(prompts, params)
+    engine = llm.engine_for(requests)
+    return max(len(rows) for rows in engine.generate(requests)), cache_bytes(engine.memory)
 
 
-def nbytes(memory: DenseCache | PagedCache) -> int:
+def cache_bytes(memory: object) -> int:
     """Bytes of a cache's keys and values, the spare row or the null block included; one tensor holds both."""
+    assert isinstance(memory, DenseCache | PagedCache)
     storage: int = memory.k.untyped_storage().nbytes()
     return storage

@@ -1,8 +1,8 @@
-"""What graphs cost and where they pay: start-up, a batch that drains, prefill by length, sampled against greedy.
+"""Costs and gains of graphs: start-up, a batch that drains, prefill by length, sampled against greedy decoding.
 
-Tokens a second of whole generations are `bench run`'s business. Here is the rest of chapter 4: the ladder's arithmetic,
-the seconds and bytes of capturing all of it, the hit rate and the padding of a batch that drains, TTFT over prompt
-lengths with the bare replay beside it, and what sampling takes from greedy decoding.
+`bench run` measures tokens a second of whole generations. Here is the rest of chapter 4: the padding of each ladder,
+the seconds and bytes of capturing all of it, the hit rate and padding of a batch that drains, TTFT by prompt length
+beside the replay alone, and how much slower sampling is than greedy decoding.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import gc
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from nanobench.core.machine import commit, describe
-from nanobench.core.records import SCHEMA_VERSION, Machine, Record, Spread
+from nanobench.core.machine import stamp
+from nanobench.core.records import Record, ResultsFile, Spread
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device
+from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.graphs import GraphRunner, ladder
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -31,12 +31,12 @@ PREFILL_BATCHES = (1, 8)
 REPEATS = 15
 SAMPLED = SamplingParams(temperature=0.8, top_k=50, top_p=0.95, max_tokens=256, ignore_eos=True)
 GREEDY = SamplingParams(temperature=0, max_tokens=256, ignore_eos=True)
-# Name of an arm, engine, and whether its kernels are fused.
-ARMS = (("eager", "paged", None), ("graph", "paged-graph", False), ("graph, fused", "paged-graph", True))
+# Name, engine, and whether its kernels are fused.
+VARIANTS = (("eager", "paged", None), ("graph", "paged-graph", False), ("graph, fused", "paged-graph", True))
 
 
 class Ladder(Record):
-    """A ladder's arithmetic, and what capturing it took with one engine."""
+    """A ladder's padding, and what capturing it took with one engine."""
 
     engine: str
     rows: int
@@ -61,7 +61,7 @@ class Drain(Record):
 class Prefill(Record):
     """Seconds to the first token of a batch of prompts, as a caller sees them, and of the replay alone."""
 
-    arm: str
+    arm: str  # the variant
     batch: int
     tokens: int
     ttft_s: Spread
@@ -76,14 +76,10 @@ class Sampling(Record):
     sampled: Spread
 
 
-class GraphsReport(Record):
+class GraphsReport(ResultsFile):
     """One run of `python -m bench graphs`."""
 
-    schema_version: int = SCHEMA_VERSION
     kind: Literal["graphs"] = "graphs"
-    date: str = ""
-    commit: str = ""
-    machine: Machine
     model: str
     dtype: str
     ladders: tuple[Ladder, ...] = ()
@@ -98,17 +94,13 @@ def measure(device_name: str | None, path: Path, name: str) -> None:
     if device.type != "cuda":
         raise ValueError("CUDA graphs need a CUDA GPU")
     model = load_model(name, device, torch.bfloat16)
-    report = GraphsReport(
-        date=datetime.now(timezone.utc).date().isoformat(), commit=commit(), machine=describe(device),
-        model=name, dtype="bfloat16",
-    )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
+    report = GraphsReport(model=name, dtype="bfloat16", **stamp(device))
     parts: dict[str, Callable[[GPT2], Sequence[Record]]] = {
         "ladders": _ladders, "drains": _drains, "prefills": _prefills, "sampling": _sampling,
     }  # fmt: skip
     for part, run in parts.items():
         report = report.model_copy(update={part: tuple(run(model))})
-        path.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        report.save(path)
         for record in getattr(report, part):
             print(f"{part:9}", _line(record))
 
@@ -130,6 +122,7 @@ def _ladders(model: GPT2) -> list[Ladder]:
                 llm.warm_up()
                 torch.cuda.synchronize()
                 seconds, taken = time.perf_counter() - started, free - torch.cuda.mem_get_info()[0]
+                assert isinstance(llm.stats, GraphStats)
                 share = padded_share(ladder(rows), range(1, rows + 1))
                 found.append(
                     Ladder(
@@ -148,6 +141,7 @@ def _drains(model: GPT2) -> list[Drain]:
         params = [SamplingParams(temperature=0, max_tokens=8 * (i + 1), ignore_eos=True) for i in range(rows)]
         llm.generate([[1 + i] for i in range(rows)], params)
         stats = llm.stats
+        assert isinstance(stats, GraphStats)
         sizes, batches = ladder(rows), [rows - step // 8 for step in range(1, stats.decode_steps + 1)]
         padded = [sizes[bisect_left(sizes, batch)] for batch in batches]
         return [
@@ -162,20 +156,20 @@ def _drains(model: GPT2) -> list[Drain]:
 def _prefills(model: GPT2) -> list[Prefill]:
     found = []
     for batch in PREFILL_BATCHES:
-        llms = {arm: LLM(model, engine=engine, max_batch=batch, fused=fused) for arm, engine, fused in ARMS}
+        llms = {name: LLM(model, engine=engine, max_batch=batch, fused=fused) for name, engine, fused in VARIANTS}
         for tokens in LENGTHS:
             prompts = torch.randint(0, 50257, (batch, tokens)).tolist()
-            samples: dict[str, list[float]] = {arm: [] for arm in llms}
+            samples: dict[str, list[float]] = {name: [] for name in llms}
             for turn in range(REPEATS + 2):
-                for arm, llm in llms.items():
+                for name, llm in llms.items():
                     torch.cuda.synchronize()
                     started = time.perf_counter()
                     llm.generate(prompts, SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
                     if turn >= 2:  # the first two warm up, and capture
-                        samples[arm].append(time.perf_counter() - started)
-            for arm, llm in llms.items():
-                spread = Spread.of(samples[arm])
-                found.append(Prefill(arm=arm, batch=batch, tokens=tokens, ttft_s=spread, bare_s=_bare(llm, tokens)))
+                        samples[name].append(time.perf_counter() - started)
+            for name, llm in llms.items():
+                spread = Spread.of(samples[name])
+                found.append(Prefill(arm=name, batch=batch, tokens=tokens, ttft_s=spread, bare_s=_bare(llm, tokens)))
         for llm in llms.values():
             llm.close()
     return found
@@ -183,7 +177,7 @@ def _prefills(model: GPT2) -> list[Prefill]:
 
 def _bare(llm: LLM, tokens: int) -> float | None:
     """Seconds of replaying the prefill of that many columns, and nothing else; None where there is no such graph."""
-    runner = llm._graphs.runner if llm._graphs else None
+    runner = llm.graph_engine.runner if llm.graph_engine else None
     if not isinstance(runner, GraphRunner):
         return None
     captured = [step for key, step in runner.graphs.items() if key.columns >= tokens and key.columns > 1]

@@ -1,22 +1,22 @@
-"""What the caches hold and what they waste, on one ragged batch; and many short requests in a pool of fixed size.
+"""KV usage: what the caches hold on one ragged batch; and many short requests in a pool of fixed size.
 
-Every step of a run is looked at: bytes allocated, bytes that hold a token, and, of the paged cache, bytes in blocks
-that rows own and in blocks that they were promised at admission and may never need.
+Every step of a run is counted: bytes allocated, bytes that hold a token, and, for the paged cache, bytes in blocks that
+rows own and in blocks that are reserved at admission and may never be needed.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from nanobench.core.machine import commit, describe
-from nanobench.core.records import SCHEMA_VERSION, Machine, Record
-from nanobench.micro.fixed_pool import BLOCK, Squeezed, nbytes, pool_for, room, short, squeeze
+from nanobench.core.machine import stamp
+from nanobench.core.records import Record, ResultsFile
+from nanobench.micro.fixed_pool import BLOCK, FixedPoolRun, cache_bytes, capacity, pool_for, run_in_pool, short_lengths
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.paged import PagedCache
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -24,61 +24,57 @@ from nanoinfer.model.weights import load_model
 STOP_SHARE = 1 / 80  # of the ids end a text, so that random ones end after 80 tokens in the mean
 
 
-class Held(Record):
+class CacheUsage(Record):
     """Bytes of one engine's cache over a run, means over its decode steps."""
 
     engine: str
     steps: int
     rows: float  # that were running
     allocated: int  # the whole cache
-    promised: float  # blocks that running rows own or may come to own; the dense cache: their rows
+    promised: float  # blocks that running rows own or have reserved; the dense cache: their rows
     owned: float  # blocks that running rows own; the dense cache: their rows
     tokens: float  # slots that hold a token
 
     @property
-    def waste(self) -> float:
+    def unused(self) -> float:
         """Share of the allocated bytes that hold no token."""
         return 1 - self.tokens / self.allocated
 
     @property
-    def fragments(self) -> float:
+    def fragmentation(self) -> float:
         """Share of the owned bytes that hold no token: ends of blocks; the dense cache: ends of rows."""
         return 1 - self.tokens / self.owned
 
     @property
-    def idle_promise(self) -> float:
-        """Share of the promised bytes that no row owns."""
+    def idle_reservation(self) -> float:
+        """Share of the owned and reserved bytes that no row owns."""
         return 1 - self.owned / self.promised
 
 
-class WasteReport(Record):
+class KVUsageReport(ResultsFile):
     """One run of `python -m bench memory`."""
 
-    schema_version: int = SCHEMA_VERSION
     kind: Literal["memory"] = "memory"
-    date: str
-    commit: str
-    machine: Machine
     model: str
     dtype: str
     block_size: int
     token_bytes: int  # keys and values of one token
     requests: int  # of the ragged batch, and the most new tokens that each asks for
     max_tokens: int
-    held: tuple[Held, ...]
+    held: tuple[CacheUsage, ...]
     pool_bytes: int
     short_requests: int
     new_tokens: int  # of all short requests
-    squeezed: tuple[Squeezed, ...]
+    squeezed: tuple[FixedPoolRun, ...]  # the runs in the fixed pool
 
 
 def measure(
     device_name: str | None, path: Path, model: str | None, pool: int | None, requests: int | None
-) -> WasteReport:
+) -> KVUsageReport:
     """Measure both, print both, write them to `path`.
 
     model: None is gpt2 with random weights on a GPU, the small model on a CPU. pool: bytes; None is what the paged
-    cache needs to run all short requests at once. requests: short ones; None is 512 on a GPU, 24 on a CPU.
+    cache needs to run all short requests at once. requests: how many short ones; None is 512 on a GPU, 24 on a CPU.
     ValueError for a pool in which no request fits.
     """
     device = choose_device(device_name)
@@ -88,66 +84,65 @@ def measure(
     gpt = load_model(name, device, dtype, seed=0)
     token = gpt.config.kv_numbers * dtype.itemsize
     count = requests or (512 if on_gpu else 24)
-    lengths = short(count, min(gpt.config.n_positions, 1024 if on_gpu else 96))
+    lengths = short_lengths(count, min(gpt.config.n_positions, 1024 if on_gpu else 96))
     pool = pool or pool_for(lengths, token)
-    room(lengths, pool, token)  # says at once if there is none
+    capacity(lengths, pool, token)  # refuses at once where there is none
     rows, longest = (64, 256) if on_gpu else (8, 64)
-    held = tuple(_held(gpt, engine, rows, longest) for engine in ("dense", "paged"))
-    squeezed = tuple(squeeze(gpt, lengths, pool))
-    report = WasteReport(
-        date=datetime.now(timezone.utc).date().isoformat(), commit=commit(), machine=describe(device), model=name,
-        dtype=str(dtype).removeprefix("torch."), block_size=BLOCK, token_bytes=token, requests=2 * rows,
+    held = tuple(_usage(gpt, engine, rows, longest) for engine in ("dense", "paged"))
+    report = KVUsageReport(
+        model=name, dtype=str(dtype).removeprefix("torch."), block_size=BLOCK, token_bytes=token, requests=2 * rows,
         max_tokens=longest, held=held, pool_bytes=pool, short_requests=count,
-        new_tokens=sum(length // 2 for length in lengths), squeezed=squeezed,
+        new_tokens=sum(length // 2 for length in lengths), squeezed=tuple(run_in_pool(gpt, lengths, pool)),
+        **stamp(device),
     )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    report.save(path)
     print("\n".join(lines(report)))
     return report
 
 
-def lines(report: WasteReport) -> Iterator[str]:
+def lines(report: KVUsageReport) -> Iterator[str]:
     """The report as a table."""
     yield f"{report.requests} ragged requests of up to {report.max_tokens} new tokens; MB, means over the decode steps"
-    yield f"{'':8}{'allocated':>10}{'promised':>10}{'owned':>10}{'tokens':>10}   of owned, of all without a token"
+    yield f"{'':8}{'allocated':>10}{'reserved':>10}{'owned':>10}{'tokens':>10}   of owned, of all without a token"
     for h in report.held:
         numbers = "".join(f"{value / 1e6:10.2f}" for value in (h.allocated, h.promised, h.owned, h.tokens))
-        idle = f"; {h.idle_promise:.1%} of what is promised is idle"
-        yield f"{h.engine:8}{numbers}   {h.fragments:8.1%}, {h.waste:6.1%}{idle if h.idle_promise else ''}"
+        idle = f"; {h.idle_reservation:.1%} of what is reserved is idle"
+        yield f"{h.engine:8}{numbers}   {h.fragmentation:8.1%}, {h.unused:6.1%}{idle if h.idle_reservation else ''}"
     yield f"{report.short_requests} short requests in {report.pool_bytes / 1e6:.1f} MB of keys and values"
     for s in report.squeezed:
         size = f"{s.rows:4} rows at once, {s.allocated / 1e6:.1f} MB"
         yield f"{s.engine:8}{size}, {s.tokens_per_s:,.0f} tok/s, {s.seconds.median:.2f} s"
 
 
-def _held(model: GPT2, engine: str, rows: int, longest: int) -> Held:
+def _usage(model: GPT2, engine: str, rows: int, longest: int) -> CacheUsage:
     """Twice as many ragged requests as rows; each may make `longest` tokens, and most end sooner, by a stop token."""
     draws = random.Random(0)
     vocab = model.config.vocab_size
     stops = draws.sample(range(vocab), int(vocab * STOP_SHARE))
     prompts = [draws.choices(range(vocab), k=draws.randint(1, longest // 2)) for _ in range(2 * rows)]
     params = SamplingParams(max_tokens=longest, stop_token_ids=stops, ignore_eos=True)
-    llm: Any = LLM(model, engine=engine, max_batch=rows, block_size=BLOCK, seed=0)
-    requests = llm._requests(prompts, params)
-    runs = llm._engine(requests)
+    llm = LLM(model, engine=engine, max_batch=rows, block_size=BLOCK, seed=0)
+    requests = llm.requests(prompts, params)
+    runs = llm.engine_for(requests)
     token = model.config.kv_numbers * model.dtype.itemsize
-    seen: list[tuple[int, int, int, int]] = []  # rows, tokens, slots owned, slots promised
+    seen: list[tuple[int, int, int, int]] = []  # rows, tokens, slots owned, slots owned or reserved
     steps = -1
     for _ in runs.generate(requests):
-        if runs.stats.decode_steps > steps and runs._rows:
+        if runs.stats.decode_steps > steps and runs.rows:
             steps = runs.stats.decode_steps
-            lengths = [row.length - 1 for row in runs._rows]  # the newest token is not fed yet
+            lengths = [row.length - 1 for row in runs.rows]  # the newest token is not fed yet
             seen.append((len(lengths), sum(lengths), *_slots(runs.memory, len(lengths))))
     mean = [sum(column) / len(seen) for column in zip(*seen, strict=True)]
-    return Held(
-        engine=engine, steps=len(seen), rows=mean[0], allocated=nbytes(runs.memory), promised=mean[3] * token,
+    return CacheUsage(
+        engine=engine, steps=len(seen), rows=mean[0], allocated=cache_bytes(runs.memory), promised=mean[3] * token,
         owned=mean[2] * token, tokens=mean[1] * token,
     )  # fmt: skip
 
 
-def _slots(memory: Any, rows: int) -> tuple[int, int]:
-    """Slots that the first rows own, and that they were promised."""
+def _slots(memory: object, rows: int) -> tuple[int, int]:
+    """Slots that the first rows own, and those that they own or have reserved."""
     if isinstance(memory, DenseCache):
         return rows * memory.max_len, rows * memory.max_len
-    owned, promised = sum(map(len, memory._owned[:rows])), sum(memory._promised[:rows])
-    return owned * memory.block_size, promised * memory.block_size
+    assert isinstance(memory, PagedCache)
+    owned = sum(map(len, memory.owned[:rows]))
+    return owned * memory.block_size, (owned + memory.reserved) * memory.block_size

@@ -1,21 +1,20 @@
-"""Does anything compile while a run goes on? Kernels that Triton compiles over 512 decode steps, counted by name.
+"""Kernels that Triton compiles over 512 decode steps, counted by name: after warming up there must be none.
 
-A kernel is compiled anew for each set of compile-time constants, and for arguments with other properties. A number that
-grows with the text must be none of them. One run with every batch size comes first and may compile; then contexts grow
-for 512 steps while rows leave one by one, and nothing may.
+Triton compiles a kernel again for each set of compile-time constants, and for arguments with other properties. A number
+that grows with the context must be neither. A first run with every batch size may compile; then contexts grow for 512
+steps while rows leave one by one, and nothing may be compiled.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from nanobench.core.compile_counter import TritonLog
-from nanobench.core.machine import commit, describe
-from nanobench.core.records import SCHEMA_VERSION, Machine, Record
+from nanobench.core.machine import stamp
+from nanobench.core.records import Record, ResultsFile
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device, choose_dtype
 
@@ -30,21 +29,17 @@ class Compiled(Record):
     what: str
     decode_steps: int
     kernels: dict[str, int]  # compilations by the kernel's name
-    seconds: float  # they took
+    seconds: float  # that they took
 
 
-class RecompileReport(Record):
+class RecompileReport(ResultsFile):
     """One run of `python -m bench recompiles`."""
 
-    schema_version: int = SCHEMA_VERSION
     kind: Literal["recompiles"] = "recompiles"
-    date: str
-    commit: str
-    machine: Machine
     model: str
     engine: str
     rows: int
-    longest: int  # tokens of the longest text
+    longest: int  # tokens of the longest sequence
     runs: tuple[Compiled, ...]
 
 
@@ -58,19 +53,16 @@ def measure(device_name: str | None, path: Path, model: str, engine: str) -> int
     for run in runs:
         listed = ", ".join(f"{name} {n}" for name, n in run.kernels.items()) or "nothing"
         print(f"{run.what}, {run.decode_steps} steps: compiled {listed} ({run.seconds:.1f} s)")
-    report = RecompileReport(
-        date=datetime.now(timezone.utc).date().isoformat(), commit=commit(), machine=describe(device), model=model,
-        engine=engine, rows=ROWS, longest=PROMPT + STEPS + 1, runs=runs,
-    )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    RecompileReport(model=model, engine=engine, rows=ROWS, longest=PROMPT + STEPS + 1, runs=runs, **stamp(device)).save(
+        path
+    )
     return 1 if runs[-1].kernels else 0
 
 
 def count(llm: LLM, rows: int = ROWS, steps: int = STEPS) -> tuple[Compiled, Compiled]:
-    """Two runs of an LLM: every number of rows for a step each, then `steps` steps with rows leaving one by one.
+    """Two runs of an LLM: a step with every number of rows, then `steps` steps while rows leave one by one.
 
-    Texts of both runs reach the same length, so that the cache and its tables have the same shape.
+    The sequences of both reach the same length, so that the cache and its tables have the same shape.
     """
     vocab = llm.model.config.vocab_size
     generator = torch.Generator().manual_seed(0)

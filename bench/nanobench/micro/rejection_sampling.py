@@ -1,8 +1,8 @@
-"""Sampling by rejection, as a rival of the book's kernel: one launch for all rows, without a sort or a search.
+"""Sampling by rejection, an alternative to the book's kernel: one launch for all rows, without a sort or a search.
 
-Draw from the softmax by inverse transform. Where fewer than top_k ids and less than top_p of all probability are above
-what came, it is the token; else draw again from those above alone. Most rows are done after a few draws, but a launch
-takes as long as its slowest row, and what is drawn depends on the order in which sums are rounded. FlashInfer,
+Draw from the softmax by inverse transform. If fewer than top_k ids and less than top_p of the probability lie above the
+drawn id, it is the token; else draw again from those above it. Most rows are done after a few draws, but a launch takes
+as long as its slowest row, and the draw depends on the order in which sums are rounded. FlashInfer,
 "Sorting-Free GPU Kernels for LLM Sampling", 2025.
 """
 
@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nanoinfer.engine.state import BatchState
-from nanoinfer.kernels.sampling import _bits
+from nanoinfer.kernels.sampling import random_bits
 
 TILE = 4096  # logits that a program reads at a time
 DRAWS = 64  # at most; a draw that is dropped halves what is left, or nearly so
@@ -56,7 +56,7 @@ def _rejection_kernel(
     left, token, draw = total, 0, 0
     while draw < DRAWS:
         # The id at which the sum over ids above the pivot passes u: a draw from what is left, by inverse transform.
-        u = _bits(seed, step, draw + tl.zeros((1,), tl.int32)).to(tl.float32) * 2.0**-32
+        u = random_bits(seed, step, draw + tl.zeros((1,), tl.int32)).to(tl.float32) * 2.0**-32
         u = tl.sum(u, 0) * left
         passed = 0.0
         for start in range(0, V, TILE):

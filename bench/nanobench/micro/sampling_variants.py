@@ -2,7 +2,7 @@
 
 The book's kernel, its rule in PyTorch with a sort, torch.topk, and sampling by rejection: draw from the softmax, and
 where the filters would have dropped what came, draw again from what is more probable than that. FlashInfer,
-"Sorting-Free GPU Kernels for LLM Sampling", 2025. To add one, write a sampler and name it in `arms`.
+"Sorting-Free GPU Kernels for LLM Sampling", 2025. To add one, write a sampler and name it in `sampling_variants`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanobench.core.case_runner import first_line
 from nanobench.micro.rejection_sampling import rejection
 from nanoinfer.engine import sampling
 from nanoinfer.engine.sampling import Sampler
@@ -48,8 +49,8 @@ UNFILTERED, GREEDY = Setting("no filter"), Setting("greedy", temperature=0.0)
 SETTINGS = (BOTH, TOP_P, UNFILTERED, GREEDY)
 
 
-def arms(setting: Setting, logits: Tensor, rows: BatchState) -> tuple[dict[str, Sampler], dict[str, str]]:
-    """Samplers that serve a setting, ours first, each checked on these; and those that cannot run, with the reason."""
+def sampling_variants(setting: Setting, logits: Tensor, rows: BatchState) -> tuple[dict[str, Sampler], dict[str, str]]:
+    """Samplers for a setting, ours first, each checked on these logits; and those that cannot run, with the reason."""
     made: dict[str, Sampler] = {"ours": sampling_kernels.sample}
     if setting is GREEDY:
         made |= {"ours, greedy alone": sampling_kernels.greedy, "argmax": sampling.greedy}
@@ -66,7 +67,7 @@ def arms(setting: Setting, logits: Tensor, rows: BatchState) -> tuple[dict[str, 
             if name != "flashinfer":
                 raise
             del made[name]  # not installed, or its own compiler fails: the others go on
-            absent[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
+            absent[name] = first_line(error) or type(error).__name__
         else:
             if not allowed(logits, rows, tokens):
                 raise ValueError(f"{name} chose a token that {setting.name} drops")
@@ -84,7 +85,7 @@ def allowed(logits: Tensor, rows: BatchState, tokens: Tensor) -> bool:
 
 
 def topk(logits: Tensor, rows: BatchState) -> Tensor:
-    """torch.topk, whose k is one for all rows and known to the host; then top-p, and noise for k ids a row."""
+    """torch.topk, whose k is the same for all rows and known to the host; then top-p, and noise for k ids a row."""
     scores, ids = sampling.scaled(logits.float(), rows.temperature).topk(TOP_K)  # (B, k), highest first
     probs = scores.softmax(-1)
     before = probs.cumsum(-1) - probs

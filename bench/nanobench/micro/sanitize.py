@@ -1,7 +1,7 @@
-"""compute-sanitizer over every kernel: memcheck and racecheck must find nothing, and memcheck a planted overrun.
+"""compute-sanitizer over every kernel: memcheck and racecheck must find nothing; memcheck must find a planted overrun.
 
-The tool comes with CUDA. Tensors get an allocation each (PYTORCH_NO_CUDA_MEMORY_CACHING=1) with room behind it, or an
-overrun would land within the block of many megabytes that PyTorch otherwise takes at once, and nobody would know.
+The tool comes with CUDA. Every tensor gets an allocation of its own (PYTORCH_NO_CUDA_MEMORY_CACHING=1) with padding
+behind it. Otherwise an overrun would land within the many megabytes that PyTorch allocates at once, and go unnoticed.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from nanobench.core.machine import child_environment
 from nanobench.core.records import SCHEMA_VERSION, Record
 from nanobench.micro.sanitize_cases import CASES, PLANTED
 
-FOUND = 86  # exit code by which the tool says that it found something
-PADDING = 64 * 1024  # bytes behind each allocation in which nothing else lies
+FOUND = 86  # exit code of the tool when it has found something
+PADDING = 64 * 1024  # unused bytes behind each allocation
 SECONDS = 500
 REFUSALS = ("Device not supported", "not supported on this", "Unable to launch", "Failed to initialize")
 Tool = Literal["memcheck", "racecheck"]
 
 
 class Finding(Record):
-    """What one tool said of some cases."""
+    """What one tool found in some cases."""
 
     tool: Tool
     cases: tuple[str, ...]
-    expected: int  # errors: 0, or at least so many
-    errors: int | None  # None where the tool said nothing that could be read
-    first: str = ""  # what it found first
+    expected: int  # errors: 0, or at least this many
+    errors: int | None  # None where the output could not be read
+    first: str = ""  # the first thing that it found
 
     @property
     def as_expected(self) -> bool:
-        """Clean where it must be, caught where it must be."""
+        """Clean where it should be, caught where it should be."""
         if self.errors is None:
             return False
         return self.errors >= self.expected if self.expected else self.errors == 0
@@ -89,18 +90,18 @@ def sanitize(only: Sequence[str] | None = None, out: Path | None = None, execute
 
 
 def find() -> str:
-    """Where the tool is. ValueError where it is nowhere."""
+    """The path of the tool. ValueError where it is not installed."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin", "/opt/cuda/bin"])
     program = shutil.which("compute-sanitizer", path=path)
     if program is None:
-        raise ValueError("compute-sanitizer is not here: it comes with the CUDA toolkit; nothing was checked")
+        raise ValueError("compute-sanitizer is not installed: it comes with the CUDA toolkit; nothing was checked")
     return program
 
 
 def _check(program: str, tool: Tool, cases: Sequence[str], expected: int, execute: Execute) -> Finding:
     options = [f"--tool={tool}", f"--error-exitcode={FOUND}", "--print-limit=20"]
     if tool == "memcheck":
-        options += [f"--padding={PADDING}", "--report-api-errors=no"]  # torch asks for symbols that a driver may lack
+        options += [f"--padding={PADDING}", "--report-api-errors=no"]  # torch asks for symbols that the driver may lack
     done = execute([program, *options, sys.executable, "-m", "nanobench.micro.sanitize_cases", *cases])
     for refusal in REFUSALS:
         if refusal in done.output:
@@ -109,7 +110,7 @@ def _check(program: str, tool: Tool, cases: Sequence[str], expected: int, execut
     errors = int(found[1] or found[2]) if found else None
     ran = done.output.count("ran: ")
     if expected == 0 and errors == 0 and (done.returncode != 0 or ran != len(cases)):
-        errors = None  # the program itself broke: clean tools say nothing then
+        errors = None  # the program itself failed: that the tool found nothing means nothing
     lines = [line.lstrip("= ") for line in done.output.splitlines() if line.startswith("=========")]
     first = next((line for line in lines if re.match(r"(Invalid|Error|Race|Program hit|Out-of)", line)), "")
     if errors is None:
@@ -118,15 +119,13 @@ def _check(program: str, tool: Tool, cases: Sequence[str], expected: int, execut
 
 
 def _execute(command: Sequence[str]) -> Run:
-    """Run it in the repository, where tensors get an allocation each."""
-    root = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(root), environment.get("PYTHONPATH", "")])
+    """Run a command in which every tensor gets an allocation of its own."""
+    environment = {**child_environment(), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     try:
         done = subprocess.run(
             list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
             env=environment, timeout=SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Run(124, f"no end after {SECONDS} s")
+        return Run(124, f"still running after {SECONDS} s")
     return Run(done.returncode, done.stdout)

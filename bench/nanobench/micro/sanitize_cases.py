@@ -1,7 +1,7 @@
 """Every kernel once, at small shapes and odd ones: what `python -m bench sanitize` runs under compute-sanitizer.
 
-Each case compares with plain PyTorch, so that what is searched for overruns and races is also right. To add a kernel,
-write a function of the device and put it into CASES. PLANTED has the overrun that memcheck must catch.
+Each case also compares the result with plain PyTorch. To add a kernel, write a function of the device and put it into
+CASES. PLANTED has the overrun that memcheck must catch.
 
     compute-sanitizer --tool memcheck python -m nanobench.micro.sanitize_cases NAME ...
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nanoinfer.engine import sampling
 from nanoinfer.engine.state import BatchState
-from nanoinfer.kernels import paged_attention_torch as paged_twins
+from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.model.ops import TorchOps
 
 PAGE = 16
@@ -24,7 +24,7 @@ VOCAB = 1031  # a prime: no tile ends where it does
 
 
 def _random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """On the host, where the twins run too: on the GPU are the kernels in question, and as little else as can be."""
+    """On the host, where the reference runs too: only the kernels in question run on the GPU, and little else."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
@@ -35,16 +35,16 @@ def write(device: str, heads: int = 3, size: int = 16, overrun: int = 0) -> None
     k, v = _random(2, 5, heads, size)
     slots = torch.tensor([0, 17, 31, 40, 3 * PAGE - 1 + overrun])  # the last slot, or past it
     k_pool, v_pool = torch.zeros(3, heads, PAGE, size), torch.zeros(3, heads, PAGE, size)
-    # On the GPU each has an allocation of its own, and behind each there is room in which nothing lies.
+    # On the GPU each has an allocation of its own, with padding behind it.
     k_there, v_there = k_pool.to(device, copy=True), v_pool.to(device, copy=True)
     paged_kernels.write_pages(k.to(device), v.to(device), k_there, v_there, slots.to(device))
     if not overrun:
-        paged_twins.write_pages(k, v, k_pool, v_pool, slots)
+        paged_attention_torch.write_pages(k, v, k_pool, v_pool, slots)
         torch.testing.assert_close((k_there.cpu(), v_there.cpu()), (k_pool, v_pool))
 
 
 def attend(device: str, splits: int, size: int = 64, dtype: torch.dtype = torch.float32) -> None:
-    """Rows of no token, of one, of a page and one, and of several tiles."""
+    """Rows of no token, of one, of a page and one more, and of several tiles."""
     from nanoinfer.kernels import paged_attention as paged_kernels
 
     lengths, heads = [0, 1, PAGE + 1, 150], 2
@@ -58,7 +58,9 @@ def attend(device: str, splits: int, size: int = 64, dtype: torch.dtype = torch.
     for _ in range(2):  # the counters must be ready for the next launch
         got = paged_kernels.attend_pages(q_, k_, v_, tables_, lengths_, done_, splits)
     close = 1e-4 if dtype == torch.float32 else 2e-2
-    torch.testing.assert_close(got.cpu(), paged_twins.attend_pages(*arguments, splits), rtol=close, atol=close)
+    torch.testing.assert_close(
+        got.cpu(), paged_attention_torch.attend_pages(*arguments, splits), rtol=close, atol=close
+    )
 
 
 def fused(device: str, rows: int, width: int = 96) -> None:

@@ -1,6 +1,6 @@
-"""Where the time of one step goes, by cause, read off a time line: what its kernels are for, and when none runs.
+"""Where the time of one step goes, from a time line: what its kernels are for, and when none runs.
 
-The profiler slows a step down, so each cause's share is applied to the step's time without it.
+The profiler slows a step down, so each part's share is applied to the step's time without it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nanobench.micro.timeline import Kernel, StepTimeline
 
-# The first whose pattern is in a kernel's name. Matrices by the libraries' names for them; what fits none is small.
+# The first part with a pattern in the kernel's name. Matrices have the libraries' names; all others are small.
 PATTERNS = (
     ("attention", ("_attend_kernel", "_write_kernel", "sdpa", "flash_fwd", "fmha", "index_copy")),
     ("sums and norms", ("_add_norm_kernel", "layer_norm", "CUDAFunctor_add<c10", "CUDAFunctor_a", "Gelu")),
@@ -17,12 +17,12 @@ PATTERNS = (
     ("matrices", ("_linear_kernel", "nvjet", "gemm", "gemv", "cublas", "splitK")),
 )
 HEAD, SMALL, NONE = "the head", "small kernels", "nothing runs"
-CAUSES = ("matrices", HEAD, "attention", "sums and norms", "sampling", SMALL, NONE)
+PARTS = ("matrices", HEAD, "attention", "sums and norms", "sampling", SMALL, NONE)
 
 
 @dataclass(frozen=True)
-class Cause:
-    """One cause: its share of the step, its kernels on the window, and its seconds of a step without the profiler."""
+class Part:
+    """One part of a step: how many kernels it has, its share, and its seconds in a step without the profiler."""
 
     name: str
     kernels: int
@@ -30,31 +30,29 @@ class Cause:
     seconds: float
 
 
-def causes(step: StepTimeline) -> list[Cause]:
-    """Every cause of a step, in a fixed order; shares add up to 1. ValueError for a step without kernels."""
+def breakdown(step: StepTimeline) -> list[Part]:
+    """Every part of a step, in a fixed order; shares add up to 1. ValueError for a step without kernels."""
     if not step.kernels:
-        raise ValueError(f"{step.engine}: a time line of a CPU has no kernels, so there are no causes to tell")
+        raise ValueError(f"{step.engine}: a time line of a CPU has no kernels to break down")
     names = [kernel.name for kernel in step.kernels]
     alone = _alone(step)
-    time, count = dict.fromkeys(CAUSES, 0.0), dict.fromkeys(CAUSES, 0)
+    time, count = dict.fromkeys(PARTS, 0.0), dict.fromkeys(PARTS, 0)
     for kernel, us in zip(step.kernels, alone, strict=True):
-        cause = _cause(kernel, names)
-        time[cause] += us
-        count[cause] += 1
+        part = _part(kernel, names)
+        time[part] += us
+        count[part] += 1
     time[NONE] = step.duration_us - sum(alone)
     return [
-        Cause(
-            name, count[name], time[name] / step.duration_us, time[name] / step.duration_us * step.unprofiled_us / 1e6
-        )
-        for name in CAUSES
+        Part(name, count[name], us / step.duration_us, us / step.duration_us * step.unprofiled_us / 1e6)
+        for name, us in time.items()
     ]
 
 
-def _cause(kernel: Kernel, names: list[str]) -> str:
-    """What a kernel is for. The head is the one matrix kernel that occurs once a step; a layer's occur in each."""
-    for cause, patterns in PATTERNS:
+def _part(kernel: Kernel, names: list[str]) -> str:
+    """What a kernel is for. The head is the one matrix kernel that occurs once a step; others occur in every layer."""
+    for part, patterns in PATTERNS:
         if any(pattern in kernel.name for pattern in patterns):
-            return HEAD if cause == "matrices" and names.count(kernel.name) == 1 else cause
+            return HEAD if part == "matrices" and names.count(kernel.name) == 1 else part
     return SMALL
 
 

@@ -1,7 +1,7 @@
-"""One decode step of each engine as a time line: what the host calls above, what the GPU runs below.
+"""One decode step of each engine as a time line: what the host calls, and what the GPU runs.
 
-torch.profiler sees every operator, every launch and every kernel, and slows the host down while it looks; so the same
-steps are also timed without it, and both times are in the record.
+torch.profiler records every operator, launch and kernel, and slows the host down; so the same steps are also timed
+without it, and both times are in the record.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from nanobench.core.machine import commit, describe
-from nanobench.core.records import SCHEMA_VERSION, Machine, Record
+from nanobench.core.machine import stamp
+from nanobench.core.records import Record, ResultsFile
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.llm import ENGINES
@@ -24,8 +23,8 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 
 WARM_UP = 8
-STEPS = 15  # the one of median length is written down
-AHEAD = 8  # tokens more than are used: the host launches some steps ahead, and a step that ends a row does more
+STEPS = 15  # the one of median length is kept
+AHEAD = 8  # spare tokens: the host launches some steps ahead, and a step that ends a row does more work
 MARK = "nanoinfer decode step"
 
 HostKind = Literal["operator", "launch", "wait"]
@@ -58,24 +57,20 @@ class StepTimeline(Record):
     kernels: tuple[Kernel, ...]  # empty on a CPU
 
 
-class Timeline(Record):
-    """What `python -m bench timeline` writes."""
+class Timeline(ResultsFile):
+    """One run of `python -m bench timeline`."""
 
-    schema_version: int = SCHEMA_VERSION
     kind: Literal["timeline"] = "timeline"
-    date: str
-    commit: str
     dtype: str
     seed: int
     model: str
     batch: int
     context: int  # tokens of each row when the steps began, about
-    machine: Machine
     steps: tuple[StepTimeline, ...]
 
 
 def measure(device_name: str | None, path: Path, model: str, batch: int, context: int, engines: list[str]) -> Timeline:
-    """Profile a few decode steps of each engine and write one of each to `path`."""
+    """Profile some decode steps of each engine and write one of each to `path`."""
     device = choose_device(device_name)
     dtype = choose_dtype(None, device)
     weights = load_model(model, device, dtype, seed=0)
@@ -89,20 +84,18 @@ def measure(device_name: str | None, path: Path, model: str, batch: int, context
         print(f"{engine:12} {step.duration_us:8.0f} us profiled, {step.unprofiled_us:8.0f} us alone{kernels}")
         steps.append(step)
     record = Timeline(
-        date=datetime.now(timezone.utc).date().isoformat(), commit=commit(),
-        dtype=str(dtype).removeprefix("torch."), seed=0, model=model, batch=batch, context=context,
-        machine=describe(device), steps=tuple(steps),
+        dtype=str(dtype).removeprefix("torch."), seed=0, model=model, batch=batch, context=context, steps=tuple(steps),
+        **stamp(device),
     )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(record.model_dump_json() + "\n", encoding="utf-8")
+    record.save(path, indent=None)
     return record
 
 
 def _of_engine(model: GPT2, engine: str, batch: int, context: int) -> StepTimeline:
-    """Some steps unprofiled, then some profiled, of one generation each.
+    """Steps of three generations: a warm-up, one that is timed and one that is profiled.
 
-    The first generation is a warm-up of the whole: without a cache each step has a shape of its own, and the first time
-    that a shape is met its kernels are chosen and loaded.
+    The warm-up takes as many steps as the others: without a cache every step has a shape of its own, and kernels are
+    chosen and loaded the first time that a shape occurs.
     """
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -136,7 +129,7 @@ def _of_engine(model: GPT2, engine: str, batch: int, context: int) -> StepTimeli
 
 
 def _step(pieces: Any, batch: int) -> None:
-    """One decode step: a piece a row. The first of them runs the step, the others are there already."""
+    """One decode step: one piece for each row. The first of them runs the step, the others are ready by then."""
     for _ in itertools.islice(pieces, batch):
         pass
 
@@ -144,13 +137,13 @@ def _step(pieces: Any, batch: int) -> None:
 def pick(engine: str, events: list[Any], unprofiled_us: float) -> StepTimeline:
     """The step of median length, out of the profiler's events.
 
-    A step begins on a GPU where the copy of the last one's tokens has ended. The host may be some steps ahead by then:
-    those that end after its last one, while it launches nothing, are left out. Where nothing is copied, a step is what
-    the host did for one.
+    On a GPU a step begins when the copy of the previous step's tokens has ended. The host may be some steps ahead by
+    then: steps that end after the host's last one, while it launches nothing, are left out. Where nothing is copied, a
+    step is what the host did under one mark.
     """
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
-    # The mark appears on the GPU's side too, as a note that stretches over its kernels.
+    # The mark appears on the GPU's side too, as an annotation over its kernels.
     marks = [e.time_range for e in events if e.name == MARK and e.device_type == DeviceType.CPU]
     ends = sorted(e.time_range.end for e in events if e.name.startswith("Memcpy DtoH"))
     host_ends = max(mark.end for mark in marks)
@@ -183,8 +176,8 @@ def _kind(event: Any) -> HostKind | None:
     return "operator" if parent is None or parent.name == MARK else None
 
 
-def all_engines(names: str | None) -> list[str]:
-    """Names out of a comma-separated list; every engine of ours for None. ValueError for another name."""
+def engines_named(names: str | None) -> list[str]:
+    """The engines in a comma-separated list; every engine of ours for None. ValueError for another name."""
     chosen = names.split(",") if names else list(ENGINES)
     for name in chosen:
         if name not in ENGINES:

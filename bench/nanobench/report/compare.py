@@ -1,4 +1,4 @@
-"""Two runs held against each other: ratios with intervals, and whether a difference exceeds the spread.
+"""Two runs compared: ratios with intervals, and whether a difference exceeds the spread.
 
 A ratio is of medians; its interval is the 2.5% to 97.5% quantile of 2,000 bootstrap draws over the repeats of both runs
 (seeded; each draw takes repeats anew, with their TTFT). Two medians **agree** where they are no further apart than the
@@ -7,20 +7,14 @@ larger of the first run's 10-90% range (its width, p90 - p10) and 3% of the firs
 
 from __future__ import annotations
 
-import random
-import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from nanobench.core.records import Case, Report, Result, Spread, quantile
+from nanobench.core.records import Case, Report, Spread
+from nanobench.report import cross_machine
+from nanobench.report.intervals import TOLERANCE, common, interval
 from nanobench.report.values import decode, models_of, significant
-
-DRAWS = 2000
-TOLERANCE = 0.03
-
-Verdict = Literal["faster", "slower", "even"]
 
 
 @dataclass(frozen=True)
@@ -41,44 +35,24 @@ class Ratio:
 
     @property
     def strain(self) -> float:
-        """The difference in parts of what is allowed: above 1 where the medians do not agree."""
+        """The difference over what is allowed: above 1 where the medians do not agree."""
         return abs(self.ratio - 1) / self.allowed
 
     def __str__(self) -> str:
         verdict = "agrees" if self.agree else "differs beyond the spread"
         between = f"[{significant(self.low)}, {significant(self.high)}]"
         numbers = f"{significant(self.ratio):>6} {between:16} ±{self.allowed:5.1%}"
-        return f"{name(self.case)} {self.quantity:6} {numbers} {verdict}"
+        return f"{case_label(self.case)} {self.quantity:6} {numbers} {verdict}"
 
 
-def name(case: Case) -> str:
-    """A case in a line."""
+def case_label(case: Case) -> str:
+    """A case as the start of a line."""
     return f"{case.model} B={case.batch:<4} prompt {case.prompt_tokens:<4} {case.engine:28}"
 
 
 def allowed(first: Spread) -> float:
-    """How far a second median may be from the first, as a part of the first: its 10-90% range, or 3%."""
+    """How far the second median may be from the first, as a share of the first: its 10-90% range, or 3%."""
     return max((first.p90 - first.p10) / first.median, TOLERANCE)
-
-
-def interval(top: Result, bottom: Result, quantity: str) -> tuple[float, float]:
-    """95% bootstrap interval of the ratio top / bottom."""
-    draws = random.Random(0)
-    ratios = sorted(_drawn(top, quantity, draws) / _drawn(bottom, quantity, draws) for _ in range(DRAWS))
-    return quantile(ratios, 0.025), quantile(ratios, 0.975)
-
-
-def _drawn(result: Result, quantity: str, draws: random.Random) -> float:
-    """The quantity from as many repeats as there were, drawn with replacement."""
-    assert result.generate_s is not None
-    assert result.ttft_s is not None
-    pairs = list(zip(result.generate_s.samples, result.ttft_s.samples, strict=True))
-    taken = draws.choices(pairs, k=len(pairs))
-    ttft = statistics.median(first for _, first in taken)
-    if quantity == "TTFT":
-        return ttft
-    whole = statistics.median(whole for whole, _ in taken)
-    return result.case.batch * (result.case.new_tokens - 1) / max(whole - ttft, 1e-9)
 
 
 def ratios(a: Report, b: Report) -> Iterator[Ratio]:
@@ -93,29 +67,14 @@ def ratios(a: Report, b: Report) -> Iterator[Ratio]:
             yield Ratio(first.case, quantity, ratio, low, high, allowed(one))
 
 
-def common(a: Report, b: Report) -> list[tuple[Result, Result]]:
-    """The cases that both runs have measured."""
-    of = {r.case: r for r in b.results}
-    return [(r, of[r.case]) for r in a.results if r.status == "ok" and r.case in of and of[r.case].status == "ok"]
-
-
-def verdict(low: float, high: float) -> Verdict:
-    """What an interval of a ratio says; even where it reaches into 3% around 1."""
-    if low > 1 + TOLERANCE:
-        return "faster"
-    return "slower" if high < 1 - TOLERANCE else "even"
-
-
 def compare(first: Path, second: Path) -> int:
-    """Print what the second run says about the first. 0 where all agrees, 1 where something does not.
+    """Print whether the second run agrees with the first. 0 where all medians agree, 1 where one does not.
 
     ValueError where the two cannot be compared at all.
     """
     a, b = Report.load(first), Report.load(second)
     if a.machine.device != b.machine.device:
-        from nanobench.report import cross_machine as claims
-
-        return claims.compare(a, b)
+        return cross_machine.compare(a, b)
     if a.dtype != b.dtype:
         raise ValueError(f"dtype must be the same in both files, not {a.dtype} and {b.dtype}")
     if not set(models_of(a)) & set(models_of(b)):
@@ -138,19 +97,19 @@ def _compare_times(a: Report, b: Report) -> int:
     print(f"{len(found) - differ} of {len(found)} medians agree {rule}; {differ} differ")
     worst = max(found, key=lambda ratio: ratio.strain)
     apart = f"{abs(worst.ratio - 1):.1%} apart where {worst.allowed:.1%} is allowed"
-    print(f"the worst: {' '.join(name(worst.case).split())} {worst.quantity}, {apart}")
+    print(f"the worst: {' '.join(case_label(worst.case).split())} {worst.quantity}, {apart}")
     return 1 if differ or any(ended) else 0
 
 
 def _ended_otherwise(a: Report, b: Report) -> list[str]:
-    """Cases that one run measured and that went over budget, out of memory or wrong in the other."""
+    """Cases that one run measured and the other did not: over budget, out of memory, failed or missing."""
     of = {r.case: r for r in b.results}
     pairs = [(r, of[r.case]) for r in a.results if r.case in of and of[r.case].status != r.status]
-    return [f"{name(r.case)} {r.status} in the first, {other.status} in the second" for r, other in pairs]
+    return [f"{case_label(r.case)} {r.status} in the first, {other.status} in the second" for r, other in pairs]
 
 
 def _alone(a: Report, b: Report) -> list[str]:
-    """Cases that only one run asked for: said, and no difference."""
+    """Cases that are in one file alone, which is no difference."""
     lines = []
     for which, here, there in (("first", a, b), ("second", b, a)):
         known = {r.case for r in there.results}

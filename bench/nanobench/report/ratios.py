@@ -1,18 +1,18 @@
-"""Engines of one results file against each other: each over the one that is named, with intervals."""
+"""Engines of one results file compared: each over the one that is named, with intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from nanobench.core.records import Report
-from nanobench.report.compare import interval, verdict
+from nanobench.report.intervals import interval, verdict
 from nanobench.report.values import batches_of, engine_label, engines_of, models_of, prompts_of, significant
 
 VERDICTS = {"faster": "faster than", "slower": "slower than", "even": "even with"}
 
 
 def ratios(report: Report, base: str | None = None) -> Iterator[str]:
-    """A line a batch and engine: decode speed over `base`, the file's first engine unless given.
+    """A line for each batch and engine: decode speed over `base`, the file's first engine unless given.
 
     ValueError where the file has no results of it.
     """

@@ -45,10 +45,10 @@ def step_seconds(result: Result) -> Spread | None:
     return Spread.of(step_samples(result)).model_copy(update={"median": median})
 
 
-def floor_tokens_per_s(results: Sequence[Result]) -> float | None:
-    """Tokens a second at the bandwidth floor, from the results of one batch.
+def limit_tokens_per_s(results: Sequence[Result]) -> float | None:
+    """Tokens a second at the bandwidth limit, from the results of one batch.
 
-    Runs of few new tokens have a shorter mean context and so a higher floor; the longest runs are taken.
+    Runs of few new tokens have a shorter mean context and so a higher limit; the longest runs are taken.
     """
     known = [r for r in results if r.floor_share and r.tokens_per_s]
     if not known:

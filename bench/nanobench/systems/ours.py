@@ -1,4 +1,4 @@
-"""The engines of the book, through the same front door that a user has."""
+"""The engines of the book, through the same `LLM` that users have."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from nanobench.systems import Limits
-from nanoinfer import LLM, SamplingParams
+from nanobench.systems.base import Limits
+from nanoinfer import LLM, Completion, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
 
 
@@ -19,9 +19,9 @@ class Ours:
         self.llm = LLM(model, engine=engine or name, max_batch=limits.max_batch, max_len=limits.max_len, **options)
 
     def warm_up(self) -> None:
-        """Capture the whole ladder, as a server would before it says that it is ready; nothing without graphs."""
-        if self._ahead and (capture := getattr(self.llm, "warm_up", None)) is not None:
-            capture()
+        """Capture the whole ladder, as a server does before it is ready; without graphs there is nothing to do."""
+        if self._ahead:
+            self.llm.warm_up()
 
     @property
     def stats(self) -> Any:
@@ -29,9 +29,12 @@ class Ours:
         return self.llm.stats
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
-        params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
-        return [list(c.token_ids) for c in self.llm.generate(prompts.tolist(), params)]
+        return [list(c.token_ids) for c in self._generate(prompts, new_tokens)]
 
     def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
-        params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
-        return list(self.llm.generate(prompts.tolist(), params)[0].metrics.itl_s)
+        return list(self._generate(prompts, new_tokens)[0].metrics.itl_s)
+
+    def _generate(self, prompts: Tensor, new_tokens: int) -> list[Completion]:
+        return self.llm.generate(
+            prompts.tolist(), SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
+        )

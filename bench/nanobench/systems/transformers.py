@@ -12,36 +12,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanobench.systems import Missing
+from nanobench.systems.base import Limits, Missing
 from nanoinfer.model.gpt2 import GPT2
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "nocache": {"use_cache": False},
-    "default": {"use_cache": True},
-    "static-compile": {"use_cache": True, "cache_implementation": "static"},
+    "transformers-nocache": {"use_cache": False},
+    "transformers": {"use_cache": True},
+    "transformers-static-compile": {"use_cache": True, "cache_implementation": "static"},
 }
-NAMES = {"nocache": "transformers-nocache", "default": "transformers", "static-compile": "transformers-static-compile"}
 
 
 class Transformers:
-    """GPT2LMHeadModel over a copy of the given weights."""
+    """GPT2LMHeadModel over a copy of the given weights. It sizes its caches itself, so `limits` are not needed."""
 
-    def __init__(self, mode: str, model: GPT2) -> None:
+    def __init__(self, name: str, model: GPT2, limits: Limits) -> None:
         try:
             from transformers import GPT2Config, GPT2LMHeadModel
             from transformers.utils import logging
         except ImportError:
             raise Missing("transformers is not installed: pip install 'nanoinfer[peers]'") from None
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-        self.name, self.options, self.device = NAMES[mode], OPTIONS[mode], model.device
+        self.name, self.options, self.device = name, OPTIONS[name], model.device
         config = GPT2Config(**{k: v for k, v in model.config.to_json().items() if k != "architectures"})
         with torch.device(model.device):
             untyped: Any = GPT2LMHeadModel
             self.model = untyped(config).to(model.dtype).eval()
         self.model.generation_config.eos_token_id = None  # all rows run to the last token, with nothing to check
         with torch.no_grad():
-            for name, value in model.named_parameters():
-                target = self.model.transformer.get_parameter(name)
+            for path, value in model.named_parameters():
+                target = self.model.transformer.get_parameter(path)
                 target.copy_(value[: len(target)])  # our head is padded, theirs is not
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:

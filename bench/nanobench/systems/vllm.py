@@ -1,8 +1,8 @@
-"""vLLM's offline engine with the same weights, as it comes: compiled, in CUDA graphs, scheduling asynchronously.
+"""vLLM's offline engine with the same weights and its defaults: compiled, in CUDA graphs, scheduling asynchronously.
 
 It reads a model from a folder, so the weights are written to a temporary one. Prefix caching is off, since the same
-prompts come again; token ids go in and out, and no tokenizer is loaded. It runs in a process of its own: torch's view
-of memory and launches here knows nothing of it, the driver's does.
+prompts come again. Token ids go in and out, and no tokenizer is loaded. It runs in a process of its own, so that its
+memory shows only in what the driver reports, and its launches not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nanobench.systems import Limits, Missing
+from nanobench.systems.base import Limits, Missing
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.model.gpt2 import GPT2
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
 import torch
 from pydantic import Field
 
-from nanobench.core.machine import commit, describe
-from nanobench.core.records import SCHEMA_VERSION, Machine, Record
+from nanobench.core.machine import stamp
+from nanobench.core.records import Record, ResultsFile
 
 from .running import Told
 
@@ -31,14 +30,10 @@ class Lied(Record):
     error: str = ""
 
 
-class LiesReport(Record):
+class LiesReport(ResultsFile):
     """One run of `python chapters/04-cuda-graphs/lies --json`."""
 
-    schema_version: int = SCHEMA_VERSION
     kind: Literal["lies"] = "lies"
-    date: str
-    commit: str
-    machine: Machine
     told: tuple[Lied, ...]
 
 
@@ -49,15 +44,10 @@ def save(told: Sequence[Told], device: str, path: Path) -> None:
              error=one.error[-300:].rpartition("\n")[2])
         for one in told
     )  # fmt: skip
-    made = LiesReport(
-        date=datetime.now(timezone.utc).date().isoformat(), commit=commit(), machine=describe(torch.device(device)),
-        told=lied,
-    )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(made.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    LiesReport(told=lied, **stamp(torch.device(device))).save(path)
 
 
 def measured(path: Path = RESULTS / NAME) -> LiesReport | None:
-    """The results file; None where nobody has run the lies on a GPU yet."""
-    found = LiesReport.model_validate_json(path.read_bytes()) if path.is_file() else None
+    """The results file; None where the lies have not been run on a GPU yet."""
+    found = LiesReport.load(path) if path.is_file() else None
     return found if found is not None and found.machine.kind == "cuda" else None

@@ -1,4 +1,4 @@
-"""JSON Schema of the results files, generated from the records; a test holds the files in schema/ to it."""
+"""JSON Schema of the results files, generated from the records; a test compares the files in schema/ with it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from nanobench.core.records import Record, Report
 from nanobench.micro.attention import AttentionReport
 from nanobench.micro.graphs import GraphsReport
-from nanobench.micro.kv_usage import WasteReport
+from nanobench.micro.kv_usage import KVUsageReport
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.micro.recompiles import RecompileReport
 from nanobench.micro.sampling import SamplingReport
@@ -17,12 +17,12 @@ from nanobench.micro.timeline import Timeline
 
 KINDS: dict[str, type[Record]] = {
     "report": Report, "timeline": Timeline, "kernels": KernelReport, "attention": AttentionReport,
-    "memory": WasteReport, "recompiles": RecompileReport, "sanitize": SanitizeReport,
+    "memory": KVUsageReport, "recompiles": RecompileReport, "sanitize": SanitizeReport,
     "graphs": GraphsReport, "sampling": SamplingReport,
 }  # fmt: skip
 
 
-def texts() -> dict[str, str]:
+def schemas() -> dict[str, str]:
     """File name and content of each schema."""
     return {
         f"{name}.schema.json": json.dumps(kind.model_json_schema(), indent=1, sort_keys=True) + "\n"
@@ -31,10 +31,8 @@ def texts() -> dict[str, str]:
 
 
 def write(folder: Path) -> list[Path]:
-    """Write them; returns where to."""
+    """Write the schemas into a folder; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, text in texts().items():
+    for name, text in schemas().items():
         (folder / name).write_text(text, encoding="utf-8")
-        written.append(folder / name)
-    return written
+    return [folder / name for name in schemas()]

@@ -1,0 +1,50 @@
+"""Ratios of two measured cases with bootstrap intervals, and what such an interval says."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from typing import Literal
+
+import numpy as np
+
+from nanobench.core.records import Report, Result
+
+DRAWS = 2000
+TOLERANCE = 0.03
+
+Verdict = Literal["faster", "slower", "even"]
+
+
+def interval(top: Result, bottom: Result, quantity: str) -> tuple[float, float]:
+    """95% bootstrap interval of the ratio top / bottom."""
+    draws = random.Random(0)
+    ratios = [_drawn(top, quantity, draws) / _drawn(bottom, quantity, draws) for _ in range(DRAWS)]
+    low, high = np.quantile(ratios, (0.025, 0.975)).tolist()
+    return low, high
+
+
+def _drawn(result: Result, quantity: str, draws: random.Random) -> float:
+    """The quantity from as many repeats as there were, drawn with replacement."""
+    assert result.generate_s is not None
+    assert result.ttft_s is not None
+    pairs = list(zip(result.generate_s.samples, result.ttft_s.samples, strict=True))
+    taken = draws.choices(pairs, k=len(pairs))
+    ttft = statistics.median(first for _, first in taken)
+    if quantity == "TTFT":
+        return ttft
+    whole = statistics.median(whole for whole, _ in taken)
+    return result.case.batch * (result.case.new_tokens - 1) / max(whole - ttft, 1e-9)
+
+
+def verdict(low: float, high: float) -> Verdict:
+    """What an interval of a ratio says; "even" where it reaches into 3% around 1."""
+    if low > 1 + TOLERANCE:
+        return "faster"
+    return "slower" if high < 1 - TOLERANCE else "even"
+
+
+def common(a: Report, b: Report) -> list[tuple[Result, Result]]:
+    """The cases that both runs have measured."""
+    of = {r.case: r for r in b.results if r.status == "ok"}
+    return [(r, of[r.case]) for r in a.results if r.status == "ok" and r.case in of]
