@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import sys
 from pathlib import Path
+
+from nanoinfer.devices import has_triton
 
 
 def without_code(text: str) -> str:
@@ -24,6 +27,23 @@ def links_lead_somewhere(folder: Path, text: str) -> None:
     assert len(targets) > 8
     for target in targets:
         assert (folder / target).exists(), target
+
+
+def linked_names_exist(text: str, least: int) -> None:
+    """[`step.decode_step`](../../nanoinfer/engine/step.py): that module has it."""
+    named = re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./(nanoinfer/[\w/]+)\.py\)", text)
+    assert len(named) >= least
+    for path, file in named:
+        if re.fullmatch(r"nanoinfer/kernels/\w+(?<!_torch)", file) and not has_triton():
+            continue
+        found = importlib.import_module(file.replace("/", "."))
+        for part in path.removeprefix(f"{Path(file).name}.").split("."):
+            found = getattr(found, part)
+
+
+def has_ten_questions(chapter: Path) -> None:
+    page = (chapter / "questions.md").read_text(encoding="utf-8")
+    assert [int(n) for n in re.findall(r"^(\d+)\. \*\*", page, re.M)] == list(range(1, 11))
 
 
 def pictures_have_words(text: str) -> None:

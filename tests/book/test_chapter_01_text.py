@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import subprocess
 import sys
@@ -22,7 +21,9 @@ from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import (
+    has_ten_questions,
     is_short_and_stands_alone,
+    linked_names_exist,
     links_lead_somewhere,
     numbered_sections,
     pictures_have_words,
@@ -183,7 +184,7 @@ class ByHand(FullContext):
 
 class TestPage:
     def test_length(self, text: str) -> None:
-        plain = re.sub(r"```.*?```|<!--.*?-->|<picture>.*?</picture>|^\|[^\n]*", " ", text, flags=re.S | re.M)
+        plain = re.sub(r"```.*?```|<!--.*?-->|<img[^>]*>|^\|[^\n]*", " ", text, flags=re.S | re.M)
         assert 1000 <= len(plain.split()) <= 4200
 
     def test_each_section_shows_and_asks(self, sections: dict[str, str]) -> None:
@@ -204,12 +205,7 @@ class TestPage:
 
     def test_names_in_the_table_exist(self, text: str) -> None:
         """`weights.load_model` or `GPT2.hidden`, linked to a file: that file has it."""
-        named = re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./nanoinfer/(\w+)\.py\)", text)
-        assert len(named) >= 9
-        for path, file in named:
-            found = importlib.import_module(f"nanoinfer.{file}")
-            for part in path.removeprefix(f"{file}.").split("."):
-                found = getattr(found, part)
+        linked_names_exist(text, least=9)
 
     def test_sections_that_exercises_point_to(self, sections: dict[str, str]) -> None:
         from nanocourse.exercises import chapters
@@ -219,8 +215,7 @@ class TestPage:
             assert exercise.spec.section in titles, exercise.id
 
     def test_ten_questions(self) -> None:
-        page = (CHAPTER / "questions.md").read_text(encoding="utf-8")
-        assert [int(n) for n in re.findall(r"^(\d+)\. \*\*", page, re.M)] == list(range(1, 11))
+        has_ten_questions(CHAPTER)
 
 
 class TestExamples:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import itertools
 import json
 import os
@@ -23,7 +22,13 @@ from nanoinfer.cache.paged import choose_splits
 from nanoinfer.devices import has_triton
 from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.text.tokenizer import gpt2_tokenizer
-from tests.book.chapter_pages import links_lead_somewhere, numbered_sections, without_code
+from tests.book.chapter_pages import (
+    has_ten_questions,
+    linked_names_exist,
+    links_lead_somewhere,
+    numbered_sections,
+    without_code,
+)
 
 ROOT = Path(__file__).parents[2]
 CHAPTER = ROOT / "chapters" / "03-paged-attention"
@@ -237,7 +242,7 @@ class TestMeasured:
 
 class TestPage:
     def test_length(self, text: str) -> None:
-        plain = re.sub(r"```.*?```|<!--.*?-->|<picture>.*?</picture>|^\|[^\n]*", " ", text, flags=re.S | re.M)
+        plain = re.sub(r"```.*?```|<!--.*?-->|<img[^>]*>|^\|[^\n]*", " ", text, flags=re.S | re.M)
         assert 3000 <= len(plain.split()) <= 4500
 
     def test_two_sittings(self, text: str) -> None:
@@ -261,14 +266,7 @@ class TestPage:
         links_lead_somewhere(CHAPTER, text)
 
     def test_names_in_the_table_exist(self, text: str) -> None:
-        named = re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./nanoinfer/(\w+)\.py\)", text)
-        assert len(named) >= 7
-        for path, file in named:
-            if file == "paged_kernels" and not has_triton():
-                continue
-            found = importlib.import_module(f"nanoinfer.{file}")
-            for part in path.removeprefix(f"{file}.").split("."):
-                found = getattr(found, part)
+        linked_names_exist(text, least=7)
 
     def test_every_printed_block_and_excerpt_can_be_made(self, text: str) -> None:
         """What needs a results file may lack it; everything else must come out."""
@@ -299,5 +297,4 @@ class TestPage:
         assert not {line for line in body - shown if not line.startswith(known)}
 
     def test_ten_questions(self) -> None:
-        page = (CHAPTER / "questions.md").read_text(encoding="utf-8")
-        assert [int(n) for n in re.findall(r"^(\d+)\. \*\*", page, re.M)] == list(range(1, 11))
+        has_ten_questions(CHAPTER)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import os
 import re
@@ -23,10 +22,15 @@ from nanobook.examples import EXAMPLE, load, printed
 from nanobook.text.page_blocks import Place, excerpt
 from nanocourse.exercises import chapters
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.devices import has_triton
 from nanoinfer.engine import fake_graph
 from nanoinfer.engine.graphs import ladder
-from tests.book.chapter_pages import is_short_and_stands_alone, numbered_sections, without_code
+from tests.book.chapter_pages import (
+    has_ten_questions,
+    is_short_and_stands_alone,
+    linked_names_exist,
+    numbered_sections,
+    without_code,
+)
 
 ROOT = Path(__file__).parents[2]
 CHAPTER = ROOT / "chapters" / "04-cuda-graphs"
@@ -335,15 +339,15 @@ class TestMeasured:
     def test_what_the_files_are_drawn_as(self, measured: ModuleType) -> None:
         """And what lacks its part is left out: a CPU's time line, a file of ladders alone."""
         from nanobench.report.figures.prefill import prefill
-        from nanobench.report.figures.step_breakdown import causes_of
+        from nanobench.report.figures.step_breakdown import step_breakdown
         from nanobench.report.plot import drawings
 
         drawn = {d.name for name in ("timeline", "ladder") for d in drawings(RESULTS / f"h200-{name}.json")}
-        assert drawn == {"h200-timeline-steps", "h200-timeline-causes", "h200-ladder-prefill"}
+        assert drawn == {"h200-timeline-steps", "h200-timeline-breakdown", "h200-ladder-prefill"}
         assert prefill(measured.graphs().model_copy(update={"prefills": ()}), "some") is None
         steps = tuple(step.model_copy(update={"kernels": ()}) for step in measured.timeline().steps)
-        assert causes_of(measured.timeline().model_copy(update={"steps": steps}), "some") is None
-        told = causes_of(measured.timeline(), "some")
+        assert step_breakdown(measured.timeline().model_copy(update={"steps": steps}), "some") is None
+        told = step_breakdown(measured.timeline(), "some")
         assert told is not None
         assert [row[0] for row in told.rows] == ["dense-graph", "paged-graph"]
         assert "nothing runs" in told.alt
@@ -399,7 +403,7 @@ class TestNotebook:
 
 class TestPage:
     def test_length(self, text: str) -> None:
-        plain = re.sub(r"```.*?```|<!--.*?-->|<picture>.*?</picture>|^\|[^\n]*", " ", text, flags=re.S | re.M)
+        plain = re.sub(r"```.*?```|<!--.*?-->|<img[^>]*>|^\|[^\n]*", " ", text, flags=re.S | re.M)
         assert 3000 <= len(plain.split()) <= 4500
 
     def test_two_sittings(self, text: str) -> None:
@@ -441,14 +445,7 @@ class TestPage:
             assert (CHAPTER / target).exists(), target
 
     def test_names_in_links_exist(self, text: str) -> None:
-        named = re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./nanoinfer/(\w+)\.py\)", text)
-        assert len(named) >= 20
-        for path, file in named:
-            if file in ("fused", "sampling_kernels") and not has_triton():
-                continue
-            found = importlib.import_module(f"nanoinfer.{file}")
-            for part in path.removeprefix(f"{file}.").split("."):
-                found = getattr(found, part)
+        linked_names_exist(text, least=20)
 
     def test_every_printed_block_and_excerpt_can_be_made(self, text: str, example: ModuleType) -> None:
         place = Place(CHAPTER / "README.md", ROOT)
@@ -471,5 +468,4 @@ class TestPage:
             assert f"{owner}#{number}" in known or f"{owner}#{number}" in others, (owner, number)
 
     def test_ten_questions(self) -> None:
-        page = (CHAPTER / "questions.md").read_text(encoding="utf-8")
-        assert [int(n) for n in re.findall(r"^(\d+)\. \*\*", page, re.M)] == list(range(1, 11))
+        has_ten_questions(CHAPTER)
