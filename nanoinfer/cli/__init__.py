@@ -20,14 +20,12 @@ from nanoinfer.cli.terminal import Output, prepare_streams, remark
 
 EPILOG = """\
 Examples:
-
 nanoinfer generate "Once upon a time" -m gpt2
-
 nanoinfer shell -m gpt2
-
 nanoinfer doctor
-
-`nanoinfer COMMAND --help` has more. NANOINFER_TRACEBACK=1 shows where an error comes from."""
+`nanoinfer COMMAND --help` has more. NANOINFER_TRACEBACK=1 shows where an error comes from.""".replace(
+    "\n", "\n\n"
+)  # or typer joins the lines
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(cls=CommandGroup, add_completion=False, epilog=EPILOG, context_settings=HELP_OPTIONS)
@@ -58,9 +56,11 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line; return its exit code. What goes wrong is said in one sentence on standard error."""
     prepare_streams()
     arguments = list(arguments) or ["--help"]
+    group = typer.main.get_command(app)
     try:
-        with needing(arguments[0], EXTRAS.get(arguments[0])):
-            return _invoke(arguments)
+        # Not by typer's own `main`, which would answer Ctrl-C and closed pipes its own way.
+        with needing(arguments[0], EXTRAS.get(arguments[0])), group.make_context("nanoinfer", arguments) as context:
+            return group.invoke(context) or 0
     except typer.Exit as exit_:
         return exit_.exit_code
     except (KeyboardInterrupt, Exception) as error:
@@ -68,9 +68,3 @@ def run(arguments: Sequence[str]) -> int:
         if str(known):
             remark(f"nanoinfer: {known}")
         return known.code
-
-
-def _invoke(arguments: list[str]) -> int:
-    """Parse and call. Not through typer's own `main`, which would answer Ctrl-C and closed pipes its own way."""
-    with typer.main.get_command(app).make_context("nanoinfer", arguments) as context:
-        return context.command.invoke(context) or 0

@@ -21,12 +21,11 @@ from nanoinfer.model.config import PRESETS, ModelConfig
 
 EPILOG = """\
 Examples:
-
 nanoinfer doctor
-
 nanoinfer doctor --json
-
-Exit code: 0 where nanoinfer runs, at least on the CPU; 1 where it does not."""
+Exit code: 0 where nanoinfer runs, at least on the CPU; 1 where it does not.""".replace(
+    "\n", "\n\n"
+)  # or typer joins the lines
 
 SCHEMA, SCHEMA_VERSION = "nanoinfer.doctor", 1
 

@@ -11,34 +11,20 @@ import typer
 
 from nanoinfer.cli import plugins
 from nanoinfer.cli.errors import Refused, refusing
-from nanoinfer.cli.options import (
-    BatchOptions,
-    SamplingOptions,
-    model_option,
-    sampling_option,
-    with_options,
-    with_seeds,
-)
+from nanoinfer.cli.options import BatchOptions, SamplingOptions, model_option, sampling_option, with_options, with_seeds
 from nanoinfer.cli.output import Writer, figures, json_line, show_stats
 from nanoinfer.cli.prompts import check_lengths, from_argument, read_prompts
 from nanoinfer.cli.terminal import remark
 
 EPILOG = """\
 Examples:
-
 nanoinfer generate "Once upon a time" -m gpt2
-
 nanoinfer generate -f story.txt -n 200 --temperature 0.7 --seed 1
-
 echo "2, 4, 6," | nanoinfer generate -m gpt2 --greedy -n 9 --no-echo -q
-
 nanoinfer generate -f prompts.txt --lines --json > results.jsonl
-
 nanoinfer generate -- "-5 degrees"
-
 The line of figures goes to standard error.
-
-Exit code: 0 done, 1 failed, 2 refused, 130 stopped by Ctrl-C."""
+Exit code: 0 done, 1 failed, 2 refused, 130 stopped by Ctrl-C.""".replace("\n", "\n\n")  # or typer joins the lines
 
 DEFAULT_NOTE = "nanoinfer: this is `small`, the small model that ships; `-m gpt2` takes GPT-2 from the Hugging Face hub"
 

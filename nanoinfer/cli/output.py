@@ -36,7 +36,8 @@ class Writer:
         self.heads = [prompt if echo else "" for prompt in prompts]
         self.texts = [""] * len(prompts)  # what has come of each
         self.done: dict[int, Completion] = {}
-        self.written = self.tokens = 0
+        self.token_ids: list[int] = []  # of all texts, as they came
+        self.written = 0
         self.streams = record is None and len(prompts) == 1
 
     def run(self, pieces: Generator[Piece, None, None], progress: bool = False) -> list[Completion]:
@@ -50,7 +51,7 @@ class Writer:
                 if self.streams:
                     self.out.write(self.heads[0])
                 for piece in pieces:
-                    self.tokens += 1
+                    self.token_ids.append(piece.token_id)
                     self.texts[piece.index] += piece.text
                     if self.streams:
                         self.out.write(piece.text)
@@ -89,7 +90,7 @@ class Writer:
     def _how_far(self) -> str:
         if len(self.texts) > 1:
             return f"{len(self.done)} of {len(self.texts)} prompts are finished"
-        return f"{self.tokens} token{'s' * (self.tokens != 1)}"
+        return f"{len(self.token_ids)} token{'s' * (len(self.token_ids) != 1)}"
 
 
 def where(llm: LLM) -> dict[str, str]:

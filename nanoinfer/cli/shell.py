@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -16,16 +16,13 @@ from nanoinfer.cli.line_input import read_lines
 from nanoinfer.cli.options import BatchOptions, ModelOptions, SamplingOptions, with_options, with_seeds
 from nanoinfer.cli.output import Writer, figures, where
 from nanoinfer.cli.terminal import remark
-from nanoinfer.requests import Piece, SamplingParams
+from nanoinfer.requests import SamplingParams
 
 EPILOG = """\
 Examples:
-
 nanoinfer shell -m gpt2
-
 nanoinfer shell -m gpt2 --temperature 0.7 -n 60
-
-Inside, /help lists the commands. Lines are also read from a pipe."""
+Inside, /help lists the commands. Lines are also read from a pipe.""".replace("\n", "\n\n")  # or typer joins the lines
 
 COMMANDS = {  # an example of its value, and what it does
     "more": ("", "go on with the last text"),
@@ -133,18 +130,14 @@ class Shell:
         """Continue these tokens; `text` is written before what comes."""
         with refusing():
             pieces = self.llm.stream([tokens], with_seeds(self.params, 1))
-        self.tokens = list(tokens)
-        done = Writer([text]).run(self._noting(pieces))
+        writer = Writer([text])
+        try:
+            done = writer.run(pieces)
+        finally:
+            ended = writer.done and writer.done[0].finish_reason == "stop"  # by its last token, which is no text
+            self.tokens = [*tokens, *(writer.token_ids[:-1] if ended else writer.token_ids)]
         if not self.quiet:
             remark(figures(done, self.llm, self.params.greedy))
-
-    def _noting(self, pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
-        """Keep the tokens of the text as they pass, all but the one that ends it."""
-        with closing(pieces):
-            for piece in pieces:
-                if piece.finish_reason != "stop":
-                    self.tokens.append(piece.token_id)
-                yield piece
 
     def _load(self, name: str, value: str) -> None:
         """Another engine over the loaded weights, or another model. The old LLM is closed once the new one is there."""

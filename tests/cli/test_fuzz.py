@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from nanobook.text.query import load as load_results
+from nanobook.text.marker_values import load as load_results
 from nanocourse.checks.worker import Loaded, Worker
 from nanocourse.exercises.outcomes import Crashed, Raised
 from nanoinfer import LLM, SamplingParams
