@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from nanocourse.cli.asking import Lines
+from nanocourse.cli.console import Lines
 from nanocourse.exercises import chapters
 from nanocourse.learner import predict, report
 from nanocourse.learner.folder import Folder, Progress
@@ -373,7 +373,7 @@ def test_mine_without_anything_that_passes_is_refused(here: Path, capsys: pytest
 
 
 def test_peak_memory_counts_what_lives_at_once() -> None:
-    from nanocourse.learner.own_functions import peak_bytes
+    from nanocourse.learner.side_by_side import peak_bytes
 
     given = torch.zeros(1000)
 

@@ -25,6 +25,7 @@ from nanocourse.exercises.outcomes import local
 from nanocourse.grade.assignment import Assignment, load_secret
 from nanocourse.grade.hidden_inputs import judged, questions
 from nanocourse.grade.isolation.confine import PACKAGES
+from nanocourse.grade.variant_strength import VariantStrength
 from nanocourse.learner.folder import Folder
 from nanocourse.release import pins, student, teacher, wheels
 from nanocourse.release import student_notebook as notebook
@@ -475,7 +476,8 @@ def test_nothing_half_written_is_left(
 
 def test_an_empty_folder_is_taken(tmp_path: Path, quick: None) -> None:
     (tmp_path / "empty").mkdir()
-    release(plan(3, only="3.4", variant=VARIANT), tmp_path / "empty", [("3.4", 7, 8, ("slipped",))])
+    strength = VariantStrength("3.4", "", 7, 8, ("slipped",))
+    release(plan(3, only="3.4", variant=VARIANT), tmp_path / "empty", [strength])
     assert sorted(path.name for path in (tmp_path / "empty").iterdir()) == [
         "autograder", "autograder.zip", "student", "teacher", "wheel",
     ]  # fmt: skip

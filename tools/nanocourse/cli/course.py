@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from nanocourse.cli import grade as grading
-from nanocourse.cli import lessons
-from nanocourse.cli import release as releasing
-from nanocourse.cli.asking import Lines
-from nanocourse.cli.lessons import HERE, ChapterNumber, Mine, Plain
-from nanoinfer.cli.errors import Refused, refusing
+from nanocourse.cli.console import Lines, refusing
+from nanocourse.cli.grade import grade
+from nanocourse.cli.guesses import predict, quiz
+from nanocourse.cli.options import HERE, ChapterNumber, Mine, Plain, opened
+from nanocourse.cli.release import oral, release
+from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.terminal import Output
 
 if TYPE_CHECKING:
@@ -43,44 +42,34 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("predict")(lessons.predict)
-app.command("quiz")(lessons.quiz)
-app.command("grade")(grading.grade)
-app.command("release")(releasing.release)
-app.command("oral")(releasing.oral)
 
 
-@app.command("start")
+@app.command()
 def start(chapter: ChapterNumber, mine: Mine = HERE, plain: Plain = False) -> None:
     """Write the stubs of a chapter into your folder. What is there already stays as it is."""
-    from nanocourse.exercises import chapters
+    from nanocourse.exercises.chapters import first
 
-    with _refusing():
-        found, folder = lessons.opened(chapter, mine)
-        written = folder.start(found)
     out = Lines(plain)
-    for path, fresh in written:
-        out.line(f"{'written' if fresh else 'kept   '}  {_shown(path)}")
-    first = chapters.first(found, folder.exercises(found))
-    out.line(f"Begin with {_shown(folder.file(found, first))}, then: nanoinfer course check {first.id}{_option(mine)}")
+    with refusing():
+        found, folder = opened(chapter, mine)
+        for path, new in folder.start(found):
+            out.line(f"{'written' if new else 'kept   '}  {_shown(path)}")
+        one = first(found, folder.exercises(found))
+    out.line(f"Begin with {_shown(folder.file(found, one))}, then: nanoinfer course check {one.id}{_option(mine)}")
 
 
-@app.command("check")
+@app.command()
 def check(
-    target: Annotated[str, typer.Argument(help="A chapter, or an exercise: 1 or 1.4.", metavar="CHAPTER")],
-    exercise: Annotated[str | None, typer.Argument(help="An exercise of it.", show_default=False)] = None,
+    target: Annotated[str, Argument(help="A chapter, or an exercise: 1 or 1.4.", metavar="CHAPTER")],
+    exercise: Annotated[str | None, Argument(help="An exercise of it.", show_default=False)] = None,
     mine: Mine = HERE,
-    device: Annotated[
-        str | None, typer.Option("--device", help="cpu or cuda alone; both where there is a GPU.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object an exercise and line, for programs.")
-    ] = False,
+    device: Annotated[str | None, Option(help="cpu or cuda alone; both where there is a GPU.")] = None,
+    as_json: Annotated[bool, Option("--json", help="One JSON object an exercise and line, for programs.")] = False,
     plain: Plain = False,
 ) -> int:
     """Check your code: a line an exercise; where one fails, what was expected, what came, and where first."""
     out, passed = Lines(plain), True
-    with _refusing():
+    with refusing():
         found, folder, chosen = _chosen(target, exercise, mine)
         from nanocourse.learner.check_folder import run_checks
         from nanocourse.learner.report import result_lines
@@ -95,64 +84,56 @@ def check(
     return 0 if passed else 1
 
 
-@app.command("hint")
-def hint(id: Annotated[str, typer.Argument(help="An exercise: 1.4.")], mine: Mine = HERE, plain: Plain = False) -> None:
+@app.command()
+def hint(id: Annotated[str, Argument(help="An exercise: 1.4.")], mine: Mine = HERE, plain: Plain = False) -> None:
     """The next hint of an exercise: what always holds, then where to look, then pseudocode."""
-    with _refusing():
+    with refusing():
         _, folder, (one,) = _chosen(id, None, mine, single=True)
-        progress = folder.load()
-        tries = progress.of(one.id)
-        level = min(tries.hints, len(one.spec.hints) - 1)
-        tries.hints = level + 1
+        progress, hints = folder.load(), one.spec.hints
+        number = progress.of(one.id).hints = min(progress.of(one.id).hints + 1, len(hints))
         folder.save(progress)
     out = Lines(plain)
-    out.line(f"{one.id} {one.spec.title}, hint {level + 1} of {len(one.spec.hints)}")
-    for text in one.spec.hints[level].split("\n"):
+    out.line(f"{one.id} {one.spec.title}, hint {number} of {len(hints)}")
+    for text in hints[number - 1].split("\n"):
         out.line(f"    {text}")
-    if level + 1 < len(one.spec.hints):
+    if number < len(hints):
         out.line(f"The next one: nanoinfer course hint {one.id}{_option(mine)}", "quiet")
 
 
-@app.command("status")
+@app.command()
 def status(mine: Mine = HERE, plain: Plain = False) -> None:
     """How far you are: exercises, tries, hints, guesses."""
     from nanocourse.exercises.chapters import chapters
     from nanocourse.learner.folder import Folder
     from nanocourse.learner.report import status_lines
 
-    with _refusing():
+    with refusing():
         folder = Folder(mine)
         lines = [line for one in chapters() if folder.chapter(one).is_dir() for line in status_lines(folder, one)]
-    out = Lines(plain)
-    if not lines:
-        out.line(f"Nothing is begun in {mine}: nanoinfer course start 1{_option(mine)}")
-    for text, kind in lines:
-        out.line(text, kind)
+    for text, kind in lines or [(f"Nothing is begun in {mine}: nanoinfer course start 1{_option(mine)}", "")]:
+        Lines(plain).line(text, kind)
 
 
-@app.command("strength")
+app.command()(predict)
+app.command()(quiz)
+app.command()(grade)
+app.command()(release)
+app.command()(oral)
+
+
+@app.command()
 def strength(
     chapter: ChapterNumber,
-    write: Annotated[bool, typer.Option("--write", help="Store the figures beside the exercises.")] = False,
+    write: Annotated[bool, Option("--write", help="Store the figures beside the exercises.")] = False,
     plain: Plain = False,
 ) -> int:
     """Measure the checks themselves: wrong answers caught, mutants killed, correct variants passed."""
     from nanocourse.authoring.chapter_strength import run
-    from nanocourse.exercises.chapters import chapter as chapter_of
+    from nanocourse.exercises import chapters
 
-    with _refusing():
-        found = chapter_of(chapter)
+    with refusing():
+        found = chapters.chapter(chapter)
     return 0 if run(found, write, Lines(plain).line) else 1
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """A ValueError becomes one sentence, and so does a folder that cannot be written."""
-    try:
-        with refusing():
-            yield
-    except OSError as error:
-        raise Refused(f"{error.filename or 'your folder'} cannot be used: {error.strerror or error}") from error
 
 
 def _chosen(
@@ -162,12 +143,10 @@ def _chosen(
     match = re.fullmatch(r"(\d+)(?:\.(\d+))?", target)
     if not match or (single and match[2] is None):
         raise Refused(f"an exercise is a chapter and a number, as 1.4, not {target!r}")
-    chapter, folder = lessons.opened(int(match[1]), mine)
+    chapter, folder = opened(int(match[1]), mine)
     wanted = match[2] if exercise is None else exercise.removeprefix(f"{match[1]}.")
     every = folder.exercises(chapter)
-    if wanted is None:
-        return chapter, folder, every
-    chosen = [one for one in every if str(one.number) == wanted]
+    chosen = [one for one in every if wanted in (None, str(one.number))]
     if not chosen:
         raise Refused(f"chapter {chapter.number} has the exercises {every[0].id} to {every[-1].id}, and no {wanted!r}")
     return chapter, folder, chosen
@@ -179,5 +158,4 @@ def _option(mine: Path) -> str:
 
 def _shown(path: Path) -> str:
     """A path as short as it can be said."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nanocourse.cli.console import refusing
 from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.options import BatchOptions
 from nanoinfer.cli.output import Writer
 from nanoinfer.cli.terminal import remark
-from nanoinfer.requests import Completion, SamplingParams
-
-if TYPE_CHECKING:
-    from nanocourse.learner.own_functions import Own
-    from nanoinfer.llm import LLM
+from nanoinfer.requests import SamplingParams
 
 
 def generate_mine(
@@ -31,7 +26,8 @@ def generate_mine(
 
     The text that is written is the learner's. Refused where none of their functions may run in the engine.
     """
-    from nanocourse.learner.own_functions import in_the_engine, own_functions
+    from nanocourse.learner.own_functions import in_the_engine, own_functions, why_not_called
+    from nanocourse.learner.side_by_side import last_token_bytes, side_by_side
 
     with refusing():
         own = own_functions(folder)
@@ -53,45 +49,10 @@ def generate_mine(
             with refusing():
                 pieces = llm.stream(list(prompts), list(params))
             done = Writer(prompts, echo).run(pieces, progress=not quiet)
-            mine_bytes = _bytes(llm, done[0])
-        reference_bytes = _bytes(llm, reference[0])
-    rows = [("", "yours", "reference"), *zip(("TTFT", "speed"), _times(done), _times(reference), strict=True)]
-    rows.append(("memory", f"{mine_bytes / 1e6:.2f} MB", f"{reference_bytes / 1e6:.2f} MB"))
-    for name, mine, theirs in rows:
-        remark(f"{name:<8}{mine:>18}{theirs:>18}")
-    remark(f"text    {_first_difference(done, reference)}")
+            mine_bytes = last_token_bytes(llm, done[0])
+        reference_bytes = last_token_bytes(llm, reference[0])
+    for line in side_by_side(done, reference, (mine_bytes, reference_bytes)):
+        remark(line)
     for one in used:
         if not one.calls:
-            remark(f"nanoinfer: {one.exercise.id} was never called: {_why_not_called(one, used)}")
-
-
-def _why_not_called(own: Own, used: Sequence[Own]) -> str:
-    """Another of the learner's functions has its place, as far as is known; else nothing asked for it."""
-    displaced = own.exercise.spec.displaced
-    told = (displaced[one.exercise.id] for one in used if one.calls and one.exercise.id in displaced)
-    return next(told, "nothing in this run needed it")
-
-
-def _bytes(llm: LLM, done: Completion) -> int:
-    """Tensors alive at once while the last token of a text is made once more."""
-    from nanocourse.learner.own_functions import peak_bytes
-
-    text = [*done.prompt_token_ids, *done.token_ids[:-1]]
-    return peak_bytes(lambda: llm.generate([text], SamplingParams(max_tokens=1, temperature=0)))
-
-
-def _times(done: Sequence[Completion]) -> tuple[str, str]:
-    """Time to the first token, and tokens a second of all texts together."""
-    tokens, seconds = sum(len(one.token_ids) for one in done), max(one.metrics.total_s for one in done)
-    return f"{1000 * min(one.metrics.ttft_s for one in done):.1f} ms", f"{tokens / seconds:.1f} tokens/s"
-
-
-def _first_difference(done: Sequence[Completion], reference: Sequence[Completion]) -> str:
-    """Where the learner's tokens and the reference's part, if they do."""
-    for one, other in zip(done, reference, strict=True):
-        mine, theirs = one.token_ids, other.token_ids
-        if mine != theirs:
-            same = (at for at, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1])
-            at = next(same, min(len(mine), len(theirs)))
-            return f"other tokens: text {one.index + 1}, from new token {at + 1} on"
-    return "the same tokens"
+            remark(f"nanoinfer: {one.exercise.id} was never called: {why_not_called(one, used)}")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import csv as csv_module
 import io
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord
+from nanocourse.grade.record import CheckGrade, ExerciseGrade, GradeRecord, write
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
 
@@ -123,3 +125,17 @@ def _cell(value: Any) -> Any:
     except ValueError:
         return f"'{text}" if text.startswith(FORMULA) else text
     return text
+
+
+WRITERS: dict[str, Callable[[Sequence[GradeRecord]], str]] = {
+    "csv": csv,
+    "junit": junit,
+    "gradescope": lambda records: json.dumps(gradescope(records[0]), indent=1, ensure_ascii=False) + "\n",
+}
+
+
+def write_all(records: Sequence[GradeRecord], paths: Mapping[str, Path | None]) -> None:
+    """Write each export that has a path, by its name in WRITERS. gradescope: of the one record. OSError."""
+    for kind, path in paths.items():
+        if path is not None:
+            write(path, WRITERS[kind](records))

@@ -30,7 +30,7 @@ POLL_S = 0.2
 ALL = "all"
 
 
-class GraderRefused(Exception):
+class GraderRefused(ValueError):
     """A grader would not grade at all; the message is one sentence."""
 
 

@@ -7,16 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from nanocourse.checks.check import check_exercise
 from nanocourse.checks.runner import Workers
@@ -30,7 +24,7 @@ from nanocourse.learner.folder import Folder
 
 @dataclass(eq=False)
 class Own:
-    """One exercise of the learner's. function: his own, where it passed and has a place. calls: by the engine."""
+    """One exercise of the learner's. function: their own, where it passed and has a place. calls: by the engine."""
 
     exercise: Exercise
     engine: str  # its chapter's
@@ -70,7 +64,7 @@ def own_functions(path: Path) -> list[Own]:
         if own.status == "passed":
             own.function = _load(own.exercise, files[own.exercise.id])
     if interpreted and not any(own.function is not None and own.exercise.spec.kernel for own in found):
-        del os.environ[kernels.INTERPRET]  # the engine's own kernels have twins, which are faster
+        del os.environ[kernels.INTERPRET]  # the engine's own kernels have references in PyTorch, which are faster
     return found
 
 
@@ -84,39 +78,15 @@ def in_the_engine(own: Sequence[Own]) -> Iterator[None]:
         yield
 
 
-def peak_bytes(run: Callable[[], object]) -> int:
-    """The most bytes in tensors at one time that were made while `run` ran; what was there before is not counted."""
-    with _Tensors() as tensors:
-        run()
-    return int(tensors.peak)
-
-
-class _Tensors(TorchDispatchMode):  # type: ignore[misc, no-untyped-call]
-    """Follows the storages of every tensor that an operation gives back, as long as they live."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.before: set[int] = set()
-        self.peak: int = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.alive = {key: one for key, one in self.alive.items() if not one[0].expired()}  # type: ignore[no-untyped-call]
-        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        self.before |= given - self.alive.keys()
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                if storage._cdata not in self.before and storage._cdata not in self.alive:
-                    reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-                    self.alive[storage._cdata] = (reference, storage.nbytes())
-        self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
-        return out
+def why_not_called(own: Own, used: Sequence[Own]) -> str:
+    """Another of the learner's functions has its place, as far as is known; else nothing asked for it."""
+    displaced = own.exercise.spec.displaced
+    told = (displaced[one.exercise.id] for one in used if one.calls and one.exercise.id in displaced)
+    return next(told, "nothing in this run needed it")
 
 
 def _load(exercise: Exercise, file: Path) -> Function:
-    """The learner's function, in this process; files beside his own can be imported by it."""
+    """The learner's function, in this process; files beside it can be imported by it."""
     if exercise.spec.kernel is not None:
         return kernels.in_engine(exercise, lambda: _found(exercise, file))
     return _found(exercise, file)

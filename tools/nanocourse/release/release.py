@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from nanocourse.grade.variant_strength import VariantStrength
 from nanocourse.release import autograder, student, teacher, wheels
 from nanocourse.release import student_notebook as notebook
 from nanocourse.release.plan import Plan
 
 
-def release(plan: Plan, to: Path, strength: teacher.Strength | None = None) -> None:
+def release(plan: Plan, to: Path, strength: Sequence[VariantStrength] | None = None) -> None:
     """Write student/, autograder/, autograder.zip, wheel/ and teacher/ into `to`.
 
     strength: of the variant, where it was measured. ValueError where `to` holds something already, or where this

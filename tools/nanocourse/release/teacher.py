@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nanocourse.exercises.chapters import root
+from nanocourse.grade.variant_strength import VariantStrength
 from nanocourse.release import student, templates
 from nanocourse.release import student_text as text
 from nanocourse.release.plan import Plan
 
-Strength = Sequence[tuple[str, int, int, Sequence[str]]]  # id, wrong answers caught, of how many, names of the others
 
-
-def write(plan: Plan, wheel: Path, to: Path, strength: Strength | None) -> None:
+def write(plan: Plan, wheel: Path, to: Path, strength: Sequence[VariantStrength] | None) -> None:
     """Write the folder. strength: None where it was not measured."""
     rows = []
     for one in plan.exercises:
@@ -45,14 +44,14 @@ def editions(plan: Plan) -> str:
     return "\n".join([head, "", *said])
 
 
-def strength_lines(strength: Strength | None) -> list[str]:
+def strength_lines(strength: Sequence[VariantStrength] | None) -> list[str]:
     """How many known wrong answers the hidden inputs of this release reject."""
     if strength is None:
         return ["Not measured; `nanoinfer course grade SUBMISSIONS ... --strength` does it before it grades."]
-    caught, of = sum(one[1] for one in strength), sum(one[2] for one in strength)
+    caught, of = sum(one.caught for one in strength), sum(one.total for one in strength)
     each = []
-    for id, found, total, missed in strength:
-        others = f"; not {', '.join(missed)}" if missed else ""
-        each.append(f"- {id}: {found} of {total}{others}")
+    for one in strength:
+        others = f"; not {', '.join(one.missed)}" if one.missed else ""
+        each.append(f"- {one.id}: {one.caught} of {one.total}{others}")
     head = f"Of {of} known wrong answers, {caught} are rejected in each of three draws of this secret's hidden inputs:"
     return [head, "", *each]

@@ -1,0 +1,87 @@
+"""Lines in colour or without, questions asked at a terminal or through a pipe, and errors as one sentence.
+
+What is printed may hold what a learner typed: markup means nothing here, and control characters are shown, not obeyed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from nanoinfer.cli.errors import Refused
+from nanoinfer.cli.terminal import Output, is_terminal, visible
+
+T = TypeVar("T")
+COLOURS = {"good": "green", "bad": "bold red", "quiet": "dim"}
+
+
+class Lines:
+    """Standard output, line by line. plain: no colours, on a terminal either."""
+
+    def __init__(self, plain: bool) -> None:
+        self._out = Output()
+        self._console: Any = None
+        if self._out.terminal and not plain:
+            from rich.console import Console
+
+            self._console = Console(highlight=False, markup=False, emoji=False)  # it looks at NO_COLOR itself
+
+    def line(self, text: str, kind: str = "") -> None:
+        """One line; its kind is told by a colour, and never by a colour alone."""
+        text = visible(text.replace("\n", " "))
+        if self._console is None or not kind:
+            self._out.write(text + "\n")
+        else:
+            self._console.print(text, style=COLOURS[kind], soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """What an answer may be. parse: None for what it may not be. allowed: the same in words."""
+
+    parse: Callable[[str], T | None]
+    allowed: str
+
+    def of(self, text: str) -> T:
+        """The answer that a text is. Refused where it is none."""
+        if (answer := self.parse(text)) is None:
+            raise Refused(f"an answer must be {self.allowed}, not {text.strip()!r}")
+        return answer
+
+
+def given(text: str | None, kinds: Sequence[Kind[T]]) -> list[T]:
+    """Answers that an option gives, with commas between, one for each question; none where there is no option."""
+    answers = text.split(",") if text is not None else []
+    if text is not None and len(answers) != len(kinds):
+        raise Refused(f"there are {len(kinds)} questions: give {len(kinds)} answers with commas between, not {text!r}")
+    return [kind.of(answer) for kind, answer in zip(kinds, answers, strict=False)]
+
+
+def ask(question: str, kind: Kind[T]) -> T | None:
+    """An answer from standard input; None at its end. Asked again at a terminal, refused from a pipe."""
+    out, typed = Output(), is_terminal(sys.stdin)
+    while True:
+        out.write(question)
+        line = sys.stdin.readline() if sys.stdin is not None else ""
+        if not typed:
+            out.write("\n")
+        if not line:
+            return None
+        if not typed or kind.parse(line) is not None:
+            return kind.of(line)
+        out.write(f"   It must be {kind.allowed}.\n")
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """A ValueError becomes one sentence that names the option; so does a file or folder that cannot be used."""
+    try:
+        yield
+    except ValueError as error:
+        raise Refused(re.sub(r"^(to|only|points|variant|device)(?= )", r"--\1", str(error))) from error
+    except OSError as error:
+        raise Refused(f"{error.filename or 'your folder'} cannot be used: {error.strerror or error}") from error

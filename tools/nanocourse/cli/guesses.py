@@ -1,0 +1,80 @@
+"""`nanoinfer course predict` and `quiz`: guesses and answers that count for nothing, and what came of them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from typer import Option
+
+from nanocourse.cli.console import Kind, Lines, ask, given, refusing
+from nanocourse.cli.options import HERE, ChapterNumber, Mine, Plain, opened
+
+
+def predict(
+    chapter: ChapterNumber,
+    mine: Mine = HERE,
+    guess: Annotated[str | None, Option(help="Your guesses, with commas between.")] = None,
+    plain: Plain = False,
+) -> None:
+    """Guess a number, then see it measured on this machine beside what arithmetic allows."""
+    from nanocourse.learner.predict import calibration, compare, parse_guess, predictions
+    from nanoinfer.devices import choose_device
+
+    number = Kind(parse_guess, "a number above 0")
+    with refusing():
+        found, folder = opened(chapter, mine)
+        asked, progress = predictions(found), folder.load()
+        guesses = given(guess, [number] * len(asked))
+    out, device = Lines(plain), choose_device(None)
+    for at, one in enumerate(asked):
+        out.line(f"{at + 1}. {one.question}")
+        guessed = guesses[at] if guesses else ask(f"   Your guess ({one.unit}): ", number)
+        if guessed is None:
+            break
+        result = compare(one, guessed, device)
+        progress.predictions.append(result.to_json(chapter))
+        folder.save(progress)
+        numbers = f"guess {guessed:.4g}, bound {result.bound:.4g}, measured {result.measured:.4g} {one.unit}"
+        out.line(f"   {numbers} on {device.type}")
+        out.line(f"   The bound: {one.bound_says}")
+        out.line(f"   The difference: {one.why(result.bound, result.measured)}")
+    if (score := calibration(progress.predictions)) is not None:
+        count = len(progress.predictions)
+        out.line(f"Your guesses so far: {count}, off by a factor of {score:.2f} in the middle (1 is exact).")
+
+
+def quiz(
+    chapter: ChapterNumber,
+    mine: Mine = HERE,
+    answers: Annotated[str | None, Option(help="Numbers of options, with commas between.")] = None,
+    plain: Plain = False,
+) -> None:
+    """Questions with wrong options that are real wrong answers. Nothing of it counts."""
+    from nanocourse.learner.quiz import questions
+
+    with refusing():
+        found, folder = opened(chapter, mine)
+        asked, progress = questions(found), folder.load()
+        kinds = [Kind(partial(_option, len(one.answers)), f"a number from 1 to {len(one.answers)}") for one in asked]
+        numbers = given(answers, kinds)
+    out, right, done = Lines(plain), 0, 0
+    for at, (one, kind) in enumerate(zip(asked, kinds, strict=True)):
+        out.line(f"{at + 1}. {one.text}")
+        for line in filter(None, one.code.split("\n")):
+            out.line(f"       {line}")
+        for number, option in enumerate(one.answers, 1):
+            out.line(f"   {number}) {option.text}")
+        chosen = numbers[at] if numbers else ask("   Your answer: ", kind)
+        if chosen is None:
+            break
+        picked = one.answers[chosen - 1]
+        done, right = done + 1, right + picked.correct
+        out.line(f"   {'Right' if picked.correct else 'Wrong'}. {picked.feedback}", "good" if picked.correct else "bad")
+    progress.quiz[str(chapter)] = {"right": right, "of": done}
+    folder.save(progress)
+    out.line(f"{right} of {done} right.")
+
+
+def _option(options: int, text: str) -> int | None:
+    return int(text) if text.strip().isdigit() and 1 <= int(text) <= options else None

@@ -1,0 +1,25 @@
+"""The arguments that several commands of the course share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from nanocourse.exercises.chapters import Chapter
+    from nanocourse.learner.folder import Folder
+
+ChapterNumber = Annotated[int, Argument(help="A chapter's number.", metavar="CHAPTER", show_default=False)]
+Mine = Annotated[Path, Option(help="Your folder.", metavar="DIR")]
+Plain = Annotated[bool, Option("--plain", help="No colours; NO_COLOR in the environment does the same.")]
+HERE = Path("my-course")
+
+
+def opened(number: int, mine: Path) -> tuple[Chapter, Folder]:
+    """A chapter and the learner's folder. ValueError where there is no such chapter."""
+    from nanocourse.exercises.chapters import chapter
+    from nanocourse.learner.folder import Folder
+
+    return chapter(number), Folder(mine)
