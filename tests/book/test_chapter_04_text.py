@@ -311,7 +311,7 @@ class TestMeasured:
 
     def test_what_is_gained(self, measured: ModuleType) -> None:
         """More at 64 rows than at 512; by hand faster than by the compiler, which needs seconds first."""
-        from nanobook.text.query import value
+        from nanobook.text.marker_values import value
 
         gain = {batch: value(f"h200-gpu paged-graph-unfused/paged B={batch} tok/s", RESULTS) for batch in (1, 64, 512)}
         by = {batch: float(found.rstrip("×")) for batch, found in gain.items()}

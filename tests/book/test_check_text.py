@@ -17,8 +17,8 @@ from nanobook.text.check_text import INLINE, check, fill, filled, pages
 from nanobook.text.commands import broken_commands
 from nanobook.text.ledger import RUNGS, ledger
 from nanobook.text.lint import hand_typed
+from nanobook.text.marker_values import value
 from nanobook.text.page_blocks import BLOCKS
-from nanobook.text.query import value
 from nanoinfer.llm import ENGINES
 from tests.bench.samples import failed, ladder, report, result, saved
 

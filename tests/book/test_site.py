@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nanobook.site import build, listing, shelf
-from nanobook.site.objects import Index
+from nanobook.site import build, contents, source_page
 from nanobook.site.pages import Pages, one_title, outside_code
+from nanobook.site.source_index import Index
 from nanoinfer.cli import run
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "chapters").is_dir(), reason="not a 
 
 @pytest.fixture(scope="module")
 def index() -> Index:
-    return Index(ROOT, [name for names in shelf.source().values() for name in names])
+    return Index([name for names in contents.source().values() for name in names])
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ class Links(HTMLParser):
 
 class TestSite:
     def test_all_chapters_and_modules_are_in_it(self, site: Path) -> None:
-        for folder in shelf.chapter_folders(ROOT):
+        for folder in contents.chapter_folders(ROOT):
             assert (site / "chapters" / folder.name / "README.html").is_file()
         for path in PACKAGE.rglob("*.py"):
             shown = (site / path.relative_to(ROOT)).with_suffix(".html").is_file()
@@ -149,7 +149,7 @@ class TestIndex:
 
 def test_a_listing_holds_every_line_once() -> None:
     source = PACKAGE / "kernels" / "paged_attention.py"
-    text = listing.page("nanoinfer/kernels/paged_attention.py", source)
+    text = source_page.page("nanoinfer/kernels/paged_attention.py", source)
     spans = [tuple(map(int, span.split("-"))) for span in re.findall(r":lines: (\d+-\d+)", text)]
     shown = [line for first, last in spans for line in range(first, last + 1)]
     assert shown == sorted(set(shown))

@@ -62,9 +62,9 @@ def read(
 
 def _chapter_text(book: Path, chapter: int | None) -> Path | None:
     """The text of a chapter. Refused where there is none."""
-    from nanobook.site import shelf
+    from nanobook.site import contents
 
-    texts = {int(folder.name[:2]): folder / "README.md" for folder in shelf.chapter_folders(book)}
+    texts = {int(folder.name[:2]): folder / "README.md" for folder in contents.chapter_folders(book)}
     if chapter is not None and chapter not in texts:
         raise Refused(f"the chapters are {', '.join(map(str, texts))}, and there is no {chapter}")
     return texts[chapter] if chapter is not None else None

@@ -17,8 +17,13 @@ else:
 ENGINE = "nanoinfer"
 
 
+def engine_root() -> Path:
+    """The folder that the package `nanoinfer` lies in."""
+    return folder_of(ENGINE).parent
+
+
 def file_of(module: str) -> str:
-    """The path of a module of the engine: `nanoinfer/model/gpt2.py` for `model.gpt2`."""
+    """The path of an engine module from there: `nanoinfer/model/gpt2.py` for `model.gpt2`."""
     return f"{ENGINE}/{module.replace('.', '/')}.py"
 
 
@@ -32,7 +37,7 @@ class Chapter:
 
     def lines(self) -> int:
         """Lines of code that the chapter adds."""
-        files = (folder_of(ENGINE).parent / file_of(name) for name in self.modules)
+        files = (engine_root() / file_of(name) for name in self.modules)
         return sum(code_lines(file.read_text(encoding="utf-8")) for file in files)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from nanobook.site.objects import Index, Named
+from nanobook.site.source_index import Index, Named
 
 PICTURE = re.compile(r'<img src="([^"]+)\.svg" width="\d+" alt="([^"]*)">')
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")

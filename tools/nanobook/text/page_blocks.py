@@ -25,7 +25,7 @@ from nanobook import examples
 from nanobook.source import Definition, docstring_lines, lines_of, parse
 from nanobook.text.ledger import BATCHES
 from nanobook.text.ledger import ledger as ledger_of
-from nanobook.text.query import QUANTITIES, load
+from nanobook.text.marker_values import QUANTITIES, load
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Names of the source, found by parsing it: what a section speaks of, and where that stands."""
+"""Names that the engine's source defines: which of them a section of the text mentions, and where they stand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from nanobook.source import Definition, lines_of, parse
-from nanobook.syllabus import file_of
+from nanobook.syllabus import engine_root, file_of
 
 EXCERPT = re.compile(r'cog excerpt\("nanoinfer\.([\w.]+):([\w.]+)"')
 CODE = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
@@ -30,7 +29,7 @@ class Named:
 
     @property
     def anchor(self) -> str:
-        """Of its heading, or of its class's, on the source's own page."""
+        """The label of its heading, or of its class's heading, on the page of its file."""
         return anchor(self.file, self.path.partition(".")[0])
 
 
@@ -41,14 +40,14 @@ def anchor(file: str, name: str) -> str:
 
 
 class Index:
-    """All names of the engine's modules, by what a text calls them."""
+    """All names of the engine's modules, by the words that a text uses for them."""
 
-    def __init__(self, root: Path, modules: Iterable[str]) -> None:
-        """root: the folder that `nanoinfer` lies in. modules: as `model.gpt2`; a text calls it by its last part."""
+    def __init__(self, modules: Iterable[str]) -> None:
+        """modules: dotted names within `nanoinfer`, such as `model.gpt2`; a text calls it `gpt2`."""
         self._exact: dict[tuple[str, str], Named] = {}
-        self._spoken: dict[str, list[Named]] = {}
+        self._by_word: dict[str, list[Named]] = {}
         for module in modules:
-            for node in parse(root / file_of(module)).body:
+            for node in parse(engine_root() / file_of(module)).body:
                 if isinstance(node, Definition):
                     self._add(module, node.name, node, node.name, f"{module.rpartition('.')[2]}.{node.name}")
                 if isinstance(node, ast.ClassDef):
@@ -56,22 +55,22 @@ class Index:
                         if isinstance(inner, Definition):
                             self._add(module, f"{node.name}.{inner.name}", inner, f"{node.name}.{inner.name}")
 
-    def _add(self, module: str, path: str, node: Definition, *spoken: str) -> None:
+    def _add(self, module: str, path: str, node: Definition, *words: str) -> None:
         named = self._exact[module, path] = Named(module, path, len(lines_of(node)))
-        for name in spoken:
-            self._spoken.setdefault(name, []).append(named)
+        for name in words:
+            self._by_word.setdefault(name, []).append(named)
 
     def of(self, section: str) -> list[Named]:
-        """What a section speaks of: what it quotes comes first, then what it names in code; each once.
+        """What a section mentions, each once: first what it quotes, then what it names in backticks.
 
-        A name that several modules have is taken for none of them.
+        A name that several modules define is ignored.
         """
         found: dict[tuple[str, str], Named] = {}
         for module, path in EXCERPT.findall(section):
             if (module, path) in self._exact:
                 found[module, path] = self._exact[module, path]
         for name in CODE.findall(re.sub(r"```.*?```", "", section, flags=re.S)):
-            meant = self._spoken.get(name.removeprefix("nanoinfer."), [])
+            meant = self._by_word.get(name.removeprefix("nanoinfer."), [])
             if len(meant) == 1:
                 found.setdefault((meant[0].module, meant[0].path), meant[0])
         whole = {(named.module, named.path) for named in found.values()}

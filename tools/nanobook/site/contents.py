@@ -1,4 +1,4 @@
-"""What is in the book, in the order in which it is read, and where it lies: in a clone, or in the wheel."""
+"""The table of contents of the site: pages, notebooks and source files in the order in which they are read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanobook.source import folder_of
-from nanobook.syllabus import ENGINE, file_of, syllabus
+from nanobook.syllabus import ENGINE, engine_root, file_of, syllabus
 
 SKIPPED = {"questions.md", "strength.json"}
 TEACHING = ("teacher.md", "written.md", "criteria.md")  # of a chapter
@@ -46,20 +46,15 @@ def parts(book: Path) -> list[Part]:
 
 
 def source() -> dict[str, tuple[str, ...]]:
-    """The engine's modules by title: chapter by chapter, then those of no chapter, less the command line."""
+    """The engine's modules by the title of their part: chapter by chapter, then those of no chapter but the command line."""
     known = syllabus()
     around = tuple(name for name in known.outside if name[0] != "_" and (engine_root() / file_of(name)).is_file())
     chapters = {f"Source of chapter {c.number}: {c.title}": c.modules for c in known.chapters}
     return {**chapters, "Source of no chapter": around}
 
 
-def engine_root() -> Path:
-    """The folder that the engine's package lies in."""
-    return folder_of(ENGINE).parent
-
-
 def digest(book: Path) -> str:
-    """Of everything that the site is made from: another one means that it must be built again."""
+    """A digest of everything that the site is made from. When it changes, the site must be built again."""
     sums = hashlib.sha256()
     for path in sorted([*_files(book), *folder_of(ENGINE).rglob("*.py"), *Path(__file__).parent.rglob("*")]):
         if path.is_file() and path.suffix != ".pyc":
@@ -89,7 +84,7 @@ def _teaching(book: Path) -> Iterator[str]:
 
 
 def _linked(book: Path, text: str) -> Iterator[str]:
-    """Python files of the chapter's own that its text links to."""
+    """Python files in a chapter's folder that its text links to."""
     folder = (book / text).parent
     for name in LINK.findall((book / text).read_text(encoding="utf-8")):
         path = (folder / name).resolve()

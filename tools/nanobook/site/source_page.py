@@ -1,11 +1,11 @@
-"""A source file as a page: its opening lines as text, then its parts, each class and function under its own heading."""
+"""A source file as a page: its docstring as text, then its code, with a heading for each class and function."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
-from nanobook.site.objects import anchor
+from nanobook.site.source_index import anchor
 from nanobook.source import Definition, lines_of, parse
 
 
