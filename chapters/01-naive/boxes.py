@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from nanobench.report.figures.style import ACCENT, GROUND, MUTED, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, GRID, GROUND, MUTED, WIDTH, Drawing
 from nanobook.examples import load
 
 here = Path(__file__).parent
@@ -39,6 +39,13 @@ def box(ax: Axes, at: At, size: At, text: str, *, accent: bool = False) -> None:
     look = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": GROUND, "edgecolor": edge}
     ax.add_patch(FancyBboxPatch((at[0] - size[0] / 2, at[1] - size[1] / 2), *size, linewidth=width, zorder=3, **look))
     write(ax, at, text, align="center")
+
+
+def filled(ax: Axes, corner: At, size: At, color: str | None) -> None:
+    """A rectangle from its upper left corner, filled with a pale shade of a colour; empty for None."""
+    if color is not None:
+        ax.add_patch(Rectangle(corner, *size, facecolor=color, alpha=0.25, edgecolor="none"))
+    ax.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=color or GRID, linewidth=1.3))
 
 
 def arrow(ax: Axes, start: At, end: At, color: str, width: float = 1.3, bend: float = 0.0) -> None:

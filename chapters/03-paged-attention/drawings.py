@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from nanobench.report.figures.style import ACCENT, GRID, MUTED, PEERS, TEXT, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, MUTED, PEERS, TEXT, WIDTH, Drawing
 from nanobook.examples import load
 from nanobook.figures.kernel_walk import walk
 
-run = load(Path(__file__).parent / "running.py")
+here = Path(__file__).parent
+run, boxes = load(here / "running.py"), load(here.parent / "01-naive" / "boxes.py")
 ROOM = 1024  # slots of a row in the dense cache
 
 
@@ -34,11 +33,7 @@ def pool() -> Drawing:
     }
 
     def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 5.0), layout=None)
-        ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-        ax.axis("off")
-        ax.set_xlim(0, 16)
-        ax.set_ylim(10, 0)
+        figure, ax = boxes.canvas(16, 10)
         colors = (ACCENT, *PEERS[:2])
         ax.text(0.2, 0.45, "tables", fontsize=11.5)
         for row, table in enumerate(held.tables):
@@ -46,16 +41,16 @@ def pool() -> Drawing:
             ax.text(0.2, y + 0.35, f"row {row}", va="center", color=MUTED)
             for at in range(4):
                 block = table[at] if at < len(table) else 0
-                box(ax, (1.4 + 0.9 * at, y), (0.8, 0.7), colors[row] if block else None)
+                boxes.filled(ax, (1.4 + 0.9 * at, y), (0.8, 0.7), colors[row] if block else None)
                 ax.text(1.8 + 0.9 * at, y + 0.36, str(block), ha="center", va="center",
                         color=TEXT if block else MUTED)  # fmt: skip
         ax.text(0.2, 3.9, f"the pool: {run.BLOCKS} blocks of {run.BLOCK} tokens", fontsize=11.5)
         for block in range(run.BLOCKS):
             x, y = 0.2 + 3.95 * (block % 4), 4.25 + 1.42 * (block // 4)
             row = owner[block][0] if block in owner else None
-            box(ax, (x, y), (3.75, 1.2), colors[row] if row is not None else None)
+            boxes.filled(ax, (x, y), (3.75, 1.2), colors[row] if row is not None else None)
             label = f"{block}: null" if block == 0 else f"{block}: row {row}" if row is not None else f"{block}: free"
-            ax.text(x + 0.12, y + 0.3, label, fontsize=9, va="center", color=MUTED)
+            ax.text(x + 0.12, y + 0.3, label, fontsize=9, va="center", color=MUTED if row is None else TEXT)
             for at, name in enumerate(inside.get(block, ())):
                 ax.text(x + 0.12 + 0.9 * at, y + 0.82, name, fontsize=8, va="center")
         return figure
@@ -68,13 +63,6 @@ def pool() -> Drawing:
     )
     rows = tuple((str(b), f"row {owner[b][0]}", " ".join(inside[b])) for b in sorted(owner))
     return Drawing("03-paged-attention/pool", "Blocks and tables", alt, ("block", "owner", "tokens"), rows, draw)
-
-
-def box(ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str | None) -> None:
-    """A box filled with a row's colour, or empty."""
-    if color is not None:
-        ax.add_patch(Rectangle(corner, *size, facecolor=color, alpha=0.28, edgecolor="none"))
-    ax.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=color or GRID, linewidth=1.3))
 
 
 def room() -> Drawing:

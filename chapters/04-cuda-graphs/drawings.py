@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch
 
-from nanobench.report.figures.style import ACCENT, GREYS, GRID, GROUND, MUTED, PEERS, TEXT, WIDTH, Drawing
+from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, PEERS, TEXT, WIDTH, Drawing
 from nanobook.examples import load
 from nanoinfer.llm import LAG
 
-example = load(Path(__file__).parent / "example.py")
+here = Path(__file__).parent
+example, boxes = load(here / "example.py"), load(here.parent / "01-naive" / "boxes.py")
 KEYS = ("4 rows, 1 column", "2 rows, 1 column", "1 row, 1 column", "4 rows, 16 columns")
 NODES = ("positions, slots", "embeddings", "norm", "matrix", "write K, V", "attention", "head", "sampling", "advance")
 HELD = {"the state": "moves", "keys, values": "moves", "block tables": "moves", "weights": "stays"}
@@ -29,28 +29,24 @@ def recording() -> Drawing:
     """A dict of recordings; one of them as a list of launches; the memory whose addresses it holds."""
 
     def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 4.7), layout=None)
-        ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-        ax.axis("off")
-        ax.set_xlim(0, 16)
-        ax.set_ylim(9.4, 0)
+        figure, ax = boxes.canvas(16, 9.4)
         for x, title in ((0.25, "the dict"), (5.3, "one graph: launches in order"), (11.6, "memory that stays put")):
             ax.text(x, 0.5, title, fontsize=11.5)
         for at, key in enumerate(KEYS):
-            box(ax, (0.25, 0.95 + 1.0 * at), (4.0, 0.75), ACCENT if at == 0 else None)
+            boxes.filled(ax, (0.25, 0.95 + 1.0 * at), (4.0, 0.75), ACCENT if at == 0 else None)
             ax.text(0.45, 1.34 + 1.0 * at, key, va="center", fontsize=9.5)
         ax.text(0.25, 5.35, "replay() is one call;\nPython does not run", fontsize=9.5, color=MUTED, va="top")
         ax.add_patch(FancyArrowPatch((4.3, 1.33), (5.2, 1.33), arrowstyle="-|>", mutation_scale=12, color=ACCENT))
         held = {name: 1.3 + 1.95 * at for at, name in enumerate(HELD)}
         for name, y in held.items():
             moves = HELD[name] == "moves"
-            box(ax, (11.6, y - 0.35), (4.1, 1.2), PEERS[0] if moves else GREYS[1])
+            boxes.filled(ax, (11.6, y - 0.35), (4.1, 1.2), PEERS[0] if moves else GREYS[1])
             ax.text(11.8, y + 0.02, name, va="center", fontsize=10)
             told = "what is in it changes" if moves else "nothing in it changes"
-            ax.text(11.8, y + 0.5, told, va="center", fontsize=8.2, color=MUTED)
+            ax.text(11.8, y + 0.5, told, va="center", fontsize=8.2)
         for at, node in enumerate(NODES):
             y = 0.95 + 0.92 * at
-            box(ax, (5.3, y), (2.7, 0.68), ACCENT)
+            boxes.filled(ax, (5.3, y), (2.7, 0.68), ACCENT)
             ax.text(5.45, y + 0.35, node, va="center", fontsize=9)
             for line in LINES[node]:
                 end = (11.5, list(held.values())[line] + 0.25)
@@ -66,13 +62,6 @@ def recording() -> Drawing:
     return Drawing(
         "04-cuda-graphs/recording", "What a captured step holds", alt, ("launch", "reads or writes"), rows, draw
     )
-
-
-def box(ax: Axes, corner: tuple[float, float], size: tuple[float, float], color: str | None) -> None:
-    """A box filled with a colour, or empty."""
-    if color is not None:
-        ax.add_patch(Rectangle(corner, *size, facecolor=color, alpha=0.22, edgecolor="none"))
-    ax.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=color or GRID, linewidth=1.2))
 
 
 def behind() -> Drawing:
