@@ -1,7 +1,7 @@
-"""What a chapter's own code says: `chapters/NN-name/example.py` is run, and its page holds what came out.
+"""Runs a chapter's own code, `chapters/NN-name/example.py`, for the pages that show its output.
 
-A page's block `printed("block")` is what the function `block` prints; a number marked `01-naive tied` is what
-`NUMBERS["tied"]` of that file gives. So the examples of the text are run whenever the text is checked.
+The block `printed("block")` of a page is what the function `block` prints; a number marked `01-naive tied` is what
+`NUMBERS["tied"]` of that file returns. So the examples of the text run whenever the text is checked.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ EXAMPLE = "example.py"
 
 
 def printed(file: Path, name: str) -> list[str]:
-    """The lines that the function `name` of a Python file prints. ValueError where there is no such function."""
+    """The lines that the function `name` of a Python file prints. ValueError if there is no such function."""
     function = getattr(load(file), name, None)
     if not callable(function):
-        raise ValueError(f"{file.name} has no function {name!r} whose output could stand here")
+        raise ValueError(f"{file.name} has no function {name!r} whose output could be shown")
     out = io.StringIO()
     with redirect_stdout(out):
         function()
@@ -29,7 +29,7 @@ def printed(file: Path, name: str) -> list[str]:
 
 
 def number(file: Path, words: list[str]) -> str:
-    """What NUMBERS of a Python file has under these words. ValueError where it has nothing."""
+    """What NUMBERS of a Python file has under these words. ValueError if it has nothing there."""
     numbers, key = getattr(load(file), "NUMBERS", {}), " ".join(words)
     if key not in numbers:
         raise ValueError(f"{file.parent.name}/{file.name} has no number {key!r}, only {', '.join(numbers)}")
@@ -37,7 +37,7 @@ def number(file: Path, words: list[str]) -> str:
 
 
 def load(file: Path) -> ModuleType:
-    """A file's code, run once a process and version of the file; `01-naive` is no name that `import` could take."""
+    """A file as a module, run once for each version of the file: `import` cannot name a folder such as `01-naive`."""
     if not file.is_file():
         raise ValueError(f"there is no {file.parent.name}/{file.name}")
     return _load(file.resolve(), file.stat().st_mtime_ns)
@@ -50,6 +50,6 @@ def _load(file: Path, version: int) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their own module up there
+    sys.modules[spec.name] = module  # dataclasses look up their own module there
     spec.loader.exec_module(module)
     return module

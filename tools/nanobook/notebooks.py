@@ -1,7 +1,7 @@
-"""The notebooks: percent-format `notebooks/NN-name.py` is the source, `NN-name.ipynb` is made from it and run.
+"""Makes the notebooks: `notebooks/NN-name.py`, in percent format, is the source of `NN-name.ipynb`, which is run.
 
-Every notebook begins with two cells that are made here: a badge that opens it on Colab, and the installation. What is
-committed holds a CPU's outputs; `check` runs all notebooks anew and fails on an error, or where a source has changed.
+Every notebook begins with two cells that are added here: a badge that opens it on Colab, and the installation. The
+committed outputs are those of a CPU; `check` runs all notebooks again and fails on an error or a changed source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from nanobook.source import PACKAGES, folder_of
 
-# The one place that knows where the project lives. `owner.invalid` is no name that anybody can have there.
+# The one place that says where the project lives. Nobody can have the name `owner.invalid` there.
 REPOSITORY = "https://github.com/owner.invalid/nanoinfer"
 VERSION = "v0.1.0"  # the tag that notebooks install
 TIMEOUT_S = 120  # a cell
@@ -46,7 +46,7 @@ def sources(root: Path) -> list[Path]:
 
 
 def made(source: Path) -> Any:
-    """The notebook of a source: badge, installation, and its own cells, without outputs."""
+    """The notebook of a source: badge, installation and the source's cells, without outputs."""
     jupytext, v4 = _imported("jupytext"), _imported("nbformat.v4")
     words = {"repository": REPOSITORY, "path": REPOSITORY.removeprefix("https://github.com/"), "version": VERSION}
     badge = v4.new_markdown_cell(BADGE.format(name=source.stem, **words))
@@ -83,7 +83,7 @@ def run(notebook: Any, root: Path) -> str:
 
 
 def write(root: Path, say: Callable[[str], object] = print) -> list[str]:
-    """Make and run every notebook; what failed, and is not written."""
+    """Make and run every notebook. Returns what failed; such a notebook is not written."""
     faults = []
     for source in sources(root):
         start, notebook = time.perf_counter(), made(source)
@@ -96,7 +96,7 @@ def write(root: Path, say: Callable[[str], object] = print) -> list[str]:
 
 
 def check(root: Path) -> list[str]:
-    """What is wrong with the notebooks as they lie there, what fails when they are run, and code that has changed."""
+    """Notebooks that are stale, that fail when they are run, or that show code that has changed."""
     faults = stale(root)
     for source in sources(root):
         notebook, path = made(source), source.with_suffix(".ipynb")
@@ -108,13 +108,13 @@ def check(root: Path) -> list[str]:
 
 
 def _shown(notebook: Any) -> list[str]:
-    """What the cells printed that only show a function's source: the same on every machine."""
+    """The output of the cells that only show a function's source: it is the same on every machine."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code" and SHOWS.fullmatch(cell.source)]
     return ["".join(output.get("text", "") for output in cell.outputs) for cell in cells]
 
 
 def stale(root: Path) -> list[str]:
-    """Notebooks that their sources would make otherwise, that were not run, or that have no source. Runs nothing."""
+    """Notebooks that differ from their sources, were not run to the end, or have no source. Runs nothing."""
     faults = []
     for source in sources(root):
         path = source.with_suffix(".ipynb")
@@ -132,7 +132,7 @@ def stale(root: Path) -> list[str]:
 
 
 def _imported(name: str) -> Any:
-    """A library of the extra `notebooks`. ValueError where it is not installed."""
+    """A library of the extra `notebooks`. ValueError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -29,7 +29,7 @@ def read(
     to: Annotated[
         Path | None, typer.Option("--to", help="Build the site into this folder, not into one of its own.")
     ] = None,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Say where it lies, and open no browser.")] = False,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
     terminal: Annotated[bool, typer.Option("--terminal", help="Print the chapter's text here instead.")] = False,
 ) -> int:
     """Open the book, with the source beside the text. It is built the first time, and works without a network."""
@@ -61,7 +61,7 @@ def read(
 
 
 def _chapter_text(book: Path, chapter: int | None) -> Path | None:
-    """The text of a chapter. Refused where there is none."""
+    """The text of a chapter. Refused if there is no such chapter."""
     from nanobook.site import contents
 
     texts = {int(folder.name[:2]): folder / "README.md" for folder in contents.chapter_folders(book)}
@@ -71,7 +71,7 @@ def _chapter_text(book: Path, chapter: int | None) -> Path | None:
 
 
 def _print(text: Path) -> int:
-    """A chapter as far as a terminal can show it: figures by their words."""
+    """Print a chapter's text; in place of a figure stands its alt text."""
     from rich.console import Console
     from rich.markdown import Markdown
 

@@ -9,11 +9,6 @@ from pathlib import Path
 from nanobook.source import code_lines, folder_of
 from nanocourse.exercises.chapters import root
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ENGINE = "nanoinfer"
 
 
@@ -60,6 +55,10 @@ class Syllabus:
 
 def syllabus(path: Path | None = None) -> Syllabus:
     """The syllabus of a file, by default of this book."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib  # of an extra: a chapter can be read in the terminal without it
     data = tomllib.loads((path or root() / "chapters" / "syllabus.toml").read_text(encoding="utf-8"))
     chapters = tuple(Chapter(c["number"], c["title"], tuple(c["modules"])) for c in data["chapter"])
     return Syllabus(chapters, tuple(data["outside"]["modules"]))

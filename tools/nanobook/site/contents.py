@@ -46,7 +46,7 @@ def parts(book: Path) -> list[Part]:
 
 
 def source() -> dict[str, tuple[str, ...]]:
-    """The engine's modules by the title of their part: chapter by chapter, then those of no chapter but the command line."""
+    """The engine's modules by title, chapter by chapter, then those of no chapter; the command line is left out."""
     known = syllabus()
     around = tuple(name for name in known.outside if name[0] != "_" and (engine_root() / file_of(name)).is_file())
     chapters = {f"Source of chapter {c.number}: {c.title}": c.modules for c in known.chapters}

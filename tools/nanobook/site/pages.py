@@ -14,18 +14,18 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 REMOTE_IMAGE = re.compile(r"\[?!\[[^\]]*\]\(https?:[^)]*\)(?:\]\([^)]*\))?")
 MARKERS = re.compile(r"^<!--\[\[\[.*?\]\]\]-->\n?|<!--.*?-->", re.M | re.S)
 SECTION = re.compile(r"(?=^## )", re.M)
-MOST = 3  # objects beside a section, and
-LONGEST = 70  # lines of one: a longer one is linked, and not shown
+MOST = 3  # definitions beside a section
+LONGEST = 70  # lines of a definition that is shown there
 
 
 class Pages:
-    """Rewrites Markdown. pages: all pages there will be, as paths from the book's root, with their own suffix."""
+    """Rewrites Markdown. pages: all pages of the site, as paths from the book's root, with their own suffix."""
 
     def __init__(self, book: Path, pages: set[str], index: Index) -> None:
         self.book, self.pages, self.index = book, pages, index
 
     def text(self, name: str, markdown: str, beside: bool = False) -> str:
-        """The Markdown of one page. beside: the source that a section speaks of is put beside it."""
+        """The Markdown of one page. beside: show the source that a section mentions beside the section."""
         sections = SECTION.split(markdown)
         if beside:
             sections = [part if at == 0 else self._beside(name, part) for at, part in enumerate(sections)]
@@ -36,7 +36,7 @@ class Pages:
         return PICTURE.sub(lambda found: self._picture(name, found[1], found[2]), text)
 
     def _beside(self, name: str, section: str) -> str:
-        """A section with its source directly behind its heading, from where the style sheet puts it aside."""
+        """A section with its source right after the heading; the style sheet moves it to the side."""
         heading, _, body = section.partition("\n")
         shown = [named for named in self.index.of(section) if named.lines <= LONGEST][:MOST]
         if not shown:
@@ -46,7 +46,7 @@ class Pages:
         return "\n".join([heading, "", *opened, *blocks, "</details>", "", body])
 
     def _link(self, name: str, found: re.Match[str]) -> str:
-        """A link to a page of the book, or to another site; what leads to neither keeps its words alone."""
+        """A link to a page of the book or to another site; of any other link only the words are kept."""
         words, target = found[1], found[2]
         if re.match(r"[a-z]+:|#", target):
             return found[0]
@@ -73,13 +73,13 @@ class Pages:
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:
-    """Change what stands outside fenced blocks."""
+    """Change the text outside fenced blocks."""
     pieces = re.split(r"(^```.*?^```[^\S\n]*$)", text, flags=re.M | re.S)
     return "".join(piece if at % 2 else change(piece) for at, piece in enumerate(pieces))
 
 
 def one_title(text: str) -> str:
-    """The first heading of the highest level is the page's title; others of that level become sections."""
+    """The first heading of level one is the page's title; other headings of that level become sections."""
     first, found, rest = text.partition("\n# ")
     if text.startswith("# "):
         first, found, rest = "", "", text
@@ -88,12 +88,12 @@ def one_title(text: str) -> str:
 
 
 def relative(page: str, target: str) -> str:
-    """The way from a page's folder to another path of the book."""
+    """The relative path from a page's folder to another path of the book."""
     return os.path.relpath(target, PurePosixPath(page).parent).replace(os.sep, "/")
 
 
 def _source(named: Named, page: str) -> list[str]:
-    """An object of the source, by its name: where it is gone, the site cannot be built."""
+    """A definition of the source, included by name: if it no longer exists, the site cannot be built."""
     return [
         f"[{named.file}: `{named.path}`](#{named.anchor})",
         "",

@@ -1,11 +1,9 @@
-"""Numbers, tables, excerpts and commands of the text, held to results files and to the source.
+"""Fills numbers, tables and excerpts into the pages from results files and the source, and finds stale ones.
 
-Two kinds of marker, both invisible where the page is shown:
-
-A number carries its marker behind it, on its line: `21,899 tok/s<!--= h200-gpu dense B=64 tok/s -->`. cogapp takes
-whole lines only ("Cog block begun but never ended"), so this kind is processed here; `?<!--= ... -->` is a new one.
-
-A table or an excerpt is a cogapp block: `<!--[[[cog table("h200-gpu", "tok/s") ]]]-->`, its lines, `<!--[[[end]]]-->`.
+There are two kinds of marker. Both are comments, which no reader sees. A number is followed by its marker:
+`21,899 tok/s<!--= h200-gpu dense B=64 tok/s -->`; cogapp handles whole lines only, so these are processed here, and
+`?<!--= ... -->` asks for a new one. A table or an excerpt is a cogapp block: `<!--[[[cog table("h200-gpu") ]]]-->`, its
+lines, `<!--[[[end]]]-->`.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ INLINE = re.compile(rf"(?<![\d.,])(?P<value>{VALUE})(?P<marker><!--=(?P<words>[^
 
 @dataclass(frozen=True)
 class Fault:
-    """Something in a page that does not come out of a file, or no longer does."""
+    """A place in a page that does not agree with the files, or that no file stands behind."""
 
     page: str
     line: int
@@ -48,12 +46,12 @@ def pages(root: Path) -> list[Path]:
 
 
 def filled(page: Path, root: Path) -> str:
-    """The page with every marked number, table and excerpt made anew. ValueError where a marker names nothing."""
+    """The page with every marked number, table and excerpt made anew. ValueError if a marker names nothing."""
     results = root / "bench" / "results"
     lines = []
     for at, line in enumerate(page.read_text(encoding="utf-8").split("\n"), 1):
         if "<!--=" in line and len(INLINE.findall(line)) != line.count("<!--="):
-            raise ValueError(f"{_name(page, root)}:{at}: a marker stands behind no number (or on `?`, where it is new)")
+            raise ValueError(f"{_name(page, root)}:{at}: a marker stands behind no number (or `?`, if it is new)")
         try:
             lines.append(INLINE.sub(lambda m: value(m["words"], results) + m["marker"], line))
         except ValueError as error:
@@ -79,7 +77,7 @@ def filled(page: Path, root: Path) -> str:
 
 
 def check(root: Path) -> list[Fault]:
-    """All faults of all pages: stale, hand-typed, without a marker, or a command that nobody understands."""
+    """All faults of all pages: stale parts, numbers typed by hand, and commands that do not work."""
     faults = []
     for page in pages(root):
         name, text = _name(page, root), page.read_text(encoding="utf-8")
@@ -94,7 +92,7 @@ def check(root: Path) -> list[Fault]:
 
 
 def fill(root: Path) -> list[Path]:
-    """Write every page anew; returns those that changed."""
+    """Fill in every page. Returns those that changed."""
     changed = []
     for page in pages(root):
         text = filled(page, root)
@@ -105,7 +103,7 @@ def fill(root: Path) -> list[Path]:
 
 
 def _stale(old: str, new: str) -> list[tuple[int, str]]:
-    """Lines that the files would have otherwise."""
+    """Numbers of the lines that differ, and how."""
     before, after = old.split("\n"), new.split("\n")
     if len(before) != len(after):
         pairs = enumerate(zip(before, after, strict=False))

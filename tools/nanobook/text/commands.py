@@ -1,4 +1,4 @@
-"""Commands of the text: every line of an `sh` fence must parse, and every option of ours must exist."""
+"""Checks the commands in a text: every line of an `sh` fence must parse, and our commands must have its options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.M | re.S)
 
 
 def broken_commands(text: str) -> Iterator[tuple[int, str]]:
-    """Line and fault of every command that a shell, or a command line of ours, does not understand."""
+    """Line and fault of every command that the shell, or one of our command lines, does not understand."""
     for fence in FENCE.finditer(text):
         first = text[: fence.start(2)].count("\n") + 1
         lines = fence[2].splitlines()
@@ -46,7 +46,7 @@ def _commands(language: str, lines: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def understood(command: str) -> str:
-    """Empty, or what is wrong with those parts of a line that call a command of ours."""
+    """What is wrong with the parts of a line that call our commands; empty if nothing is."""
     for part in re.split(r"&&|\|\||;|\|", command) if not re.search(r"[\"']", command) else [command]:
         words = shlex.split(part, comments=True)
         while words and re.fullmatch(r"\w+=\S*", words[0]):
@@ -59,12 +59,12 @@ def understood(command: str) -> str:
 
 @lru_cache
 def _group(which: str) -> Any:
-    """The command line of ours, ready to parse."""
+    """One of our command lines, ready to parse."""
     return typer.main.get_command(import_module(which).app)
 
 
 def _parse(which: str, arguments: list[str]) -> str:
-    """Parse the arguments as the command itself would, and run nothing."""
+    """Parse the arguments as the command itself would, without running it."""
     name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if name.startswith("-"):
         return ""  # --help and --version
@@ -76,13 +76,13 @@ def _parse(which: str, arguments: list[str]) -> str:
     context = command.context_class(command, info_name=name, help_option_names=["-h", "--help"])
     try:
         command.make_parser(context).parse_args(args=list(rest))
-    except Exception as error:  # of click's own classes, whichever copy of click typer brings
+    except Exception as error:  # a class of click, from whichever copy of click typer uses
         return str(getattr(error, "message", error))
     return ""
 
 
 def _shell(script: str) -> str:
-    """What bash says about the syntax of a fence, where there is a bash."""
+    """What bash says about the syntax of a fence, if there is a bash."""
     try:
         done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     except OSError:

@@ -1,4 +1,4 @@
-"""What each rung costs and what it brings: added lines, gain over the rung before, and where it loses."""
+"""What each engine adds to the one before: lines of code, gain in speed, and where it loses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCHES = (1, 8, 64, 256)
 
 @dataclass(frozen=True)
 class Rung:
-    """An engine: the chapter that adds it, and the engine that it improves on."""
+    """An engine's chapter, and the engine that it is compared with."""
 
     chapter: int
     before: str | None
@@ -40,23 +40,23 @@ def ledger(
 ) -> tuple[list[str], list[list[str]]]:
     """Header and rows: an engine a row, in the book's order. Only engines that exist.
 
-    Graphs and fused kernels are two rows, so that neither has the other's gain; where the report has no graphs without
-    fused kernels, as on a CPU, an engine with graphs stands over the one without.
+    Graphs and fused kernels are two rows, so that neither is credited with the other's gain. If the report has no
+    graphs without fused kernels, as on a CPU, an engine with graphs is compared with the one without.
     """
     model = model or models_of(report)[0]
     header = ["engine", "chapter", "added lines", *(f"B = {batch}" for batch in batches), "where it loses"]
     added = {chapter.number: chapter.lines() for chapter in syllabus().chapters}
     rows = []
-    told: set[int] = set()
+    shown: set[int] = set()
     for engine, rung in RUNGS.items():
         before = rung.before
         if engine in UNFUSED and not report.find(model=model, engine=engine):
             continue
         if engine in ENGINES and before in UNFUSED and not report.find(model=model, engine=before):
             before = RUNGS[before].before
-        # A chapter with two engines has one set of lines: they stand at the first of the two.
-        lines = "as above" if rung.chapter in told else str(added[rung.chapter])
-        told.add(rung.chapter)
+        # A chapter with several engines adds its lines once: they are shown at the first of them.
+        lines = "as above" if rung.chapter in shown else str(added[rung.chapter])
+        shown.add(rung.chapter)
         gains = [_gain(report, model, engine, before, batch) for batch in batches]
         losses = "; ".join(_losses(report, model, engine, before))
         over = f" over `{before}`" if before else ""
@@ -65,7 +65,7 @@ def ledger(
 
 
 def _gain(report: Report, model: str, engine: str, before: str | None, batch: int) -> str:
-    """Decode speed over the rung before; where one of the two has no number, why."""
+    """Decode speed over the engine before; if one of the two has no number, the reason."""
     if before is None:
         return "1×"
     pair = _pair(report, model, engine, before, batch)
@@ -79,7 +79,7 @@ def _gain(report: Report, model: str, engine: str, before: str | None, batch: in
 
 
 def _losses(report: Report, model: str, engine: str, before: str | None) -> list[str]:
-    """Where the rung is worse than the one before, beyond the spread: decode, TTFT, memory."""
+    """Where an engine is worse than the one before, beyond the spread: decode, TTFT, memory."""
     if before is None:
         return []
     worst: dict[str, list[tuple[int, float]]] = {"decode": [], "TTFT": [], "memory": []}
@@ -108,7 +108,7 @@ def _range(what: str, found: list[tuple[int, float]], measured: int) -> str:
 
 
 def _pair(report: Report, model: str, engine: str, before: str, batch: int) -> tuple[Result, Result] | None:
-    """The two engines' results at a batch, at the shortest prompt that was measured."""
+    """Both engines' results at a batch size, for the shortest prompt that was measured."""
     prompt = prompts_of(report.find(model=model))[0]
     of = [report.find(model=model, engine=name, batch=batch, prompt_tokens=prompt) for name in (engine, before)]
     return (of[0][0], of[1][0]) if all(of) else None

@@ -1,8 +1,8 @@
-"""Numbers with a unit, and tables of figures, that somebody typed by hand.
+"""Finds numbers with a unit, and tables of numbers, that were typed by hand.
 
-Left alone are: code in backticks and in code fences, link targets, comments, what a marker has made, and what a comment
-exempts with its reason: `<!-- exempt: the datasheet says so -->` at the end of a line exempts the line, on a line of
-its own the paragraph, table or fence that follows.
+Not checked are code in backticks and in code fences, link targets, comments, what a marker has made, and what a comment
+exempts with a reason: `<!-- exempt: the datasheet says so -->` exempts its line; on a line of its own, it exempts the
+paragraph, table or fence that follows.
 """
 
 from __future__ import annotations
@@ -26,22 +26,19 @@ PROSE_FENCES = ("", "text", "console", "output")  # what a program printed, not 
 
 
 def hand_typed(text: str, inline: re.Pattern[str]) -> Iterator[tuple[int, str]]:
-    """Line and fault of every number with a unit, and of every table of figures, that no marker stands behind."""
+    """Line and fault of every number with a unit, and of every row of numbers, that has no marker."""
     text = GENERATED.sub(lambda m: "\n" * m[0].count("\n"), text)
     lines = [inline.sub(" ", line) for line in text.split("\n")]
     for at, line in _readable(lines):
         plain = _plain(line)
         for found in NUMBER.finditer(plain):
-            yield (
-                at,
-                f"a number typed by hand: {found[0].strip()!r}; give it a marker, or a reason to exempt it",
-            )
+            yield at, f"a number typed by hand: {found[0].strip()!r}; give it a marker, or a reason to exempt it"
         if _figures(line):
             yield at, f"a table of figures without a marker: {line.strip()!r}"
 
 
 def _readable(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """The lines that are held to the rule, with their numbers."""
+    """The lines that are checked, with their numbers."""
     fence: tuple[str, str] | None = None
     exempt = False  # from a comment on a line of its own to the end of the paragraph, table or fence that follows
     begun = False  # whether that has begun: an empty line may stand before it
@@ -72,7 +69,7 @@ def _plain(line: str) -> str:
 
 
 def _figures(line: str) -> bool:
-    """Whether a line is a row of a table with a bare number beyond its first column."""
+    """Whether a line is a row of a table with a bare number after its first column."""
     if not line.lstrip().startswith("|"):
         return False
     cells = [re.sub(r"[*`_ ]", "", cell) for cell in line.strip().strip("|").split("|")]

@@ -1,8 +1,8 @@
-"""A value out of a results file, by the words of a marker: `h200-gpu dense B=64 tok/s` is `21,899 tok/s`.
+"""Looks up the words of a marker in a results file: `h200-gpu dense B=64 tok/s` is `21,899 tok/s`.
 
-First the file's name without `.json`, then what names the case, last the quantity. An engine or a batch written as
-`a/b` asks for the ratio of the two. Words that the file leaves open (one model, one prompt length) can be left out.
-Where the first word is a chapter, `01-naive tied`, its own example.py has the number.
+The file's name without `.json` comes first, then what names the case, and the quantity last. An engine or a batch size
+written as `a/b` asks for the ratio of the two. What the file has only one of, such as its model, can be left out.
+If the first word is a chapter, as in `01-naive tied`, the number comes from its example.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ KEYS = {"B": "batch", "batch": "batch", "prompt": "prompt_tokens", "new": "new_t
 
 
 def value(words: str, folder: Path) -> str:
-    """What a marker stands for, as the text prints it. ValueError, one sentence, where it names nothing."""
+    """The value that a marker names, as the text prints it. ValueError with one sentence if it names nothing."""
     first, *rest = words.split()
     example = folder.parent.parent / "chapters" / first / EXAMPLE
     if example.is_file():
@@ -86,7 +86,7 @@ def load(stem: str, folder: Path) -> Report:
 
 
 def _wanted(words: list[str], marker: str) -> dict[str, str]:
-    """Fields of the case that a marker names: the engine bare, the others as key=value."""
+    """The fields of the case that a marker names: the engine as a bare word, the others as key=value."""
     found: dict[str, str] = {}
     for word in words:
         key, _, text = word.partition("=")
@@ -102,7 +102,7 @@ def _wanted(words: list[str], marker: str) -> dict[str, str]:
 
 
 def _one(report: Report, wanted: dict[str, str], read: Callable[[Result], float | None], marker: str) -> float:
-    """The quantity of the one case that fits. ValueError where none or several do, or where it has no number."""
+    """The quantity of the one case that fits. ValueError if none or several fit, or if it has no number."""
     fits = [r for r in report.results if all(_fits(r, key, text) for key, text in wanted.items())]
     if len(fits) != 1:
         raise ValueError(f"{marker!r} fits {len(fits) or 'no'} cases of the file; it must fit one")

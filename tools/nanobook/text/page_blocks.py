@@ -1,4 +1,4 @@
-"""What a cogapp block of a page can hold: a table of results, the ledger, a figure, an excerpt, a program's output."""
+"""The cogapp blocks of a page: results table, ledger, figure, excerpt, program output, strength of the checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nanobook.text.marker_values import QUANTITIES, load
 
 @dataclass(frozen=True)
 class Place:
-    """The page that a block stands in."""
+    """The page that a block is in."""
 
     page: Path
     root: Path
@@ -43,7 +43,7 @@ def results_table(
     place: Place, name: str, quantity: str = "tok/s", *, model: str | None = None, batches: tuple[int, ...] = (),
     engines: tuple[str, ...] = (), prompt: int | None = None, bandwidth_limit: bool = False,
 ) -> list[str]:  # fmt: skip
-    """An engine a row, a batch size a column; a case without a number says why."""
+    """A row for each engine, a column for each batch size; a case without a number says why."""
     report = place.load(name)
     model = model or models_of(report)[0]
     results = [r for r in report.results if r.case.model.removeprefix("random:") == model.removeprefix("random:")]
@@ -67,7 +67,7 @@ def results_table(
 
 
 def ledger(place: Place, name: str, *, model: str | None = None, batches: tuple[int, ...] = BATCHES) -> list[str]:
-    """Each rung's added lines, gains and losses."""
+    """Each engine's added lines, gains and losses."""
     return table(*ledger_of(place.load(name), model, batches))
 
 
@@ -84,8 +84,8 @@ def figure(place: Place, name: str) -> list[str]:
 def excerpt(place: Place, name: str, *, doc: bool = True, begin: str = "", end: str = "") -> list[str]:
     """A function, a class or a method of the source, fenced: `nanoinfer.engine.step:decode_step`.
 
-    doc=False leaves the docstring out. begin, end: how the one line starts with which a part begins, and ends.
-    ValueError where the name or the line is not there.
+    doc=False leaves out the docstring. begin, end: only the part between the one lines that start so is shown.
+    ValueError if the name or a line does not exist.
     """
     module, _, path = name.partition(":")
     file = place.root.joinpath(*module.split(".")).with_suffix(".py")
@@ -104,7 +104,7 @@ def excerpt(place: Place, name: str, *, doc: bool = True, begin: str = "", end: 
 
 
 def _line(lines: list[str], start: str, name: str) -> int:
-    """The one line that starts so. ValueError where none or several do."""
+    """The one line that starts so. ValueError if none or several do."""
     found = [at for at, line in enumerate(lines) if line.strip().startswith(start)]
     if len(found) != 1:
         raise ValueError(f"excerpt {name!r}: {len(found) or 'no'} lines start with {start!r}; it must be one")
@@ -122,7 +122,7 @@ def _child(node: ast.AST, part: str, name: str) -> ast.AST:
 
 
 def printed(place: Place, name: str) -> list[str]:
-    """What a function of the chapter's own example.py prints, fenced; `lies/shown:slot` is another file beside it."""
+    """What a function of the chapter's example.py prints, fenced; `lies/shown:slot` names another file beside it."""
     file, _, function = name.rpartition(":")
     return [
         "```text",
@@ -132,7 +132,7 @@ def printed(place: Place, name: str) -> list[str]:
 
 
 def strength(place: Place) -> list[str]:
-    """How strong each chapter's checks are: what was caught, of all that was tried."""
+    """How strong each chapter's checks are: how much was caught of all that was tried."""
     rows = []
     for path in sorted(place.root.glob("chapters/*/exercises/strength.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
