@@ -1,4 +1,4 @@
-"""Chapter 1's text: small.py gives the engine's tokens, examples are what is said of them, the page keeps its form."""
+"""Chapter 1's text: small.py gives the engine's tokens, the examples show what the text says, the page keeps its form."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class TestRunningExample:
         ]
         for mistake in wrong:
             assert running.greedy_ids("The fox", 6, **mistake) != right, mistake
-        assert running.greedy_ids("The fox", 6) == right  # nothing of a mistake stays behind
+        assert running.greedy_ids("The fox", 6) == right  # no mistake leaves a trace
 
     def test_blocks_print_the_same_twice(self) -> None:
         for name in ("step", "attention", "gumbel_max", "kept"):
@@ -244,7 +244,7 @@ class TestExamples:
         lines = excerpt(place, "chapters.01-naive.small:logits_after", begin="scores =", end="heads =")
         assert [line.split(" ")[0] for line in lines] == ["```python", "scores", "heads", "```"]
 
-    def test_a_changed_file_is_read_anew(self, tmp_path: Path) -> None:
+    def test_a_changed_file_is_read_again(self, tmp_path: Path) -> None:
         file = tmp_path / "01-x" / "example.py"
         file.parent.mkdir()
         file.write_text("def say():\n    print('one  ')\n")

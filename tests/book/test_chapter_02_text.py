@@ -1,4 +1,4 @@
-"""Chapter 2's text: small.py gives the engine's tokens, examples are what is said of them, the page keeps its form."""
+"""Chapter 2's text: small.py gives the engine's tokens, the examples show what the text says, the page keeps its form."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class TestRunningExample:
         ):  # fmt: skip
             assert running.continued(id=id, name=name)[row] != right[row], name
         assert running.continued(id="2.4", name="padded-length") == right
-        assert running.continued() == right  # nothing of a mistake stays behind
+        assert running.continued() == right  # no mistake leaves a trace
 
     def test_padding_at_position_0_overwrites_the_first_token(self, running: ModuleType) -> None:
         sound = running.prefilled().k

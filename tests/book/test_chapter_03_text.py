@@ -1,4 +1,4 @@
-"""Chapter 3's text: small.py and small_kernel.py are right, the examples are what is said of them."""
+"""Chapter 3's text: small.py and small_kernel.py are right, the examples show what the text says of them."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ print("right")
 
 @triton
 class TestSmallKernel:
-    def test_is_its_twin_in_the_interpreter(self) -> None:
+    def test_equals_the_reference_in_the_interpreter(self) -> None:
         environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-W", "ignore", "-c", KERNEL, str(CHAPTER / "small_kernel.py")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -147,7 +147,7 @@ class TestSmallKernel:
         assert compiled(kernel, types, {"H": 12, "D": 64, "BLOCK": 16}) == "it compiles"
 
     @pytest.mark.gpu
-    def test_is_its_twin_on_a_gpu(self) -> None:
+    def test_equals_the_reference_on_a_gpu(self) -> None:
         generator = torch.Generator().manual_seed(0)
         pools = torch.randn(2, 14, 2, 16, 64, generator=generator).cuda()
         tables = (torch.randperm(13, generator=generator) + 1)[:12].view(3, 4).int().cuda()

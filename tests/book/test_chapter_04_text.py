@@ -1,4 +1,4 @@
-"""Chapter 4's text: small.py is right, the examples are what is said of them, and figures bear out what is claimed."""
+"""Chapter 4's text: small.py is right, the examples and figures show what the text says."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def sections(text: str) -> dict[str, str]:
 
 
 def shown(name: str) -> list[str]:
-    """A block as it stands in the page; that it is what the example prints is held by test_bench_prose.py."""
+    """A block as it stands in the page; that it is what the example prints is held by test_check_text.py."""
     page = (CHAPTER / "README.md").read_text(encoding="utf-8")
     found = re.search(rf'\[\[\[cog printed\("{name}"\) \]\]\]-->\n```text\n(.*?)\n```', page, re.S)
     assert found, name
@@ -111,14 +111,14 @@ class TestSmall:
     @eager
     @pytest.mark.parametrize("count", [1, 3])
     def test_tokens_are_the_engines(self, small: ModuleType, count: int) -> None:
-        """Ragged rows, and with three of them a row of nobody beside."""
+        """Ragged rows, and with three of them a padding row."""
         right = engine_tokens("dense-graph", "cpu", PROMPTS[:count], 24)
         prompts = [[*ids[: len(ids)]] for ids in (small_ids(text) for text in PROMPTS[:count])]
         assert small.generate(prompts, 24) == right
 
     @eager
     def test_a_recording_of_its_step_is_its_step(self, small: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By the stand-in: nothing in the step comes from Python but its size."""
+        """By a fake graph: nothing in the step comes from Python but its size."""
         right = small.generate([small_ids(text) for text in PROMPTS[:2]], 12)
         small.position.zero_()
         graph, _ = fake_graph.record(lambda: small.step(2))
@@ -212,7 +212,7 @@ class TestExamples:
     def test_all_four_are_refused(self) -> None:
         assert len(shown("refused")) == 4
 
-    def test_a_row_of_nobody_is_as_the_text_says(self) -> None:
+    def test_a_padding_row_is_as_the_text_says(self) -> None:
         rows = [line.split('"') for line in shown("nobody")[1:]]
         live, _, places, kept, *_ = rows[3]
         assert live.split() == ["3", "0"]
@@ -220,7 +220,7 @@ class TestExamples:
         assert kept == rows[3][1] == "!"  # token 0
         assert all(int(row[2].split()[1]) >= 16 for row in rows[:3])  # live rows write to blocks of their own
 
-    def test_rows_of_nobody_that_move_on_fail_in_the_second_call(self) -> None:
+    def test_padding_rows_that_move_on_fail_in_the_second_call(self) -> None:
         lines = told("nobody_moves_on")
         assert lines["first generation"][0].startswith('"Once upon a time, the king')
         assert "out of bounds" in lines["second generation"][0]
@@ -257,7 +257,7 @@ class TestExamples:
 
 @pytest.mark.skipif(not (RESULTS / "h200-ladder.json").is_file(), reason="no results")
 class TestMeasured:
-    """Sentences of the text about figures, held to the results files: a later run must bear them out too."""
+    """Sentences of the text about figures, held to the results files: a later run must show the same."""
 
     def test_what_is_missing_names_its_command(
         self, measured: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -25,7 +25,7 @@ PAGE, FOLDER = CHAPTER / "graphs-that-lied.md", CHAPTER / "lies"
 THREAD = re.compile(r"[\w.-]+#\d+")
 OF_DEFECTS = {"vllm#16072"}  # of the six conventions: it decided one, and is no defect
 SIDES = ("eager", "right graph", "wrong graph")
-EQUAL = {"workspace", "one_part"}  # the stand-in cannot show it; what differs is the cost
+EQUAL = {"workspace", "one_part"}  # a fake graph cannot show it; what differs is the cost
 
 MARKS = """
 import json, sys

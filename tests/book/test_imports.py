@@ -217,7 +217,7 @@ class TestTheTestsThemselves:
         with pytest.raises(KeyError, match=r"cache\.sparse"):
             against(syllabus(), {"cache.sparse": set()})
 
-    def test_a_library_that_nobody_has_installed(self, tmp_path: Path) -> None:
+    def test_a_library_that_is_not_listed_is_found(self, tmp_path: Path) -> None:
         beside = self.write(tmp_path, "beside.py", "")
         small = self.write(tmp_path, "small.py", "import torch, pandas, os.path\nimport beside\nfrom scipy import fft")
         assert foreign([small, beside], {*OURS, *LEARNING}) == {"small.py: pandas", "small.py: scipy.fft"}
