@@ -1,0 +1,191 @@
+"""Commands that other packages plug in: what is listed, what is imported, and what is said of a missing package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, entry_points, metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanoinfer.cli import plugins
+from tests.cli.test_main import ENVIRONMENT, assert_refused, invoke
+
+PACKAGES = {"course": "nanocourse", "read": "nanobook", "bench": "nanobench"}
+COMMANDS = ["generate", "shell", "doctor", *PACKAGES]
+
+# Runs command lines in one process, where some packages cannot be imported. Prints, for each, its exit code, what it
+# wrote, and which of the packages that plug something in have been imported by then.
+PROGRAM = """
+import contextlib, io, json, sys
+hidden, lines, packages = json.loads(sys.argv[1])
+from nanoinfer import cli
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Finder())
+for name in [name for name in sys.modules if name.partition(".")[0] in hidden]:
+    del sys.modules[name]
+results = []
+for line in lines:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.run(line)
+    results.append([code, out.getvalue(), err.getvalue(), [name for name in packages if name in sys.modules]])
+print(json.dumps(results))
+"""
+
+
+def run_without(hidden: list[str], *lines: list[str]) -> list[tuple[int, str, str, list[str]]]:
+    """What each command line does where these packages are not installed: code, output, errors, packages imported."""
+    given = json.dumps([hidden, lines, [*PACKAGES.values()]])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, given], capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [tuple(result) for result in json.loads(done.stdout)]
+
+
+def listed(help_text: str) -> list[str]:
+    """The commands that a help text lists, in its order."""
+    words = [line.split()[1] for line in help_text.split("Commands")[1].splitlines() if line.startswith("│ ")]
+    return [word for word in words if word in COMMANDS]
+
+
+def test_help_lists_the_engine_s_commands_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed(invoke(capsys, "--help").out) == COMMANDS
+
+
+def test_every_plug_in_is_an_entry_point_with_an_extra_that_exists() -> None:
+    assert {point.name: point.value.split(".")[0] for point in entry_points(group="nanoinfer.commands")} == PACKAGES
+    assert [point.name for point in entry_points(group="nanoinfer.generate")] == ["mine"]
+    assert list(plugins.EXTRAS) == [*PACKAGES]
+    assert set(plugins.EXTRAS.values()) <= set(metadata("nanoinfer").get_all("Provides-Extra") or ())
+
+
+def test_without_their_packages_commands_are_not_listed_and_say_how_to_get_them(tmp_path: Path) -> None:
+    asked = {
+        "course": ["course", "course --help", "course check 1", "course --nix"],
+        "read": ["read", "read 1 --terminal"],
+        "bench": ["bench run --dry-run", "bench --help"],
+    }
+    lines = [(name, line.split()) for name, many in asked.items() for line in many]
+    mine = ["generate", "x", "-m", "random:tiny", "--mine", str(tmp_path)]
+    told = run_without([*PACKAGES.values()], ["--help"], [], mine, *(line for _, line in lines))
+    for code, out, err, imported in told[:2]:
+        assert (code, listed(out), err, imported) == (0, ["generate", "shell", "doctor"], "", [])
+    sentence = "nanoinfer: `nanoinfer {}` needs {}, which is not installed: pip install 'nanoinfer[{}]'\n"
+    assert told[2][:3] == (2, "", sentence.format("generate --mine", "nanocourse", "teach"))
+    for (name, line), result in zip(lines, told[3:], strict=True):
+        expected = sentence.format(name, PACKAGES[name], plugins.EXTRAS[name])
+        assert result[:3] == (2, "", expected), line
+
+
+def test_a_package_that_is_missing_only_when_a_command_runs_names_the_extra(tmp_path: Path) -> None:
+    """The commands can be imported and show their help; what they need is missed when they begin to work."""
+    to = str(tmp_path / "new")
+    lines = {
+        ("matplotlib", "bench"): ["bench", "plot", "--out", to],
+        ("sphinx", "docs"): ["read", "--no-open", "--to", to],
+        ("packaging", "teach"): ["course", "release", "1", "--no-strength", "--to", to],
+    }
+    shown, *told = run_without([missing for missing, _ in lines], ["--help"], *lines.values())
+    assert listed(shown[1]) == COMMANDS
+    for (missing, extra), (code, _, err, _) in zip(lines, told, strict=True):
+        *_, last = err.splitlines()
+        assert (code, "Traceback" in err) == (2, False)
+        assert missing in last
+        assert f"pip install 'nanoinfer[{extra}]'" in last
+    assert not Path(to).exists()
+
+
+def test_commands_of_the_engine_import_no_plug_in() -> None:
+    tiny = ["-m", "random:tiny", "--device", "cpu"]
+    lines = [["generate", ""], ["generate", "x", "-q", "-n", "1", *tiny], ["generate", "--help"], ["shell", *tiny]]
+    told = run_without([], *lines, ["doctor"], ["--version"], ["nonsense"], ["--help"])
+    assert [code for code, *_ in told] == [2, 0, 0, 0, 0, 0, 2, 0]
+    assert [imported for *_, imported in told[:-1]] == [[]] * 7
+    assert told[-1][3] == [*PACKAGES.values()]  # so the test can tell
+
+
+@pytest.fixture
+def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Put this code in the place of what is plugged in as `course`, and as `generate --mine`."""
+    points = [
+        EntryPoint("course", "a_plug_in:add", "nanoinfer.commands"),
+        EntryPoint("mine", "a_plug_in:mine", "nanoinfer.generate"),
+    ]
+
+    def found(group: str, name: str) -> list[EntryPoint]:
+        return [point for point in points if (point.group, point.name) == (group, name)]
+
+    def write(code: str) -> None:
+        (tmp_path / "a_plug_in.py").write_text(f"import typer\n{code}")
+        monkeypatch.delitem(sys.modules, "a_plug_in", raising=False)
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "entry_points", found)
+    return write
+
+
+COMMAND = """
+def add(app):
+    @app.command("course", epilog="The end.")
+    def command(number: int = 1) -> int:
+        "Something else."
+        {}
+        return number
+"""
+
+
+def test_any_function_that_an_entry_point_names_adds_a_command(
+    plug_in: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plug_in(COMMAND.format("print(number)"))
+    assert invoke(capsys, "course", "--number", "0") == (0, "0\n", "")
+    assert invoke(capsys, "course", "--number", "7") == (7, "7\n", "")
+    assert_refused(invoke(capsys, "course", "--number", "x"), "--number")
+    assert "Something else." in invoke(capsys, "--help").out
+    assert listed(invoke(capsys, "--help").out) == ["generate", "shell", "doctor", "course"]
+    for part in ("Usage: nanoinfer course", "The end.", "-h"):
+        assert part in invoke(capsys, "course", "-h").out
+
+
+def test_where_no_entry_point_is_found_the_extra_is_named(plug_in: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(invoke(capsys, "read"), "`nanoinfer read` needs", "pip install 'nanoinfer[docs]'")
+
+
+@pytest.mark.parametrize("at", ["import", "run"])
+def test_a_missing_package_is_told_from_a_mistake(at: str, plug_in: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A package that is missing is to be installed; a missing part of one that is there is a fault of ours."""
+
+    def importing(module: str) -> str:
+        return COMMAND.format(f"import {module}") if at == "run" else f"import {module}\n" + COMMAND.format("pass")
+
+    plug_in(importing("no_such_package.part"))
+    assert_refused(invoke(capsys, "course"), "needs no_such_package", "pip install 'nanoinfer[teach]'")
+    plug_in(importing("nanoinfer.no_such_module"))
+    assert_refused(invoke(capsys, "course"), "ModuleNotFoundError", "nanoinfer.no_such_module", code=1)
+
+
+def test_a_broken_plug_in_spoils_no_other_command(plug_in: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    plug_in("raise ImportError('a library is too old')")
+    assert listed(invoke(capsys, "--help").out) == ["generate", "shell", "doctor"]
+    assert_refused(invoke(capsys, "course"), "ImportError: a library is too old", code=1)
+
+
+def test_mine_is_given_what_was_asked_for(plug_in: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = "folder.name, options.engine, prompts, [one.seed for one in params], echo, quiet"
+    plug_in(f"def mine(folder, options, prompts, params, echo, quiet):\n    print({shown})")
+    options = ["-m", "random:tiny", "--engine", "naive", "--seed", "3", "--no-echo"]
+    result = invoke(capsys, "generate", "x", "--mine", str(tmp_path), *options)
+    assert result == (0, f"{tmp_path.name} naive ['x'] [3] False False\n", "")
+    plug_in("def mine(*arguments):\n    import no_such_package")
+    result = invoke(capsys, "generate", "x", "--mine", str(tmp_path), *options)
+    assert_refused(result, "`nanoinfer generate --mine` needs no_such_package", "nanoinfer[teach]")
