@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 SCHEMA_VERSION = 1
-PACKAGE = Path(__file__).resolve().parents[1]
-# The published results: beside the package in a clone, inside it in the wheel.
-RESULTS = PACKAGE / "results" if (PACKAGE / "results").is_dir() else PACKAGE.parent / "results"
+PLACE = Path(__file__).resolve().parents[2]
+BOOK = PLACE / "nanocourse" / "book" / "bench" / "results"  # where the wheel has them, once for all packages
+RESULTS = BOOK if BOOK.is_dir() else PLACE / "results"  # the published results
 
 Status = Literal["ok", "over budget", "out of memory", "failed", "missing"]
 
