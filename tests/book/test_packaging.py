@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from nanoinfer.cli.plugins import EXTRAS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -42,43 +44,55 @@ def test_wheel_carries_the_licence_text_of_the_bpe(wheel: Path) -> None:
     assert "Permission is hereby granted" in text
 
 
-def test_the_command_works_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-P" if sys.version_info >= (3, 11) else "-B",
-        "-m",
-        "nanoinfer",
-        "generate",
-        "Once upon",
-    ]
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds what the wheel carries."""
+    folder = tmp_path_factory.mktemp("site")
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
+def run(site: Path, here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `python` with these arguments in the folder `here`, with the packages of the wheel alone."""
+    environment = os.environ | {"PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-P" if sys.version_info >= (3, 11) else "-B", *arguments]
+    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_command_works_from_the_wheel_alone(site: Path, tmp_path: Path) -> None:
     options = ["--max-tokens", "4", "--device", "cpu"]
-    result = subprocess.run(
-        command + options, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    result = run(site, tmp_path, "-m", "nanoinfer", "generate", "Once upon", *options)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
 
 
-def test_the_course_works_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_brings_every_plug_in_and_names_every_extra(site: Path, tmp_path: Path) -> None:
+    code = "import nanobench, nanobook, nanocourse; print(nanobench.__file__, nanobook.__file__, nanocourse.__file__)"
+    found = run(site, tmp_path, "-c", code).stdout.split()
+    assert len(found) == 3
+    assert all(Path(file).is_relative_to(site) for file in found), found
+    described = {path.name: path.read_text(encoding="utf-8") for path in site.glob("*.dist-info/*") if path.is_file()}
+    for command, extra in EXTRAS.items():
+        assert f"\n{command} = " in described["entry_points.txt"]
+        assert f"\nProvides-Extra: {extra}\n" in described["METADATA"]
+    for arguments, told in (
+        (["--help"], "bench"),
+        (["read", "1", "--terminal"], "Chapter 1"),
+        (["bench", "-h"], "run"),
+    ):
+        result = run(site, tmp_path, "-m", "nanoinfer", *arguments)
+        assert (result.returncode, result.stderr) == (0, ""), arguments
+        assert told in result.stdout
+
+
+def test_the_course_works_from_the_wheel_alone(wheel: Path, site: Path, tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for file in ("README.md", "exercises/ex1_attention.py", "exercises/quiz.json", "exercises/strength.json"):
         assert f"nanocourse/book/chapters/01-naive/{file}" in names
     assert "nanocourse/book/chapters/syllabus.toml" in names
     assert not [name for name in names if name.endswith((".pyc", "my-course"))]
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1"}
     for arguments, code in ((["start", "1"], 0), (["check", "1.4"], 1)):
-        command = [
-            sys.executable,
-            "-P" if sys.version_info >= (3, 11) else "-B",
-            "-m",
-            "nanoinfer",
-            "course",
-            *arguments,
-        ]
-        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        result = run(site, tmp_path, "-m", "nanoinfer", "course", *arguments)
         assert result.returncode == code, result.stderr
     assert "1.4 The filters: not begun" in result.stdout
-    assert not (tmp_path / "site" / "my-course").exists()
+    assert not (site / "my-course").exists()
