@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from copy import copy
@@ -115,6 +116,8 @@ class LLM:
 
         from nanoinfer.cache.make_cache import MemorySpec
         from nanoinfer.devices import choose_device, choose_dtype, has_triton
+        from nanoinfer.engine import cpu_sampling
+        from nanoinfer.engine.sampling import SAMPLERS, Samplers
         from nanoinfer.engine.stats import Stats
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
@@ -139,6 +142,7 @@ class LLM:
             raise ValueError("fused kernels need a CUDA GPU and Triton")
         self.max_batch, self.max_len, self.prefill_chunk = max_batch, max_len or context, prefill_chunk
         self.tokenizer = gpt2_tokenizer()
+        self.samplers = SAMPLERS if on_gpu else Samplers(filtered=cpu_sampling.sample_filtered)
         self._spec = MemorySpec(
             self.engine, self.model.config, self.model.device, self.model.dtype, max_batch, block_size, kv_blocks
         )
@@ -250,7 +254,9 @@ class LLM:
             return self.graph_engine
         memory = self._spec.make(lengths)
         max_batch = min(self.max_batch, len(requests))
-        return Engine(self.model, memory, max_batch, self.stats, prefill_chunk=self.prefill_chunk)
+        return Engine(
+            self.model, memory, max_batch, self.stats, samplers=self.samplers, prefill_chunk=self.prefill_chunk
+        )
 
     def _make_graph_engine(self, max_graph_batch: int | None, fused: bool) -> Engine:
         """The engine that replays graphs, over a memory that stays where it is."""
@@ -259,10 +265,14 @@ class LLM:
         from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, affordable_rows
         from nanoinfer.engine.sampling import Samplers
 
-        model, samplers, recorder = self.model, Samplers(), None
+        model, samplers, recorder, why_not = self.model, Samplers(), None, None
         max_rows = min(self.max_batch, affordable_rows(model) if max_graph_batch is None else max_graph_batch)
         if model.device.type == "cuda" and os.environ.get("NANOINFER_GRAPHS") != "0":
             recorder = CudaRecorder(model.device)
+        elif model.device.type != "cuda":
+            why_not = "a CPU records no steps"
+            what = f"engine {self.engine} runs as engine {self.engine.removesuffix('-graph')} does"
+            warnings.warn(f"{what}: {why_not}", RuntimeWarning, stacklevel=3)
         if fused:
             from nanoinfer.kernels import sampling as sampling_kernels
             from nanoinfer.kernels.fused import FusedOps
@@ -276,7 +286,9 @@ class LLM:
             self._spec.make_once(self.max_len),
             self.max_batch,
             stats,
-            runner=partial(GraphRunner, recorder=recorder, max_rows=max_rows, max_len=self.max_len, stats=stats),
+            runner=partial(
+                GraphRunner, recorder=recorder, why_not=why_not, max_rows=max_rows, max_len=self.max_len, stats=stats
+            ),
             samplers=samplers,
             prefill_chunk=self.prefill_chunk,
             lag=LAG if recorder and max_rows else 0,

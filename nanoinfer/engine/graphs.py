@@ -112,7 +112,8 @@ class CudaRecorder:
 class GraphRunner(EagerRunner):
     """Replays a step where it has one, records it where it can, and else runs it as `EagerRunner` does.
 
-    recorder: None turns graphs off; the class and its dict, which stays empty, are the same.
+    recorder: None turns graphs off; the class and its dict, which stays empty, are the same. why_not: the reason
+    where it was not asked for; each step is then counted as a fallback.
     max_rows: of a captured decode step at most; further rows run eagerly. max_len: columns of a captured prefill.
     """
 
@@ -123,12 +124,14 @@ class GraphRunner(EagerRunner):
         state: BatchState,
         *,
         recorder: Recorder | None,
+        why_not: str | None = None,
         max_rows: int,
         max_len: int,
         stats: GraphStats,
     ) -> None:
         super().__init__(model, memory, state)
         self.cache, self.recorder, self.stats = memory, recorder if max_rows else None, stats
+        self.why_not = why_not
         self.max_len, self.rows, self.columns = max_len, ladder(max_rows), [*powers(16, max_len - 1), max_len]
         self.graphs: OrderedDict[Key, CapturedStep] = OrderedDict()  # the least recently used comes first
         self.failed: set[Key] = set()
@@ -181,6 +184,8 @@ class GraphRunner(EagerRunner):
     def _captured(self, key: Key, why_not: str | None) -> CapturedStep | None:
         """The step of that key, captured now if need be; None where it has to run eagerly, which is counted."""
         if self.recorder is None:
+            if self.why_not:
+                self.stats.fallbacks[self.why_not] += 1
             return None
         if self._addresses != (addresses := self._current_addresses()):
             self._warn("all graphs are dropped", "a tensor that they knew has moved")

@@ -5,6 +5,7 @@ A replay of `Rerun` calls the step again: it is the eager step at the captured s
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -61,7 +62,9 @@ def graph_llm(
     **settings: Any,
 ) -> LLM:
     """An `LLM` that replays recordings, of a fake unless a recorder is given."""
-    llm = LLM(model, engine=engine, max_batch=max_batch, **{"max_graph_batch": max_batch, **settings})
+    with warnings.catch_warnings():  # that a CPU records nothing: the fake does
+        warnings.simplefilter("ignore", RuntimeWarning)
+        llm = LLM(model, engine=engine, max_batch=max_batch, **{"max_graph_batch": max_batch, **settings})
     running = engine_of(llm)
     running.lag, runner_of(llm).recorder = lag, recorder or Recording()
     if read_multiple and isinstance(running.memory, DenseCache):

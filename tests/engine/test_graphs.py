@@ -616,7 +616,7 @@ def test_rows_of_the_largest_graph(model: GPT2, engine: str, monkeypatch: pytest
     per_row = 12 * CONFIG.padded_vocab + 16 * CONFIG.inner
     for free, asked, rows in ((None, None, 64), (75 * per_row, None, 7), (75 * per_row, 9, 9), (None, 99, 64)):
         monkeypatch.setattr("nanoinfer.engine.graphs.free_memory", lambda device, free=free: free)
-        assert runner_of(LLM(model, engine=engine, max_graph_batch=asked)).rows == ladder(rows)
+        assert runner_of(graph_llm(model, engine, max_batch=64, max_graph_batch=asked)).rows == ladder(rows)
 
 
 # Without graphs
@@ -625,7 +625,7 @@ def test_rows_of_the_largest_graph(model: GPT2, engine: str, monkeypatch: pytest
 @pytest.mark.parametrize("settings", [{"max_rows": 0, "recorder": Recording()}, {"max_rows": 4, "recorder": None}])
 def test_turned_off(model: GPT2, engine: str, settings: dict[str, Any]) -> None:
     """The same class with an empty dict."""
-    llm = LLM(model, engine=engine, max_batch=4)
+    llm = graph_llm(model, engine)
     running, stats = engine_of(llm), GraphStats()
 
     def make(model: GPT2, memory: Any, state: BatchState) -> GraphRunner:
@@ -640,12 +640,18 @@ def test_turned_off(model: GPT2, engine: str, settings: dict[str, Any]) -> None:
 
 
 def test_on_a_cpu(model: GPT2, engine: str) -> None:
-    with LLM(model, engine=engine, max_batch=4) as llm:
+    """It says so once, and counts every step."""
+    with pytest.warns(RuntimeWarning, match=rf"engine {engine} runs as engine {engine[:-6]} does: a CPU") as told:
+        llm = LLM(model, engine=engine, max_batch=4)
+    assert len(told) == 1
+    with llm:
         assert llm.graph_engine is not None
         assert llm.graph_engine.lag == 0
         llm.warm_up()
         prove(llm, LENGTHS, PARAMS)
         assert runner_of(llm).graphs == {}
+        assert llm.stats.fallbacks == {"a CPU records no steps": llm.stats.decode_steps + llm.stats.prefill_steps}
+        assert llm.stats.hit_rate == 0
     with pytest.raises(RuntimeError, match="closed"):
         llm.warm_up()
 
