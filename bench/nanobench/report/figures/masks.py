@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from nanobench.micro.attention import AttentionReport, Backend
-from nanobench.report.figures.style import ACCENT, GREYS, WIDTH, Drawing, corner
+from nanobench.report.figures.style import ACCENT, GREYS, WIDTH, Drawing, corner, origin
 from nanobench.report.values import factor, seconds, significant
 
 KERNELS = {
@@ -44,7 +44,7 @@ def masks(report: AttentionReport, stem: str) -> Drawing:
         figure.subplots_adjust(
             left=0.165, right=0.99, top=1 - 0.36 / height, bottom=0.6 / height, hspace=0.42, wspace=0.42
         )
-        corner(figure, _note(report, "one layer of gpt2's heads (12 of 64)"))
+        corner(figure, f"one layer of gpt2's heads (12 of 64), {report.dtype}, medians of 7\n{origin(report)}")
         return figure
 
     title = f"SDPA and its masks on {report.machine.device}"
@@ -79,7 +79,8 @@ def reads(report: AttentionReport, stem: str) -> Drawing:
         handles, names = axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="upper left", bbox_to_anchor=(0.06, 0.995), ncol=2)
         figure.subplots_adjust(left=0.08, right=0.985, top=0.79, bottom=0.29, wspace=0.1)
-        corner(figure, _note(report, "gpt2, random weights, eager, dense cache of 1024 slots"))
+        what = f"gpt2, random weights, eager, dense cache of 1024 slots, {report.dtype}, medians of 7"
+        corner(figure, f"{what}\n{origin(report)}")
         return figure
 
     title = f"How far the dense cache reads, gpt2 on {report.machine.device}"
@@ -99,9 +100,3 @@ def _kernel(b: Backend) -> str:
 
 def _shape(what: str, batch: int, queries: int, keys: int) -> str:
     return f"{what}, B = {batch}, {queries} × {keys}"
-
-
-def _note(report: AttentionReport, what: str) -> str:
-    machine = report.machine
-    when = f", {report.date}, commit {report.commit[:8]}" if report.date else ""
-    return f"{what}, {report.dtype}, medians of 7\n{machine.device}, torch {machine.torch}{when}"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
-from nanobench.report.figures.style import ACCENT, GREYS, GROUND, PEERS, TEXT, WIDTH, Drawing, corner
+from nanobench.report.figures.style import ACCENT, GREYS, GROUND, PEERS, TEXT, WIDTH, Drawing, corner, origin
 from nanobench.report.figures.throughput import plain_log
 from nanobench.report.values import seconds, share
 
@@ -39,7 +39,10 @@ def kernels(report: KernelReport, stem: str) -> Drawing:
         handles, names = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, names, loc="upper left", bbox_to_anchor=(0.07, 0.995), ncol=3, columnspacing=1.6)
         figure.subplots_adjust(left=0.082, right=0.985, top=0.845, bottom=0.175, hspace=0.1, wspace=0.08)
-        corner(figure, _note(report))
+        repeats = len(report.times[0].seconds.samples)
+        what = f"12 heads of 64, bfloat16, random contents, L2 cold, in a CUDA graph; medians of {repeats}"
+        speed = f"copy {report.copy_bytes_per_s / 1e12:.2f} TB/s, Triton {report.machine.triton}"
+        corner(figure, f"{what}\n{speed}, {origin(report)}")
         return figure
 
     title = f"One layer's attention at decode, gpt2's heads on {report.machine.device}"
@@ -112,14 +115,3 @@ def _alt(report: KernelReport, title: str) -> str:
         )  # fmt: skip
         text += f" At batch {batch} and a context of {context}: {named}."
     return text
-
-
-def _note(report: KernelReport) -> str:
-    machine, times = report.machine, report.times[0]
-    when = f", {report.date}, commit {report.commit[:8]}" if report.date else ""
-    return (
-        "12 heads of 64, bfloat16, random contents, L2 cold, in a CUDA graph; medians of "
-        f"{len(times.seconds.samples)}\n"
-        f"{machine.device}, copy {report.copy_bytes_per_s / 1e12:.2f} TB/s, torch {machine.torch}, "
-        f"Triton {machine.triton}{when}"
-    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from nanobench.report.figures.style import ACCENT, GROUND, MUTED, WIDTH, Drawing, corner
+from nanobench.report.figures.style import ACCENT, GROUND, MUTED, WIDTH, Drawing, corner, origin
 from nanobench.report.values import factor, model_label, seconds
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def prefill(report: GraphsReport, stem: str) -> Drawing | None:
             labels.append("too large for a graph: run eagerly")
         figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.06, 0.995), ncol=len(labels))
         figure.subplots_adjust(left=0.075, right=0.985, top=0.83, bottom=0.25, wspace=0.08)
-        corner(figure, _note(report))
+        what = f"{model_label(report.model)}, {report.dtype}, the paged engine"
+        corner(figure, f"{what}; medians, 10–90% of whole calls for one token\n{origin(report)}")
         return figure
 
     title = f"TTFT by prompt length, eager and replayed, {model_label(report.model)} on {report.machine.device}"
@@ -83,12 +84,3 @@ def _alt(title: str, found: tuple[Prefill, ...], batches: list[int]) -> str:
         if beyond:
             text += f" At {' and '.join(beyond)} tokens there is no graph."
     return text
-
-
-def _note(report: GraphsReport) -> str:
-    machine = report.machine
-    of = [machine.device, f"torch {machine.torch}", report.date, f"commit {report.commit[:8]}" if report.commit else ""]
-    return (
-        f"{model_label(report.model)}, {report.dtype}, the paged engine; medians, 10–90% of whole calls for one token\n"
-        + ", ".join(filter(None, of))
-    )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from nanobench.micro.step_breakdown import NONE, PARTS, breakdown
-from nanobench.report.figures.style import ACCENT, GREYS, MUTED, PEERS, WIDTH, Drawing, corner
+from nanobench.report.figures.style import ACCENT, GREYS, MUTED, PEERS, WIDTH, Drawing, corner, origin
+from nanobench.report.figures.timeline import decoding
 from nanobench.report.values import model_label, seconds, share, significant
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def step_breakdown(timeline: Timeline, stem: str) -> Drawing | None:
         figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.11, 0.995), ncol=4, columnspacing=1.2)
         height = figure.get_size_inches()[1]
         figure.subplots_adjust(left=0.145, right=0.985, top=1 - 0.62 / height, bottom=0.98 / height)
-        corner(figure, _note(timeline))
+        corner(figure, f"{decoding(timeline)}; shares by the profiler, times without it\n{origin(timeline)}")
         return figure
 
     title = f"Breakdown of a replayed decode step, {model_label(timeline.model)} on {timeline.machine.device}"
@@ -62,12 +63,3 @@ def _alt(title: str, steps: list[StepTimeline], timeline: Timeline) -> str:
         told = "; ".join(f"{part.name} {share(part.share)}" for part in breakdown(step))
         text += f" {step.engine}, {seconds(step.unprofiled_us / 1e6)} in all: {told}."
     return text
-
-
-def _note(timeline: Timeline) -> str:
-    machine = timeline.machine
-    return (
-        f"{model_label(timeline.model)}, {timeline.dtype}, B = {timeline.batch}, {timeline.context} tokens of context; "
-        "shares by the profiler, times without it\n"
-        f"{machine.device}, torch {machine.torch}, {timeline.date}, commit {timeline.commit[:8]}"
-    )

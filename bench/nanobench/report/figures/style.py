@@ -16,7 +16,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from nanobench.core.records import Report
+from nanobench.core.records import Report, ResultsFile
 from nanobench.report.figures import words
 from nanobench.report.values import engines_of, model_label, prompts_of
 from nanobench.systems import OTHERS, UNFUSED
@@ -103,6 +103,11 @@ def counted(tokens: int) -> str:
     return f"{tokens} token{'' if tokens == 1 else 's'}"
 
 
+def origin(file: ResultsFile) -> str:
+    """Device, version, date and commit of what was measured."""
+    return f"{file.machine.device}, torch {file.machine.torch}, {file.date}, commit {file.commit[:8]}"
+
+
 def provenance(report: Report, model: str) -> str:
     """Model, dtype and lengths; device, versions, date and commit."""
     results = report.find(model=model)
@@ -113,12 +118,8 @@ def provenance(report: Report, model: str) -> str:
     # Of each result itself: a run that went on with other settings has cases of fewer repeats than the report says.
     repeats = sorted({len(r.generate_s.samples) for r in results if r.generate_s is not None}) or [report.repeats]
     runs = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else f"{repeats[0]}"
-    machine = report.machine
-    return (
-        f"{model_label(model)}, {report.dtype}, prompts of {lengths}, {tokens} new ones, "
-        f"medians of {runs} runs\n{machine.device}, torch {machine.torch}, {report.date}, "
-        f"commit {report.commit[:8]}"
-    )
+    what = f"{model_label(model)}, {report.dtype}, prompts of {lengths}, {tokens} new ones, medians of {runs} runs"
+    return f"{what}\n{origin(report)}"
 
 
 def gaps(report: Report, model: str) -> tuple[str, ...]:

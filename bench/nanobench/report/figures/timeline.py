@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from nanobench.report.figures.style import ACCENT, GROUND, MUTED, PEERS, WIDTH, Drawing, corner
+from nanobench.report.figures.style import ACCENT, GROUND, MUTED, PEERS, WIDTH, Drawing, corner, origin
 from nanobench.report.values import model_label, share, significant
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def steps(timeline: Timeline, stem: str) -> Drawing:
         figure.subplots_adjust(
             left=0.118, right=0.985, top=1 - 0.75 / height, bottom=0.98 / height, hspace=0.62, wspace=0.08
         )
-        corner(figure, _note(timeline))
+        corner(figure, f"{decoding(timeline)}; the profiler slows the host down\n{origin(timeline)}")
         return figure
 
     title = f"A decode step as a time line, {model_label(timeline.model)} on {timeline.machine.device}"
@@ -100,6 +100,12 @@ def _panel(ax: Axes, step: StepTimeline, gpu: bool, window: tuple[float, float])
     ax.grid(axis="y", visible=False)
 
 
+def decoding(timeline: Timeline) -> str:
+    """What the steps of a time line are of."""
+    of = f"{model_label(timeline.model)}, {timeline.dtype}, B = {timeline.batch}"
+    return f"{of}, {timeline.context} tokens of context"
+
+
 def busy(step: StepTimeline) -> float:
     """Share of the step in which the GPU runs something: the union of its kernels' times."""
     total, until = 0.0, 0.0
@@ -129,12 +135,3 @@ def _row(step: StepTimeline, gpu: bool) -> tuple[str, ...]:
     on_gpu = (str(launches), str(len(step.kernels)), f"{taken} µs", share(busy(step))) if gpu else ("–",) * 4
     times = (f"{significant(step.unprofiled_us)} µs", f"{significant(step.duration_us)} µs")
     return (step.engine, *times, str(operators), *on_gpu)
-
-
-def _note(timeline: Timeline) -> str:
-    machine = timeline.machine
-    return (
-        f"{model_label(timeline.model)}, {timeline.dtype}, B = {timeline.batch}, {timeline.context} tokens of context; "
-        "the profiler slows the host down\n"
-        f"{machine.device}, torch {machine.torch}, {timeline.date}, commit {timeline.commit[:8]}"
-    )
