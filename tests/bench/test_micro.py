@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from nanobench.core.records import RESULTS, Spread
-from nanobench.micro import attention
+from nanobench.micro import attention, graph_timing
 from nanobench.micro import attention_variants as variants
 from nanobench.micro import paged_kernel as kernels
 from nanobench.micro.attention import AttentionReport, Backend, ReadLength
@@ -130,6 +130,34 @@ def test_a_cpu_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs a CUDA GPU"):
         kernels.measure("cpu", tmp_path / "k.json")
     assert not (tmp_path / "k.json").exists()
+
+
+def test_every_case_is_timed_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU that passes for a GPU: graphs are calls, and the variants take turns."""
+    replayed: list[int] = []
+
+    def captured(call: Any, calls: int) -> Any:
+        for i in range(calls):
+            call(i)
+        return SimpleNamespace(replay=lambda: replayed.append(calls))
+
+    gpu = SimpleNamespace(type="cuda")
+    monkeypatch.setattr(graph_timing, "captured", captured)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(kernels, "choose_device", lambda name: gpu)
+    monkeypatch.setattr(kernels, "copy_bandwidth", lambda device: 1e9)
+    monkeypatch.setattr(kernels, "stamp", lambda device: STAMP)
+    monkeypatch.setattr(kernels, "contents", lambda batch, context, device: variants.contents(batch, context, CPU))
+    monkeypatch.setattr(kernels, "BATCHES", (2,))
+    monkeypatch.setattr(kernels, "CONTEXTS", (64, 128))
+    monkeypatch.setattr(variants, "COLD_BYTES", 1e6)
+    kernels.measure("cuda", tmp_path / "k.json")
+    made = KernelReport.load(tmp_path / "k.json")
+    names = [t.arm for t in made.times if t.context == 128]
+    assert names[:2] == ["sdpa", "sdpa, mask"]
+    assert sum(t.chosen for t in made.times) == 2
+    assert all(len(t.seconds.samples) == kernels.REPEATS and t.seconds.median > 0 for t in made.times)
+    assert len(replayed) == len(made.times) * kernels.REPEATS * graph_timing.REPLAYS
 
 
 def kernel_report(**changes: Any) -> KernelReport:

@@ -80,3 +80,24 @@ def test_a_peer_that_is_not_installed_is_left_out(samplers: Any, monkeypatch: py
     monkeypatch.setattr(samplers, "rejection", lambda logits, rows: logits.argmin(-1))
     with pytest.raises(ValueError, match="rejection chose a token that top-k 50"):
         samplers.sampling_variants(samplers.BOTH, logits, samplers.BOTH.rows(3, 0, logits.device))
+
+
+def test_every_variant_of_a_setting_is_timed(samplers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With calls in place of graphs, and PyTorch's samplers in place of kernels."""
+    monkeypatch.setattr(samplers, "find_spec", lambda name: None)
+    for module, name in ((samplers.sampling_kernels, "sample"), (samplers, "rejection")):
+        monkeypatch.setattr(module, name, samplers.sampling.sample_filtered)
+    seen: dict[str, list[int]] = {}
+
+    def call_seconds(calls: Any, count: int, repeats: int) -> dict[str, Spread]:
+        for name, call in calls.items():
+            seen[name] = [int(call(i)[0]) for i in range(count)]
+        return {name: Spread.of([1e-5] * repeats) for name in calls}
+
+    monkeypatch.setattr(sampling, "call_seconds", call_seconds)
+    logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(0))
+    found, absent = sampling._case(samplers.BOTH, logits)
+    assert [record.arm for record in found] == list(seen) == ["ours", "sort", "topk", "rejection"]
+    assert absent.keys() == {"flashinfer"}
+    assert all(tokens == seen["sort"] for tokens in seen.values())
+    assert len(set(seen["sort"])) > 1  # each call of the graph is another step

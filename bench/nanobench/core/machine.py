@@ -111,28 +111,17 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def memory_now(device: torch.device) -> Memory | None:
-    """Bytes in use; None on a CPU, where the rest of the process cannot be told apart."""
+def memory_now(device: torch.device, peak: bool = False) -> Memory | None:
+    """Bytes in use, or torch's peak since the last reset; None on a CPU, where the rest of the process counts too."""
     if device.type == "cpu":
         return None
     free, total = torch.cuda.mem_get_info(device)
-    return Memory(
-        allocated=torch.cuda.memory_allocated(device),
-        reserved=torch.cuda.memory_reserved(device),
-        driver=total - free,
+    allocated, reserved = (
+        (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved)
+        if peak
+        else (torch.cuda.memory_allocated, torch.cuda.memory_reserved)
     )
-
-
-def memory_peak(device: torch.device) -> Memory | None:
-    """The highest use since the last `torch.cuda.reset_peak_memory_stats`."""
-    if device.type == "cpu":
-        return None
-    free, total = torch.cuda.mem_get_info(device)
-    return Memory(
-        allocated=torch.cuda.max_memory_allocated(device),
-        reserved=torch.cuda.max_memory_reserved(device),
-        driver=total - free,
-    )
+    return Memory(allocated=allocated(device), reserved=reserved(device), driver=total - free)
 
 
 class ClockLog:

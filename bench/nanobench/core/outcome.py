@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nanobench.core.case_runner import CaseRunner, counters, graph_counters, release_memory
-from nanobench.core.machine import ClockLog, launches, memory_now, memory_peak
+from nanobench.core.machine import ClockLog, launches, memory_now
 from nanobench.core.presets import limit_seconds
 from nanobench.core.records import Report, Result, Spread
 from nanoinfer.model.gpt2 import GPT2
@@ -31,7 +31,7 @@ def outcome(runner: CaseRunner, model: GPT2, prompts: Tensor, report: Report, cl
     before = memory_now(model.device)
     steps = runner.system.step_times(prompts, case.new_tokens)
     itl = np.quantile(steps, (0.5, 0.1, 0.9, 0.99)).tolist()
-    peak = memory_peak(model.device)
+    peak = memory_now(model.device, peak=True)
     kernels, calls = _launches(runner, prompts, model.device)
     return Result(
         case=case,
