@@ -194,7 +194,7 @@ class TestPlaces:
             generated(model)
 
     def test_a_block_too_many_empties_the_pool(self, model: GPT2) -> None:
-        """What takes more than was promised runs out of blocks, although admission has counted."""
+        """What takes more than was reserved runs out of blocks, although admission has counted."""
         with answers.mistake("3.1", "always-one"), pytest.raises(RuntimeError, match="no free block"):
             generated(model)
 

@@ -77,7 +77,7 @@ def test_a_missing_file_is_not_run(filters: Exercise, keep: Keep, tmp_path: Path
 
 
 def test_right_results_without_a_line_of_ones_own_are_not_passed(keep: Keep, tmp_path: Path) -> None:
-    """A function that is none of the learner's file: the results are right, and nothing of his was run."""
+    """A function that is none of the learner's file: the results are right, and nothing of theirs was run."""
     exercise = _toy_exercise(tmp_path)
     result = checked(exercise, "import torch\ndouble = torch.neg\n", tmp_path, keep)
     assert all(check.status == "passed" for check in result.checks)
@@ -198,9 +198,9 @@ def test_a_tell_differs_from_what_is_right(tmp_path: Path) -> None:
 def test_mistakes_that_cannot_be_told_apart_are_not_named(filters: Exercise) -> None:
     (sorts,) = (wrong for wrong in filters.wrong if wrong.name == "unsorted")
     assert isinstance(sorts.answer, tuple)
-    twin = Wrong.patch("twin", "The same, given twice.", *sorts.answer, "this test")
-    tells = Tells(replace(filters, wrong=(sorts, twin)), "course")
-    assert tells.found == {"unsorted": [], "twin": []}
+    same = Wrong.patch("same", "The same, given twice.", *sorts.answer, "this test")
+    tells = Tells(replace(filters, wrong=(sorts, same)), "course")
+    assert tells.found == {"unsorted": [], "same": []}
     assert tells.name(lambda asked: Returned(torch.zeros(1))) is None
 
 

@@ -45,7 +45,7 @@ def invoke(capsys: pytest.CaptureFixture[str], *arguments: str) -> Result:
 
 
 def own(folder: Path, id: str, content: str) -> Path:
-    """Put a learner's answer into his folder."""
+    """Put a learner's answer into their folder."""
     exercise = chapters.exercise(id)
     path = Folder(folder / "my-course").file(chapters.chapter(exercise.chapter), exercise)
     path.parent.mkdir(parents=True, exist_ok=True)

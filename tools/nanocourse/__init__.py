@@ -1,6 +1,7 @@
-"""The machinery of the course: exercises, checks, hints, predictions, quizzes. It knows no chapter by its name.
+"""The classroom: exercises, checks, hints, predictions, quizzes, grading and releases. It knows no chapter by name.
 
-A chapter's folder holds all that is the chapter's own; how its files lie is told in its exercises/FORMAT.md. Checks
-run in a process of their own (`worker`), which is handed inputs and gives results back; what is right is known to the
-parent alone. `bank` is for notebooks: right and wrong answers by name. Importing this package loads no torch.
+A chapter's folder holds everything that belongs to the chapter; `chapters/01-naive/exercises/FORMAT.md` describes its
+files. A learner's code runs in a worker process (`checks`), which gets inputs and returns results; only the parent
+knows what is right. Notebooks use `exercises.answers`: right and wrong answers by name. Importing this package does not
+load torch.
 """

@@ -82,7 +82,7 @@ def row_by_row(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) ->
 
 
 def by_gather(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> Tensor:
-    """gather along the columns; every logit is computed, the spare ones are cut off afterwards; float64."""
+    """gather along the columns; every logit is computed, the padding columns are cut off afterwards; float64."""
     place = (lengths - 1)[:, None, None].expand(-1, 1, hidden.shape[2])
     logits = torch.einsum("bc,vc->bv", hidden.gather(1, place)[:, 0].double(), wte.double())
     return logits[:, :vocab_size]

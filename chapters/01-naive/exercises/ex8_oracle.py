@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Spec
-from nanocourse.exercises.toy_model import Toy, Twins
+from nanocourse.exercises.toy_model import NearTies, Toy
 
 VOCAB, CONTEXT = 24, 16
 
@@ -64,7 +64,7 @@ class Engine:
         return text[len(prompt) :]
 
     def choose(self, logits: Tensor) -> int:
-        """The highest; of the twins 0 and 1, the other one: so it goes where sums are taken in another order."""
+        """The highest; of the near-tied ids 0 and 1 the other one, as happens if sums are taken in another order."""
         best, second = logits.topk(2).indices.tolist()
         near = float(logits[best] - logits[second]) < 2e-4 * max(1.0, float(logits.abs().max()))
         return second if near and {best, second} == {0, 1} else best
@@ -79,20 +79,20 @@ def _wrong(case: Case, wrong: Callable[..., bool]) -> Call:
     return _call(case, lambda toy: Engine(toy, wrong))
 
 
-def _twins(case: Case, apart: float) -> Call:
+def _near_tie(case: Case, apart: float) -> Call:
     scale = case.choice("scale", (0.1, 1.0))
-    toy = Twins(int(case.ints("model", 0, 10**6, 1)), VOCAB, CONTEXT, scale, apart)
+    toy = NearTies(int(case.ints("model", 0, 10**6, 1)), VOCAB, CONTEXT, scale, apart)
     return call(Engine(toy), toy.logits, VOCAB, CONTEXT)
 
 
 def near_ties(case: Case) -> Call:
     """A right engine passes that now and then takes the other of two tokens within the tolerance."""
-    return _twins(case, 0.7)
+    return _near_tie(case, 0.7)
 
 
 def beyond_the_tolerance(case: Case) -> Call:
     """An engine fails that takes a token whose logit is below the highest by more than the tolerance."""
-    return _twins(case, 1.4)
+    return _near_tie(case, 1.4)
 
 
 def padded_rows(case: Case) -> Call:
@@ -152,7 +152,7 @@ EXERCISE = Spec(
     lines=12,
     example=_example,
     section='What "equal tokens" means',
-    refuse=("nanoinfer.verify:prove_tokens",),
+    refuse=("nanoinfer.verify:verify_tokens",),
     verdicts=True,
     hints=(
         "Invariant: an engine is right if every token it chose is (all but) the oracle's own choice after the same "

@@ -18,12 +18,12 @@ from nanoinfer.cache.dense import DenseCache
 def write(
     keys: Tensor, values: Tensor, layer: int, k: Tensor, v: Tensor, positions: Tensor, last: Tensor, rows: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Put a step's keys and values of one layer into the cache; returns it without the spare row, keys and values.
+    """Put a step's keys and values of one layer into the cache; returns it without the dummy row, keys and values.
 
-    keys, values (L, R + 1, S, H, D): R rows of S slots in each layer, and a spare row behind them, which is nobody's.
+    keys, values (L, R + 1, S, H, D): R rows of S slots in each layer, and behind them a dummy row for padding.
     k, v (B, T, H, D): of this step's tokens. positions (B, T) int64: where each stands in its own text, below S.
     last (B,) int64: the column of each row's last real token; columns behind it are padding, and with -1 all are.
-    rows (B,) int64: which row of the cache each row of the step is; rows of nobody (last -1) name any.
+    rows (B,) int64: which row of the cache each row of the step is; padding rows (last -1) name any.
     """
     T = k.shape[1]
     real = torch.arange(T, device=k.device) <= last[:, None]  # (B, T)
@@ -67,7 +67,7 @@ EXERCISE = Spec(
     reference=write,
     task=(
         "Write a step's keys and values into the cache. A token's slot is its position, in its own row of the cache\n"
-        "and in the layer that is being computed. Padded columns must not touch anybody's slots; the spare row takes\n"
+        "and in the layer that is being computed. Padded columns must not touch anybody's slots; the dummy row takes\n"
         "anything, so that every column can be written and nothing has to be left out. The engine does it in place."
     ),
     invariants=(
@@ -90,15 +90,15 @@ EXERCISE = Spec(
         "repeated over the columns, but for padded columns, which go to the last row of all.",
         "Pseudocode:\n"
         "  which columns are real: count the columns, compare with the last real one of each row\n"
-        "  for real columns the row that the step names, for the others the spare one\n"
+        "  for real columns the row that the step names, for the others the dummy row\n"
         "  assign the new keys to the cache's keys there, and the values likewise\n"
-        "  hand back everything but the spare row",
+        "  hand back everything but the dummy row",
     ),
 )
 
 
 def _cache(case: Case, layers: int, rows: int, slots: int, heads: int, size: int) -> tuple[Tensor, Tensor]:
-    """A cache with an old text in it: rows and a spare one."""
+    """A cache with an old text in it: rows and a dummy row."""
     shape = (layers, rows + 1, slots, heads, size)
     return case.floats("old keys", *shape) + 10, case.floats("old values", *shape) - 10
 
@@ -130,7 +130,7 @@ def decode(case: Case) -> Call:
 
 
 def padding(case: Case) -> Call:
-    """Padded columns are written into nobody's slots, wherever their positions point, and rows of nobody likewise."""
+    """Padded columns are written into the dummy row, wherever their positions point, and so are padding rows."""
     T = case.size("tokens", 3, 5)
     longest = case.choice("longest", (T - 2, T - 1))
     last = torch.tensor([*case.ints("last", 0, T - 2, 2).tolist(), -1, longest])[case.permutation("order", 4)]

@@ -104,7 +104,7 @@ WRONG = (
 def token_by_token(
     keys: Tensor, values: Tensor, layer: int, k: Tensor, v: Tensor, positions: Tensor, last: Tensor, rows: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Loops; padding is left out, and the spare row is never touched."""
+    """Loops; padding is left out, and the dummy row is never touched."""
     for b, (row, end) in enumerate(zip(rows.tolist(), last.tolist(), strict=True)):
         for column in range(end + 1):
             slot = int(positions[b, column])
@@ -144,12 +144,12 @@ EQUIVALENT: dict[str, str] = {}
 def write(
     keys: Tensor, values: Tensor, layer: int, k: Tensor, v: Tensor, positions: Tensor, last: Tensor, rows: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Put a step's keys and values of one layer into the cache; returns it without the spare row, keys and values.
+    """Put a step's keys and values of one layer into the cache; returns it without the dummy row, keys and values.
 
-    keys, values (R + 1, L, H, S, D): first a spare row, which is nobody's, then R rows; in each layer and head S slots.
+    keys, values (R + 1, L, H, S, D): first a dummy row for padding, then R rows; in each layer and head S slots.
     k, v (B, T, H, D): of this step's tokens. positions (B, T) int64: where each stands in its own text, below S.
     last (B,) int64: the column of each row's last real token; columns behind it are padding, and with -1 all are.
-    rows (B,) int64: which row of the cache, the spare one not counted, each row of the step is; rows of nobody (last
+    rows (B,) int64: which row of the cache, the dummy row not counted, each row of the step is; padding rows (last
     -1) name any.
     """
     T = k.shape[1]
@@ -176,7 +176,7 @@ def _back(
 
 EDITIONS = (
     Edition(
-        "row-first", "the spare row is the first, and heads stand before slots", write, args=_there, back=_back,
+        "row-first", "the dummy row is the first, and heads stand before slots", write, args=_there, back=_back,
         result=lambda written, *args: tuple(held.permute(1, 0, 3, 2, 4) for held in written),
         axes=("of keys, values: number", "row", "layer", "head", "slot", "channel"),
     ),

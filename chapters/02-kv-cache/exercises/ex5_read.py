@@ -20,7 +20,7 @@ def read(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
     """Attention of a step's queries over their rows of the cache: q (B, T, H, D) -> (B, T, H, D), floating point.
 
     keys, values (B, S, H, D): all slots of each row; what this step brings is written already.
-    positions (B, T) int64: a query reads slots 0 to its own position, and nothing else. With -1 it is nobody's: it
+    positions (B, T) int64: a query reads slots 0 to its own position, and nothing else. With -1 it is padding: it
     reads no slot, and its result is zero. Slots that it does not read may hold anything: an old text, infinity, NaN.
     """
     q, keys, values = q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)  # (B, H, T or S, D)
@@ -74,7 +74,7 @@ EXERCISE = Spec(
     invariants=(
         "fill every slot that a query does not read with NaN, in keys and values: its result stays the same number",
         "a NaN in a slot that *is* read is not swept under the carpet: it comes out",
-        "a query of nobody gives zeros, not NaN",
+        "a padding query gives zeros, not NaN",
         "what one query of a chunk may not read, the next one may",
     ),
     lines=7,
@@ -93,7 +93,7 @@ EXERCISE = Spec(
         "must be *replaced* before it meets an operation that carries it on.",
         "Place: there are two such operations. Scores of hidden slots are replaced before the softmax. And what\n"
         "hidden values give is replaced before it is summed up; which ones are hidden differs from query to query of\n"
-        "a chunk, so this is done on a tensor that knows both query and slot. A query of nobody has no slot left: ask\n"
+        "a chunk, so this is done on a tensor that knows both query and slot. A padding query has no slot left: ask\n"
         "what the softmax makes of that, and what becomes of it afterwards.",
         "Pseudocode:\n"
         "  heads to the front\n"

@@ -152,7 +152,7 @@ def read(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
     """Attention of a step's queries over their rows of the cache: q (B, H, T, D) -> (B, H, T, D), floating point.
 
     keys, values (B, H, S, D): all slots of each row; what this step brings is written already.
-    lengths (B, T) int64: a query reads its row's first so many slots, and nothing else. With 0 it is nobody's: it reads
+    lengths (B, T) int64: a query reads its row's first so many slots, and nothing else. With 0 it is padding: it reads
     no slot, and its result is zero. Slots that it does not read may hold anything: an old text, infinity, NaN.
     """
     hidden = torch.arange(keys.shape[2], device=q.device) >= lengths[:, None, :, None]  # (B, 1, T, S)

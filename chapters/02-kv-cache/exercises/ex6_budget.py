@@ -20,7 +20,7 @@ def budget(shape: dict[str, int], memory: int, slots: int, bytes_per_number: int
     shape: "n_layer", "n_head", "n_embd" and "parameters" (how many numbers the weights are) of a GPT-2.
     memory: bytes of the device. slots: of each row. bytes_per_number: of weights and cache alike.
     "token": one token in the cache, in all layers. "row": one row, used or not.
-    "rows": the most rows that fit beside the weights. The cache has one row more, the spare one. 0 where none fits.
+    "rows": the most rows that fit beside the weights. The cache has one row more, the dummy row. 0 where none fits.
     """
     token = 2 * shape["n_layer"] * shape["n_embd"] * bytes_per_number  # a key and a value, C numbers each
     row = slots * token
@@ -76,7 +76,7 @@ EXERCISE = Spec(
         "  token: two vectors of the model's width for every layer, in bytes\n"
         "  row: as many of them as there are slots\n"
         "  subtract the weights from the memory, see how many whole rows go into the rest\n"
-        "  one of them is the spare one; a negative count means none",
+        "  one of them is the dummy row; a negative count means none",
     ),
 )
 
@@ -98,7 +98,7 @@ def row(case: Case) -> Call:
 
 
 def rows(case: Case) -> Call:
-    """The batch is what fits beside the weights, less the spare row, and never negative."""
+    """The batch is what fits beside the weights, less the dummy row, and never negative."""
     shape = _shapes(case, 1, 1)
     count, beyond = case.choice("whole rows", (-2, 0, 1, 2, 20, 21)), case.choice("beyond", (-1, 0, 1, 123))
     row_bytes = 2 * shape["n_embd"] * 4

@@ -96,7 +96,7 @@ def rows_as_large_as_the_weights(device: torch.device) -> float:
     model = model_on(device)
     cache = cache_of(model, 1)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    return weights / (sum(held.numel() * held.element_size() for held in cache.tensors()) / 2)  # a row and a spare one
+    return weights / (sum(held.numel() * held.element_size() for held in cache.tensors()) / 2)  # a row and a dummy row
 
 
 def _with(bound: float, measured: float) -> str:

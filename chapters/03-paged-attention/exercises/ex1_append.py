@@ -19,7 +19,7 @@ def grow(
     """Every row's blocks, and those left free, once the step to come has room for all that it writes.
 
     owned: each row's blocks, in the order of its text. lengths: each row's tokens, with those that the step is about to
-    write counted already; a block holds `block_size` tokens. free: blocks of nobody; the last of them is taken first,
+    write counted already; a block holds `block_size` tokens. free: the free blocks; the last of them is taken first,
     and row 0 takes before row 1. A row that has room takes none, and none that it has is given back or changes its
     place. The lists may be changed. RuntimeError where a block is needed and none is free.
     """

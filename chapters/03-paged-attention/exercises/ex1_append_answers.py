@@ -178,7 +178,7 @@ def blocks_begun(owned: Rows, lengths: list[int], free: list[int], block_size: i
     """The blocks that are begun, in the order in which they are taken: (row, place in the row's list, block).
 
     owned: each row's blocks, in the order of its text. lengths: each row's tokens, with those that the step is about to
-    write counted already; a block holds `block_size` tokens. free: blocks of nobody; the last of them is taken first,
+    write counted already; a block holds `block_size` tokens. free: the free blocks; the last of them is taken first,
     and row 0 takes before row 1. A row that has room takes none. The lists may be changed. RuntimeError where a block
     is needed and none is free.
     """

@@ -21,7 +21,7 @@ def slot_mapping(tables: Tensor, positions: Tensor, last: Tensor, block_size: in
     tables (B, width) int32: the blocks of each row, in the order of its text; entries that are not in use are 0.
     positions (B, T) int64: of each column in its row's text; there is a table entry for each of them. last (B,) int64:
     the column of each row's last real token, -1 in a row that has none. Slot s is place s % block_size of block
-    s // block_size. Columns that are padding are written to slot 0: block 0 is nobody's.
+    s // block_size. Columns that are padding are written to slot 0: block 0 is the null block.
     """
     blocks = tables.gather(1, positions // block_size)  # (B, T)
     slots = blocks * block_size + positions % block_size
@@ -105,7 +105,7 @@ def a_chunk(case: Case) -> Call:
 
 
 def ragged(case: Case) -> Call:
-    """Padding goes to slot 0, and a row of nobody is padding from end to end."""
+    """Padding goes to slot 0, and a padding row is padding from end to end."""
     size, T = 4, case.size("columns", 3, 5)
     reals = [T, case.size("real", 1, T - 2), 0]
     order = case.permutation("order", 3).tolist()

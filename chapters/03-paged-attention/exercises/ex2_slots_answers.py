@@ -73,7 +73,7 @@ WRONG = (
         "EvolvingLMMs-Lab/lmms-eval#1423: what holds for the first row, for all",
     ),
     Wrong.patch(
-        "nobody-is-row-0", "A row's last column is at least 0, so a row of nobody writes one token.",
+        "nobody-is-row-0", "A row's last column is at least 0, so a padding row writes one token.",
         "last[:, None]", "last.clamp(min=0)[:, None]",
         "an author's own slip in this engine, before its padding rows had no column at all",
     ),
@@ -122,7 +122,7 @@ def places(tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> 
     tables (B, width) int32: the blocks of each row, in the order of its text; entries that are not in use are 0.
     positions (B, T) int64: of each column in its row's text; there is a table entry for each of them. last (B,) int64:
     the column of each row's last real token, -1 in a row that has none. A block has block_size places. Columns that are
-    padding are written to place 0 of block 0, which is nobody's.
+    padding are written to place 0 of block 0, the null block.
     """
     pairs = torch.stack((tables.gather(1, positions // block_size).long(), positions % block_size), -1)
     real = torch.arange(positions.shape[1], device=positions.device) <= last[:, None]

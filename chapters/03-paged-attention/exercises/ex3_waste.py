@@ -10,9 +10,9 @@ def waste(lengths: list[int], room: int, block_size: int, token_bytes: int) -> t
     """Bytes without a token, in a dense cache and in a paged one, that hold rows of these lengths.
 
     lengths: tokens of each row. room: the most that a row may come to hold. token_bytes: keys and values of one token.
-    Dense: `room` slots for each row, and a spare row for padding. Paged: blocks of `block_size` slots, each row as many
+    Dense: `room` slots for each row, and a dummy row for padding. Paged: blocks of `block_size` slots, each row as many
     as its tokens need, and the null block; and the table, 4 bytes for every block that a row of `room` tokens would
-    have, a line for each row and a spare one.
+    have, a line for each row and a dummy row.
     """
     tokens, lines = sum(lengths), len(lengths) + 1
     blocks = 1 + sum(-(-length // block_size) for length in lengths)

@@ -53,7 +53,7 @@ def attend_kernel(
 
 
 def attend(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: Tensor) -> Tensor:
-    """What a launch of the kernel must give, by the twin in PyTorch: q (B, H, D) -> (B, H, D)."""
+    """What a launch of the kernel must give, by the reference in PyTorch: q (B, H, D) -> (B, H, D)."""
     return paged_attention_torch.attend_pages(q, k_pool, v_pool, tables, lengths, tables)
 
 
@@ -123,7 +123,7 @@ def _case(
 ) -> Call:
     """Rows of these lengths, in blocks in no order. No slot without a token is clean, and unused entries name blocks.
 
-    Blocks of nobody hold NaN, or `free`. Ends of last blocks hold, by row, NaN in the keys, in the values, or neither.
+    Free blocks hold NaN, or `free`. Ends of last blocks hold, by row, NaN in the keys, in the values, or neither.
     """
     size = size or 1 << case.size("doublings of the head size", 0, 2)
     B, used = len(lengths), [-(-length // block) for length in lengths]

@@ -93,7 +93,7 @@ def pages(batch: int, context: int, device: torch.device) -> tuple[Tensor, ...]:
 
 
 def attention(batch: int, context: int, device: torch.device) -> float:
-    """One layer's decode attention over pages: the kernel on a GPU, its twin on a CPU."""
+    """One layer's decode attention over pages: the kernel on a GPU, its PyTorch reference on a CPU."""
     if device.type == "cuda":
         from nanoinfer.kernels import paged_attention as kernels
     else:
@@ -117,7 +117,7 @@ def _room(bound: float, measured: float) -> str:
 
 
 def _rows(bound: float, measured: float) -> str:
-    return "each text wastes the end of its last block, and one block is nobody's: short texts feel that most"
+    return "each text wastes the end of its last block, and one block is the null block: short texts feel that most"
 
 
 def _context(bound: float, measured: float) -> str:
@@ -131,9 +131,7 @@ def _context(bound: float, measured: float) -> str:
 
 def _table(bound: float, measured: float) -> str:
     if measured > 1.5:
-        return (
-            "the pages are copied side by side before they are read: that is the twin's way, and what a kernel avoids"
-        )
+        return "the pages are copied side by side before they are read: a kernel avoids that"
     return "the kernel reads each page where it lies; looking up a page costs little beside reading it"
 
 

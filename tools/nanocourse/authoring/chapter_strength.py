@@ -1,4 +1,4 @@
-"""A chapter's strength as a whole: all exercises measured, the three figures, and the file that keeps them."""
+"""The strength of a whole chapter: every exercise measured, three figures, and the file that stores them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FIGURES = {"wrong_answers": "caught", "mutants": "killed", "correct_variants": "
 
 
 def stored(chapter: Chapter) -> Path:
-    """The file that keeps a chapter's figures."""
+    """The file that stores a chapter's figures."""
     return chapter.exercises / "strength.json"
 
 
 def run(chapter: Chapter, write: bool, say: Callable[[str, str], None]) -> bool:
-    """Measure every exercise, print what was found; whether all is as it must be."""
+    """Measure every exercise and print what was found. Returns whether there was no problem."""
     results = []
     for exercise in exercises(chapter):
         result = measure(exercise)
@@ -52,7 +52,7 @@ def in_words(data: dict[str, Any]) -> str:
 
 
 def matrix_lines(result: Strength, checks: Sequence[str]) -> list[str]:
-    """Which check rejects which wrong answer: x where it does."""
+    """Which check rejects which wrong answer, marked with an x."""
     width = max(map(len, result.wrong), default=0)
     lines = [f"{result.id}: checks {', '.join(f'{chr(97 + at)} {name}' for at, name in enumerate(checks))}"]
     for name, rejected in result.wrong.items():

@@ -1,6 +1,6 @@
-"""Every one-token mutant of a function: another operator, constant, index, argument order, or a line left out.
+"""Every one-token mutant of a function: another operator, constant, index or argument order, or a deleted line.
 
-A mutant is known by the statement that it changes, as it reads afterwards, so its name outlives edits elsewhere.
+A mutant is named by the statement that it changes, as the statement then reads, so its name survives edits elsewhere.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def mutants(source: str) -> list[Mutant]:
     for at, node in enumerate(ast.walk(tree)):
         for change in _changes(node):
             mutated = copy.deepcopy(tree)
-            twin = next(other for n, other in enumerate(ast.walk(mutated)) if n == at)
-            name = _name(mutated, twin, change)
+            clone = next(other for n, other in enumerate(ast.walk(mutated)) if n == at)
+            name = _name(mutated, clone, change)
             text = ast.unparse(ast.fix_missing_locations(mutated))
             if text != original and text not in found:
                 found[text] = Mutant(name, text + "\n")
@@ -54,7 +54,7 @@ Change = Callable[[ast.AST], None]
 
 
 def _changes(node: ast.AST) -> Iterator[Change]:
-    """What may be changed at one place of the tree."""
+    """The changes that can be made at one node of the tree."""
     if isinstance(node, ast.BinOp | ast.AugAssign):
         yield from (_setter("op", op()) for op in BINARY.get(type(node.op), ()))
     elif isinstance(node, ast.Compare):
@@ -110,7 +110,7 @@ def _drop(at: int) -> Change:
 
 
 def _name(tree: ast.AST, node: ast.AST, change: Change) -> str:
-    """Apply the change to `node`, and name it by the statement that it is in."""
+    """Apply the change to `node`, and name it after the statement that contains the node."""
     dropped = getattr(change, "dropped", None)
     if dropped is not None:
         name = f"without: {_head(node.body[dropped])}"  # type: ignore[attr-defined]
@@ -145,7 +145,7 @@ def _unique(name: str, before: list[Mutant]) -> str:
 
 
 def _drop_inert(tree: ast.Module) -> None:
-    """Without docstrings, and without annotations but those that make a kernel's constants: none could be seen."""
+    """Remove docstrings and annotations, whose mutants no check could see; a kernel's constexpr annotations stay."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             node.returns = None

@@ -1,7 +1,7 @@
-"""How strong a chapter's checks are, measured: wrong answers caught, mutants killed, correct variants passed.
+"""How strong an exercise's checks are: wrong answers caught, mutants killed, correct variants passed.
 
-`python -m nanoinfer.course.strength 1` measures chapter 1 and prints the figures and the matrix of wrong answers and
-checks; `--write` stores them beside the exercises. All is run through the same workers as a learner's file.
+`nanoinfer course strength 1` measures chapter 1 and prints the figures and a matrix of wrong answers and checks;
+`--write` stores them beside the exercises. Everything runs through the same workers as a learner's file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MUTANT_LIMIT_S = 5.0  # a mutant that loops for ever is killed by this
 
 @dataclass
 class Strength:
-    """What was measured of one exercise. problems: what is not as it must be, a sentence each."""
+    """What was measured of one exercise. problems: whatever is not as it should be, one sentence each."""
 
     id: str
     wrong: dict[str, list[str]] = field(default_factory=dict)  # name -> checks that reject it
@@ -46,7 +46,7 @@ class Strength:
 
     @property
     def mutants(self) -> int:
-        """All mutants that are mistakes."""
+        """The number of mutants that are mistakes."""
         return self.killed + sum("mutant survives" in problem for problem in self.problems)
 
     def to_json(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _stub(exercise: Exercise, bench: Bench, result: Strength) -> None:
 
 @contextmanager
 def answers(exercise: Exercise) -> Iterator[Callable[[Wrong | Right], Solve]]:
-    """How known answers are called: in this process, or in workers where they are kernels."""
+    """How known answers are called: in this process, or in workers if they are kernels."""
     if exercise.spec.kernel is None:
         yield lambda answer: partial(local, exercise.staged(sources.answer_function(exercise, answer)))
         return
@@ -188,7 +188,7 @@ def _right(exercise: Exercise, bench: Bench, result: Strength) -> None:
 
 
 def _gap(exercise: Exercise, result: Strength, solver: Callable[[Wrong | Right], Solve]) -> None:
-    """How far right answers lie from the reference, and how far the nearest wrong one."""
+    """How far the correct variants are from the reference, and how far the nearest wrong answer is."""
     inputs = [(c, Case(f"{SEED}/{c.name}/{at}")) for c in exercise.checks for at in range(c.cases)]
     expected = [exercise.expected(exercise.call(check, case)) for check, case in inputs]
 
@@ -232,7 +232,7 @@ def _mutants(exercise: Exercise, bench: Bench, result: Strength, say: Callable[[
 
 
 def _redundant(exercise: Exercise, result: Strength, mutants_caught: dict[str, list[str]]) -> None:
-    """No check may catch only what another one catches too."""
+    """Each check must catch something that no other check catches."""
     caught = [*result.wrong.values(), *mutants_caught.values()]
     by_check = {c.name: {at for at, names in enumerate(caught) if c.name in names} for c in exercise.checks}
     for name, own in by_check.items():

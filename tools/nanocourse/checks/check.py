@@ -1,7 +1,7 @@
-"""Running an exercise's checks on a learner's file, in a worker, and the receipt of it.
+"""Running an exercise's checks on a learner's file in a worker process, with a receipt of what was run.
 
-The parent makes the inputs and knows what is right; the worker sees inputs alone (`running`). A hang or a crash ends
-the worker and costs the check in which it came; the next check gets a new worker.
+The parent makes the inputs and knows what is right; the worker sees only inputs. A hang or a crash ends the worker and
+costs only the check in which it happened: the next check gets a new worker.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def check_exercise(
 
 
 def not_run(exercise: Exercise, path: Path, device: str, seed: str, problem: str) -> ExerciseResult:
-    """The result where there is no file, or nothing here that could run it: nothing was run."""
+    """The result if there is no file, or if nothing on this machine can run it."""
     receipt = Receipt((), len(exercise.checks), 0, 0, 0, 0, (), device, seed)
     return ExerciseResult(exercise.id, exercise.spec.title, path.name, (), receipt, problem=problem)
 
 
 def known_mistake(runner: Runner, start: Callable[[], Worker], seed: str) -> Wrong | None:
-    """The wrong answer that a learner's file equals. Wrong kernels are run in a worker too."""
+    """The known wrong answer that behaves like the learner's file. Wrong kernels run in a worker too."""
     if runner.exercise.spec.kernel is None:
         return Tells(runner.exercise, seed).name(runner.call)
     with kernel_solver(runner.exercise, start) as solver:
@@ -83,7 +83,7 @@ def _worth_naming(results: list[CheckResult]) -> bool:
 
 
 def _check(runner: Runner, check: Check, seed: str) -> CheckResult:
-    """One check over its cases, up to the first that fails."""
+    """Run one check on its cases, up to the first that fails."""
     exercise = runner.exercise
     for at in range(check.cases):
         case = Case(f"{seed}/{check.name}/{at}")
@@ -99,7 +99,7 @@ def _check(runner: Runner, check: Check, seed: str) -> CheckResult:
 
 
 def status_of(exercise: Exercise, check: Check, expected: Outcome, got: Outcome) -> Status:
-    """What an outcome means for the check."""
+    """The status of a check, given the expected and the actual outcome of one case."""
     if isinstance(got, Refused):
         return "refused"
     if isinstance(got, Hung):
@@ -112,7 +112,7 @@ def status_of(exercise: Exercise, check: Check, expected: Outcome, got: Outcome)
 
 
 def _failure(runner: Runner, check: Check, case: Case) -> Failure:
-    """The failure on the smallest input that shows it."""
+    """The failure, on the smallest input that shows it."""
     exercise = runner.exercise
 
     def fails(smaller: Case) -> bool:
@@ -130,7 +130,7 @@ def _failure(runner: Runner, check: Check, case: Case) -> Failure:
 
 
 def _shown(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """An argument as a failure shows it: a lent function by what it gives, where it tells that (see `Call`)."""
+    """An argument as a failure shows it; a callable with a `gives` attribute as the values it returns (see `Call`)."""
     if not callable(value):
         yield name, show(value)
         return

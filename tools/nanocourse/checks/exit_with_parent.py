@@ -1,4 +1,4 @@
-"""Ending with the parent process, on every system that has threads."""
+"""Exit when the parent process does, on every system that has threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 def exit_with_parent() -> None:
-    """End with the parent: one that is killed cannot end a worker in which a learner's code loops for ever."""
+    """Watch the parent: if it is killed, it cannot end a worker whose learner's code loops for ever."""
     parent = os.getppid()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""A worker's messages as they come, read by a thread of its own: a wait with a limit works the same on every system."""
+"""A worker's messages, read by a thread, so that waiting with a time limit works the same on every system."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Frames:
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
-        """Nobody reads any more."""
+        """Stop reading."""
         self._stopped = True
 
     def wait(self, deadline: float, glance_s: float, problem: Callable[[], str]) -> tuple[Frame | str | None, bool]:
-        """The next message and True; it is None at the end of the stream, and a sentence where it was no message.
+        """The next message and True. The message is None at the end of the stream, and a sentence if it was malformed.
 
-        A problem or None, and False, where there was none until the deadline, or `problem` found one at a glance.
+        False instead of True: nothing came before the deadline (None), or `problem` reported something (its sentence).
         """
         while True:
             left = deadline - time.monotonic()
@@ -57,7 +57,7 @@ class Frames:
                 self._stream.close()
 
     def _hand_over(self, frame: Frame | str | None) -> None:
-        """Into the queue. A worker that floods it waits; nobody waits for a dead one."""
+        """Put a message into the queue. A worker that floods the queue has to wait; nothing waits for a dead worker."""
         while not self._stopped:
             with contextlib.suppress(queue.Full):
                 self._read.put(frame, timeout=1.0)

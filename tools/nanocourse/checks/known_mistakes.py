@@ -1,10 +1,9 @@
-"""The mistake by its name: a solution that equals a known wrong answer wherever that one tells itself apart.
+"""Naming a mistake: the known wrong answer that a solution agrees with wherever that answer can be told from others.
 
-A wrong answer's *tells* are three inputs on which it differs from the right answer and from every other wrong one, out
-of different checks where there are such, and large ones: a coincidence is likely where there are few numbers. Who
-equals it on these must equal it in every other check as well.
-Where results are verdicts, yes or no, one input is not enough to tell anything: there an input is one case of every
-check, and what is compared is all verdicts together.
+For each wrong answer there are three *tells*: inputs on which it differs from the right answer and from every other
+wrong one. They come from different checks if possible, and large inputs are preferred, because small ones agree by
+chance. A solution that matches on all three must also match in every other check. If results are verdicts (yes or no),
+one input says too little: there an input is one case of every check, and all verdicts are compared together.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Tell = tuple[Input, list[Outcome]]  # an input, and what a wrong answer makes of
 class Tells:
     """The tells of an exercise's wrong answers, for inputs made from one seed.
 
-    solver: how a wrong answer is called; in this process unless given.
+    solver: how a wrong answer is called; by default in this process.
     """
 
     def __init__(self, exercise: Exercise, seed: str, solver: Callable[[Wrong], Solve] | None = None) -> None:
@@ -42,7 +41,7 @@ class Tells:
 
     @cached_property
     def found(self) -> dict[str, list[Tell]]:
-        """Of each wrong answer by name: up to three inputs, and what it makes of them."""
+        """For each wrong answer by name: up to three inputs, and the answer's outcomes on them."""
         tells: dict[str, list[Tell]] = {wrong.name: [] for wrong in self.wrong}
         for at in range(SEEDS):
             if at >= LOOKED and all(len(tell) >= NEEDED for tell in tells.values()):
@@ -52,7 +51,7 @@ class Tells:
         return {name: self._varied(tell) for name, tell in tells.items()}
 
     def name(self, solve: Solve) -> Wrong | None:
-        """The wrong answer that `solve` equals on all three of its tells, and elsewhere; None where it equals none."""
+        """The wrong answer that `solve` agrees with on all three of its tells and elsewhere, or None."""
         for wrong, known in zip(self.wrong, self._solves, strict=True):
             tells = self.found[wrong.name]
             if len(tells) == NEEDED and all(self._equals(one, outcomes, solve) for one, outcomes in tells):
@@ -62,7 +61,7 @@ class Tells:
         return None
 
     def _look(self, one: Input, tells: dict[str, list[Tell]]) -> None:
-        """Add an input to the tells of each wrong answer that it tells apart."""
+        """Add an input to the tells of every wrong answer that it tells apart from the rest."""
         outcomes = [self._outcomes(solve, one) for solve in self._solves]
         right = self._outcomes(self.exercise.expected, one)
         for at, wrong in enumerate(self.wrong):
@@ -71,7 +70,7 @@ class Tells:
                 tells[wrong.name].append((one, outcomes[at]))
 
     def _varied(self, tells: list[Tell]) -> list[Tell]:
-        """Three of them: out of different checks as far as may be, the largest of each first."""
+        """Choose three tells: from different checks as far as possible, the largest of each check first."""
         left, chosen = sorted(tells, key=lambda tell: -self._numbers(tell[0])), list[Tell]()
         while left and len(chosen) < NEEDED:
             used = [one[0][0].name for one, _ in chosen]
@@ -85,7 +84,7 @@ class Tells:
         return sum(leaf.numel() if isinstance(leaf, Tensor) else 1 for leaf in leaves)
 
     def _inputs(self, at: int) -> Iterator[Input]:
-        """Of one seed: an input of each check, or one of all checks together where results are verdicts."""
+        """The inputs of one seed: one for each check, or one for all checks together if results are verdicts."""
         seeded = [(check, Case(f"{self.seed}/tells/{check.name}/{at}")) for check in self.exercise.checks]
         yield from [seeded] if self.exercise.spec.verdicts else [[pair] for pair in seeded]
 

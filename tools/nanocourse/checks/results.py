@@ -1,7 +1,7 @@
-"""What a check leaves behind: one record for the learner's screen, and for whatever grades him.
+"""The result of checking one exercise, as shown to the learner, written as JSON and used for grading.
 
-Plain frozen records of JSON's own types; `to_json` gives the whole. A result without a receipt does not exist, and
-"passed" is said in one place, `ExerciseResult.status`, which looks at the receipt.
+Frozen records of JSON types. There is no result without a receipt, and only `ExerciseResult.status` says "passed",
+after looking at the receipt.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Status = Literal["passed", "failed", "hung", "crashed", "refused", "not begun", 
 class Failure:
     """Why a check failed, on the smallest input found that shows it.
 
-    inputs: name and value of each argument, as text. where: the first place that differs, in words; empty where the
-    whole does. shrunk: whether a smaller input than the check's own was found.
+    inputs: name and value of each argument, as text. where: the first place that differs, in words; empty if the whole
+    value differs. shrunk: whether the input is smaller than the check's own.
     """
 
     inputs: tuple[tuple[str, str], ...]
@@ -31,7 +31,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check. says: what it holds. cases: how many of its inputs were run."""
+    """One check. says: what it requires. cases: how many inputs were run."""
 
     name: str
     says: str
@@ -43,11 +43,11 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What was run to come to the result.
+    """What was run to get the result.
 
-    files: the learner's files that were read, by SHA-256. registered, collected, run: checks that the exercise has,
-    that were prepared, that came to an end. lines_run of lines: of the functions in the learner's file.
-    reference_parts: what came from the package in place of the learner's own parts.
+    files: the learner's files that were read, with their SHA-256. registered, collected, run: checks that the exercise
+    has, that were prepared, and that finished. lines_run of lines: in the functions of the learner's file.
+    reference_parts: functions of the package that ran in place of the learner's own.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -64,7 +64,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class ExerciseResult:
-    """One exercise. mistake: name and sentence of the known wrong answer that it equals, once that was looked for."""
+    """One exercise. mistake: name and sentence of the known wrong answer that it matches, if that was looked for."""
 
     id: str
     title: str
@@ -78,7 +78,7 @@ class ExerciseResult:
 
     @property
     def status(self) -> Status:
-        """`passed` only where all registered checks ran, all passed, and lines of the learner's were executed."""
+        """`passed` only if all registered checks ran and passed and at least one line of the learner's was executed."""
         states = [check.status for check in self.checks]
         if "refused" in states:
             return "refused"

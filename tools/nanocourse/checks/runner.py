@@ -1,4 +1,4 @@
-"""A learner's file in workers: loaded, called, and loaded again where a worker has died; and what it must not call."""
+"""A learner's file in workers: loaded, called, loaded again if a worker has died; and what it must not call."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from nanocourse.exercises.sources import answer_source
 
 
 class Workers:
-    """Workers for one device, the next one starting while the present one is busy: importing torch takes seconds.
+    """Workers for one device. The next one starts while the current one is busy, since importing torch takes seconds.
 
-    wanted: how many will be needed, as far as can be known; no more are started ahead.
+    wanted: an estimate of how many will be needed; no more than that are started ahead.
     """
 
     def __init__(self, device: str, wanted: int = 1) -> None:
@@ -30,7 +30,7 @@ class Workers:
         self._spare: Worker | None = None
 
     def take(self) -> Worker:
-        """A worker of one's own, to be closed by whoever took it."""
+        """A worker, which the caller must close."""
         taken = self._spare or Worker(self.device)
         self._wanted -= 1
         self._spare = Worker(self.device) if self._wanted > 0 else None
@@ -48,8 +48,8 @@ class Workers:
 class Runner:
     """A learner's file of one exercise, loaded into a worker that is replaced when it dies.
 
-    compiler: makes the worker that compiles kernels; it is started where a call asks for that. traced: whether it is
-    told which lines of a kernel ran.
+    compiler: makes the worker that compiles kernels, started when a call needs it. traced: whether the lines of a
+    kernel that ran are recorded.
     """
 
     exercise: Exercise
@@ -69,7 +69,7 @@ class Runner:
     _compiling: Worker | None = None
 
     def load(self) -> bool:
-        """Whether the file runs and has the function; `problem` says why not."""
+        """Whether the file runs and has the function; if not, `problem` says why."""
         self._worker = self._worker if self._worker is not None and self._worker.alive else self.start()
         found = self._load_into(self._worker)
         if isinstance(found, Loaded):
@@ -89,7 +89,7 @@ class Runner:
         return worker.load(self.path, self.exercise.name, refused(self.exercise), launcher, self.traced, place)
 
     def _compile(self, asked: Call) -> Outcome:
-        """The outcome of compiling, in a worker of its own."""
+        """Compile in a worker of its own."""
         if self._compiling is None or not self._compiling.alive:
             self._compiling = self.compiler()
             found = self._load_into(self._compiling)
@@ -98,7 +98,7 @@ class Runner:
         return self._compiling.call(asked, self.limit_s)
 
     def call(self, asked: Call) -> Outcome:
-        """The outcome of one call; loads the file again where the worker has died."""
+        """The outcome of one call; loads the file again if the worker has died."""
         if asked.compiles:
             return self._compile(asked)
         if (self._worker is None or not self._worker.alive) and not self.load():
@@ -119,7 +119,7 @@ class Runner:
 
 
 def refused(exercise: Exercise) -> Refuse:
-    """What a solution must not call: the reference, what amounts to it, and whatever the chapter knows as an answer."""
+    """What a solution must not call: the reference, its equivalents, and all the chapter's known answers."""
     named = {name.replace(":", "."): resolve(name) for name in exercise.spec.refuse}
     reference = exercise.spec.reference
     told_name = reference.replace(":", ".") if isinstance(reference, str) else exercise.name

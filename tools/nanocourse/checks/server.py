@@ -1,7 +1,7 @@
-"""What a worker process does: load a learner's file, call its function on what the parent sends, reply.
+"""What a worker process does: load a learner's file, call its function with what the parent sends, reply.
 
-Each call is traced: which of the learner's lines ran, which functions of the package they called, and whether the very
-function under test was reached.
+Each call is traced: which of the learner's lines ran, which functions of the package they called, and whether the
+function that the exercise asks for was called.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nanocourse.exercises.chapters import run_file
 
 
 class Forbidden(BaseException):
-    """Raised into a solution that calls the function it was asked to write; no `except Exception` stops it."""
+    """Raised in a solution that calls the function it was asked to write; `except Exception` does not catch it."""
 
 
 class Watch:
@@ -75,14 +75,14 @@ class Server:
         self.watch = Watch("", "", [], [])
 
     def serve(self) -> None:
-        """Until the end of the requests."""
+        """Serve until the requests end."""
         wire.send(self.replies, {"op": "ready"}, [])
         while (frame := wire.receive(self.requests)) is not None:
             self._answer(*frame)
             flush()
 
     def _answer(self, header: dict[str, Any], body: bytes) -> None:
-        """One request. Its turn comes back with the reply, so that none can be made before."""
+        """Answer one request. The reply repeats the request's turn, so that no reply can be prepared in advance."""
         self.turn = header.get("turn", "")
         if header["op"] == "load":
             self._reply(self._load(header))
@@ -90,7 +90,7 @@ class Server:
             self._call(header, body)
 
     def _chapter_file(self, path: str, name: str) -> ModuleType:
-        """A file of a chapter that stands between the checks and the learner's function."""
+        """A file of the chapter that runs between the checks and the learner's function: a launcher or a scene."""
         return run_file(Path(path), name)
 
     def _reply(self, header: dict[str, Any], bodies: list[bytes] | None = None) -> None:
@@ -98,7 +98,7 @@ class Server:
         wire.send(self.replies, header | {"turn": self.turn}, bodies or [])
 
     def _load(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Run the learner's file from its source, never from a cached compilation; find the function in it."""
+        """Run the learner's file from its source, never from a cached compilation, and find the function in it."""
         path, self.function = asked["path"], None
         self.watch = Watch(path, asked["package"], asked["refuse"], asked["answers"])
         linecache.checkcache(path)
@@ -132,10 +132,10 @@ class Server:
         return {"op": "loaded", "lines": sorted(executable_lines(code)), "files": files}
 
     def _call(self, asked: dict[str, Any], body: bytes) -> None:
-        """Call the function; reply with what came.
+        """Call the function and reply with the outcome.
 
-        A kernel must compile, and so can call nothing that it is refused. It is followed until its lines are known:
-        that makes Triton's interpreter three times as slow.
+        A kernel has to compile, so it cannot call anything forbidden. It is traced only until its lines are known,
+        because tracing makes Triton's interpreter three times as slow.
         """
         args = wire.Unpacker(body, self.device, self._stand_in).unpack(asked["args"])
         unseen = not self.watched or (self.kernel and (self.watch.lines or not self.traced))
@@ -167,7 +167,7 @@ class Server:
             self._reply(note | {"lines": [], "parts": []})
 
     def _stand_in(self, number: int) -> Any:
-        """A function that asks the parent."""
+        """A function that forwards its calls to the parent."""
 
         def ask(*args: Any) -> Any:
             packer = wire.Packer()
@@ -184,12 +184,12 @@ class Server:
 
 
 def within(module: Any, folder: str) -> bool:
-    """Whether a module is a file of this folder."""
+    """Whether a module was loaded from this folder."""
     return os.path.dirname(getattr(module, "__file__", None) or "") == folder
 
 
 def executable_lines(code: CodeType) -> set[int]:
-    """Lines of all functions within a compiled file that can run."""
+    """The lines that can run, of all functions in a compiled file."""
     lines: set[int] = set()
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -199,7 +199,7 @@ def executable_lines(code: CodeType) -> set[int]:
 
 
 def described(error: BaseException, path: str) -> dict[str, str]:
-    """Kind and message of an exception, and the line of the learner's file that it came from."""
+    """Kind and message of an exception, and the line of the learner's file that raised it."""
     line = 0
     if type(error).__name__ == "InterpreterError" and error.__cause__ is not None:  # Triton's, around the real one
         error = error.__cause__
@@ -223,7 +223,7 @@ def _text(error: BaseException) -> str:
 
 
 def flush() -> None:
-    """What the learner's code printed goes out now."""
+    """Flush what the learner's code printed."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()

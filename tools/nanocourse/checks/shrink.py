@@ -1,4 +1,4 @@
-"""A failing input made small: the fewest rows, columns and whole numbers that still show the failure."""
+"""Shrinking a failing input: the fewest rows and columns and the smallest whole numbers that still fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Fails = Callable[[Case], bool]
 
 
 def smallest(case: Case, fails: Fails) -> Case:
-    """The smallest case found on which `fails` still holds; `case` itself, which fails, where there is none."""
+    """The smallest case found on which `fails` still holds; `case` itself, which fails, if nothing smaller does."""
     left = TRIES
 
     def still(candidate: Case) -> bool:
@@ -29,21 +29,21 @@ def smallest(case: Case, fails: Fails) -> Case:
 
 
 def _lowest(case: Case, still: Fails) -> Case | None:
-    """All sizes at their lowest: where that shows it, nothing has fewer numbers."""
+    """All sizes at their minimum: if that fails, no input has fewer numbers."""
     least = {name: low for name, (low, _) in case.drawn.items()}
     seeds = [case.seed, *(f"{case.seed}/small {other}" for other in range(1, OTHER_SEEDS))]
     return next((one for seed in seeds if still(one := Case(seed, least, simple=True))), None)
 
 
 def _simple(case: Case, still: Fails) -> Case:
-    """The same sizes with small whole numbers, where these show it as well."""
+    """The same sizes with small whole numbers, if these fail too."""
     sizes = {name: value for name, (_, value) in case.drawn.items()}
     seeds = [case.seed, *(f"{case.seed}/simple {other}" for other in range(2))]
     return next((one for seed in seeds if still(one := Case(seed, sizes, simple=True))), case)
 
 
 def _fewer(best: Case, drawn: dict[str, tuple[int, int]], still: Fails) -> Case:
-    """One size after the other, as small as it may become while it still fails."""
+    """Reduce one size after the other as far as it still fails."""
     for name, (low, value) in drawn.items():
         for size in range(low, value):
             sizes = {n: v for n, (_, v) in drawn.items()} | dict(best.sizes) | {name: size}
@@ -56,7 +56,7 @@ def _fewer(best: Case, drawn: dict[str, tuple[int, int]], still: Fails) -> Case:
 
 
 def _fewer_numbers(best: Case, still: Fails) -> Case:
-    """Zeros in place of whatever does not matter."""
+    """Replace by zeros whatever does not matter."""
     for name in list(best.floats_drawn):
         candidate = replace(best, zeros=best.zeros | {name}, drawn={}, floats_drawn={})
         if still(candidate):

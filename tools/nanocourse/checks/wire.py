@@ -1,7 +1,7 @@
-"""How parent and worker talk: frames of a bounded JSON header and raw bytes of tensors. Nothing is ever unpickled.
+"""The protocol between parent and worker: frames of a bounded JSON header and raw tensor bytes. Nothing is unpickled.
 
 A frame is b"NIC1", the header's length (4 bytes), the body's length (8 bytes, both little endian), header, body.
-Functions cross as numbers: whoever gets one can only ask the other side to call it.
+Functions are sent as numbers: the receiver can only ask the other side to call them.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16"
 
 
 class WireError(Exception):
-    """The other side sent something that is no frame, or too much of it; the message is one sentence."""
+    """The other side sent something malformed, or too much; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The largest header and body that are read, in bytes."""
+    """The largest header and body that are accepted, in bytes."""
 
     header: int = MAX_HEADER
     body: int = MAX_BODY
 
 
 def send(stream: BinaryIO, header: dict[str, Any], bodies: list[bytes]) -> None:
-    """Write one frame. WireError where it is too large."""
+    """Write one frame. WireError if it is too large."""
     text = json.dumps(header, allow_nan=False).encode()
     size = sum(map(len, bodies))
     if len(text) > MAX_HEADER or size > MAX_BODY:
@@ -48,7 +48,7 @@ def send(stream: BinaryIO, header: dict[str, Any], bodies: list[bytes]) -> None:
 
 
 def receive(stream: IO[bytes], bounds: Bounds | None = None) -> tuple[dict[str, Any], bytes] | None:
-    """Read one frame; None at the end of the stream. WireError for anything that is no frame, or beyond the bounds."""
+    """Read one frame; None at the end of the stream. WireError for anything malformed or too large."""
     bounds = bounds or Bounds()
     head = stream.read(HEAD.size)
     if not head:
@@ -75,14 +75,14 @@ def _no_number(name: str) -> float:
 
 
 class Packer:
-    """Turns a value into JSON and bytes. Functions are kept, and known to the other side by their number."""
+    """Turns a value into JSON and bytes. Functions stay here; the other side knows them by number."""
 
     def __init__(self, functions: list[Callable[..., Any]] | None = None) -> None:
         self.functions = [] if functions is None else functions
         self.bodies: list[bytes] = []
 
     def pack(self, value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  one for each kind of value
-        """The JSON of a value; what is none of the known types goes as the name of its type."""
+        """The JSON of a value; a value of an unknown type is sent as the name of its type."""
         if depth > 20:
             return {"o": "a value of too many levels"}
         if value is None or isinstance(value, bool | str):
@@ -108,9 +108,9 @@ class Packer:
 
 
 class Unpacker:
-    """Turns JSON and bytes back into a value. function: makes the stand-in of a function from its number.
+    """Turns JSON and bytes back into a value. function: makes a stand-in for a function from its number.
 
-    most: numbers, texts, lists and so on that it may have in all.
+    most: the largest number of items (numbers, strings, lists and so on) that the value may contain in all.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Unpacker:
         self._values, self._most = 0, most
 
     def unpack(self, value: Any) -> Any:
-        """The value. WireError for what `Packer` cannot have made: the other side may be anybody's code."""
+        """The value. WireError for what `Packer` cannot have made: the other side may be running anybody's code."""
         try:
             return self._value(value, 0)
         except WireError:

@@ -1,4 +1,4 @@
-"""The parent's side of a worker: start it, hand it a file and inputs, wait no longer than the limit, end it."""
+"""The parent's side of a worker process: start it, send it a file and inputs, enforce time limits, end it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PASSED = (
 
 @dataclass(frozen=True)
 class Loaded:
-    """The learner's file ran, and has the function. lines: those that can run. files: all of his that it read."""
+    """The learner's file ran and has the function. lines: those that can run. files: all of theirs that it read."""
 
     lines: tuple[int, ...]
     files: tuple[str, ...]
@@ -44,7 +44,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Refuse:
-    """What a solution must not call. functions: file, line and name of each. files: how their names begin."""
+    """What a solution must not call. functions: file, line and name of each. files: prefixes of file names."""
 
     functions: tuple[tuple[str, int, str], ...] = ()
     files: tuple[str, ...] = ()
@@ -62,10 +62,10 @@ class Seen:
 
 
 class Worker:
-    """One worker process. It is started at once and waited for at the first request.
+    """One worker process, started at once and waited for at the first request.
 
-    device: where inputs are put. compiling: kernels are compiled and not run; on a CPU they are else interpreted.
-    A call that exceeds its limit, or ends the process, ends this worker: `alive` is False from then on.
+    device: where inputs are put. compiling: kernels are compiled and not run; otherwise, on a CPU, they are
+    interpreted. A call that exceeds its limit, or ends the process, ends this worker: from then on `alive` is False.
     """
 
     graded = False  # see `grade.graded_worker`
@@ -113,10 +113,10 @@ class Worker:
         traced: bool = True,
         scene: tuple[str, str] | None = None,
     ) -> Loaded | Outcome | None:
-        """Run the learner's file; None where it has no such function.
+        """Run the learner's file; None if it does not have the function.
 
-        launcher: of a kernel, the file that launches it. traced: whether it is told which lines of a kernel ran.
-        scene: file and name of the function that calls the learner's, where it is not called by itself.
+        launcher: the file that launches a kernel. traced: whether the lines of a kernel that ran are recorded. scene:
+        file and name of the function that calls the learner's function, if it is not called directly.
         """
         self.seen, self._printed = Seen(), ""
         asked: dict[str, Any] = {"op": "load", "path": str(path), "function": function, "package": self._package}
@@ -147,7 +147,7 @@ class Worker:
             return self._unreadable(error)
 
     def _outcome(self, asked: Call, header: dict[str, Any], body: bytes) -> Outcome:
-        """What a reply says. It raises where the reply is none: the worker has been another's since it ran his code."""
+        """What a reply says. Raises if it is malformed: a worker that has run a learner's code cannot be trusted."""
         self.seen.lines |= {int(line) for line in header["lines"]}
         self.seen.parts |= {str(part)[:200] for part in header["parts"]}
         if header["op"] == "refused":
@@ -180,7 +180,7 @@ class Worker:
             self._stdin().close()  # the others are closed by the threads that read them, when nobody holds them open
 
     def _kill(self) -> None:
-        """The process, and those of its group: it may have left the group."""
+        """Kill the process, and its group: the process may have left the group."""
         if os.name == "posix":
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -225,11 +225,11 @@ class Worker:
         return Crashed(f"it sent a message that cannot be read ({type(error).__name__}: {str(error)[:200]})")
 
     def _environment(self) -> dict[str, str]:
-        """What the process gets of our environment."""
+        """The environment variables that the process gets."""
         return {name: os.environ[name] for name in PASSED if name in os.environ}
 
     def _problem(self) -> str:
-        """Why the worker has to be ended while it is waited for; empty where it may go on. Looked at each glance."""
+        """Why a worker must be ended while it is waited for; empty if it may go on. Asked every `glance_s` seconds."""
         return ""
 
     def _stdin(self) -> Any:
@@ -272,7 +272,7 @@ class Worker:
         return Crashed(f"the process ended with exit code {code}")
 
     def _drain(self) -> None:
-        """What the learner's code prints, kept as far as it is short, so that the pipe never fills up."""
+        """Keep the beginning of what the learner's code prints, and read the rest, so that the pipe never fills up."""
         stream = self._process.stderr
         assert stream is not None
         with contextlib.suppress(OSError, ValueError), stream:

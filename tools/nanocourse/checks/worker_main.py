@@ -1,7 +1,7 @@
 """The script of a worker process: an isolated Python that runs a learner's code and knows no expected value.
 
-The two pipes to the parent are taken out of the learner's reach before anything else is imported: what his code prints
-goes to a pipe of its own, and his standard input is empty.
+Before anything else is imported, the two pipes to the parent are moved out of reach of the learner's code: what it
+prints goes to a pipe of its own, and its standard input is empty.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What an exercise is: its declaration, its inputs, its answers, right and wrong. Exercise files import from here."""
+"""What an exercise is: its declaration, inputs, and right and wrong answers. Exercise files import from here."""

@@ -1,7 +1,7 @@
-"""Where a check's inputs come from: a seed, and, when a failure is shrunk, wishes for smaller ones.
+"""Where a check's inputs come from: a seed and, when a failure is being shrunk, requests for smaller inputs.
 
-Every draw has a name and depends on the seed and that name alone, so that one size can be made smaller without
-changing what else is drawn.
+Every draw has a name and depends only on the seed and that name, so that one size can be made smaller without changing
+anything else.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ T = TypeVar("T")
 class Call:
     """One call of a solution.
 
-    args: plain values, tensors, and functions, which stay in the parent: the solution gets a stand-in that asks it.
-    A function's attribute `gives` is shown where a check fails: pairs of its arguments and what it gives for them.
-    observe: called afterwards; what it returns is compared as a part of the outcome (how often a function was called).
-    compiles: a kernel is not run but compiled, for the constants that are the one argument.
+    args: plain values, tensors and functions. Functions stay in the parent: the solution gets a stand-in that asks the
+    parent. If a function has an attribute `gives`, a failed check shows it: pairs of arguments and results. observe:
+    called afterwards; its result is compared as part of the outcome (how often a function was called). compiles: the
+    kernel is compiled and not run, for the constants that are its one argument.
     """
 
     args: tuple[Any, ...]
@@ -42,9 +42,9 @@ def call(*args: Any, observe: Callable[[], Any] | None = None, compiles: bool = 
 class Case:
     """A seeded source of sizes and numbers.
 
-    sizes: sizes wanted by the shrinker, by name. simple: floats are small whole numbers, easy to follow by hand.
-    zeros: floats that the shrinker wants to be zeros, by name. drawn: name, lowest and drawn value of every size, and
-    floats_drawn: names of all floats that were, both for the shrinker.
+    sizes: sizes that the shrinker asks for, by name. simple: floats are small whole numbers, easy to follow by hand.
+    zeros: names of floats that the shrinker wants to be zeros. drawn (name, lowest and drawn value of every size) and
+    floats_drawn (names of all floats) tell the shrinker what there is.
     """
 
     seed: str
@@ -55,13 +55,13 @@ class Case:
     floats_drawn: dict[str, None] = field(default_factory=dict)
 
     def size(self, name: str, low: int, high: int) -> int:
-        """A whole number from low to high, that the shrinker may make smaller."""
+        """A whole number from low to high, which the shrinker may make smaller."""
         value = self.sizes.get(name, self._random(name).randint(low, high))
         self.drawn[name] = (low, value)
         return value
 
     def choice(self, name: str, options: Sequence[T]) -> T:
-        """One of the options; it stays the same when the input is shrunk."""
+        """One of the options, which stays the same when the input is shrunk."""
         return self._random(name).choice(options)
 
     def sample(self, name: str, options: Sequence[T], count: int) -> list[T]:
@@ -79,11 +79,11 @@ class Case:
         return torch.randn(shape, generator=generator) * scale
 
     def ints(self, name: str, low: int, high: int, *shape: int) -> Tensor:
-        """int64 from low to high, both possible."""
+        """int64 from low to high, both included."""
         return torch.randint(low, high + 1, shape, generator=self._generator(name))
 
     def permutation(self, name: str, length: int) -> Tensor:
-        """The numbers 0 to length - 1 in a random order, never in their own where there is another: int64."""
+        """The numbers 0 to length - 1 in a random order that is not the sorted one, if there is another: int64."""
         order = torch.randperm(length, generator=self._generator(name))
         return order.roll(1) if length > 1 and bool((order == torch.arange(length)).all()) else order
 

@@ -1,4 +1,4 @@
-"""Finding the chapters, and loading their exercises: from a clone's folder `chapters`, or from the wheel's."""
+"""Finding the chapters and loading their exercises, from a clone or from the installed wheel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nanocourse.exercises.exercise import Exercise, Function, Spec
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter's folder. engine: in which its exercises run."""
+    """A chapter's folder. engine: the one that its exercises run in."""
 
     number: int
     folder: Path
@@ -34,7 +34,7 @@ class Chapter:
 
 
 def root() -> Path:
-    """The book's folder, which its paths start from: of a clone, or of the wheel. FileNotFoundError without one."""
+    """The book's folder: the clone, or `book` in the installed package. FileNotFoundError if there is none."""
     package = Path(__file__).parents[1]
     for folder in (package / "book", package.parents[1]):
         if any(folder.glob("chapters/??-*/exercises/chapter.json")):
@@ -67,14 +67,14 @@ def exercises(of: Chapter) -> list[Exercise]:
 
 
 def first(of: Chapter, among: list[Exercise]) -> Exercise:
-    """The exercise to begin with: the one whose section stands first in the chapter's text, as the text is read."""
+    """The exercise to begin with: the one whose section comes first in the chapter's text."""
     text = (of.folder / "README.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## \d+\. (.+)$", text, re.M)
     return min(among, key=lambda one: headings.index(one.spec.section))
 
 
 def exercise_files(of: Chapter) -> list[Path]:
-    """The exercises' own files, in order, without their answers."""
+    """The exercises' files in order, without the files of their answers."""
     named = {path: re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name) for path in of.exercises.glob("ex*.py")}
     own = [(int(match[1]), path) for path, match in named.items() if match and not match[2].endswith("_answers")]
     return [path for _, path in sorted(own)]
@@ -93,7 +93,7 @@ def exercise(id: str) -> Exercise:
 
 
 def load(path: Path, chapter: int) -> Exercise:
-    """An exercise from its file and its answers' file. ValueError where they do not declare what they must."""
+    """An exercise, from its file and the file of its answers. ValueError if they do not declare what they must."""
     match = re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name)
     if not match:
         raise ValueError(f"{path.name} is no exercise's file")
@@ -110,7 +110,7 @@ def load(path: Path, chapter: int) -> Exercise:
 
 
 def resolve(reference: Function | str) -> Function:
-    """A function, or the one that "module:name" or "module:class.name" means."""
+    """The function that `module:name` or `module:class.name` stands for; a function is returned as it is."""
     if not isinstance(reference, str):
         return reference
     module, _, name = reference.partition(":")
@@ -122,7 +122,7 @@ def resolve(reference: Function | str) -> Function:
 
 
 def run_file(path: Path, name: str) -> ModuleType:
-    """A chapter's file as a module. It is known by its name while it runs, as dataclasses and `inspect` need."""
+    """A chapter's file as a module. It is in sys.modules while it runs, as dataclasses and `inspect` require."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} cannot be loaded")

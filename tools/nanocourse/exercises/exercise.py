@@ -1,4 +1,4 @@
-"""What an exercise is made of, as its files declare it and as the machinery uses it.
+"""What an exercise consists of, as its files declare it and as the rest of the package uses it.
 
 `exN_name.py` declares EXERCISE (a `Spec`) and CHECKS; `exN_name_answers.py` declares WRONG, RIGHT, EQUIVALENT and
 EDITIONS. `chapters.load` puts them together as one `Exercise`.
@@ -24,10 +24,10 @@ COMPILES = "it compiles"
 
 @dataclass(frozen=True)
 class Kernel:
-    """What an exercise has besides where its answer is a Triton kernel: see `kernels`.
+    """What an exercise has in addition if its answer is a Triton kernel: see `kernels`.
 
-    oracle: what a launch must give, in PyTorch; its signature is that of a call. launcher: the file that launches it.
-    The reference is the kernel without its decorator, so that no Triton is needed to show it.
+    oracle: what a launch must return, in PyTorch; its signature is that of a call. launcher: the file that launches the
+    kernel. The reference is the kernel without its decorator, so that Triton is not needed to show it.
     """
 
     oracle: Function
@@ -36,19 +36,19 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Spec:
-    """What an exercise's own file says of it.
+    """What an exercise's file declares about it.
 
-    reference: the right answer; a function of the exercise's file, or of the engine as "module:name".
-    task: what is to be done, for the stub. invariants: what always holds. lines: how many an answer takes, about.
+    reference: the right answer: a function of the exercise's file, or one of the engine as "module:name".
+    task: what to do, for the stub. invariants: what always holds. lines: roughly how many an answer takes.
     example: a call with small numbers, shown with its result in the stub.
-    axes: names of the result's dimensions, for "the first place that differs"; where it is a tuple, a tuple for each
-    item: its name, and those of its dimensions. typed: a result of another type than the reference's is wrong.
-    section: the heading of the chapter's text to read. hints: invariant, place, pseudocode.
-    tolerance: allowed |difference| / max(1, |expected|). refuse: more functions that must not be called.
-    swap: puts a solution into the engine; None takes the reference's place in its module, if that is the engine's.
-    verdicts: results are yes or no, so that a mistake is known by its verdicts in all checks together.
-    displaced: by the id of an exercise why this one is not called where that one's answer runs in the engine.
-    scene: a function of a file beside the text, which calls the answer: scene(answer, *arguments of a check) -> what is
+    axes: names of the result's dimensions, for "the first place that differs"; if the result is a tuple, a tuple for
+    each item: its name, and those of its dimensions. typed: a result must have the reference's dtype.
+    section: heading of the section to read. hints: invariant, place, pseudocode.
+    tolerance: allowed |difference| / max(1, |expected|). refuse: further functions that must not be called.
+    swap: puts a solution into the engine; by default it takes the reference's place, if the reference is the engine's.
+    verdicts: results are yes or no, so that a mistake is recognised by its verdicts in all checks together.
+    displaced: for another exercise's id, why this answer is not called while that exercise's answer runs in the engine.
+    scene: a function of a file beside the text that calls the answer: scene(answer, *arguments of a check) -> what is
     compared. For answers that write into tensors or keep their addresses, which no other process could see.
     """
 
@@ -75,10 +75,10 @@ class Spec:
 
 @dataclass(frozen=True)
 class Check:
-    """One check: `make` turns a case into a call, on which solution and reference must agree.
+    """One check: `make` turns a case into a call on which solution and reference must agree.
 
-    The function's docstring is what the check holds, in one sentence; its name is the check's. cases: seeds tried.
-    part: of a result that is a dict, the one entry that is compared.
+    The function's docstring says in one sentence what the check requires; its name is the check's name. cases: number
+    of seeds. part: if the result is a dict, the one entry that is compared.
     """
 
     make: Callable[[Case], Call]
@@ -104,7 +104,7 @@ class Check:
 class Wrong:
     """A plausible wrong answer. Its docstring is the misconception, in one sentence; origin: who made it, where.
 
-    Given by a function, or by `Wrong.patch`. lesson: why it is in truth equivalent, where it is.
+    Given by a function, or by `Wrong.patch`. lesson: if the answer turned out to be right, why.
     """
 
     answer: Function | tuple[str, str]
@@ -126,7 +126,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Right:
-    """A correct variant that must pass; its docstring says what is different about it."""
+    """A correct variant, which must pass; its docstring says what is different about it."""
 
     answer: Function | tuple[str, str]
     name: str = ""
@@ -145,10 +145,11 @@ class Right:
 
 @dataclass(frozen=True)
 class Edition:
-    """The same idea in another form, chosen when a course is released and printed in no chapter.
+    """The same idea in another form, which a release may ask for and no chapter prints.
 
-    reference: the right answer in this form, with its own signature and docstring. args: the plain form's arguments
-    into this form's; back: the other way; result: the plain form's result and arguments into this form's result.
+    reference: the right answer in this form, with its own signature and docstring. args turns the arguments of the
+    printed form into those of this form, back does the reverse, result turns the printed form's result and arguments
+    into this form's result.
     """
 
     name: str
@@ -160,7 +161,7 @@ class Edition:
     axes: tuple[str, ...] = ()
 
     def of(self, answer: Function) -> Function:
-        """An answer of the plain form, right or wrong, in this form."""
+        """A right or wrong answer to the printed form, in this form."""
 
         def adapted(*args: Any) -> Any:
             plain = self.back(*args)
@@ -172,7 +173,7 @@ class Edition:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise with all that belongs to it."""
+    """One exercise with everything that belongs to it."""
 
     id: str  # "1.4"
     slug: str  # "filters"
@@ -197,7 +198,7 @@ class Exercise:
 
     @property
     def plain(self) -> Function:
-        """The right answer in the plain form, which patches are made for."""
+        """The right answer in the printed form, to which patches apply."""
         return self.original or self.function
 
     @property
@@ -207,11 +208,11 @@ class Exercise:
 
     @property
     def oracle(self) -> Function:
-        """What says what is right: the reference, or for a kernel its twin in PyTorch."""
+        """What defines the right result: the reference, or for a kernel its equivalent in PyTorch."""
         return self.spec.kernel.oracle if self.spec.kernel else self.staged(self.function)
 
     def staged(self, answer: Function) -> Function:
-        """An answer as checks call it: by itself, or in the exercise's scene."""
+        """An answer as checks call it: directly, or in the exercise's scene."""
         return partial(self.spec.scene, answer) if self.spec.scene else answer
 
     @property
@@ -221,17 +222,17 @@ class Exercise:
 
     @property
     def mark(self) -> str:
-        """Chapter and number as messages have them: ch01.ex4."""
+        """Chapter and number as messages show them: ch01.ex4."""
         return f"ch{self.chapter:02d}.ex{self.number}"
 
     @property
     def undone(self) -> str:
-        """What the untouched stub raises."""
+        """The message of the untouched stub's error."""
         return f"{self.mark} {self.name}: {self.spec.title[:1].lower()}{self.spec.title[1:]}"
 
     @property
     def real_wrong(self) -> tuple[Wrong, ...]:
-        """The wrong answers that are not in truth equivalent."""
+        """The wrong answers without those that turned out to be right."""
         return tuple(wrong for wrong in self.wrong if not wrong.lesson)
 
     def named(self, asked: Call) -> dict[str, Any]:
@@ -257,11 +258,11 @@ class Exercise:
         return self._formed(check.make(case))
 
     def expected(self, asked: Call) -> Outcome:
-        """What must come of a call. Functions that it lends are called for it."""
+        """The expected outcome of a call. Functions that it passes are called."""
         return Returned(COMPILES) if asked.compiles else local(self.oracle, asked)
 
     def compare(self, check: Check, expected: Outcome, got: Outcome) -> Difference | None:
-        """Where an outcome differs from what was expected, as far as the check looks."""
+        """Where an outcome differs from the expected one, in the part that the check compares."""
         pair = check.looked_at(expected), check.looked_at(got)
         return difference(*pair, self.spec.tolerance, self.spec.axes, self.spec.typed)
 

@@ -1,9 +1,8 @@
-"""Exercises whose answer is a Triton kernel: run in Triton's interpreter, and compiled for GPUs that are not there.
+"""Exercises whose answer is a Triton kernel: run in Triton's interpreter, and compiled for GPUs that are not present.
 
-The kernel is the learner's; how it is launched is told by a file of the chapter, its *launcher*: `attend` as the engine
-launches it, `launch` between guard zones for the checks, `TYPES` of its parameters for the compiler, `fault` for what
-no run would show. Triton decides when it is imported whether it interprets, so a worker does one or the other for as
-long as it lives.
+The learner writes the kernel; a file of the chapter, its *launcher*, launches it: `attend` as the engine does, `launch`
+between guard zones for the checks; `TYPES` are its parameters' types, and `fault` finds what no run would show. Triton
+decides at import whether it interprets, so a worker does one or the other for as long as it lives.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ INTERPRET = "TRITON_INTERPRET"
 
 
 def why_not(exercise: Exercise) -> str:
-    """Why the exercise cannot be checked on this machine; empty where it can."""
+    """Why the exercise cannot be checked on this machine; empty if it can."""
     if exercise.spec.kernel is None or has_triton():
         return ""
     return f"it needs Triton, which has no wheel for {platform.system()}: check it on Linux, in WSL2 or on Colab"
@@ -43,16 +42,16 @@ def in_worker(kernel: Any, launcher: ModuleType, compiling: bool) -> Function:
 
 
 def in_engine(exercise: Exercise, load: Callable[[], Any]) -> Function:
-    """A kernel as the engine may call it, a function of the oracle's signature. load: runs its file, and gives it."""
+    """A kernel as the engine may call it, a function of the oracle's signature. load: runs its file and returns it."""
     assert exercise.spec.kernel is not None
     interpret()
     return partial(run_file(exercise.spec.kernel.launcher, "nanoinfer_launcher").attend, load())
 
 
 def interpret() -> bool:
-    """Without a GPU, let this process interpret every kernel from now on. Whether that is new.
+    """Without a GPU, make this process interpret every kernel from now on. Returns whether that is new.
 
-    ValueError where Triton has been imported already without it.
+    ValueError if Triton has been imported already without it.
     """
     import torch
 
@@ -65,7 +64,7 @@ def interpret() -> bool:
 
 
 def from_source(source: str, name: str, title: str) -> Any:
-    """A kernel out of a source that no file holds. Triton reads sources by line, so they are kept where it looks."""
+    """A kernel from source that is in no file. Triton reads sources by line, so they are put where it looks."""
     file = f"<{title}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     space: dict[str, Any] = {"__name__": "answer"}
@@ -76,9 +75,9 @@ def from_source(source: str, name: str, title: str) -> Any:
 def compiled(
     kernel: Any, types: dict[str, str], constants: dict[str, int], fault: Callable[..., str] = lambda *args: ""
 ) -> str:
-    """COMPILES where the kernel compiles for all CAPABILITIES; else where it does not, and what the compiler says.
+    """COMPILES if the kernel compiles for all CAPABILITIES; otherwise the compiler's message for the first that fails.
 
-    fault: what it finds wrong with Triton's own form of the kernel, given the constants.
+    fault: what it finds wrong in Triton's IR of the kernel, given the constants.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -98,7 +97,7 @@ def compiled(
 
 
 def not_begun(function: Any) -> None:
-    """Raise what an untouched stub would raise if it were run."""
+    """Raise what the untouched stub would raise if it ran."""
     for node in ast.walk(ast.parse("".join(linecache.getlines(function.__code__.co_filename)))):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and len(node.exc.args) == 1:
             told = node.exc.args[0]
@@ -107,7 +106,7 @@ def not_begun(function: Any) -> None:
 
 
 def said(error: BaseException) -> str:
-    """A compiler's error in one line: the construct, and the reason at the root of it."""
+    """A compiler's error in one line: the construct and the root cause."""
     node, lines = getattr(error, "node", None), []
     root: BaseException = error
     while root.__cause__ is not None:

@@ -1,7 +1,7 @@
-"""What came of a call, and where it differs from what was expected.
+"""The outcome of a call, and where it differs from the expected one.
 
-Values are plain ones and tensors. Tensors are compared in float64, so that the layout and the width of a type do not
-matter; whole numbers must stay whole ones.
+Values are plain ones and tensors. Tensors are compared in float64, so that layout and width of a type do not matter;
+integers must stay integers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Axes = Sequence[str | tuple[str, ...]]  # see `Spec.axes`
 
 @dataclass(frozen=True)
 class Returned:
-    """The call came back. observed: what the call's own `observe` saw."""
+    """The call returned. observed: what the call's own `observe` saw."""
 
     value: Any
     observed: Any = None
@@ -55,7 +55,7 @@ class Crashed:
 
 @dataclass(frozen=True)
 class Refused:
-    """The call reached the very function that the exercise asks for."""
+    """The call reached the function that the exercise asks for, or another that is not allowed."""
 
     name: str
 
@@ -72,7 +72,7 @@ Outcome = Returned | Raised | Hung | Crashed | Refused
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place that differs. where: in words, empty where the whole differs."""
+    """The first place that differs. where: in words, empty if the whole value differs."""
 
     where: str
     expected: str
@@ -81,7 +81,7 @@ class Difference:
 
 
 def local(function: Callable[..., Any], asked: Call) -> Outcome:
-    """The outcome of a call in this process: for functions of the chapter itself, never for a learner's."""
+    """The outcome of a call in this process: for the chapter's own functions, never for a learner's."""
     try:
         with torch.no_grad():
             value = function(*asked.args)
@@ -93,21 +93,21 @@ def local(function: Callable[..., Any], asked: Call) -> Outcome:
 def difference(
     expected: Outcome, got: Outcome, tolerance: float, axes: Axes = (), typed: bool = False
 ) -> Difference | None:
-    """The first place where `got` differs by more than `tolerance`, relative above 1; None where it does not."""
+    """The first place where `got` differs by more than `tolerance`, relative above 1; None if it does not."""
     return next(differences(expected, got, tolerance, axes, typed), None)
 
 
 def deviation(expected: Outcome, got: Outcome, typed: bool = False) -> float:
-    """The largest difference of numbers; infinite where the outcomes differ in kind, type or shape."""
+    """The largest difference of numbers; infinite if the outcomes differ in kind, type or shape."""
     return max((found.size for found in differences(expected, got, -1.0, (), typed)), default=0.0)
 
 
 def differences(
     expected: Outcome, got: Outcome, tolerance: float, axes: Axes, typed: bool = False
 ) -> Iterator[Difference]:
-    """Every leaf that differs by more than `tolerance`, each at its first place (for -1: at its worst).
+    """Every leaf that differs by more than `tolerance`, each at its first place (its worst if `tolerance` is -1).
 
-    typed: a tensor that comes back must have the very type that is expected.
+    typed: a returned tensor must have exactly the expected dtype.
     """
     if isinstance(expected, Returned) and isinstance(got, Returned):
         one, other = expected.value, got.value
@@ -170,7 +170,7 @@ def _item(axes: Axes, at: int) -> tuple[str, Axes]:
 
 
 def _shown(number: Tensor) -> str:
-    """One number of a tensor: a whole one in all its digits."""
+    """One number of a tensor; an integer with all its digits."""
     return show(int(number) if not number.is_floating_point() else number.item())
 
 
@@ -187,7 +187,7 @@ def told(outcome: Outcome) -> str:
 
 
 def show(value: Any) -> str:  # noqa: PLR0911  one for each kind of value
-    """A value as a message prints it: whole numbers in full, others with six digits, large tensors by their shape."""
+    """A value as messages print it: integers in full, floats with six digits, large tensors by their shape."""
     if isinstance(value, Tensor):
         if value.numel() > 1 and not bool(value.any()):
             return f"zeros of shape {tuple(value.shape)}"

@@ -1,4 +1,4 @@
-"""The source of an answer as a learner would have written it: one file that stands alone, with its imports."""
+"""The source of an answer as a learner would have written it: one self-contained file with its imports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nanocourse.exercises.exercise import Exercise, Function, Right, Wrong
 
 
 def answer_source(exercise: Exercise, answer: Wrong | Right) -> str:
-    """The whole file of a wrong answer or a correct variant. ValueError where a patch does not fit."""
+    """The whole file of a wrong answer or a correct variant. ValueError if a patch does not apply."""
     if not isinstance(answer.answer, tuple):
         return whole_file(exercise, answer.answer, function_source(answer.answer))
     old, new = answer.answer
@@ -66,7 +66,7 @@ def function_source(function: Function) -> str:
 
 
 def submission(function: Function, source: str, name: str) -> str:
-    """A file with `source` under `name`, and before it all that it needs of the function's own module."""
+    """A file with `source` under `name`, preceded by everything that it needs of the function's own module."""
     tree = ast.parse(source)
     (node,) = tree.body
     assert isinstance(node, ast.FunctionDef)
@@ -78,7 +78,7 @@ def submission(function: Function, source: str, name: str) -> str:
 
 
 def _collect(function: Function, node: ast.FunctionDef, needs: list[str], done: set[str]) -> None:
-    """Lines that define the global names that a function uses, helpers of its module included."""
+    """Collect the lines that define the global names a function uses, including helpers of its module."""
     space = function.__globals__  # type: ignore[attr-defined]
     home = space["__name__"]
     for name in sorted(_used(node) - done):
@@ -105,7 +105,7 @@ def _collect(function: Function, node: ast.FunctionDef, needs: list[str], done: 
 
 
 def _used(node: ast.FunctionDef) -> set[str]:
-    """Names that the body uses and does not bind itself; annotations are not evaluated and do not count."""
+    """Names that the body uses without binding them; annotations are not evaluated and do not count."""
     found: set[str] = set()
     for inner in ast.walk(node):
         if isinstance(inner, ast.FunctionDef):

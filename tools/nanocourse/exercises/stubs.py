@@ -1,4 +1,4 @@
-"""Stubs: made from the reference's own signature and docstring, so that they cannot drift from it."""
+"""Stubs, made from the reference's signature and docstring, so that they cannot drift apart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LICENCE = "SPDX-License-Identifier: MIT-0"
 
 
 def stub(exercise: Exercise, chapter: Chapter) -> str:
-    """The file that a learner begins with."""
+    """The file that a learner starts from."""
     spec = exercise.spec
     task = spec.task if exercise.edition is None else f"{spec.task}\nHere {exercise.edition.says}."
     holds = "\n".join(_item(text) for text in spec.invariants)
@@ -43,7 +43,7 @@ def imports(exercise: Exercise) -> str:
 
 
 def declaration(exercise: Exercise) -> str:
-    """Signature, docstring, and an error that names what is to be done."""
+    """Signature, docstring, and an error that names the task."""
     source = function_source(exercise.function)
     (node,) = ast.parse(source).body
     assert isinstance(node, ast.FunctionDef)
@@ -61,7 +61,7 @@ def signature(exercise: Exercise) -> str:
 
 
 def example(exercise: Exercise) -> str:
-    """The worked example: inputs, call, and what the reference gives for them now."""
+    """The worked example: inputs, call, and what the reference returns now."""
     asked = exercise.example()
     named = exercise.named(asked)
     lines = [line for name, value in named.items() for line in _shown(name, value)]
@@ -73,14 +73,14 @@ def example(exercise: Exercise) -> str:
 
 
 def _shown(name: str, value: Any) -> list[str]:
-    """One argument of the example, a dict over several lines."""
+    """One argument of the example; a dict takes several lines."""
     if callable(value):
         return [f"{name}: {inspect.getdoc(value) or 'a function'}"]
     return _long(f"{name} = ", value)
 
 
 def _long(head: str, value: Any, tail: str = "") -> list[str]:
-    """A value behind its name; a long dict or list over several lines."""
+    """A value after its name; a long dict or list takes several lines."""
     if len(head + literal(value)) <= WIDTH or not isinstance(value, dict | list):
         return [f"{head}{literal(value)}{tail}"]
     if isinstance(value, dict):
@@ -111,7 +111,7 @@ def literal(value: Any) -> str:
 
 
 def write(exercise: Exercise, chapter: Chapter, folder: Path) -> bool:
-    """Write the stub into `folder`; False where the learner's file is there already, which stays as it is."""
+    """Write the stub into `folder`. Returns False if the learner's file exists already; it is left alone."""
     path = folder / exercise.file
     if path.exists():
         return False

@@ -1,4 +1,4 @@
-"""Putting a function into the working engine, in place of its own, for as long as a block of code runs."""
+"""Replacing a function of the engine by another one for the duration of a block."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def has_place(exercise: Exercise) -> bool:
 
 @contextmanager
 def swapped(exercise: Exercise, function: Function, called: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """The engine runs `function` for this exercise until the block ends. called: told of each call.
+    """The engine runs `function` for this exercise until the block ends. called: called at each call.
 
-    Raises ValueError where the exercise has no place in the engine.
+    Raises ValueError if the exercise has no place in the engine.
     """
     if not has_place(exercise):
         raise ValueError(f"exercise {exercise.id} has no place in the engine")

@@ -1,7 +1,7 @@
-"""A model that fits into a few lines, for exercises about what is done with a model.
+"""A model of a few lines, for exercises about what is done with a model.
 
-Its logits at a column depend on all tokens up to there and on their positions, so a forgotten token, a wrong order and
-a wrong position all show. A hundred calls take a few milliseconds.
+Its logits at a column depend on all tokens up to there and on their positions, so that a missing token, a wrong order
+or a wrong position shows. A hundred calls take a few milliseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Toy:
         self.head = torch.randn(vocab_size, WIDTH, generator=generator)
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
-        """ValueError for what a model could not take either."""
+        """The logits (T, vocab_size). ValueError for token ids that a model could not take either."""
         ids = list(token_ids)
         if not 1 <= len(ids) <= self.context:
             raise ValueError(f"the model takes 1 to {self.context} tokens, not {len(ids)}")
@@ -35,7 +35,7 @@ class Toy:
         return torch.sin(x.cumsum(0) * 1.7) @ self.head.T
 
 
-class Twins(Toy):
+class NearTies(Toy):
     """A toy in which, at about every third token, ids 0 and 1 are the highest, by far, and all but tie.
 
     scale: of all logits. apart: their distance, in units of 1e-4 * max(1, largest |logit|).

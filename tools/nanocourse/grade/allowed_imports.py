@@ -1,6 +1,6 @@
-"""What of the package a graded solution may use: the names that its stub imports, each as a source that stands alone.
+"""What a graded solution may use of the package: the names that its stub imports, each as self-contained source.
 
-The real modules hold the answers besides, and a function leads to all of its module.
+The real modules also hold the answers, and from a function one can reach everything in its module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nanocourse.grade.isolation.confine import PACKAGES
 
 
 def helper_modules(exercise: Exercise) -> dict[str, str]:
-    """Modules by name, each with the source of what the exercise lends of it. ValueError where it lends the answer."""
+    """Sources of the modules, by name, that an exercise's stub imports from. ValueError if they hold the answer."""
     found: dict[str, dict[str, str]] = {}
     for node in (node for line in exercise.spec.imports for node in ast.parse(line).body):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("nanoinfer."):
@@ -30,7 +30,7 @@ def helper_modules(exercise: Exercise) -> dict[str, str]:
 
 
 def _add(module: str, name: str, lent: dict[str, str]) -> None:
-    """One name of a module, after all that it needs."""
+    """Add one name of a module, after everything that it needs."""
     value = resolve(f"{module}:{name}")
     if isinstance(value, ModuleType):
         lent[name] = f"import {value.__name__} as {name}"

@@ -1,6 +1,6 @@
-"""What a release hands to whoever grades: `assignment.json`, which is public, and `secret.txt`, which is not.
+"""What a release gives to the grader: `assignment.json`, which is public, and `secret.txt`, which is not.
 
-The secret makes the hidden inputs: whoever has it can compute them, so it lies in no student tree and in no worker.
+Whoever has the secret can compute the hidden inputs, so it is in no student's tree and in no worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Part:
-    """One exercise of an assignment. edition: one of EDITIONS; empty is the one that the chapter prints."""
+    """One exercise of an assignment. edition: one of its EDITIONS; empty for the form that the chapter prints."""
 
     id: str
     points: float = 10.0
@@ -33,8 +33,9 @@ class Part:
 class Limits:
     """What a submission may use.
 
-    submission_s: all of it together, below Gradescope's ten minutes; check_s: one check with all its inputs; a call has
-    the exercise's own limit besides. memory_mb: beyond what Python with torch takes. disk_mb: the scratch folder.
+    submission_s: for everything together, below Gradescope's ten minutes; check_s: for one check with all its inputs;
+    each call has the exercise's own limit as well. memory_mb: in addition to what Python with torch takes. disk_mb: the
+    scratch folder.
     """
 
     submission_s: float = 540.0
@@ -60,12 +61,12 @@ class Assignment:
 
     @property
     def points(self) -> float:
-        """All that can be had."""
+        """The most points that can be reached."""
         return math.fsum(part.points for part in self.parts)
 
     @property
     def fingerprint(self) -> str:
-        """Changes with everything that a result depends on but the secret: SHA-256, in hexadecimal."""
+        """SHA-256, in hexadecimal, of everything that a result depends on except the secret."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
@@ -77,12 +78,12 @@ class Assignment:
         return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
     def save(self, path: Path) -> None:
-        """Write `assignment.json`: into `path` where that is a folder, else as that file."""
+        """Write `assignment.json`, into `path` if that is a folder, otherwise as that file."""
         _file(path).write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Assignment:
-        """Read a folder's `assignment.json`, or that file. ValueError, one sentence, for what is none."""
+        """Read a folder's `assignment.json`, or that file. ValueError, one sentence, if it is not valid."""
         file = _file(path)
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
@@ -118,12 +119,12 @@ class Assignment:
 
 
 def new_secret() -> str:
-    """A fresh secret: 64 hexadecimal digits, of the system's random numbers."""
+    """A new random secret: 64 hexadecimal digits from the system's generator."""
     return secrets.token_hex(SECRET_BYTES)
 
 
 def load_secret(path: Path) -> str:
-    """The secret beside an assignment, or in this very file. ValueError where there is none or it is too short.
+    """The secret beside an assignment, or in this file. ValueError if there is none or it is too short.
 
     path: a folder, an `assignment.json`, or the file with the secret itself.
     """
@@ -141,13 +142,13 @@ def load_secret(path: Path) -> str:
 
 
 def inputs_seed(secret: str, submission_id: str, exercise_id: str, k: int) -> str:
-    """The seed of the k-th set of hidden inputs: HMAC-SHA256 (RFC 2104) of the three, keyed by the secret."""
+    """The seed of the k-th set of hidden inputs: HMAC-SHA256 (RFC 2104) of the arguments, keyed by the secret."""
     message = json.dumps(["inputs", submission_id, exercise_id, k])  # JSON, so that no two triples give one text
     return hmac.new(bytes.fromhex(secret), message.encode(), hashlib.sha256).hexdigest()
 
 
 def secret_mark(secret: str) -> str:
-    """Tells two secrets apart, and tells nothing else of them: 16 hexadecimal digits."""
+    """A mark that tells two secrets apart and reveals nothing else: 16 hexadecimal digits."""
     return hmac.new(bytes.fromhex(secret), b"mark", hashlib.sha256).hexdigest()[:16]
 
 
@@ -164,7 +165,7 @@ def _known(data: object, names: set[str], what: str) -> None:
 
 
 def _problem(of: Assignment) -> str:  # noqa: PLR0911  one for each thing that can be wrong
-    """What is wrong with an assignment, in one sentence; empty where nothing is."""
+    """What is wrong with an assignment, in one sentence; empty if nothing is."""
     if not _whole(of.chapter, 1, 99):
         return f"chapter must be a whole number from 1 on, not {of.chapter!r}"
     if not isinstance(of.title, str) or not of.title.strip():

@@ -1,7 +1,7 @@
-"""The Python files of one submission, out of a folder or a zip as students make them, without writing any to disk.
+"""The Python files of one submission, from a folder or a zip as students make them, without writing any to disk.
 
-Entries are read into memory up to a limit and known by their path within the submission alone, so that no name leads
-anywhere. What is left out is told in a note, never an error: a broken submission is graded for what is there.
+Entries are read into memory, up to a limit, and known only by their path within the submission, so that no name leads
+outside. What is left out becomes a note, never an error: a broken submission is graded for what it has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTED = 12  # notes that are kept
 
 @dataclass
 class Collected:
-    """Files by path. notes: what was left out, and why, in words that are safe to print."""
+    """Files by path. notes: what was left out, and why, safe to print."""
 
     files: dict[PurePosixPath, bytes] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -43,16 +43,16 @@ class Collected:
         return whole.hexdigest()
 
     def note(self, text: str) -> None:
-        """Remember what was left out, up to a number of notes."""
+        """Add a note, up to a number of notes."""
         if len(self.notes) < NOTED and printable(text) not in self.notes:
             self.notes.append(printable(text))
 
     def full(self) -> bool:
-        """Whether nothing more is taken."""
+        """Whether nothing more is accepted."""
         return self.entries > MAX_ENTRIES or self.size > MAX_TOTAL
 
     def find(self, name: str, chapter: str) -> PurePosixPath | None:
-        """The file that answers for an exercise, by its name; as learning platforms rename files, if need be."""
+        """The file that answers an exercise, by its name or by what learning platforms make of it."""
         stem = re.escape(name.removesuffix(".py"))
         renamed = re.compile(rf"(?:.*[_ -])?{stem}(?:[-_ ]?\(?\d+\)?)?\.py", re.IGNORECASE)
         exact = [path for path in self.files if path.name == name]
@@ -81,19 +81,19 @@ def collect(source: Path) -> Collected:
 
 
 def beside(found: Collected, path: PurePosixPath) -> dict[str, bytes]:
-    """An exercise's file and the Python files next to it, by names that Python can import."""
+    """An exercise's file and the Python files next to it, if Python can import them by name."""
     near = {one.name: data for one, data in found.files.items() if one.parent == path.parent and one != path}
     return {name: data for name, data in near.items() if name.removesuffix(".py").isidentifier()}
 
 
 def printable(text: str) -> str:
-    """A text of a student's, in one short line without control characters."""
+    """Text from a student, as one short line without control characters."""
     plain = "".join(c if c.isprintable() else "?" for c in unicodedata.normalize("NFC", text)[:400])
     return plain if len(plain) <= 200 else plain[:197] + "..."
 
 
 def _folder(source: Path, found: Collected) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """Regular files beneath a folder. A link is not followed, and a pipe is not opened."""
+    """Regular files in a folder. Links are not followed and pipes are not opened."""
     for folder, names, files in os.walk(source, followlinks=False):
         names[:] = sorted(name for name in names if name.casefold() not in SKIPPED)
         for name in sorted(files):
@@ -116,7 +116,7 @@ def _folder(source: Path, found: Collected) -> Iterator[tuple[PurePosixPath, byt
 
 
 def _read(path: Path) -> bytes | None:
-    """A regular file's bytes, up to a limit; None for anything else. What is looked at is what is read."""
+    """A regular file's bytes, up to a limit; None for anything else. The file inspected is the one that is read."""
     if path.is_symlink():
         return None
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -127,7 +127,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _take(path: PurePosixPath, data: bytes, found: Collected, depth: int) -> None:
-    """Keep a Python file, look into a zip."""
+    """Keep a Python file, or look into a zip."""
     if path.suffix.casefold() == ".zip":
         if len(data) > MAX_ZIP or depth >= MAX_DEPTH:
             found.note(f"{path} was left out: it is too large, or a zip in too many zips")
@@ -142,7 +142,7 @@ def _take(path: PurePosixPath, data: bytes, found: Collected, depth: int) -> Non
 
 
 def _unzip(outer: PurePosixPath, data: bytes, found: Collected, depth: int) -> None:
-    """Read a zip's entries one by one; what its directory says of their sizes is not believed."""
+    """Read a zip's entries one by one, without trusting the sizes in its directory."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
         entries = archive.infolist()
@@ -180,13 +180,13 @@ def _unzip(outer: PurePosixPath, data: bytes, found: Collected, depth: int) -> N
 
 
 def _inside(name: str) -> PurePosixPath | None:
-    """An entry's path, None where it is absolute or climbs. Backslashes are what some Windows tools write."""
+    """An entry's path; None if it is absolute or leaves the folder. Some Windows tools write backslashes."""
     path = PurePosixPath(unicodedata.normalize("NFC", name.replace("\\", "/")))
     climbs = path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", name) or "\0" in name
     return None if climbs or not path.parts else path
 
 
 def _wanted(path: PurePosixPath) -> bool:
-    """Whether an entry may be part of a solution: Python, or a zip, and not what systems and tools leave behind."""
+    """Whether an entry may be part of a solution: Python or a zip, and not what systems and tools leave behind."""
     kept = not any(part.casefold() in SKIPPED for part in path.parts) and not path.name.startswith("._")
     return kept and path.suffix.casefold() in (".py", ".zip")

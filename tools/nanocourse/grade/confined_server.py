@@ -1,6 +1,6 @@
-"""The worker's side when work is graded: it locks itself in before it reads the student's file.
+"""The worker's side of grading: it confines itself before it reads the student's file.
 
-What it says after that is the student's word: the parent takes values from it, and compares them itself.
+After that, whatever it says may be the student's words: the parent takes values from it and compares them itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GradedServer(Server):
         return self._files[path]
 
     def _confine(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Read what is the course's own while it can be read; then nothing of it can."""
+        """Read the course's own files while they can be read, then give up access to them."""
         for path, name in asked["files"]:
             self._files[path] = super()._chapter_file(path, name)
         opened = {name: importlib.import_module(name) for name in OPEN}
@@ -55,7 +55,7 @@ class GradedServer(Server):
 
 
 def only(opened: dict[str, ModuleType], helpers: dict[str, str]) -> None:
-    """From here on the package has these modules and no others. helpers: sources of modules, by name."""
+    """From now on only these modules of our packages exist. helpers: sources of modules, by name."""
     kept = dict(opened)
     for name in [name for name in sys.modules if name.startswith(confine.PACKAGES)]:
         del sys.modules[name]
@@ -69,7 +69,7 @@ def only(opened: dict[str, ModuleType], helpers: dict[str, str]) -> None:
 
 
 def _into_packages(name: str) -> None:
-    """Make a module an attribute of its package, an empty one where there is none, and so on upwards."""
+    """Make a module an attribute of its package, an empty one if there is none, and so on upwards."""
     package, _, last = name.rpartition(".")
     if package:
         if package not in sys.modules:
@@ -80,7 +80,7 @@ def _into_packages(name: str) -> None:
 
 
 class Absent:
-    """Says in an import error what a solution has instead of the package."""
+    """A finder that raises a clear error when a solution imports another module of our packages."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """None for everything else, so that the next finder is asked."""

@@ -1,7 +1,7 @@
-"""One record as Gradescope's results.json, many as JUnit XML and as CSV. Written by hand: each is a page of a format.
+"""One record as Gradescope's results.json, many as JUnit XML and as CSV.
 
 Gradescope: https://gradescope-autograders.readthedocs.io/en/latest/specs/, "Output format". JUnit: junit-10.xsd of
-Jenkins' xunit plugin. What stands in a file name or an error message is a student's, and is escaped for each format.
+Jenkins' xunit plugin. File names and error messages come from students, and are escaped for each format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
 
 
 def gradescope(record: GradeRecord, visibility: str = "visible") -> dict[str, Any]:
-    """The content of results.json: a test a check, partial credit. visibility: of the tests, one of Gradescope's."""
+    """The content of results.json: one test a check, with partial credit. visibility: of the tests."""
     tests = [
         {
             "name": f"{one.id} {one.title}: {check.name}", "number": f"{one.id}.{at}",
@@ -39,7 +39,7 @@ def gradescope(record: GradeRecord, visibility: str = "visible") -> dict[str, An
 
 
 def junit(records: Iterable[GradeRecord]) -> str:
-    """JUnit XML: a suite a submission, a case a check; what could not be run is an error, what failed a failure."""
+    """JUnit XML: one suite a submission, one case a check. What could not run is an error, what failed a failure."""
     root = ElementTree.Element("testsuites", name="nanoinfer course")
     for record in records:
         cases = [(one, check) for one in record.exercises for check in one.checks]
@@ -63,7 +63,7 @@ def junit(records: Iterable[GradeRecord]) -> str:
 
 
 def csv(records: Sequence[GradeRecord]) -> str:
-    """A table with a header: one line a submission, one column an exercise, and what a teacher asks next."""
+    """A table with a header: one line a submission, one column an exercise, and what teachers ask for next."""
     ids = list(dict.fromkeys(one.id for record in records for one in record.exercises))
     out = io.StringIO()
     table = csv_module.writer(out, lineterminator="\n")
@@ -83,7 +83,7 @@ def csv(records: Sequence[GradeRecord]) -> str:
 
 
 def receipt(record: GradeRecord) -> list[str]:
-    """What was run, under which conditions, in lines for student and teacher."""
+    """What was run, under which conditions, in lines for students and teachers."""
     lines = [f"{record.title}: {record.points:g} of {record.of:g} points"]
     for one in record.exercises:
         lines.append(f"{one.id} {one.title}: {one.points:g} of {one.of:g}" + "".join(f"; {t}" for t in _remarks(one)))
@@ -111,14 +111,14 @@ def _junit_state(check: CheckGrade) -> str:
 
 
 def _xml(text: str) -> str:
-    """Without what XML 1.0 has no way to write."""
+    """Text without the characters that XML 1.0 cannot represent."""
     return "".join(
         c if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" else "?" for c in text
     )
 
 
 def _cell(value: Any) -> Any:
-    """A text that a spreadsheet shows and does not compute."""
+    """Text that a spreadsheet shows and does not compute."""
     text = str(value)
     try:
         float(text)

@@ -1,6 +1,6 @@
-"""A class on one machine: a grader process for each submission, records that outlive an interruption, several at once.
+"""Grading a class on one machine: a process for each submission, several at once, and records that survive a stop.
 
-Nothing here loads torch. A record that is complete, and of the same files, assignment and secret, is kept.
+Nothing here loads torch. A record is kept if it is complete and belongs to the same files, assignment and secret.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ALL = "all"
 
 
 class GraderRefused(ValueError):
-    """A grader would not grade at all; the message is one sentence."""
+    """A grader refused to grade; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One submission. id: what its hidden inputs are made from, and its name in every table."""
+    """One submission. id: its name in every table; its hidden inputs are made from it."""
 
     id: str
     path: Path
@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Task:
-    """What submissions of a class have in common. assignment, secret: files. hidden: more that no worker may read."""
+    """What submissions have in common. assignment, secret: files. hidden: more paths that no worker may read."""
 
     assignment: Path
     secret: Path
@@ -53,14 +53,14 @@ class Task:
     hidden: tuple[Path, ...] = ()
 
     def record(self, entry: Entry) -> Path:
-        """Where a submission's record lies: a readable name, made unique by the id's hash."""
+        """Where a submission's record is stored: a readable name, made unique by the id's hash."""
         name = re.sub(r"[^\w.-]+", "-", unicodedata.normalize("NFKD", entry.id)).strip(".-")[:60] or "submission"
         return self.results / f"{name}-{hashlib.sha256(entry.id.encode('utf-8', 'replace')).hexdigest()[:8]}.json"
 
 
 @dataclass
 class Seen:
-    """How far a class is. fractions: of submissions that are being graded, by id."""
+    """How far a class is. fractions: of the submissions being graded, by id."""
 
     total: int
     done: int = 0
@@ -69,7 +69,7 @@ class Seen:
 
 
 def entries(folder: Path) -> tuple[list[Entry], list[str]]:
-    """The submissions in a folder, a folder or zip each; names of what else is there. ValueError where none is."""
+    """The submissions in a folder, each a folder or zip; and names of what else is there. ValueError if none."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder of submissions")
     found: list[Entry] = []
@@ -100,9 +100,9 @@ def grade_class(
     regrade: Iterable[str] = (),
     look: Callable[[Seen], None] = lambda seen: None,
 ) -> list[GradeRecord]:
-    """Records of all submissions, in their order. What is done is on disk at any time; Ctrl-C ends the graders.
+    """Records of all submissions, in order. Finished ones are on disk at any time; Ctrl-C ends the graders.
 
-    GraderRefused where one will not grade at all, for a missing layer of isolation.
+    GraderRefused if a grader refuses, because a layer of isolation is missing.
     """
     task.results.mkdir(parents=True, exist_ok=True, mode=0o700)
     again, seen = set(regrade), Seen(len(chosen))
@@ -133,12 +133,12 @@ def grade_class(
 
 
 def records_of(chosen: Sequence[Entry], task: Task, assignment: Assignment) -> list[GradeRecord]:
-    """What there is of each submission by now; an empty record of those that nobody has begun."""
+    """What there is of each submission so far; an empty record for those not begun."""
     return [_read(task.record(entry)) or _nothing(entry, assignment) for entry in chosen]
 
 
 def import_path() -> list[str]:
-    """Where a grader imports from: never the folder that the teacher stands in, which may hold a student's torch.py."""
+    """Where a grader imports from: never the current folder, which may hold a student's torch.py."""
     here = {"", str(Path.cwd())}
     own = [str(Path(nanoinfer.__file__).parents[1]), str(Path(__file__).parents[2])]
     return [*own, *(entry for entry in sys.path if entry not in here)]
@@ -168,19 +168,19 @@ class _Grader:
         self._deadline = time.monotonic() + assignment.limits.submission_s + GRACE_S
 
     def ended(self) -> bool:
-        """Whether it has ended; one that is over its time is ended."""
+        """Whether it has ended. One that exceeds its time is ended here."""
         if self._process.poll() is None and time.monotonic() > self._deadline:
             self.end()
         return self._process.poll() is not None
 
     def fraction(self) -> float:
-        """How much of its checks is decided."""
+        """The fraction of its checks that are decided."""
         now = _read(self.record)
         checks = [check for one in now.exercises for check in one.checks] if now else []
         return sum(check.status != "not run" for check in checks) / len(checks) if checks else 0.0
 
     def settle(self) -> None:
-        """After its end: a record that is not whole says why. GraderRefused where it refused."""
+        """After its end: an incomplete record gets the reason. GraderRefused if the grader refused."""
         self._errors.seek(0)
         said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
         self._errors.close()
@@ -194,7 +194,7 @@ class _Grader:
             replace(now, notes=(*now.notes, note)).save(self.record)
 
     def end(self) -> None:
-        """End it, kindly first: it has workers and folders to clear away."""
+        """Terminate it first: it has workers and folders to clear away. Then kill it."""
         self._process.terminate()
         try:
             self._process.wait(10.0)
@@ -204,7 +204,7 @@ class _Grader:
 
 
 def _done(entry: Entry, task: Task, assignment: Assignment, secret: str) -> bool:
-    """Whether a submission's record is complete, and of what is there now."""
+    """Whether a submission's record is complete and belongs to the present files."""
     now = _read(task.record(entry))
     if now is None or not now.complete or (task.require_isolation and not now.isolation.whole):
         return False

@@ -1,7 +1,7 @@
-"""Grades one submission: collect, stage, ask, compare, write down. The parent decides everything here.
+"""Grading one submission: collect files, stage them, ask workers, compare, record. The parent decides everything.
 
-A check counts where every input of every seed agrees. What a worker says of itself decides nothing: it holds the
-student's code, and he may have rewritten all of it.
+A check passes if every input of every seed agrees. What a worker says about itself decides nothing: it runs the
+student's code, which may have rewritten all of it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Said = Callable[[GradeRecord], None]
 
 
 class NotIsolated(Exception):
-    """A layer is missing, and whoever grades has asked for all of them; the message is one sentence."""
+    """A layer of isolation is missing and all were required; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Secret:
-    """What only the grader knows; its own printing tells nothing."""
+    """What only the grader knows; its repr reveals nothing."""
 
     text: str
 
@@ -43,7 +43,7 @@ class Secret:
 
 
 def exercises_of(assignment: Assignment) -> list[tuple[Part, Exercise]]:
-    """The exercises of an assignment, in the editions it names. ValueError where there is no such thing."""
+    """The exercises of an assignment, in the editions it names. ValueError if one does not exist."""
     chapters.chapter(assignment.chapter)
     found = [(part, chapters.exercise(part.id)) for part in assignment.parts]
     return [(part, one.as_edition(part.edition) if part.edition else one) for part, one in found]
@@ -62,9 +62,9 @@ def grade_submission(
 ) -> GradeRecord:
     """The record of one submission, a folder or a zip.
 
-    hidden: paths that no worker may read, besides the submission and the course's own. said: gets the record as far as
-    it is, after each check. layers: for tests. NotIsolated before anything is run, where require_isolation asks for it;
-    ValueError for an assignment that names what is not there.
+    hidden: paths that no worker may read, in addition to the submission and the course's own. said: called with the
+    record so far after each check. layers: for tests. NotIsolated before anything is run, if require_isolation is set
+    and a layer is missing; ValueError for an assignment that names something that does not exist.
     """
     chosen, begun = exercises_of(assignment), time.monotonic()
     found = collect(folder)
@@ -81,7 +81,7 @@ def grade_submission(
 
 @dataclass
 class _Grader:
-    """One submission on its workspace."""
+    """One submission in its workspace."""
 
     assignment: Assignment
     secret: Secret
@@ -136,14 +136,14 @@ class _Grader:
 
 
 def _untouched(part: Part, exercise: Exercise) -> ExerciseGrade:
-    """An exercise of which nothing was run: no points, all of them still to be had."""
+    """An exercise of which nothing was run: no points yet."""
     each = part.points / len(exercise.checks)
     checks = tuple(CheckGrade(check.name, check.says, "not run", 0.0, each) for check in exercise.checks)
     return ExerciseGrade(exercise.id, exercise.spec.title, part.edition, "", "", checks)
 
 
 def _utf8(source: bytes) -> bytes:
-    """A file as Python reads it. Windows editors offer "Unicode" and mean UTF-16."""
+    """A file as Python can read it: what Windows editors call "Unicode" is UTF-16."""
     if source.startswith((b"\xff\xfe", b"\xfe\xff")):
         try:
             return source.decode("utf-16").encode()

@@ -1,4 +1,4 @@
-"""The parent's side of a graded worker: started with nothing, confined before it gets a file, cleared away whole."""
+"""The parent's side of a graded worker: an empty environment, confined before it gets a file, removed completely."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 @dataclass(frozen=True)
 class Setting:
-    """What a worker is given before the student's file. files: path and name of chapter files it must have read.
+    """What a worker is given before the student's file. files: paths and names of chapter files that it reads first.
 
-    helpers: modules of the package that it keeps, as sources. watched: whether calls are traced, which is done where
-    the package itself cannot be hidden.
+    helpers: modules of the package that it keeps, as sources. watched: whether calls are traced, which is done if the
+    package itself cannot be hidden.
     """
 
     policy: Policy
@@ -39,11 +39,11 @@ class Setting:
 
 
 class Unconfined(Exception):
-    """A worker did not lock itself in as it was asked to; nothing of a student was run in it."""
+    """A worker did not confine itself as asked; no student's code was run in it."""
 
 
 class GradedWorker(Worker):
-    """A worker whose environment is empty, whose messages are short, and whose output nobody reads."""
+    """A worker with an empty environment, small messages, and output that is discarded."""
 
     graded = True
     server = "nanocourse.grade.confined_server:GradedServer"
@@ -58,7 +58,7 @@ class GradedWorker(Worker):
         self.sweep: Callable[[], object] = lambda: None  # ends what the worker has started
 
     def confine(self, setting: Setting) -> dict[str, str]:
-        """Lock it in; layers that could not be had, each with the reason. Unconfined where nothing was done."""
+        """Confine it. Returns the layers that are not available, with reasons. Unconfined if nothing was done."""
         self._policy = setting.policy
         asked = {
             "op": "confine", "policy": asdict(setting.policy), "files": list(setting.files),
@@ -72,7 +72,7 @@ class GradedWorker(Worker):
         return missing
 
     def call(self, asked: Any, limit_s: float) -> Outcome:
-        """The outcome of one call. One that asks the parent too often ends the worker."""
+        """The outcome of one call. A worker that asks the parent too often is ended."""
         self._asks = 0
         return super().call(asked, limit_s)
 
@@ -97,7 +97,7 @@ class GradedWorker(Worker):
         return "it wrote more than it may"
 
     def _drain(self) -> None:
-        """Read and drop what is printed: a student could print the hidden inputs."""
+        """Read and discard what is printed: a student could print the hidden inputs."""
         stream = self._process.stderr
         assert stream is not None
         with contextlib.suppress(OSError, ValueError), stream:
@@ -109,7 +109,7 @@ LENT_BYTES = 64 << 10  # of arguments; enough for every exercise, and too little
 
 
 def within(folder: Path, limit: int) -> bool:
-    """Whether a folder holds at most so many bytes, in not too many files."""
+    """Whether a folder holds at most this many bytes, in not too many files."""
     size, entries, folders = 0, 0, [str(folder)]
     while folders:
         try:
@@ -130,9 +130,9 @@ def within(folder: Path, limit: int) -> bool:
 
 
 class Pool:
-    """Workers one after the other, the next one importing torch while the present one is busy.
+    """Workers one after the other. The next one imports torch while the current one is busy.
 
-    spares: whether that next one is worth starting; whoever takes the last one says no before.
+    spares: whether to start that next one; False before the last is taken.
     """
 
     def __init__(self, spares: bool = True) -> None:
@@ -143,7 +143,7 @@ class Pool:
         self.strays = 0
 
     def take(self, setting: Setting, compiling: bool = False) -> tuple[GradedWorker, dict[str, str]]:
-        """A confined worker, and the layers that it lacks. Those before it are ended, and all that they started."""
+        """A confined worker, and the layers that it lacks. Earlier ones are ended, with everything they started."""
         self.clear()
         if compiling:
             worker = self._new(compiling=True)
@@ -154,7 +154,7 @@ class Pool:
         return worker, worker.confine(setting)
 
     def clear(self) -> int:
-        """End the workers that were taken and everything else that lives on; how many such strays there were."""
+        """End the workers that were taken and whatever else still runs. Returns the number of such strays."""
         before = self.strays
         for worker in self._taken:
             worker.close()
@@ -163,7 +163,7 @@ class Pool:
         return self.strays - before
 
     def sweep(self) -> None:
-        """End every process that is no worker of ours."""
+        """End every child process that is not a worker of ours."""
         own = [*self._taken, *([self._spare] if self._spare is not None else [])]
         if system.LINUX:
             self.strays += system.end_strays(self.known | {worker.pid for worker in own})
@@ -174,7 +174,7 @@ class Pool:
         return made
 
     def close(self) -> None:
-        """End all."""
+        """End all workers."""
         if self._spare is not None:
             self._spare.close()
             self._spare = None
@@ -182,7 +182,7 @@ class Pool:
 
 
 def fresh(folder: Path, user: int | None) -> Path:
-    """An empty scratch folder for one worker, its own and nobody else's."""
+    """An empty scratch folder for one worker."""
     for old in folder.iterdir():
         shutil.rmtree(old, ignore_errors=True)
     made = folder / f"{time.monotonic_ns()}"

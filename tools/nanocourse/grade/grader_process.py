@@ -1,7 +1,7 @@
 """The script of a grader process: one submission, its record written after each check. `grade_class` starts it.
 
-A process of its own for each: whatever breaks one submission's grading, a hang of torch in the parent included, costs
-that one submission. It reads its job from standard input; the secret comes from its file, never through a command line.
+Each submission has its own process: whatever breaks its grading, including a hang of torch in the parent, costs only
+that submission. The job comes from standard input; the secret comes from its file, never through a command line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REFUSED = 2
 
 
 def main() -> int:
-    """Grade; 2 where it was refused, with one sentence on standard error."""
+    """Grade. Returns 2, with one sentence on standard error, if grading was refused."""
     job = json.loads(sys.stdin.readline())
     sys.path[:0] = [entry for entry in job["path"] if entry not in sys.path]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers and folders are cleared away

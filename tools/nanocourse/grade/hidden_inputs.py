@@ -1,4 +1,4 @@
-"""Hidden inputs of one submission, the order in which they are asked, and what an answer gets that does no work."""
+"""Hidden inputs of one submission, the order in which they are asked, and how answers that do no work are found."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Question:
     seed: str
 
     def call(self, exercise: Exercise) -> Call:
-        """Made anew each time: a call's functions remember what they were asked."""
+        """The call, made anew each time, since its functions remember what they were asked."""
         return exercise.call(self.check, Case(self.seed))
 
 
 def questions(exercise: Exercise, secret: str, submission_id: str, seeds: int) -> list[Question]:
-    """All inputs, in an order that only the secret tells, and one input of each check a second time at the end.
+    """All inputs, in an order that only the secret determines, then one input of each check a second time.
 
-    The order: where results are yes or no, a count of the calls would else be enough to give them. The second time:
-    an answer that depends on what was asked before is none.
+    Without the secret order, counting calls would be enough where results are yes or no. The repetition catches answers
+    that depend on earlier calls.
     """
     every: list[Question] = []
     again: list[Question] = []
@@ -53,7 +53,7 @@ def questions(exercise: Exercise, secret: str, submission_id: str, seeds: int) -
 
 
 def judged(exercise: Exercise, question: Question, got: Outcome) -> Status:
-    """What an outcome means. Whatever the comparison trips over came from the student's side, and does not agree."""
+    """The status of an outcome. Whatever the comparison trips over came from the student's side, and fails."""
     try:
         return status_of(exercise, question.check, exercise.expected(question.call(exercise)), got)
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError):
@@ -74,7 +74,7 @@ def _agrees(exercise: Exercise, asked: Sequence[Question], answer: Function) -> 
 
 
 def idle_answers() -> Iterator[Function]:
-    """Answers without a thought: a constant, an error, an argument as it came, a tensor filled or reduced."""
+    """Answers that do no work: a constant, an error, an argument returned, a tensor filled or reduced."""
     constants: tuple[Any, ...] = (None, True, False, 0, 1, -1, 0.0, 1.0, "", (), [], {})
     for value in constants:
         yield partial(_constant, value)

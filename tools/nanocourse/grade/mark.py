@@ -26,7 +26,7 @@ NAMING_S = 60.0  # of the submission's time must be left for looking up which mi
 
 @dataclass
 class Budget:
-    """Time that is left. until: the end of the submission's, by the monotonic clock. check_s: one check's own."""
+    """The remaining time. until: the end of the submission's, by the monotonic clock. check_s: for one check."""
 
     until: float
     check_s: float
@@ -39,7 +39,7 @@ class Budget:
 
 @dataclass
 class Marking:
-    """One exercise. grade: with no points yet. seed: of the inputs on which mistakes are told apart."""
+    """One exercise. grade: with no points yet. seed: of the inputs by which mistakes are recognised."""
 
     exercise: Exercise
     part: Part
@@ -55,7 +55,7 @@ class Marking:
     _status: dict[str, Status] = field(default_factory=dict)
 
     def run(self, secret: str, submission_id: str, seeds: int, tell: Callable[[ExerciseGrade], None]) -> ExerciseGrade:
-        """The exercise's grade. tell: gets it after each check that is decided."""
+        """The exercise's grade. tell: called with it after each check that is decided."""
         problem = kernels.why_not(self.exercise)
         asked = questions(self.exercise, secret, submission_id, seeds)
         left = {check.name: sum(one.check is check for one in asked) for check in self.exercise.checks}
@@ -81,7 +81,7 @@ class Marking:
         return self.grade
 
     def _scored(self) -> ExerciseGrade:
-        """The grade as far as checks are decided."""
+        """The grade, as far as checks are decided."""
         checks = []
         for check in self.grade.checks:
             status = self._status.get(check.name, "not run")
@@ -89,7 +89,7 @@ class Marking:
         return replace(self.grade, checks=tuple(checks))
 
     def _ask(self, question: Question) -> str:
-        """Ask once, unless the check is decided; a problem that ends the exercise."""
+        """Ask once, unless the check is decided. Returns a problem that ends the exercise."""
         name = question.check.name
         if name in self._status:
             return ""
@@ -110,7 +110,7 @@ class Marking:
         return ""
 
     def _ready(self, compiling: bool) -> str:
-        """Have a worker that has read the file; why that cannot be."""
+        """Have a worker that has read the file. Returns why that is impossible."""
         if self._worker is not None and self._worker.alive and self._compiles == compiling:
             return ""
         setting = self.workspace.setting(self.exercise, self.path, compiling)
@@ -133,7 +133,7 @@ class Marking:
         return f"{self.path.name} cannot be run: {told(got)}"
 
     def _mistake(self) -> str:
-        """The name of the known wrong answer that it equals; empty where it equals none, or time is short."""
+        """The name of the known wrong answer that it matches; empty if there is none or time is short."""
         busy = any(status in ("hung", "crashed") for status in self._status.values())
         if busy or self.exercise.spec.kernel is not None or self.budget.until - time.monotonic() < NAMING_S:
             return ""

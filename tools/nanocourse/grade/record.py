@@ -1,6 +1,6 @@
-"""What grading leaves behind: one record a submission, from which all exports are made, of JSON's types.
+"""What grading leaves behind: one record a submission, of JSON types, from which all exports are made.
 
-Nothing in it comes out of a student's process but the fact that a value agreed, and what his file said when it was
+Nothing in it comes from a student's process except the fact that a value agreed, and what the file printed when it was
 read, before any hidden input was there.
 """
 
@@ -20,7 +20,7 @@ SCHEMA, SCHEMA_VERSION = "nanoinfer.course.grade", 1
 
 @dataclass(frozen=True)
 class CheckGrade:
-    """One hidden check. says: what it holds; none of its inputs."""
+    """One hidden check. says: what it requires; none of its inputs."""
 
     name: str
     says: str
@@ -73,7 +73,7 @@ class Isolation:
 
 @dataclass(frozen=True)
 class GradeRecord:
-    """One submission. assignment, secret, files: marks by which a later run knows whether anything has changed."""
+    """One submission. assignment, secret, files: marks by which a later run sees whether anything has changed."""
 
     submission: str
     title: str
@@ -97,7 +97,7 @@ class GradeRecord:
         return round(math.fsum(one.of for one in self.exercises), 4)
 
     def to_json(self) -> dict[str, Any]:
-        """The whole, with its sums."""
+        """The whole record, with its sums."""
         head = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "points": self.points, "of": self.of}
         return head | asdict(self)
 
@@ -121,12 +121,12 @@ class GradeRecord:
             raise ValueError(f"this is no record of a graded submission ({error})") from error
 
     def save(self, path: Path) -> None:
-        """Write it whole, and put it in place of the old one: whoever reads, reads one or the other."""
+        """Write the record whole, then replace the old one: a reader sees one or the other."""
         write(path, json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> GradeRecord:
-        """Read a saved record. ValueError, one sentence, where there is none."""
+        """Read a saved record. ValueError, one sentence, if there is none."""
         try:
             return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
@@ -134,7 +134,7 @@ class GradeRecord:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all, readable by its owner alone: others' marks are nobody's business."""
+    """Write a file whole or not at all, readable only by its owner: marks are private."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:

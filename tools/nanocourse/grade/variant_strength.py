@@ -1,6 +1,6 @@
-"""How strong this very variant is: the known wrong answers on inputs drawn from this secret, in these editions.
+"""How strong a released variant is: the known wrong answers on inputs drawn from its secret, in its editions.
 
-The chapter's published figures are those of its own inputs. A draw of others could be weaker, so it is measured.
+The chapter's published figures are those of its own inputs. Other inputs could be weaker, so this is measured.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ DRAWS = ("strength/0", "strength/1", "strength/2")
 
 @dataclass(frozen=True)
 class VariantStrength:
-    """One exercise. A wrong answer is caught where every draw catches it; missed: the names of the others.
+    """One exercise. A wrong answer counts as caught if every draw catches it; missed: the names of the others.
 
-    refused: draws on which the right answer itself did not pass; never, unless an exercise is broken.
+    refused: draws on which the right answer itself did not pass; always 0 unless an exercise is broken.
     """
 
     id: str
@@ -39,7 +39,7 @@ class VariantStrength:
 def variant_strength(
     assignment: Assignment, secret: str, submission_ids: Sequence[str] = DRAWS
 ) -> list[VariantStrength]:
-    """Of each exercise, how many wrong answers are caught. submission_ids: each one's inputs are a draw."""
+    """How many wrong answers are caught, for each exercise. submission_ids: each one's inputs are a draw."""
     return [
         _strength(exercise, part.edition, secret, submission_ids, assignment.seeds)
         for part, exercise in exercises_of(assignment)

@@ -21,9 +21,9 @@ from nanocourse.grade.record import Isolation
 
 
 class Workspace:
-    """A folder of its own for one submission, gone afterwards. hidden: what its workers must not read.
+    """A temporary folder for one submission. hidden: what its workers must not read.
 
-    layers: those to be applied, all but in tests. The submission's user is its own where we are root.
+    layers: those to apply, all except in tests. If we are root, the submission has a user of its own.
     """
 
     def __init__(self, hidden: Iterable[Path], limits: Limits, layers: tuple[str, ...] = LAYERS) -> None:
@@ -49,7 +49,7 @@ class Workspace:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def stage(self, exercise: Exercise, source: bytes, near: dict[str, bytes]) -> Path:
-        """Lay out one exercise's file and those beside it; where the file lies. Readable by the worker alone."""
+        """Write one exercise's file and those beside it, readable only by the worker. Returns the file's path."""
         folder = self._staged / exercise.mark
         folder.mkdir(mode=0o750, exist_ok=True)
         for name, data in (near | {exercise.file: source}).items():
@@ -72,7 +72,7 @@ class Workspace:
         return Setting(made, tuple(files), helper_modules(exercise), watched=self.watched)
 
     def policy(self, own: Iterable[Path] = ()) -> Policy:
-        """A worker's policy, with a scratch folder that is empty."""
+        """A worker's policy, with an empty scratch folder."""
         return self.machine.policy(fresh(self.scratch, self.user), own, self.user, layers=self.layers)
 
     def isolation(self, guard: dict[str, str]) -> Isolation:
@@ -90,12 +90,12 @@ class Workspace:
         return Isolation(tuple(present), tuple(missing.items()))
 
     def _forbidden(self) -> list[str]:
-        """Files that no worker may be able to read, for the probe: one of each place that is hidden."""
+        """Files that no worker may be able to read, for the probe: one from each hidden place."""
         found = (self._a_file(path) for path in (*self.hidden, *policy.own_sources()))
         return [str(path) for path in dict.fromkeys(found) if path is not None]
 
     def _a_file(self, place: Path) -> Path | None:
-        """The first file of a place, but for what a worker needs: an environment may lie beneath."""
+        """The first file of a place that a worker does not need: an environment may be beneath it."""
         if place.is_file():
             return place.resolve()
         for folder, names, files in os.walk(place.resolve()):
@@ -120,7 +120,7 @@ LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 
 
 def assemblers() -> tuple[str, ...]:
-    """The assemblers that Triton brings along, and what starts them."""
+    """The assemblers that come with Triton, and the loaders that start them."""
     import importlib.util
 
     found = importlib.util.find_spec("triton")

@@ -18,7 +18,7 @@ NAMED_FROM = 2  # the failing try from which on a known mistake is named
 
 
 def devices(asked: str | None) -> list[str]:
-    """Where checks are run: on the CPU, and on a GPU where there is one. ValueError for a device that is not there."""
+    """Where checks run: on the CPU, and on a GPU if there is one. ValueError for a device that is not available."""
     if asked is None:
         return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     if asked not in ("cpu", "cuda"):
@@ -31,7 +31,7 @@ def devices(asked: str | None) -> list[str]:
 def run_checks(
     folder: Folder, chapter: Chapter, chosen: Sequence[Exercise], device: str | None
 ) -> Iterator[tuple[Exercise, ExerciseResult]]:
-    """Results as they come; the first device's count as tries, and are kept in the folder."""
+    """Results as they come. Those of the first device count as tries and are stored in the folder."""
     where = devices(device)
     if not folder.chapter(chapter).is_dir():
         raise ValueError(f"there is no {folder.chapter(chapter)}: `nanoinfer course start {chapter.number}` makes it")

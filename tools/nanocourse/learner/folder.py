@@ -1,7 +1,7 @@
-"""The learner's folder: his files, one folder a chapter, and what he has tried, guessed and asked for.
+"""A learner's folder: their files, one folder a chapter, and what they have tried, guessed and asked for.
 
-It is ignored by git from within (`.gitignore` holds `*`), wherever it lies. Nothing in it is ever overwritten but the
-progress file, which is written whole and then put in place of the old one.
+It makes git ignore it (its `.gitignore` holds `*`), wherever it is. Nothing in it is ever overwritten except the
+progress file, which is written whole and then replaces the old one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR
 
 @dataclass
 class Tries:
-    """What was tried of one exercise. failing: checks failed since it last passed. passed: the file's hash then."""
+    """What was tried of one exercise. failing: failed checks since it last passed. passed: the file's hash then."""
 
     tries: int = 0
     failing: int = 0
@@ -51,7 +51,7 @@ class Tries:
 
 @dataclass
 class Progress:
-    """Everything that is remembered of a learner; nothing of it but `passed` ever counts for marks."""
+    """Everything that is remembered about a learner; only `passed` may count for marks."""
 
     exercises: dict[str, Tries] = field(default_factory=dict)
     editions: dict[str, str] = field(default_factory=dict)  # exercise -> its edition, where it is not the plain one
@@ -74,7 +74,7 @@ class Progress:
 
 
 class Folder:
-    """A learner's folder. ValueError where its progress file cannot be read."""
+    """A learner's folder. ValueError if its progress file cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
@@ -84,7 +84,7 @@ class Folder:
         return self.path / chapter.folder.name
 
     def file(self, chapter: Chapter, exercise: Exercise) -> Path:
-        """The learner's file of an exercise, whether it is there or not."""
+        """The learner's file of an exercise, whether it exists or not."""
         return self.chapter(chapter) / exercise.file
 
     def exercises(self, chapter: Chapter) -> list[Exercise]:
@@ -93,7 +93,7 @@ class Folder:
         return [one.as_edition(editions[one.id]) if one.id in editions else one for one in exercises(chapter)]
 
     def start(self, chapter: Chapter, editions: dict[str, str] | None = None) -> list[tuple[Path, bool]]:
-        """Write the stubs that are not there yet; each file, and whether it was written."""
+        """Write the stubs that do not exist yet. Returns each file, and whether it was written."""
         own = self.chapter(chapter)
         own.mkdir(parents=True, exist_ok=True)
         for name, text in ((".gitignore", "*\n"), ("LICENSE", LICENCE)):
@@ -105,7 +105,7 @@ class Folder:
         return [(own / one.file, stubs.write(one, chapter, own)) for one in self.exercises(chapter)]
 
     def load(self) -> Progress:
-        """The progress so far; empty where there is none."""
+        """The progress so far; empty if there is none."""
         path = self.path / PROGRESS
         if not path.is_file():
             return Progress()
@@ -119,7 +119,7 @@ class Folder:
             raise ValueError(f"{path} is no progress file that can be read: move it away to begin anew") from error
 
     def save(self, progress: Progress) -> None:
-        """Write the progress down."""
+        """Save the progress."""
         data = {
             "schema": SCHEMA, "schema_version": SCHEMA_VERSION,
             "exercises": {id: vars(one) for id, one in sorted(progress.exercises.items())},

@@ -1,6 +1,6 @@
-"""What the chapters' notebooks share: a tensor drawn, a function's source, a measured file, the quiz.
+"""Helpers for the chapters' notebooks: a tensor drawn, a function's source, a results file, the quiz.
 
-Notebooks need matplotlib, which the package itself does not: it is imported where something is drawn.
+They need matplotlib, which the package itself does not: it is imported when something is drawn.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def source(thing: Any) -> None:
 
 
 def results(name: str) -> dict[str, Any]:
-    """A results file of the benchmark, `h200-gpu`. ValueError where this installation has none of that name."""
+    """A results file of the benchmark, `h200-gpu`. ValueError if this installation has none of that name."""
     path = chapters.root() / "bench" / "results" / f"{name}.json"
     if not path.is_file():
         raise ValueError(f"this installation has no results file {name}.json")
@@ -62,7 +62,7 @@ def results(name: str) -> dict[str, Any]:
 
 
 def quiz(chapter: int) -> None:
-    """The chapter's quiz: with buttons where jupyterquiz is installed, as plain text otherwise."""
+    """Show the chapter's quiz: with buttons if jupyterquiz is installed, otherwise as plain text."""
     questions = json.loads((chapters.chapter(chapter).exercises / "quiz.json").read_text(encoding="utf-8"))
     if importlib.util.find_spec("jupyterquiz") is not None:
         importlib.import_module("jupyterquiz").display_quiz(questions)

@@ -1,6 +1,6 @@
-"""A learner's functions in the working engine: exactly those that pass their checks, each swapped in by itself.
+"""A learner's functions in the engine: exactly those that pass their checks, each swapped in by itself.
 
-What passes is found out in workers, as always. Only then is the learner's code loaded into this process.
+The checks run in workers, as always. Only then is the learner's code loaded into this process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nanocourse.learner.folder import Folder
 
 @dataclass(eq=False)
 class Own:
-    """One exercise of the learner's. function: their own, where it passed and has a place. calls: by the engine."""
+    """One of the learner's exercises. function: theirs, if it passed and has a place in the engine. calls: by it."""
 
     exercise: Exercise
     engine: str  # its chapter's
@@ -38,9 +38,9 @@ class Own:
 
 
 def own_functions(path: Path) -> list[Own]:
-    """All exercises that the folder has files of; with the functions that pass their checks, and run in the engine.
+    """All exercises that the folder has files of, with the functions that pass their checks and run in the engine.
 
-    ValueError where the folder has no exercise's file.
+    ValueError if the folder has no exercise's file.
     """
     folder, found, files, interpreted = Folder(path), list[Own](), dict[str, Path](), False
     for chapter in chapters():
@@ -79,14 +79,14 @@ def in_the_engine(own: Sequence[Own]) -> Iterator[None]:
 
 
 def why_not_called(own: Own, used: Sequence[Own]) -> str:
-    """Another of the learner's functions has its place, as far as is known; else nothing asked for it."""
+    """Another of the learner's functions took its place, if that is known; otherwise nothing needed it."""
     displaced = own.exercise.spec.displaced
     told = (displaced[one.exercise.id] for one in used if one.calls and one.exercise.id in displaced)
     return next(told, "nothing in this run needed it")
 
 
 def _load(exercise: Exercise, file: Path) -> Function:
-    """The learner's function, in this process; files beside it can be imported by it."""
+    """The learner's function, in this process; it can import files beside its own."""
     if exercise.spec.kernel is not None:
         return kernels.in_engine(exercise, lambda: _found(exercise, file))
     return _found(exercise, file)

@@ -1,7 +1,7 @@
-"""Guess, then measure: what a learner expected, what arithmetic allows, and what the clock said, side by side.
+"""Guess, then measure: a learner's guess, a bound from arithmetic, and the measurement, side by side.
 
 A chapter's `predict.py` declares PREDICTIONS. Guesses are kept in the learner's folder, and the factor by which they
-miss is his calibration through the book. None of it counts for marks.
+miss is the learner's calibration. None of it counts for marks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from nanocourse.exercises.chapters import Chapter, run_file
 class Prediction:
     """One thing to guess.
 
-    bound: what arithmetic says, without running what is measured. bound_says: how that number comes about.
-    measure: the number, on a device; a few seconds. why: where the difference comes from, told bound and measurement.
+    bound: what arithmetic gives, without running anything. bound_says: how that number is computed. measure: the
+    number, on a device; takes a few seconds. why: where the difference comes from, given bound and measurement.
     """
 
     id: str
@@ -35,7 +35,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A guess beside what it was about."""
+    """A guess with the bound and the measurement."""
 
     prediction: Prediction
     guess: float
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def predictions(chapter: Chapter) -> tuple[Prediction, ...]:
-    """What a chapter has to guess; empty where it has nothing."""
+    """What a chapter asks to guess; empty if it has nothing."""
     path = chapter.exercises / "predict.py"
     if not path.is_file():
         return ()
@@ -63,17 +63,17 @@ def predictions(chapter: Chapter) -> tuple[Prediction, ...]:
 
 
 def compare(prediction: Prediction, guess: float, device: torch.device) -> Outcome:
-    """Measure, and put it beside the guess. The guess comes first: it cannot be changed any more."""
+    """Measure, and return it with the guess, which was made before and cannot be changed any more."""
     return Outcome(prediction, guess, prediction.bound(device), prediction.measure(device))
 
 
 def factor(guess: float, measured: float) -> float:
-    """How many times too large or too small a guess was."""
+    """By what factor a guess was too large or too small."""
     return max(guess / measured, measured / guess)
 
 
 def calibration(kept: Sequence[dict[str, Any]]) -> float | None:
-    """The median factor by which all guesses so far missed; None before the first."""
+    """The median factor by which the guesses so far missed; None before the first."""
     factors = [factor(float(one["guess"]), float(one["measured"])) for one in kept]
     return statistics.median(factors) if factors else None
 

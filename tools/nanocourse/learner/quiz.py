@@ -33,7 +33,7 @@ class Question:
 
 
 def questions(chapter: Chapter) -> tuple[Question, ...]:
-    """The quiz of a chapter; empty where it has none."""
+    """The quiz of a chapter; empty if it has none."""
     path = chapter.exercises / "quiz.json"
     if not path.is_file():
         return ()

@@ -1,4 +1,4 @@
-"""Results in words, for a terminal and for a screen reader: a line says what it says without colour or symbols."""
+"""Results in words, for a terminal and for a screen reader: no line depends on colours or symbols."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH, PRINTED_LINES = 116, 8
 
 
 def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -> Iterator[Line]:
-    """One exercise: a line with its status, what went wrong where something did, and the receipt."""
+    """One exercise: a line with its status, what went wrong, if anything did, and the receipt."""
     where = f" (on {result.receipt.device})" if result.receipt.device != "cpu" else ""
     yield f"{result.id} {result.title}: {result.status}{where}", STYLE.get(result.status, "")
     if result.problem:
@@ -44,7 +44,7 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -
 
 
 def status_lines(folder: Folder, chapter: Chapter) -> Iterator[Line]:
-    """A line an exercise, and the guesses."""
+    """How far a learner is in a chapter: a line for each exercise, then quiz and guesses."""
     yield f"Chapter {chapter.number}: {chapter.title}", ""
     progress = folder.load()
     for exercise in folder.exercises(chapter):
@@ -65,7 +65,7 @@ def status_lines(folder: Folder, chapter: Chapter) -> Iterator[Line]:
 
 
 def _check_lines(at: int, of: int, check: CheckResult) -> Iterator[Line]:
-    """What a failed check holds, and the smallest input that shows the failure."""
+    """What a failed check requires, and the smallest input that shows the failure."""
     yield from _indented(f"Check {at} of {of}, {check.name}: {check.says}")
     if check.note:
         yield from _indented(f"But: {check.note}")
@@ -80,7 +80,7 @@ def _check_lines(at: int, of: int, check: CheckResult) -> Iterator[Line]:
 
 
 def receipt_lines(result: ExerciseResult) -> Iterator[Line]:
-    """What was run to come to the result."""
+    """What was run to get the result."""
     receipt = result.receipt
     files = ", ".join(f"{name} {digest[:12]}" for name, digest in receipt.files) or "no file"
     counts = f"{receipt.registered} registered, {receipt.collected} collected, {receipt.run} run"
@@ -95,7 +95,7 @@ def receipt_lines(result: ExerciseResult) -> Iterator[Line]:
 
 
 def _printed(text: str) -> Iterator[Line]:
-    """What the learner's code printed, if it did."""
+    """What the learner's code printed."""
     lines = text.splitlines()
     if lines:
         yield "    Your code printed:", ""
@@ -106,7 +106,7 @@ def _printed(text: str) -> Iterator[Line]:
 
 
 def _indented(text: str, indent: str = "    ", style: str = "") -> Iterator[Line]:
-    """A text, wrapped. It is data: its own line breaks become spaces."""
+    """A text, wrapped. Line breaks in it become spaces."""
     flat = " ".join(text.split("\n"))
     wrapped = textwrap.wrap(
         flat,

@@ -1,4 +1,4 @@
-"""Two runs of the same prompts side by side, the learner's and the reference's: time, memory, and the tokens."""
+"""Two runs of the same prompts side by side, the learner's and the reference's: time, memory and tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _times(done: Sequence[Completion]) -> tuple[str, str]:
 
 
 def _first_difference(done: Sequence[Completion], reference: Sequence[Completion]) -> str:
-    """Where the learner's tokens and the reference's part, if they do."""
+    """Where the learner's tokens begin to differ from the reference's, if they do."""
     for one, other in zip(done, reference, strict=True):
         mine, theirs = one.token_ids, other.token_ids
         if mine != theirs:
@@ -42,20 +42,20 @@ def _first_difference(done: Sequence[Completion], reference: Sequence[Completion
 
 
 def last_token_bytes(llm: LLM, done: Completion) -> int:
-    """Tensors alive at once while the last token of a text is made once more."""
+    """The most bytes in tensors while the last token of a text is computed once more."""
     text = [*done.prompt_token_ids, *done.token_ids[:-1]]
     return peak_bytes(lambda: llm.generate([text], SamplingParams(max_tokens=1, temperature=0)))
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """The most bytes in tensors at one time that were made while `run` ran; what was there before is not counted."""
+    """The most bytes at one time in tensors that were made while `run` ran; tensors from before are not counted."""
     with _Tensors() as tensors:
         run()
     return int(tensors.peak)
 
 
 class _Tensors(TorchDispatchMode):  # type: ignore[misc, no-untyped-call]
-    """Follows the storages of every tensor that an operation gives back, as long as they live."""
+    """Follows the storage of every tensor that an operation returns, as long as it lives."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

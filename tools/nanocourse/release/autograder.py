@@ -1,6 +1,6 @@
 """The autograder: what Gradescope unpacks, and the archive of it.
 
-The contract is Gradescope's own (https://gradescope-autograders.readthedocs.io/en/latest/specs/): `setup.sh` and
+The contract is Gradescope's (https://gradescope-autograders.readthedocs.io/en/latest/specs/): `setup.sh` and
 `run_autograder` at the root of a zip, which becomes /autograder/source.
 """
 
@@ -18,7 +18,7 @@ SCRIPTS = ("setup.sh", "run_autograder")
 
 
 def write(plan: Plan, wheel: Path, to: Path) -> None:
-    """Write the folder `to`, and the archive beside it under its name."""
+    """Write the folder `to`, and beside it the archive of the same name."""
     to.mkdir()
     words = {
         "title": plan.assignment.title, "points": f"{plan.assignment.points:g}", "wheel": wheel.name, "mine": DEFAULT,

@@ -1,7 +1,7 @@
-"""Requirements, pinned to what is installed where a release is made: one environment for students and for grading.
+"""Requirements, pinned to what is installed where a release is made: one environment for students and grading.
 
-What the package itself requires is pinned for every Python. What those require in turn is pinned for the Python that
-the release was made with, since another one may need other versions.
+What the package itself requires is pinned for every Python. What those packages require in turn is pinned only for the
+Python that made the release, since another one may need other versions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def requirements(wheel: Path, *, cpu: bool = False) -> str:
-    """A requirements file for the wheel, which lies beside it. cpu: with PyTorch's index of builds without CUDA."""
+    """A requirements file for the wheel beside it. cpu: with PyTorch's index of builds without CUDA."""
     lines = [
         f"# What `nanoinfer course release` found installed, under Python {PYTHON}. Lines with python_version hold for",
         "# that Python alone; under another one pip chooses. The wheel lies beside this file.",
@@ -34,14 +34,14 @@ def requirements(wheel: Path, *, cpu: bool = False) -> str:
 
 
 def notebook_requirements(wheel: Path) -> str:
-    """What the notebook needs besides: pinned where it is installed here, and as the package declares it elsewhere."""
+    """What the notebook needs in addition: pinned if installed here, otherwise as the package declares it."""
     wanted = [one for one in _required(wheel, "notebooks") if one.name in NOTEBOOK]
     lines = [_pin(one) if _version(one.name) else f"{one.name}{one.specifier}" for one in wanted]
     return "\n".join(["-r requirements.txt", *sorted(lines)]) + "\n"
 
 
 def pins(direct: Sequence[Requirement]) -> list[str]:
-    """The requirements and all that they require, each at the version that is installed here."""
+    """The requirements and everything they require, each at the version installed here."""
     found = {canonicalize_name(one.name): _pin(one) for one in direct}
     waiting = list(direct)
     while waiting:
@@ -55,7 +55,7 @@ def pins(direct: Sequence[Requirement]) -> list[str]:
 
 
 def _required(wheel: Path, extra: str) -> list[Requirement]:
-    """What the wheel requires, or one of its extras does, whatever the platform."""
+    """What the wheel, or one of its extras, requires on any platform."""
     of = [Requirement(text) for text in wheels.metadata(wheel).get_all("Requires-Dist") or ()]
     if not extra:
         return [one for one in of if "extra" not in str(one.marker or "")]
@@ -82,7 +82,7 @@ def _pin(one: Requirement, and_marker: str = "") -> str:
 
 
 def _version(name: str) -> str:
-    """The installed version without its local part (2.13.0 of 2.13.0+cpu); empty where it is not installed."""
+    """The installed version without its local part (2.13.0 of 2.13.0+cpu); empty if it is not installed."""
     try:
         return Version(importlib.metadata.version(name)).public
     except importlib.metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""What a release holds, settled before anything is written: exercises, points, editions, secret.
+"""What a release contains, decided before anything is written: exercises, points, editions, secret.
 
-A variant is named by a text of the teacher's; from it come the secret, and which exercises come as another edition.
+A teacher names a variant by a text. The secret, and the exercises that come in another edition, follow from it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Plan:
 
     @property
     def editions(self) -> dict[str, str]:
-        """The exercises that come in another edition than the printed one, and its name."""
+        """The exercises that come in another edition than the printed one, with its name."""
         return {part.id: part.edition for part in self.assignment.parts if part.edition}
 
     def points(self, id: str) -> float:
@@ -44,7 +44,7 @@ class Plan:
 
 
 def plan(number: int, only: str | None = None, points: str | None = None, variant: str | None = None) -> Plan:
-    """The plan of a release. ValueError, one sentence, for a chapter, exercise or number that cannot be had.
+    """The plan of a release. ValueError, one sentence, for a chapter, exercise or number that does not exist.
 
     only: ids with commas between. points: `1.2=10,1.4=20`. variant: the variant's name; None draws a random secret and
     takes every exercise as it is printed.
@@ -69,7 +69,7 @@ def secret_of(chapter: int, variant: str) -> str:
 
 
 def choose_editions(chosen: Sequence[Exercise], worth: dict[str, float], secret: str) -> dict[str, str]:
-    """Exercises in an order of the secret's, until two have another edition and half the points are theirs."""
+    """Exercises in an order that the secret determines, until two have another edition with half the points."""
     draw = random.Random(f"editions/{secret}")
     candidates = [one for one in chosen if one.editions]
     draw.shuffle(candidates)
@@ -82,7 +82,7 @@ def choose_editions(chosen: Sequence[Exercise], worth: dict[str, float], secret:
 
 
 def enough(editions: dict[str, str], worth: dict[str, float]) -> bool:
-    """Whether a set has as many variants as it should, and they are worth as much as they should be."""
+    """Whether enough exercises come in another edition, with enough of the points."""
     share = math.fsum(worth[id] for id in editions) / math.fsum(worth.values())
     return len(editions) >= VARIANTS and share >= SHARE
 

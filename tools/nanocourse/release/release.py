@@ -1,6 +1,6 @@
 """Writing a release: all of it, or nothing.
 
-Everything is written into a folder beside the wanted one, which takes its name at the end; an error or Ctrl-C leaves
+Everything is written into a temporary folder beside the target, which is renamed at the end; an error or Ctrl-C leaves
 nothing behind.
 """
 
@@ -21,8 +21,8 @@ from nanocourse.release.plan import Plan
 def release(plan: Plan, to: Path, strength: Sequence[VariantStrength] | None = None) -> None:
     """Write student/, autograder/, autograder.zip, wheel/ and teacher/ into `to`.
 
-    strength: of the variant, where it was measured. ValueError where `to` holds something already, or where this
-    installation lacks what a release needs; then nothing is written.
+    strength: of the variant, if it was measured. ValueError if `to` is not empty, or if this installation lacks what a
+    release needs; then nothing is written.
     """
     check_target(to)
     notebook.required()
@@ -48,7 +48,7 @@ def release(plan: Plan, to: Path, strength: Sequence[VariantStrength] | None = N
 
 
 def check_target(to: Path) -> None:
-    """ValueError where a release cannot be put there, since something is there."""
+    """ValueError if a release cannot be put there, because something exists there."""
     if (to.exists() or to.is_symlink()) and not (to.is_dir() and not any(to.iterdir())):
         raise ValueError(f"to must be a folder that is empty or not there yet, and {to} is neither")
     home = next(folder for folder in to.absolute().parents if folder.exists())

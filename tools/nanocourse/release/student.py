@@ -1,6 +1,6 @@
 """The tree that students get: stubs, text, notebook, questions, policy, requirements, weights, licences.
 
-It holds no answer. The package that students install does, as does the public source; the teacher's notes say so.
+It contains no answer. The package that students install does, as does the public source; the teacher's notes say so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PICTURE = re.compile(r"figures/([\w./-]+\.svg)")
 
 
 def write(plan: Plan, wheel: Path, to: Path) -> None:
-    """Write the tree into `to`, which is made."""
+    """Write the tree into the new folder `to`."""
     to.mkdir()
     left_out = text.answers(plan.exercises)
     for path, data in files(wheel).items():
@@ -62,7 +62,7 @@ def files(wheel: Path) -> dict[str, bytes]:
 
 
 def _stubs(plan: Plan, mine: Path) -> None:
-    """The learner's folder as `course start` would leave it, for this set and its editions."""
+    """The learner's folder as `course start` would leave it, for these exercises and editions."""
     folder = Folder(mine)
     own = folder.chapter(plan.chapter)
     own.mkdir(parents=True)
@@ -73,14 +73,14 @@ def _stubs(plan: Plan, mine: Path) -> None:
 
 
 def figures(page: str, to: Path) -> None:
-    """The figures that a page shows, into `to`."""
+    """Copy the figures that a page shows into `to`."""
     for name in sorted(set(PICTURE.findall(page))):
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(_beside("figures", name), to / name)
 
 
 def _beside(folder: str, name: str) -> Path:
-    """A file that lies beside the chapters. ValueError where this installation does not have it."""
+    """A file of the book beside the chapters. ValueError if this installation does not have it."""
     path = root() / folder / name
     if not path.is_file():
         raise ValueError(f"this installation has no {folder}/{name}: release from a checkout of the repository")
@@ -88,7 +88,7 @@ def _beside(folder: str, name: str) -> Path:
 
 
 def _words(plan: Plan, wheel: Path) -> dict[str, str]:
-    """What the templates leave open."""
+    """The words that the templates leave open."""
     folder = plan.chapter.folder.name
     rows = []
     for one in plan.exercises:

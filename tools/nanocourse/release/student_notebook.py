@@ -14,7 +14,7 @@ KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": 
 
 
 def released(source: str, left_out: dict[str, str], ids: Sequence[str]) -> str:
-    """The percent-format source, cell by cell without what prints an answer."""
+    """The percent-format source, without what would print an answer."""
     cells = re.split(r"(?m)^(?=# %%)", source)
     return "".join(cell if "[markdown]" in cell.partition("\n")[0] else _code(cell, left_out, ids) for cell in cells)
 
@@ -24,7 +24,7 @@ def _code(cell: str, left_out: dict[str, str], ids: Sequence[str]) -> str:
 
 
 def ipynb(source: str) -> str:
-    """The notebook of a percent-format source, the same text each time. ValueError where jupytext is missing."""
+    """The notebook of a percent-format source, always with the same bytes. ValueError if jupytext is missing."""
     jupytext = required()
     cells: list[dict[str, Any]] = []
     for at, cell in enumerate(jupytext.reads(source, fmt="py:percent").cells):
@@ -38,7 +38,7 @@ def ipynb(source: str) -> str:
 
 
 def required() -> Any:
-    """jupytext, which makes notebooks. ValueError where it is missing."""
+    """jupytext, which makes notebooks. ValueError if it is missing."""
     try:
         return importlib.import_module("jupytext")
     except ImportError:

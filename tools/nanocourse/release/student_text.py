@@ -1,6 +1,6 @@
-"""The chapter's text as students get it: without the excerpts that an exercise of the set asks for.
+"""The chapter's text as students get it: without the excerpts that the assignment's exercises ask for.
 
-Markers of the book's own machinery go too, and links to files of the package become its names, since that lies
+The book's own markers are removed too, and links to files of the package become plain names, since those files are
 elsewhere on a student's machine.
 """
 
@@ -18,9 +18,9 @@ SHOWS = re.compile(r"^(?:print\()?(?:\w+\.)?source\((.*?)\)\)?$", re.M)
 
 
 def answers(exercises: Sequence[Exercise]) -> dict[str, str]:
-    """Functions of the package that are an answer to one of these exercises: "module:name" -> the exercise's id.
+    """Functions of the package that answer one of these exercises: "module:name" -> the exercise's id.
 
-    Kernels are not among them: the text explains the engine's line by line, and the exercise asks for another one.
+    Kernels are not included: the text explains the engine's line by line, and the exercise asks for another one.
     """
     found: dict[str, str] = {}
     for one in sorted(exercises, key=lambda one: len(one.spec.refuse)):  # the one that is about it first
@@ -44,13 +44,13 @@ def released(text: str, left_out: dict[str, str], has: Callable[[str], bool]) ->
 
 
 def where(name: str, id: str) -> str:
-    """The sentence in the place of what is left out."""
+    """The sentence in place of what is left out."""
     module, _, function = name.partition(":")
     return f"Left out here: exercise {id} asks for it. The engine's own is `{function}` in `{module}`."
 
 
 def released_cell(code: str, left_out: dict[str, str], ids: Sequence[str]) -> str:
-    """A notebook's cell for students: what would print an answer, or a wrong one next to it, is left out."""
+    """A notebook's cell for students, without what would print an answer or a wrong answer."""
     named = {name.partition(":")[2]: id for name, id in left_out.items()}
 
     def without(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""What the teacher keeps: notes of this release, criteria of the written questions, oral questions, syllabi."""
+"""What the teacher keeps: notes on this release, criteria for written questions, oral questions, syllabi."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nanocourse.release.plan import Plan
 
 
 def write(plan: Plan, wheel: Path, to: Path, strength: Sequence[VariantStrength] | None) -> None:
-    """Write the folder. strength: None where it was not measured."""
+    """Write the folder. strength: None if it was not measured."""
     rows = []
     for one in plan.exercises:
         form = one.edition.name if one.edition else "as printed"
@@ -35,7 +35,7 @@ def write(plan: Plan, wheel: Path, to: Path, strength: Sequence[VariantStrength]
 
 
 def editions(plan: Plan) -> str:
-    """What is asked in place of the printed form, in words."""
+    """What is asked instead of the printed form, in words."""
     said = [f"- {one.id}: {one.edition.says}." for one in plan.exercises if one.edition]
     worth = sum(plan.points(id) for id in plan.editions)
     if not said:

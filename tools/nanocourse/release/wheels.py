@@ -1,4 +1,4 @@
-"""The wheel that a release hands out: built where this is a checkout, put together again where it is installed.
+"""The wheel of a release: built from a checkout, or reassembled from an installation.
 
 Everything else that a release copies and pins is read from that wheel, so that it cannot differ from it.
 """
@@ -23,7 +23,7 @@ NOT_PACKED = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
 
 
 def make(folder: Path) -> Path:
-    """The wheel of this very package, in `folder`. ValueError where it cannot be made."""
+    """The wheel of this package, in `folder`. ValueError if it cannot be made."""
     root = Path(nanoinfer.__file__).resolve().parents[1]
     if (root / "pyproject.toml").is_file() and (root / "chapters").is_dir():
         return _build(root, folder)
@@ -43,7 +43,7 @@ def _build(root: Path, folder: Path) -> Path:
 
 
 def _pack(of: importlib.metadata.Distribution, folder: Path) -> Path:
-    """The wheel that an installation came from: its files, and a new RECORD of them."""
+    """The wheel that an installation came from: its files, with a new RECORD."""
     content = {}
     for file in of.files or ():
         if ".." in file.parts or "__pycache__" in file.parts or file.name in NOT_PACKED:
@@ -60,7 +60,7 @@ def _pack(of: importlib.metadata.Distribution, folder: Path) -> Path:
 
 
 def write_zip(path: Path, content: dict[str, bytes], executable: frozenset[str] = frozenset()) -> None:
-    """An archive whose bytes depend on its content alone. executable: names that get the mode 755, not 644."""
+    """An archive whose bytes depend only on its content. executable: names that get mode 755 instead of 644."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted(content.items()):
             entry = zipfile.ZipInfo(name, DATE)
@@ -76,7 +76,7 @@ def metadata(wheel: Path) -> Message:
 
 
 def read(wheel: Path, ending: str) -> bytes:
-    """The one file of a wheel whose name ends so."""
+    """The content of the one file of a wheel whose name ends in `ending`."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(ending))
         return archive.read(name)

@@ -1,5 +1,5 @@
-"""The layers around a worker that runs a student's code: what the kernel can be asked for without any installation.
+"""The layers around a worker that runs a student's code: what the kernel offers without installing anything.
 
-`policy` says what a worker may reach, `confine` locks it in there from within before it reads the student's file,
-`probe` tries the doors once and says which are shut. No layer is trusted alone.
+`policy` says what a worker may reach, `confine` restricts the worker from within before it reads the student's file,
+`probe` tries what must be impossible and reports which layers hold. No layer is trusted alone.
 """

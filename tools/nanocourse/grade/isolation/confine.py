@@ -1,7 +1,7 @@
-"""Locks the calling process in, from within, before it reads a line of a student's code.
+"""Confines the calling process, from within, before it reads a line of a student's code.
 
-Run in a worker while it has one thread: Landlock and the other user bind the thread that asks, and a thread that was
-there before would be a way out. Returns what was done and what was not; the parent decides whether that is enough.
+It must have one thread: Landlock and the change of user bind only the thread that asks, and an older thread would be a
+way out. Returns what was done and what was not; the parent decides whether that is enough.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LAYERS = ("landlock", "seccomp", "limits", "user")  # those that a test can swit
 
 @dataclass(frozen=True)
 class Policy:
-    """What one worker may reach. user: None where it stays who it is. layers: those to be applied.
+    """What one worker may reach. user: None if it stays who it is. layers: those to apply.
 
-    read, listed, execute: paths, with all beneath them; of those listed names alone. starting: it may start programs.
-    memory: bytes beyond what is mapped when it is confined. scratch_size: of the folder, which the parent looks at;
-    file_size: of one file, smaller, for a file that was removed and is still open is not seen there.
+    read, listed, execute: paths, with everything beneath them; of `listed` only names can be seen. starting: it may
+    start programs. memory: bytes beyond what is mapped when it is confined. scratch_size: of the folder, which the
+    parent watches; file_size: of one file, smaller, since the parent cannot see a file that was removed while open.
     """
 
     scratch: str
@@ -45,14 +45,14 @@ class Policy:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Policy:
-        """Out of JSON, where tuples are lists."""
+        """From JSON, where tuples are lists."""
         given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
         return cls(**given)
 
 
 @dataclass
 class Confined:
-    """Layers that hold now, and why the others do not."""
+    """The layers that hold now, and why the others do not."""
 
     present: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Confined:
 
 
 def confine(wanted: Policy, keep: set[int]) -> Confined:
-    """Apply the policy. keep: descriptors that stay open. RuntimeError where a second thread runs."""
+    """Apply the policy. keep: descriptors that stay open. RuntimeError if a second thread runs."""
     done = Confined()
     if not system.LINUX:
         if os.name == "posix":
@@ -102,7 +102,7 @@ def confine(wanted: Policy, keep: set[int]) -> Confined:
 
 
 def end_with_parent() -> None:
-    """Whoever is orphaned is killed: set after the change of user, which clears it."""
+    """Be killed when the parent ends; set after the change of user, which would clear it."""
     parent = os.getppid()
     system.prctl(system.PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -110,7 +110,7 @@ def end_with_parent() -> None:
 
 
 def close_others(keep: set[int]) -> None:
-    """Close every descriptor but these."""
+    """Close every descriptor except these."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
             with contextlib.suppress(OSError):  # the listing's own is closed already
@@ -118,11 +118,11 @@ def close_others(keep: set[int]) -> None:
 
 
 def to_start_at_all() -> dict[str, str]:
-    """The variables without which a system may not be able to start Python; they name folders."""
+    """The variables that some systems need to start Python at all; they name folders."""
     names = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def environment(scratch: str) -> None:
-    """The few variables that libraries look for, all of them pointing into the scratch folder."""
+    """Point the few variables that libraries look for into the scratch folder."""
     os.environ.update(dict.fromkeys(("HOME", "TMPDIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"), scratch))

@@ -1,7 +1,8 @@
-"""Landlock: a process gives up, for good, all files but those it names. No root is needed.
+"""Landlock: a process gives up, for good, all files except those it names. No root is needed.
 
-By ctypes from the kernel's own description (Documentation/userspace-api/landlock.rst, include/uapi/linux/landlock.h):
-three system calls without a wrapper in libc. The one binding on PyPI is an alpha that knows no scopes.
+Through ctypes, after the kernel's own description (Documentation/userspace-api/landlock.rst,
+include/uapi/linux/landlock.h): three system calls without a wrapper in libc. The one binding on PyPI is an alpha
+without scopes.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class _PathBeneath(ctypes.Structure):
 
 
 def version() -> int:
-    """The interface's version on this kernel. OSError where there is none, or it was not enabled at boot."""
+    """The interface's version on this kernel. OSError if there is none, or it was not enabled at boot."""
     return _call(CREATE_RULESET, None, 0, VERSION)
 
 
 def restrict(read: Iterable[str], listed: Iterable[str], execute: Iterable[str], write: Iterable[str]) -> None:
-    """This thread, and whatever it starts, has no files but these and what lies beneath them. OSError.
+    """This thread, and whatever it starts, loses all files except these and what is beneath them. OSError.
 
-    listed: only names of files. `no_new_privs` must be set, and no second thread be running.
+    listed: only names of files can be seen. `no_new_privs` must be set, and no second thread may be running.
     """
     handled = FILES_BY_VERSION[max(known for known in FILES_BY_VERSION if known <= version())]
     ruleset = _create(handled)
@@ -70,7 +71,7 @@ def _ruleset(wanted: _Ruleset, size: int) -> int:
 
 
 def _allow(ruleset: int, path: str, allowed: int) -> None:
-    """One rule. A path that is not there is none that could be read."""
+    """Add one rule. A path that does not exist needs none."""
     try:
         there = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

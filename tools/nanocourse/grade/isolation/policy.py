@@ -1,7 +1,7 @@
-"""What a worker may reach, made by the parent: which files, how much memory, which user.
+"""What a worker may reach, decided by the parent: which files, how much memory, which user.
 
-A file is readable because it is named here, or not at all. The course's own package, its chapters, the assignment, the
-results and the other submissions are *hidden*: no rule covers them, also where they lie within what is readable.
+A file is readable only if it is named here. Our own packages, the chapters, the assignment, the results and the other
+submissions are *hidden*: no rule covers them, even where they are inside a folder that is readable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Machine:
 
     @classmethod
     def survey(cls, hidden: Iterable[Path], limits: Limits) -> Machine:
-        """Look at this machine once: interpreter and libraries without what is hidden within them."""
+        """Look at this machine once: interpreter and libraries without what is hidden among them."""
         away = tuple(dict.fromkeys(path.resolve() for path in (*hidden, *own_sources())))
         read: list[str] = []
         listed: list[str] = []
@@ -52,7 +52,7 @@ class Machine:
         return cls(away, limits, tuple(read), tuple(listed))
 
     def policy(self, scratch: Path, own: Iterable[Path], user: int | None, **more: object) -> Policy:
-        """A worker's policy. own: what it may read besides, its student's files."""
+        """A worker's policy. own: what it may read in addition, its student's files."""
         tasks = TASKS + (0 if user is not None or not system.LINUX else system.tasks_of(os.getuid()))
         given: dict[str, object] = {
             "scratch": str(scratch), "read": (*self.read, *DEVICES, *map(str, own)), "listed": self.listed,
@@ -64,14 +64,14 @@ class Machine:
 
 
 def own_sources() -> list[Path]:
-    """Where the answers stand: this distribution's packages, and the book, which in a clone is all of it."""
+    """Where the answers are: this distribution's packages, and the book, which in a clone is the whole clone."""
     specs = filter(None, map(find_spec, PACKAGES))
     folders = [folder for spec in specs for folder in spec.submodule_search_locations or ()]
     return [path.resolve() for path in (*map(Path, folders), root())]
 
 
 def libraries() -> list[Path]:
-    """Folders that an import may read: the standard library, what pip installs into, the system's shared libraries."""
+    """Folders that imports may read: the standard library, pip's packages, the system's shared libraries."""
     places = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     for entry in filter(None, sys.path):
         path = Path(entry)
@@ -82,14 +82,14 @@ def libraries() -> list[Path]:
 
 
 def a_user(turn: int) -> int | None:
-    """Who a worker becomes, another one at each turn; None where we are not root and have no choice."""
+    """The user that a worker becomes, another one at each turn; None if we are not root and have no choice."""
     if not system.LINUX or os.geteuid() != 0:
         return None
     return FIRST_USER + (os.getpid() * 7 + turn) % USERS
 
 
 def why_no_user(user: int) -> str:
-    """Why another user could not run this Python: an interpreter below /root, mostly. Empty where he could."""
+    """Why another user could not run this Python, mostly an interpreter below /root; empty if it could."""
     for place in (Path(sys.executable), *libraries()):
         for path in (place.resolve(), *place.resolve().parents):
             mode = path.stat().st_mode
@@ -99,7 +99,7 @@ def why_no_user(user: int) -> str:
 
 
 def _allow(place: Path, hidden: tuple[Path, ...], read: list[str], listed: list[str]) -> None:
-    """Allow a folder as a whole, or, where something hidden lies beneath, name by name."""
+    """Allow a folder as a whole, or name by name if something hidden is beneath it."""
     if place in hidden:
         return
     if not any(place in away.parents for away in hidden):

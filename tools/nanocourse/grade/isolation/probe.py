@@ -1,7 +1,7 @@
-"""Tries, in a process that is confined as workers are, what a hostile submission would try first.
+"""Tries, in a process confined as workers are, what a hostile submission would try first.
 
-A layer counts as present where its effect was seen, not where a call returned zero. Run as a script it reads the policy
-from standard input and writes one JSON object; nothing of a student is near it.
+A layer counts as present if its effect was seen, not because a call returned zero. Run as a script, it reads the policy
+from standard input and writes one JSON object; no student's code is near it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIMIT_S = 60.0
 
 
 def run(policy: Any, forbidden: list[str]) -> Any:
-    """Layers seen at work and those missing, as `confine.Confined`."""
+    """The layers seen at work and the missing ones, as `confine.Confined`."""
     from nanocourse.grade.isolation.confine import Confined, to_start_at_all
 
     job = {"policy": asdict(policy), "forbidden": forbidden, "parent": os.getpid()}
@@ -40,7 +40,7 @@ def run(policy: Any, forbidden: list[str]) -> Any:
 
 
 def main() -> None:
-    """Confine this process, then try."""
+    """Confine this process, then try what must fail."""
     from nanocourse.grade.isolation import confine
 
     job = json.loads(sys.stdin.read())
@@ -75,7 +75,7 @@ def _attempts(job: dict[str, Any], wanted: Any) -> dict[str, dict[str, Callable[
 
 
 def _hidden(forbidden: list[str], done: Any) -> None:
-    """Secret, results, chapters and package: unreadable, by whichever layer."""
+    """Secret, results, chapters and packages must be unreadable, by whichever layer."""
     read = [path for path in forbidden if not _fails(lambda path=path: Path(path).read_bytes())]  # type: ignore[misc]
     if read:
         done.missing["hidden files"] = f"{read[0]} can be read" + (f", and {len(read) - 1} more" * (len(read) > 1))
@@ -96,7 +96,7 @@ def _no() -> None:
 
 
 def _write(size: int) -> None:
-    """A file of this size in the scratch folder, which is the working one; it is taken away again."""
+    """Write a file of this size in the working folder, then remove it."""
     with contextlib.suppress(AttributeError):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:

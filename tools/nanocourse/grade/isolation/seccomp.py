@@ -1,7 +1,8 @@
-"""seccomp: a list of the system calls that are left; all others fail with "operation not permitted".
+"""seccomp: a list of the system calls that remain; all others fail with "operation not permitted".
 
-A filter of classic BPF (Documentation/userspace-api/seccomp_filter.rst), by ctypes: the binding on PyPI, of 2021, needs
-libseccomp on the machine. A list of what is allowed outlives new system calls; io_uring, for one, opens sockets too.
+A filter of classic BPF (Documentation/userspace-api/seccomp_filter.rst), through ctypes: the binding on PyPI, of 2021,
+needs libseccomp on the machine. A list of what is allowed also excludes new system calls; io_uring, for example, opens
+sockets too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, op
 
 
 def restrict(starting: bool) -> None:
-    """This process is left with what computing takes. OSError where the kernel has no seccomp, or not for this machine.
+    """Leave this process only the system calls that computing takes. OSError if this machine has no seccomp.
 
     starting: it may start programs (which ones is Landlock's matter). `no_new_privs` must be set.
     """
@@ -103,14 +104,14 @@ def _one_of(index: int, values: tuple[int, ...]) -> list[Instruction]:
 
 
 def _clone(starting: bool) -> list[Instruction]:
-    """A thread, never a process (but where programs may be started), and no namespace of one's own."""
+    """A thread, never a process (unless programs may be started), and no namespace of its own."""
     denied = (RETURN, 0, 0, FAIL | errno.EPERM)
     rule = [_argument(0), (ANY_BIT, 0, 1, NEW_NAMESPACES), denied]
     return [*rule, (RETURN, 0, 0, ALLOW)] if starting else [*rule, (ANY_BIT, 0, 1, CLONE_THREAD), (RETURN, 0, 0, ALLOW)]
 
 
 def _read_own_limits(own: int) -> list[Instruction]:
-    """prlimit of oneself, without a new limit: root could raise one."""
+    """prlimit of the process itself, without a new limit: root could raise one."""
     denied = (RETURN, 0, 0, FAIL | errno.EPERM)
     return [
         _argument(0), (EQUAL, 2, 0, 0), (EQUAL, 1, 0, own), denied,

@@ -1,6 +1,6 @@
 """Numbers of the system calls that a student's code needs, for the two architectures that torch has wheels for.
 
-name:x86-64:arm64, a dash where the architecture has none. From the kernel's asm/unistd_64.h and asm-generic/unistd.h; a
+name:x86-64:arm64, a dash if the architecture has none. From the kernel's asm/unistd_64.h and asm-generic/unistd.h; a
 test compares them with the headers of the machine it runs on.
 """
 

@@ -1,7 +1,7 @@
 """What Linux does for a process that asks: prctl, limits, another user; and ending whatever a worker left behind.
 
-By ctypes: Python has no prctl, the bindings for it need a C compiler or have seen no release since 2021, and a grader
-has to be installed without a network.
+Through ctypes: Python has no prctl, the bindings for it need a C compiler or have seen no release since 2021, and a
+grader must be installable without a network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPEN_FILES = 64
 
 
 def prctl(option: int, value: int = 0) -> int:
-    """prctl(2). OSError where the kernel refuses."""
+    """prctl(2). OSError if the kernel refuses."""
     call = ctypes.CDLL(None, use_errno=True).prctl
     answer: int = call(ctypes.c_int(option), *(ctypes.c_ulong(number) for number in (value, 0, 0, 0)))
     if answer < 0:
@@ -31,9 +31,9 @@ def prctl(option: int, value: int = 0) -> int:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[dict[str, str]]:
-    """This process can be neither traced nor read by its own user's processes, and inherits what its workers orphan.
+    """Other processes of this user can neither trace nor read this one, and it inherits what its workers orphan.
 
-    Gives what could not be had: layer -> why.
+    Yields what is not available: layer -> reason.
     """
     missing: dict[str, str] = {}
     before: list[tuple[int, int]] = []
@@ -63,14 +63,14 @@ def _get(getter: int) -> int:
 
 
 def become(user: int) -> None:
-    """Another user and group, without a way back. OSError where that is not allowed."""
+    """Change to another user and group for good. OSError if that is not allowed."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
 def limit(memory: int, file_size: int, cpu_s: int, tasks: int) -> None:
-    """Resource limits of this process, hard ones. memory: bytes beyond what it has mapped by now. tasks: threads."""
+    """Hard resource limits of this process. memory: bytes beyond what is mapped now. tasks: threads."""
     import resource  # Windows has none
 
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
@@ -85,7 +85,7 @@ def limit(memory: int, file_size: int, cpu_s: int, tasks: int) -> None:
 
 
 def tasks_of(user: int) -> int:
-    """Threads that a user has now: RLIMIT_NPROC counts them all, wherever they were started."""
+    """The number of threads that a user has now: RLIMIT_NPROC counts them all, wherever they were started."""
     count = 0
     for process in _processes():
         with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ def tasks_of(user: int) -> int:
 
 
 def children() -> set[int]:
-    """Process ids of our children, those included that we inherited as their subreaper."""
+    """Process ids of our children, including those inherited as their subreaper."""
     found = set()
     for process in _processes():
         with contextlib.suppress(OSError, IndexError):
@@ -106,7 +106,7 @@ def children() -> set[int]:
 
 
 def end_strays(known: set[int], patience_s: float = 5.0) -> int:
-    """Kill every child that is none of the known, and what it leaves to us in turn; how many there were."""
+    """Kill every child that is not known, and what it leaves to us in turn. Returns how many there were."""
     ended: set[int] = set()
     deadline = time.monotonic() + patience_s
     while LINUX and (strays := children() - known) and time.monotonic() < deadline:

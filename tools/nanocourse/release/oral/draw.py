@@ -1,7 +1,7 @@
 """Three questions about a learner's own function, drawn from its syntax tree.
 
-Two are about what a line does, one is about the whole seen from a line. They quote the learner's lines and no answer;
-the same secret and the same file give the same ones.
+Two are about what a line does, one is about the whole function as seen from a line. They quote the learner's lines and
+no answer; the same secret and file give the same questions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NARROW, WIDE = 2, 1  # questions about a line, and about the whole
 
 
 def of_submission(submission: Path, id: str, assignment: Path, again: int) -> tuple[Exercise, str, list[Question]]:
-    """The exercise, the file that was read, and the questions. ValueError, one sentence, where there is none to ask."""
+    """The exercise, the file that was read, and the questions. ValueError if there is nothing to ask about."""
     asked = Assignment.load(assignment)
     part = next((one for one in asked.parts if one.id == id), None)
     if part is None:
@@ -37,7 +37,7 @@ def of_submission(submission: Path, id: str, assignment: Path, again: int) -> tu
 
 
 def questions(exercise: Exercise, source: str, secret: str, again: int = 0) -> list[Question]:
-    """Three questions about this file. again: which draw of them; ValueError where there is nothing to ask about."""
+    """Three questions about this file. again: which draw of them. ValueError if there is nothing to ask about."""
     function = learners(exercise, source)
     lines = source.splitlines()
     tree = ast.parse(source)
@@ -54,7 +54,7 @@ def questions(exercise: Exercise, source: str, secret: str, again: int = 0) -> l
 
 
 def learners(exercise: Exercise, source: str) -> ast.FunctionDef:
-    """The learner's function. ValueError where the file has none, or where it is the stub as it came."""
+    """The learner's function. ValueError if the file has none, or if it is the untouched stub."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
@@ -77,7 +77,7 @@ def done(function: ast.FunctionDef) -> Iterator[ast.stmt]:
 
 
 def _ordered(draw: random.Random, found: Sequence[Question]) -> list[Question]:
-    """In an order of the draw, neighbours of different kinds and lines as far as there are such."""
+    """Shuffled, with neighbours of different kinds and lines as far as possible."""
     waiting = list(found)
     draw.shuffle(waiting)
     order: list[Question] = []
@@ -90,7 +90,7 @@ def _ordered(draw: random.Random, found: Sequence[Question]) -> list[Question]:
 
 
 def _file(submission: Path, exercise: Exercise) -> tuple[str, bytes]:
-    """Name and content of the learner's file: this one, or the one of the exercise's name in a folder or zip."""
+    """Name and content of the learner's file: this file, or the exercise's file in a folder or zip."""
     if not submission.exists():
         raise ValueError(f"there is no {submission}")
     if submission.is_file() and submission.suffix == ".py":

@@ -1,4 +1,4 @@
-"""What can be asked about a learner's function: about one line of it, and about the whole as seen from a line."""
+"""What can be asked about a learner's function: about single lines, and about the whole as seen from a line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Found = tuple[str, dict[str, str]]  # a kind, and the words that its text leaves
 
 
 def about_lines(function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Question]:
-    """All questions about the lines of one function, in its order; annotations and docstrings are not asked about."""
+    """All questions about the lines of one function, in order; annotations and docstrings are left out."""
     lent = {arg.arg for arg in function.args.args}
     for statement in function.body:
         for node in _inside(statement):
@@ -58,7 +58,7 @@ def about_lines(function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Que
 
 
 def about_the_whole(exercise: Exercise, function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Question]:
-    """A question an invariant, and one for each line that could be left out or computed by hand."""
+    """One question for each invariant, and for each line that could be left out or computed by hand."""
     end = next((node for node in reversed(function.body) if isinstance(node, ast.Return)), function.body[-1])
     for invariant in exercise.spec.invariants:
         yield question("invariant", end, lines, {"code": invariant})
@@ -71,13 +71,13 @@ def about_the_whole(exercise: Exercise, function: ast.FunctionDef, lines: Sequen
 
 
 def question(kind: str, node: ast.AST, lines: Sequence[str], words: dict[str, str]) -> Question:
-    """A question of this kind about the line on which a node begins."""
+    """A question of this kind about the line where a node begins."""
     at, (text, listen) = int(getattr(node, "lineno", 1)), TEXTS[kind]
     return Question(kind, at, lines[at - 1].strip()[:QUOTED], text.format(**words), listen)
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a statement but for annotations, parameters and bare strings."""
+    """The nodes of a statement except annotations, parameters and bare strings."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return
     yield node
@@ -150,7 +150,7 @@ ASKED: dict[type[ast.AST], Callable[..., Iterator[Found]]] = {
 
 
 def _whole(node: ast.AST) -> bool:
-    """Whether an index is a number that is written out."""
+    """Whether an index is a literal number."""
     node = node.operand if isinstance(node, ast.UnaryOp) else node
     return isinstance(node, ast.Constant) and isinstance(node.value, int)
 

@@ -1,7 +1,7 @@
-"""The wording of oral questions: for each kind of place a question, and what a good answer has in it.
+"""The wording of oral questions: for each kind a question, and what a good answer contains.
 
-Each names a change or an input, so that it has an answer that can be tried out; the answers are not here. `{code}` is
-a piece of the learner's own line.
+Each names a change or an input, so that its answer can be tried out; the answers are not here. `{code}` is a piece of
+the learner's own line.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ HERE = Path(__file__).parent
 
 
 def filled(name: str, words: Mapping[str, str]) -> str:
-    """A template with its words filled in. KeyError for a word that is not given."""
+    """A template with its words filled in. KeyError for a word that is missing."""
     return Template((HERE / name).read_text(encoding="utf-8")).substitute(words)
 
 
 def put(path: Path, text: str) -> None:
-    """Write a text, in UTF-8 with newlines as they are on Linux, into a folder that is made if need be."""
+    """Write a text in UTF-8, with newlines as on Linux, creating its folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode())
