@@ -1,4 +1,4 @@
-"""Chapter 2's text: small.py gives the engine's tokens, the examples show what the text says, the page keeps its form."""
+"""Chapter 2's text: small.py gives the engine's tokens, the examples show what is said, the page keeps its form."""
 
 from __future__ import annotations
 
