@@ -7,6 +7,7 @@ said in one sentence on standard error; the exit code is 2 for what was asked, 1
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
@@ -23,15 +24,19 @@ Examples:
 nanoinfer generate "Once upon a time" -m gpt2
 nanoinfer shell -m gpt2
 nanoinfer doctor
-`nanoinfer COMMAND --help` has more. NANOINFER_TRACEBACK=1 shows where an error comes from.""".replace(
-    "\n", "\n\n"
-)  # or typer joins the lines
+`nanoinfer COMMAND --help` has more. NANOINFER_TRACEBACK=1 shows where an error comes from."""
+
+
+def _paragraphs(text: str) -> str:
+    """The text with each line as a paragraph of its own: typer joins the lines of one."""
+    return text.replace("\n", "\n\n")
+
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-app = typer.Typer(cls=CommandGroup, add_completion=False, epilog=EPILOG, context_settings=HELP_OPTIONS)
-app.command("generate", epilog=generate.EPILOG)(generate.generate)
-app.command("shell", epilog=shell.EPILOG)(shell.shell)
-app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
+app = typer.Typer(cls=CommandGroup, add_completion=False, epilog=_paragraphs(EPILOG), context_settings=HELP_OPTIONS)
+app.command("generate", epilog=_paragraphs(generate.EPILOG))(generate.generate)
+app.command("shell", epilog=_paragraphs(shell.EPILOG))(shell.shell)
+app.command("doctor", epilog=_paragraphs(doctor.EPILOG))(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:
@@ -49,6 +54,7 @@ def _nanoinfer(
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
+    warnings.formatwarning = lambda message, *_, **__: f"nanoinfer: {message}\n"  # one sentence, like all that is said
     sys.exit(run(sys.argv[1:]))
 
 

@@ -23,9 +23,7 @@ EPILOG = """\
 Examples:
 nanoinfer doctor
 nanoinfer doctor --json
-Exit code: 0 where nanoinfer runs, at least on the CPU; 1 where it does not.""".replace(
-    "\n", "\n\n"
-)  # or typer joins the lines
+Exit code: 0 where nanoinfer runs, at least on the CPU; 1 where it does not."""
 
 SCHEMA, SCHEMA_VERSION = "nanoinfer.doctor", 1
 

@@ -24,7 +24,7 @@ echo "2, 4, 6," | nanoinfer generate -m gpt2 --greedy -n 9 --no-echo -q
 nanoinfer generate -f prompts.txt --lines --json > results.jsonl
 nanoinfer generate -- "-5 degrees"
 The line of figures goes to standard error.
-Exit code: 0 done, 1 failed, 2 refused, 130 stopped by Ctrl-C.""".replace("\n", "\n\n")  # or typer joins the lines
+Exit code: 0 done, 1 failed, 2 refused, 130 stopped by Ctrl-C."""
 
 DEFAULT_NOTE = "nanoinfer: this is `small`, the small model that ships; `-m gpt2` takes GPT-2 from the Hugging Face hub"
 

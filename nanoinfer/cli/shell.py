@@ -22,7 +22,7 @@ EPILOG = """\
 Examples:
 nanoinfer shell -m gpt2
 nanoinfer shell -m gpt2 --temperature 0.7 -n 60
-Inside, /help lists the commands. Lines are also read from a pipe.""".replace("\n", "\n\n")  # or typer joins the lines
+Inside, /help lists the commands. Lines are also read from a pipe."""
 
 COMMANDS = {  # an example of its value, and what it does
     "more": ("", "go on with the last text"),

@@ -190,6 +190,12 @@ def test_what_the_user_typed_is_neither_markup_nor_control(capsys: pytest.Captur
         assert not set("\x1b\u202e") & set(result.err)
 
 
+def test_a_warning_is_one_sentence() -> None:
+    program = "import warnings; from nanoinfer import cli; cli.run = lambda _: warnings.warn('slow here'); cli.main()"
+    out, err = start("-c", program).communicate()
+    assert (out, err) == (b"", b"nanoinfer: slow here\n")
+
+
 class OutOfMemoryError(RuntimeError):
     """Has the name of torch's."""
 
