@@ -15,6 +15,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # `| head` has read enough: the command line library ends quietly
         except (ValueError, OSError) as error:
             print(f"{ctx.command_path.split()[-1]}: {error}", file=sys.stderr)
             raise typer.Exit(2) from None

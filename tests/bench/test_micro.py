@@ -110,7 +110,7 @@ def test_flashinfer_where_it_is_not(
     monkeypatch.setattr(variants, "find_spec", lambda name: None)
     made, absent = variants.attention_variants(*contents)
     assert absent == {"flashinfer": "flashinfer is not installed: pip install 'nanoinfer[flashinfer]'"}
-    assert not any("flashinfer" in arm.name for arm in made)
+    assert not any("flashinfer" in variant.name for variant in made)
 
     class Broken(FakeFlashInfer):
         @property

@@ -1,4 +1,4 @@
-"""The sampling benchmark: its file, its refusal, and its arms as far as a CPU can run them."""
+"""The sampling benchmark: its file, its refusal, and its variants as far as a CPU can run them."""
 
 from __future__ import annotations
 

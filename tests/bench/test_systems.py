@@ -219,11 +219,11 @@ def test_right_tokens_pass_and_wrong_ones_fail(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(nanobench.core.token_check, "load_config", lambda name: SMALL)
     names = ["dense", "paged-graph-unfused", "dense-compile-reduce-overhead"]
     lengths: list[list[int]] = []
-    prove = nanobench.core.token_check.verify_tokens
+    verify = nanobench.core.token_check.verify_tokens
 
     def watched(oracle: Any, completions: Any, params: Any) -> Any:
         lengths.append([len(c.prompt_token_ids) for c in completions])
-        return prove(oracle, completions, params)
+        return verify(oracle, completions, params)
 
     monkeypatch.setattr(nanobench.core.token_check, "verify_tokens", watched)
     monkeypatch.setattr(torch, "compile", lambda step, **options: step)

@@ -55,7 +55,7 @@ class Drain(Record):
     replayed: int
     fallbacks: dict[str, int]
     padding_share: float
-    predicted_share: float  # by the ladder's arithmetic, over the batch sizes that occurred
+    predicted_share: float  # computed from the ladder, over the batch sizes that occurred
 
 
 class Prefill(Record):

@@ -1,4 +1,4 @@
-"""What can be read out of a result: decode times a repeat, labels, and numbers as the text prints them."""
+"""Quantities derived from a result, labels, and numbers as the text prints them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORT = {
 
 
 def step_samples(result: Result) -> list[float]:
-    """Seconds of one decode step, a repeat each: the repeat's generation less its own TTFT, which was timed next."""
+    """Seconds of one decode step, one for each repeat: its generation less its TTFT, which was timed next."""
     if result.generate_s is None or result.ttft_s is None:
         return []
     pairs = zip(result.generate_s.samples, result.ttft_s.samples, strict=True)
@@ -30,7 +30,7 @@ def step_samples(result: Result) -> list[float]:
 
 
 def decode(result: Result) -> Spread | None:
-    """Decode tokens a second of the whole batch: the median that the report states, the range from the repeats."""
+    """Decode tokens a second of the whole batch: the report's own median, and the range over the repeats."""
     if result.tokens_per_s is None:
         return None
     spread = Spread.of([result.case.batch / seconds for seconds in step_samples(result)])
@@ -60,10 +60,10 @@ def limit_tokens_per_s(results: Sequence[Result]) -> float | None:
 
 
 def case_bytes(result: Result) -> int | None:
-    """Bytes that a case needed beside the weights and other contestants; None on a CPU.
+    """Bytes that a case needed beside the weights and other systems; None on a CPU.
 
-    What a run takes beyond what stood before it, in tensors, and what the engine took when it was made: its cache, and
-    the memory that torch holds back for its graphs.
+    That is what a run takes in tensors beyond what was there before it, and what the engine took when it was made: its
+    cache, and the memory that torch reserves for its graphs.
     """
     if result.memory_peak is None or result.memory_before is None:
         return None
@@ -82,7 +82,7 @@ def made_bytes(result: Result) -> int:
 def engines_of(results: Iterable[Result]) -> list[str]:
     """Engines in the book's order, then the others in theirs, then unknown ones as they come."""
     present = list(dict.fromkeys(result.case.engine for result in results))
-    # An engine without its fused kernels stands before the one with them, as in the ledger.
+    # An engine without its fused kernels comes before the one with them, as in the ledger.
     ours = [name for engine in ENGINES for name in (f"{engine}-unfused", engine)]
     order = [*ours, *OTHERS]
     return sorted(present, key=lambda name: order.index(name) if name in order else len(order))
@@ -132,7 +132,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration in the unit that suits it."""
+    """A duration in s, ms or µs."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if value >= scale:
             return f"{significant(value / scale)} {unit}"
@@ -153,7 +153,7 @@ def rate(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """A part of one, in percent."""
+    """A share, in percent."""
     return f"{value:.0%}" if value >= 0.0995 else f"{value:.1%}"
 
 
