@@ -135,7 +135,7 @@ def attended(
 def captured(answer: Callable[..., Any], state: Tensor, cache: Tensor, fails: str, replays: int = 3) -> dict[str, Any]:
     """What a capture leaves behind, and the tokens of some replays after it.
 
-    state (3, N) int64: token, position, live. cache (N + 1, room) int64, its last row nobody's. The step writes every
+    state (3, N) int64: token, position, live. cache (N + 1, room) int64, the last row for padding. A step writes each
     row's token at its position, one row's slots behind the other's, and advances all rows. fails: at which of "warm"
     and "record" the step raises, if at any.
     """

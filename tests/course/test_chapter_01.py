@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
-import re
-import tokenize
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from nanocourse.authoring import chapter_strength
-from nanocourse.checks.known_mistakes import Tells
 from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise
@@ -31,8 +28,12 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from tests.conftest import SMALL, STD, prompts_of
 from tests.course.chapter_exercises import (
+    edition_is_the_same_exercise,
     enough_of_each_kind,
     figures_are_sums,
+    hints_keep_the_solution,
+    hints_would_give_away,
+    reference_passes_on_a_gpu,
     section_exists,
     strength_is_as_stored,
     wrong_options_are_wrong_answers,
@@ -98,44 +99,13 @@ def test_the_example_is_what_the_reference_gives(exercise: Exercise) -> None:
     assert f"-> {stubs.literal(outcome.value)}" in stubs.stub(exercise, CHAPTER)
 
 
-def words(text: str) -> list[str]:
-    """Names, numbers and operators of a text, without line breaks and brackets that mean nothing."""
-    return re.findall(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|[^\s\w]", text)
-
-
-def code_words(source: str) -> list[str]:
-    """The same of code, without comments and docstrings."""
-    kept = []
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type in (tokenize.NAME, tokenize.NUMBER, tokenize.OP):
-            kept.append(token.string)
-    return kept
-
-
-def longest_common(one: list[str], other: list[str]) -> int:
-    """Length of the longest run of words that stands in both."""
-    best, before = 0, [0] * (len(other) + 1)
-    for word in one:
-        row = [0]
-        for at, theirs in enumerate(other):
-            row.append(before[at] + 1 if word == theirs else 0)
-        best, before = max(best, *row), row
-    return best
-
-
 @each
 def test_hints_do_not_contain_the_solution(exercise: Exercise) -> None:
-    correct = [sources.function_source(exercise.function)]
-    correct += [sources.answer_source(exercise, right) for right in exercise.right]
-    assert len(exercise.spec.hints) == 3
-    for hint in exercise.spec.hints:
-        for source in correct:
-            assert longest_common(words(hint), code_words(source)) < 6, (hint, source)
+    hints_keep_the_solution(exercise)
 
 
 def test_the_measure_of_hints_would_notice() -> None:
-    source = sources.function_source(EXERCISES[3].function)
-    assert longest_common(words("try before = probs.cumsum(-1) - probs for it"), code_words(source)) >= 6
+    hints_would_give_away("1.4", "try before = probs.cumsum(-1) - probs for it")
 
 
 @each
@@ -145,23 +115,8 @@ def test_the_text_has_the_section_that_messages_name(exercise: Exercise) -> None
 
 @each
 def test_editions_are_the_same_exercise(exercise: Exercise) -> None:
-    """The right answer agrees with the plain form's, and every wrong answer is still told apart by a check."""
     for edition in exercise.editions:
-        other = exercise.as_edition(edition.name)
-        compile(stubs.stub(other, CHAPTER), "stub", "exec")
-        adapted = edition.of(exercise.function)
-        caught: dict[str, bool] = dict.fromkeys((wrong.name for wrong in exercise.real_wrong), False)
-        for check in other.checks:
-            for at in range(check.cases):
-                case = Case(f"course/{check.name}/{at}")
-                expected = local(other.function, other.call(check, case))
-                assert other.compare(check, expected, local(adapted, other.call(check, case))) is None
-                for wrong in exercise.real_wrong:
-                    function = edition.of(sources.answer_function(exercise, wrong))
-                    got = local(function, other.call(check, case))
-                    caught[wrong.name] |= other.compare(check, expected, got) is not None
-        assert all(caught.values()), caught
-        assert all(len(found) == 3 for found in Tells(other, "course").found.values())
+        edition_is_the_same_exercise(CHAPTER, exercise.id, edition.name)
 
 
 def test_at_least_two_exercises_have_an_edition() -> None:
@@ -281,13 +236,5 @@ def test_cost_is_what_the_engine_does(length: int) -> None:
 
 @pytest.mark.gpu
 @each
-def test_the_reference_passes_on_a_gpu(exercise: Exercise, tmp_path) -> None:  # noqa: ANN001
-    from nanocourse.checks.check import check_exercise
-    from nanocourse.checks.runner import Workers
-
-    path = tmp_path / exercise.file
-    source = sources.submission(exercise.function, sources.function_source(exercise.function), exercise.name)
-    path.write_text(source, encoding="utf-8")
-    with Workers("cuda") as workers:
-        result = check_exercise(exercise, path, workers.take, device="cuda")
-    assert result.status == "passed", result
+def test_the_reference_passes_on_a_gpu(exercise: Exercise, tmp_path: Path) -> None:
+    reference_passes_on_a_gpu(exercise, tmp_path)

@@ -12,9 +12,7 @@ import pytest
 import torch
 
 from nanocourse.authoring import chapter_strength
-from nanocourse.checks.check import check_exercise
 from nanocourse.checks.known_mistakes import Tells
-from nanocourse.checks.runner import Workers
 from nanocourse.exercises import chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise
@@ -32,6 +30,7 @@ from tests.course.chapter_exercises import (
     figures_are_sums,
     hints_keep_the_solution,
     hints_would_give_away,
+    reference_passes_on_a_gpu,
     section_exists,
     strength_is_as_stored,
 )
@@ -83,12 +82,7 @@ class TestStrength:
     @pytest.mark.gpu
     @each
     def test_the_reference_passes_on_a_gpu(self, exercise: Exercise, tmp_path: Path) -> None:
-        path = tmp_path / exercise.file
-        source = sources.submission(exercise.function, sources.function_source(exercise.function), exercise.name)
-        path.write_text(source, encoding="utf-8")
-        with Workers("cuda") as workers:
-            result = check_exercise(exercise, path, workers.take, device="cuda")
-        assert result.status == "passed", result
+        reference_passes_on_a_gpu(exercise, tmp_path)
 
 
 class TestStubsAndHints:

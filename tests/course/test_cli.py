@@ -21,7 +21,7 @@ from nanocourse.learner.predict import Prediction
 from nanoinfer import cli
 from nanoinfer.cli.terminal import Output
 from nanoinfer.devices import has_triton
-from tests.course.samples import answer
+from tests.course.learner_files import answer
 
 CHAPTER = chapters.chapter(1)
 
@@ -267,7 +267,7 @@ def test_a_broken_progress_file_is_named(here: Path, capsys: pytest.CaptureFixtu
     (here / "my-course" / "progress.json").write_text(content)
     result = invoke(capsys, "hint", "1.1")
     assert result.code == 2
-    assert "progress.json is no progress file that can be read" in result.err
+    assert "progress.json is not a readable progress file" in result.err
     assert (here / "my-course" / "progress.json").read_text() == content
 
 

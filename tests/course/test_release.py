@@ -35,7 +35,7 @@ from nanocourse.release.oral.texts import TEXTS
 from nanocourse.release.plan import choose_editions, enough, plan, secret_of
 from nanocourse.release.release import release
 from nanoinfer import cli
-from tests.course.samples import Keep, checked
+from tests.course.learner_files import Keep, checked
 
 pytest.importorskip("hatchling")
 pytest.importorskip("jupytext")
@@ -578,7 +578,7 @@ def test_oral_questions_quote_the_learners_own_lines(exercise: Exercise) -> None
 @each
 def test_a_stub_is_refused(exercise: Exercise) -> None:
     source = student.stubs.stub(exercise, chapters.chapter(exercise.chapter))
-    with pytest.raises(ValueError, match="is the stub as it came"):
+    with pytest.raises(ValueError, match="is the untouched stub"):
         oral.questions(exercise, source, "ab" * 32)
 
 
@@ -657,4 +657,4 @@ def test_the_command_asks(made: SimpleNamespace, tmp_path: Path, capsys: pytest.
     assert len(set(given)) == 1
     done = invoke(capsys, "oral", str(made.student), "1.4", "--assignment", str(made.autograder))
     assert done.code == 2
-    assert "is the stub as it came" in done.err
+    assert "is the untouched stub" in done.err

@@ -19,7 +19,7 @@ from nanocourse.checks.worker import Loaded, Refuse, Worker
 from nanocourse.exercises import chapters
 from nanocourse.exercises.cases import call
 from nanocourse.exercises.outcomes import Crashed, Foreign, Hung, Outcome, Raised, Refused, Returned
-from tests.course.samples import Keep
+from tests.course.learner_files import Keep
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ def decode_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Tensor
     cache (N, room), and rows, read, sampled (no dimension), all int64 and right before every replay. This function is
     called once for each key that it says there is, and recorded; after that the recording alone runs. The cache's
     first `read` slots are read; whether to sample is a branch. The tokens (rows,) are left in token, and the positions
-    advanced by live, for the next step. A row whose live is 0 is nobody's: its token becomes 0, its position stays.
+    advanced by live, for the next step. A row whose live is 0 is padding: its token becomes 0, its position stays.
     """
     rows, read = host["rows"], host["read"]
     token, position, live = device["token"][:rows], device["position"][:rows], device["live"][:rows]
@@ -97,7 +97,7 @@ EXERCISE = Spec(
         "  each row's token into its own slot of the cache, all rows in one operation\n"
         "  the sum over slots up to each row's own position, by comparing slot numbers with positions\n"
         "  if it samples: each row's noise on top\n"
-        "  overwrite the tokens, rows of nobody with 0; advance the positions, where they lie",
+        "  overwrite the tokens, padding rows with 0; advance the positions, where they lie",
     ),
 )
 
@@ -127,7 +127,7 @@ def one_graph(case: Case) -> Call:
 
 
 def rows_of_nobody(case: Case) -> Call:
-    """Positions: a live row goes on by one, and a row of nobody stays, also where it was live at the capture."""
+    """Positions: a live row goes on by one, and a padding row stays, also where it was live at the capture."""
     rows, steps = case.size("rows", 1, 3), case.size("steps", 2, 5)
     row, first = case.size("row", 0, rows - 1), case.choice("live first", (0, 0, 1))
     batch = _batch(case, rows, 3)

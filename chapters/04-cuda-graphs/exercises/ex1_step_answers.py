@@ -53,11 +53,11 @@ WRONG = (
         "an author's own slip: replay runs no Python, so nobody counts",
     ),
     Wrong.patch(
-        "padding-lives", "A row of nobody may produce what it likes.", 'score % host["vocab"]] * live)',
+        "padding-lives", "A padding row may produce what it likes.", 'score % host["vocab"]] * live)',
         'score % host["vocab"]])', "GeeeekExplorer/nano-vllm#190: tail rows that nobody makes anew",
     ),
     Wrong.patch(
-        "nobody-moves-on", "Where a row of nobody stands is of no interest.", "position.add_(live)", "position.add_(1)",
+        "nobody-moves-on", "Where a padding row stands is of no interest.", "position.add_(live)", "position.add_(1)",
         "a reader's answer, which passed all checks that there were: step by step it leaves its row of the cache",
     ),
     Wrong.patch(
@@ -99,7 +99,7 @@ WRONG = (
 
 
 def with_masks(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
-    """A mask for the write too, over all slots that are read; all rows of nobody masked at the end."""
+    """A mask for the write too, over all slots that are read; all padding rows masked at the end."""
     n = host["rows"]
     position = device["position"].narrow(0, 0, n)
     slots = torch.arange(host["read"])[None]

@@ -24,7 +24,7 @@ def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) ->
 
     Both have token_ids, last and rows, int64. static: token_ids (B, T), last (B,), rows (B,), the tensors that were
     recorded; what an earlier call has put there is there still. new: token_ids (b, t), last (b,), rows (b,), with
-    b <= B and t <= T. What is left of static is padding: token 0; last -1, which is no column, in rows of nobody; and
+    b <= B and t <= T. What is left of static is padding: token 0; last -1, which is no column, in padding rows; and
     row `nobody`. Of `new` nothing may be needed after the call.
     """
     b, t = new["token_ids"].shape

@@ -85,7 +85,7 @@ EXERCISE = Spec(
         "two steps share a graph if and only if all that Python decided in them is the same",
         "what stands in a tensor is read by the replay, and is no part of a key",
         "a graph that was used just now is the last to go",
-        "a graph knows addresses: with other tensors it reads and writes what is nobody's any more",
+        "a graph knows addresses: with other tensors it reads and writes memory that is no longer in use",
     ),
     lines=10,
     example=_example,

@@ -148,7 +148,7 @@ def ladder_and_padding(maximum: int, batches: list[int]) -> tuple[list[int], lis
     The sizes are 1, 2, 4 and 8; from there on each is larger than the one before by an eighth of the first power of two
     above that one, but by 8 at least. None is above `maximum`, the most rows that may ever run, and it is itself one of
     them; with a maximum of 0 there are none. A batch goes through the smallest size that holds it: the rows between are
-    padding, computed for nobody. None stands for a batch that no size holds: it runs without a graph.
+    padding. None stands for a batch that no size holds: it runs without a graph.
     """
     sizes, size = [], 1
     while size < maximum:

@@ -25,11 +25,11 @@ def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_s
     """For each row of a decode step its slot (B,), how many tokens it reads (B,), and its table (B, width).
 
     position (B,) int64: where the row's new token stands in its text. live (B,) int64: 1 for a row of a request, 0 for
-    one of nobody, which is in the step since the graph has more rows than there are requests; its position may be any
+    a padding row, which is in the step because the graph has more rows than there are requests; its position may be any
     number, and its table that of a request that has left. tables (B, width) int64: the blocks of each row, in the order
     of its text. The row's token is written to its slot: slot s is place s % block_size of block s // block_size. Then
-    as many tokens of its table's blocks as you return are read, from the first, and averaged. Block `null` belongs to
-    nobody, may be written by anybody, and holds finite numbers. Recorded once, this runs in every replay.
+    as many tokens of its table's blocks as you return are read, from the first, and averaged. Block `null` belongs to no
+    request: any row may write to it, and it holds finite numbers. Recorded once, this runs in every replay.
     """
     nobody = live == 0
     tables = tables.masked_fill(nobody[:, None], null)
@@ -72,7 +72,7 @@ EXERCISE = Spec(
         "after the other: `attended` in the chapter's scenes.py."
     ),
     invariants=(
-        "what a row of nobody does changes no block but the null block",
+        "what a padding row does changes no block but the null block",
         "a live row's result does not depend on who else is in the step",
         "every row's result is a finite number: one that is not spoils what is computed over all rows",
         "rows are told by live alone, in every replay anew",
@@ -89,11 +89,11 @@ EXERCISE = Spec(
     hints=(
         "Invariant: fill all blocks but the null block and those of live rows with NaN, and make tables and positions\n"
         "of the other rows as bad as you can. Live rows give the same numbers.",
-        "Place: there are three things that a row of nobody could do harm with, and one tensor that says which rows\n"
+        "Place: there are three things that a padding row could do harm with, and one tensor that says which rows\n"
         "these are. A negative index counts from the end; a length of none divides by zero; and a slot is not a\n"
         "block.",
         "Pseudocode:\n"
-        "  which rows are nobody's\n"
+        "  which rows are padding\n"
         "  their tables name the null block in every column; their position is the very first one\n"
         "  then all rows alike: the block that the position falls into, out of the row's own table\n"
         "  slots before that block, and the place in it; one token more than the position",
@@ -102,7 +102,7 @@ EXERCISE = Spec(
 
 
 def _batches(case: Case, live: list[list[int]], stale: str) -> Call:
-    """Batches of these live rows. A row of nobody names blocks of live ones, or of no numbers, or stands anywhere."""
+    """Batches of these live rows. A padding row names blocks of live ones, or of no numbers, or stands anywhere."""
     rows, size, width = len(live[0]), case.size("block size", 2, 4), 2
     blocks = case.permutation("blocks", width * (rows + 1) + 1).tolist()
     null, owned, freed = blocks[0], torch.tensor(blocks[1:-width]).view(rows, width), torch.tensor(blocks[-width:])
@@ -127,12 +127,12 @@ def _live(case: Case) -> list[list[int]]:
 
 
 def blocks_of_others(case: Case) -> Call:
-    """Rows of nobody whose tables name the blocks of live rows write into none, wherever they stand."""
+    """Padding rows whose tables name the blocks of live rows write into none, wherever they stand."""
     return _batches(case, _live(case), case.choice("stale", ("live", "anywhere")))
 
 
 def blocks_of_no_numbers(case: Case) -> Call:
-    """What rows of nobody read is finite, whatever lies in the blocks that they had."""
+    """What padding rows read is finite, whatever lies in the blocks that they had."""
     return _batches(case, _live(case), "freed")
 
 

@@ -9,14 +9,14 @@ from nanocourse.exercises.exercise import Right, Wrong
 
 
 def own_blocks(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, ...]:
-    """A row of nobody starts over at position 0: nothing stands before it, so its table does no harm."""
+    """A padding row starts over at position 0: nothing stands before it, so its table does no harm."""
     position = position * live
     block = tables.gather(1, position[:, None] // block_size)[:, 0]
     return block * block_size + position % block_size, position + 1, tables
 
 
 def as_row_0(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, ...]:
-    """A row of nobody is filled with a copy of a row that is right."""
+    """A padding row is filled with a copy of a row that is right."""
     first = live.argmax().view(1)
     position = torch.where(live == 1, position, position.index_select(0, first))
     tables = torch.where(live[:, None] == 1, tables, tables.index_select(0, first))
@@ -33,7 +33,7 @@ CLAMPED = """position = position.clamp(0, tables.shape[1] * block_size - 1)
     block = tables.gather"""
 WRONG = (
     Wrong.patch(
-        "all-rows-alike", "What a row of nobody does is nobody's business.", BODY, CLAMPED,
+        "all-rows-alike", "What a padding row does is of no interest.", BODY, CLAMPED,
         "InternLM/lmdeploy#4569, GeeeekExplorer/nano-vllm#190: rows past the batch kept another batch's blocks",
     ),
     Wrong(own_blocks, "GeeeekExplorer/nano-vllm@bb823b3: lengths are made anew at each step, block tables are not"),
@@ -52,7 +52,7 @@ WRONG = (
         "an author's own slip: a block and a slot confused, which is right where the null block is block 0",
     ),
     Wrong.patch(
-        "length-0", "A row of nobody reads nothing, so its length is 0.", "position + 1, tables",
+        "length-0", "A padding row reads nothing, so its length is 0.", "position + 1, tables",
         "(position + 1) * live, tables",
         "sgl-project/sglang#1469, #1779, vllm-project/vllm#57094: 0 / 0 in a padding row, and a scale over the batch",
     ),
@@ -66,7 +66,7 @@ WRONG = (
         "nano-vllm-v1#3: a position past the end of the table",
     ),
     Wrong.patch(
-        "only-the-write", "What a row of nobody reads is dropped, so only its slot matters.",
+        "only-the-write", "What a padding row reads is dropped, so only its slot matters.",
         BODY, BODY.replace(TABLES, "own = " + TABLES[9:]).replace("tables.gather", "own.gather"),
         "sgl-project/sglang#32477: NaN out of undefined pages",
     ),
@@ -76,7 +76,7 @@ WRONG = (
         "pytorch's notes on CUDA graphs: .item() ends a capture; and baked it would be the first batch's number",
     ),
     Wrong.patch(
-        "live-rows-come-first", "Rows of nobody are the last ones, so their number tells which they are.",
+        "live-rows-come-first", "Padding rows are the last ones, so their number tells which they are.",
         "nobody = live == 0", "nobody = torch.arange(len(live)) >= live.sum()",
         "right in this engine, where the last row moves into a gap; wrong wherever one does not",
     ),
@@ -88,7 +88,7 @@ WRONG = (
 
 
 def with_where(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, ...]:
-    """Slots and lengths of live rows; then those of nobody are put in their place, at the last slot of the block."""
+    """Slots and lengths of live rows; then those of padding rows are replaced, at the last slot of the block."""
     real = live.bool()
     at = position.where(real, torch.zeros_like(position))
     column = torch.div(at, block_size, rounding_mode="floor")
@@ -107,7 +107,7 @@ def in_products(position: Tensor, live: Tensor, tables: Tensor, null: int, block
 
 
 def all_in_place(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, ...]:
-    """Copies, written in place under a mask; every row of nobody has a slot of its own while there are some."""
+    """Copies, written in place under a mask; every padding row has a slot of its own while there are some."""
     tables, position, nobody = tables.clone(), position.clone(), ~live.bool()
     tables.masked_fill_(nobody[:, None], null)
     position.copy_(torch.where(nobody, torch.arange(len(live)) % block_size, position))

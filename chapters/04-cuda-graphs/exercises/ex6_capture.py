@@ -29,7 +29,7 @@ def capture(
     """A recording of `step`, made in the middle of a generation: no live row notices.
 
     step: one decode step, no arguments. It reads state and the cache, and writes into both. state (3, N) int64: token,
-    position and live of each row; a row whose live is 0 is nobody's: it writes its key and value where nobody looks.
+    position and live of each row; a row whose live is 0 is padding: it writes its key and value where nobody looks.
     warm(step): runs it a few times, so that kernels are compiled and workspaces are there. record(step): gives the
     recording, and executes nothing; it fails where the step was not warmed. Whatever either raises goes on to the
     caller; then, too, state and cache are as they were found, in the memory where they were found.
@@ -95,7 +95,7 @@ EXERCISE = Spec(
         "however the call ends?",
         "Pseudocode:\n"
         "  keep a copy of state, not another name for it\n"
-        "  make all rows nobody's, in place\n"
+        "  make all rows padding, in place\n"
         "  run the warm-up, then record; hand the recording back\n"
         "  at the end, after an error too: the copy's numbers go back to where they were",
     ),
@@ -103,7 +103,7 @@ EXERCISE = Spec(
 
 
 def _case(case: Case, fails: str, at_the_end: bool = False) -> Call:
-    """Live rows in the middle of their texts, or one of them at the last slot of its row; the last row is nobody's."""
+    """Live rows in the middle of their texts, or one of them at the last slot of its row; the last row is padding."""
     rows, room = case.size("rows", 1, 3), case.size("room", 7, 9)
     position = case.ints("position", 0, room - 6, rows)
     if at_the_end:

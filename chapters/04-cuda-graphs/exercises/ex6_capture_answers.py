@@ -79,7 +79,7 @@ WRONG = (
     Wrong.patch(
         "tokens-and-positions", "Tokens and positions are put back; who is live has not changed.",
         "state.copy_(saved)", "state[:2].copy_(saved[:2])",
-        "an author's own slip: the rows were made nobody's for the warm-up, and stay so",
+        "an author's own slip: the rows were made padding for the warm-up, and stay so",
     ),
     Wrong.patch(
         "positions-zeroed", "At position 0 a row does no harm.", "state.zero_()", "state[1].zero_()",
@@ -96,7 +96,7 @@ WRONG = (
 
 
 def only_live(step: Step, state: Tensor, warm: Warm, record: Record) -> Any:
-    """Only `live` is cleared, which makes a row nobody's; everything is put back, row by row."""
+    """Only `live` is cleared, which makes a row padding; everything is put back, row by row."""
     before = [row.clone() for row in state]
     state[2] = 0
     try:

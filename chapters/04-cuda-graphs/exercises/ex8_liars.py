@@ -84,7 +84,7 @@ EXERCISE = Spec(
         "  the same day for both engines, with a cache full of what no number should touch:\n"
         "      twice, the second time with other parameters, and with what was captured the first time:\n"
         "          rows come one by one, up to the most, with a step after each\n"
-        "          most rows leave; one longer text comes, takes over their blocks, and grows beside rows of nobody\n"
+        "          most rows leave; one longer text comes, takes over their blocks, and grows beside padding rows\n"
         "          forget everything\n"
         "  now look at all that was kept, and at the counter of steps that were not replayed",
     ),
@@ -107,7 +107,7 @@ def longer_texts(case: Case) -> Call:
 
 
 def rows_that_leave(case: Case) -> Call:
-    """Engines fail whose rows of nobody write into the blocks of live ones."""
+    """Engines fail whose padding rows write into the blocks of live ones."""
     return call(["slot", "tail"])
 
 

@@ -83,7 +83,7 @@ LEAVE = """            for _ in range(4):
 WRONG = (
     Wrong(same_shape_and_not_slower, "thu-ml/SageAttention#371: 2.3 times as fast, as the attention was missing"),
     Wrong(one_text, "GeeeekExplorer/nano-vllm#190: right alone, wrong in a batch that shrinks"),
-    Wrong(memory_bit_by_bit, "an author's own slip: padding writes into the block of nobody, and may"),
+    Wrong(memory_bit_by_bit, "an author's own slip: padding writes into the null block, and may"),
     Wrong.patch(
         "agrees-with-itself", "An engine is right if a second one of its kind agrees with it.",
         "[True, False]", "[True, True]", "sgl-project/sglang-omni#419: both starts repeated the same token",

@@ -124,7 +124,7 @@ def _failure(runner: Runner, check: Check, case: Case) -> Failure:
     inputs = tuple(pair for name, value in exercise.named(asked).items() for pair in _shown(name, value))
     expected, got = exercise.expected(asked), runner.call(exercise.call(check, found))
     where = exercise.compare(check, expected, got)
-    if where is None:  # it fails now and then: state is kept between calls
+    if where is None:  # it fails only sometimes: state is kept between calls
         return Failure(inputs, "", told(expected), "another result at the next call with the same input")
     return Failure(inputs, where.where, where.expected, where.got, shrunk=found is not case)
 

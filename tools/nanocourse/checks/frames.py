@@ -12,7 +12,7 @@ from typing import IO, Any
 from nanocourse.checks import wire
 
 Frame = tuple[dict[str, Any], bytes]
-WAITING = 4  # frames that a worker may send ahead; then it waits until they are read
+WAITING = 4  # frames that a worker may send ahead before it has to wait
 
 
 class Frames:
@@ -34,7 +34,7 @@ class Frames:
         """
         while True:
             left = deadline - time.monotonic()
-            if left <= 0:  # a worker that sends faster than it is answered has no more time than others
+            if left <= 0:  # a worker that sends faster than it is read gets no extra time
                 return None, False
             try:
                 return self._read.get(timeout=min(left, glance_s)), True

@@ -20,12 +20,12 @@ from nanocourse.exercises.outcomes import Outcome, local
 from nanocourse.exercises.sources import answer_function
 
 NEEDED = 3
-SEEDS = 40  # inputs of each check that are looked through at most
-LOOKED = 4  # of these in any case, to choose from
+SEEDS = 40  # the most inputs of each check to search
+LOOKED = 4  # of these always, to have a choice
 
 Input = list[tuple[Check, Case]]
 Solve = Callable[[Call], Outcome]
-Tell = tuple[Input, list[Outcome]]  # an input, and what a wrong answer makes of it
+Tell = tuple[Input, list[Outcome]]  # an input, and a wrong answer's outcomes on it
 
 
 class Tells:

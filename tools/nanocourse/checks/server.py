@@ -127,7 +127,7 @@ class Server:
             launcher = self._chapter_file(asked["launcher"], "nanoinfer_launcher")
             self.function = kernels.in_worker(found, launcher, asked["compiling"])
             if self.device != "cpu":
-                self.watch.lines |= executable_lines(code)  # a compiled kernel runs as a whole, seen by nobody
+                self.watch.lines |= executable_lines(code)  # a compiled kernel cannot be traced: it counts as a whole
         files = sorted({m.__file__ for m in list(sys.modules.values()) if within(m, folder) and m.__file__})
         return {"op": "loaded", "lines": sorted(executable_lines(code)), "files": files}
 

@@ -42,7 +42,7 @@ def send(stream: BinaryIO, header: dict[str, Any], bodies: list[bytes]) -> None:
     text = json.dumps(header, allow_nan=False).encode()
     size = sum(map(len, bodies))
     if len(text) > MAX_HEADER or size > MAX_BODY:
-        raise WireError(f"a message of {len(text) + size} bytes is more than is allowed")
+        raise WireError(f"a message of {len(text) + size} bytes exceeds the limit")
     stream.write(b"".join([HEAD.pack(MAGIC, len(text), size), text, *bodies]))
     stream.flush()
 
@@ -54,24 +54,24 @@ def receive(stream: IO[bytes], bounds: Bounds | None = None) -> tuple[dict[str, 
     if not head:
         return None
     if len(head) < HEAD.size:
-        raise WireError("a message ended within its head")
+        raise WireError("a message ended within its header")
     magic, length, size = HEAD.unpack(head)
     if magic != MAGIC or length > bounds.header or size > bounds.body:
-        raise WireError("a message is none of this protocol, or too large")
+        raise WireError("a message does not follow the protocol, or is too large")
     text, body = stream.read(length), stream.read(size)
     if len(text) < length or len(body) < size:
-        raise WireError("a message ended before its end")
+        raise WireError("a message is incomplete")
     try:
         header = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise WireError("a message's header is no JSON") from error
+        raise WireError("a message's header is not JSON") from error
     if not isinstance(header, dict):
-        raise WireError("a message's header is no JSON object")
+        raise WireError("a message's header is not a JSON object")
     return header, body
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 class Packer:
@@ -154,12 +154,12 @@ class Unpacker:
         if kind == "c" and self.function is not None and type(inside) is int:
             return self.function(inside)
         if kind not in ("o", "c"):
-            raise WireError("a value in a message is of no known kind")
+            raise WireError("a value in a message is of an unknown kind")
         return Foreign(str(inside)[:80] if kind == "o" else "function")
 
     def _key(self, key: Any) -> str:
         if not isinstance(key, str):
-            raise WireError("a key in a message is no text")
+            raise WireError("a key in a message is not a string")
         return key
 
     def _tensor(self, dtype: str, shape: list[int], size: int) -> Tensor:

@@ -25,9 +25,9 @@ from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, Raised, Refuse
 START_LIMIT_S = 180.0  # importing torch from a cold disk
 LOAD_LIMIT_S = 10.0  # running the learner's file, before any call
 KEPT = 8000  # characters of what the learner's code prints
-SLACK_S = 2.0  # beyond a call's limit, until a worker is ended that does not even read
-GLANCE_S = 600.0  # how often a waiting parent looks after its worker
-# What a Python with torch needs of the environment; everything else stays with the parent.
+SLACK_S = 2.0  # beyond a call's limit, before a worker that does not read its input is ended
+GLANCE_S = 600.0  # how often a waiting parent checks on its worker
+# The environment variables that a Python with torch needs; all others stay with the parent.
 PASSED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
     "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TRITON_CACHE_DIR",
@@ -93,7 +93,7 @@ class Worker:
         self._printed = ""
         self._ready, self._dead = False, False
         self.seen = Seen()
-        self.asked: set[int] = set()  # which of the functions that the last call was lent it asked for, by number
+        self.asked: set[int] = set()  # numbers of the functions passed to the last call that were used
         threading.Thread(target=self._drain, daemon=True).start()
 
     @property
@@ -196,7 +196,7 @@ class Worker:
                 return first
             self._ready = True
         deadline, turn = time.monotonic() + limit_s, secrets.token_hex(8)
-        watchdog = threading.Timer(limit_s + SLACK_S, self._kill)  # we may wait to write, where a worker does not read
+        watchdog = threading.Timer(limit_s + SLACK_S, self._kill)  # a write blocks if the worker does not read
         watchdog.daemon = True
         watchdog.start()
         try:
@@ -207,7 +207,7 @@ class Worker:
                     return frame
                 if frame[0].get("op") != "ask":
                     if frame[0].get("turn") != turn:  # made before the question was known
-                        raise wire.WireError("it answers what was not asked")
+                        raise wire.WireError("it answered what was not asked")
                     return frame
                 wire.send(self._stdin(), *self._answer(frame[0], frame[1], functions))
         except OSError:

@@ -65,7 +65,7 @@ def grade(
             _show_strength(out, asked, secret, [entry.id for entry in chosen[:DRAWS]])
         for name in others:
             remark(f"nanoinfer: {name} is neither a folder nor a zip, and was left out")
-        # Records lie as asked for, else beside the table; one submission's need not outlive its export.
+        # Records are stored as asked, else beside the table; those of one submission need not outlive the export.
         table = csv or junit
         if results is None and table is not None:
             results = table.with_name(f"{table.stem}-results")

@@ -96,7 +96,7 @@ def load(path: Path, chapter: int) -> Exercise:
     """An exercise, from its file and the file of its answers. ValueError if they do not declare what they must."""
     match = re.fullmatch(r"ex(\d+)_(\w+)\.py", path.name)
     if not match:
-        raise ValueError(f"{path.name} is no exercise's file")
+        raise ValueError(f"{path.name} is not an exercise's file")
     own = run_file(path, f"nanoinfer_ch{chapter:02d}_{path.stem}")
     beside = path.with_name(f"{path.stem}_answers.py")
     answers = run_file(beside, f"nanoinfer_ch{chapter:02d}_{beside.stem}") if beside.is_file() else None

@@ -17,7 +17,7 @@ from torch import Tensor
 from nanocourse.exercises.cases import Call
 
 SHOWN = 24  # numbers of a tensor that are printed; a larger one is told by its shape
-WHOLE = 2**53  # up to here a float tells every whole number from the next
+WHOLE = 2**53  # up to here a float represents every integer
 
 Axes = Sequence[str | tuple[str, ...]]  # see `Spec.axes`
 
@@ -77,7 +77,7 @@ class Difference:
     where: str
     expected: str
     got: str
-    size: float  # |got - expected| / max(1, |expected|); infinite where it is no matter of numbers
+    size: float  # |got - expected| / max(1, |expected|); infinite if the difference is not one of numbers
 
 
 def local(function: Callable[..., Any], asked: Call) -> Outcome:

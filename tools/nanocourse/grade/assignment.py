@@ -90,9 +90,9 @@ class Assignment:
         except OSError as error:
             raise ValueError(f"{file} cannot be read: {error.strerror or error}") from error
         except ValueError as error:
-            raise ValueError(f"{file} is no JSON: {error}") from error
+            raise ValueError(f"{file} is not JSON: {error}") from error
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise ValueError(f"{file} is no assignment: its schema must be {SCHEMA}")
+            raise ValueError(f"{file} is not an assignment: its schema must be {SCHEMA}")
         if data.get("schema_version") != SCHEMA_VERSION:
             version = data.get("schema_version")
             raise ValueError(f"{file} has schema version {version!r}, and this nanoinfer reads {SCHEMA_VERSION}")
@@ -135,7 +135,7 @@ def load_secret(path: Path) -> str:
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise ValueError(f"{file} must hold hexadecimal digits alone") from error
+        raise ValueError(f"{file} must hold only hexadecimal digits") from error
     if len(given) < SECRET_BYTES:
         raise ValueError(f"{file} holds {len(given)} bytes, and a secret has at least {SECRET_BYTES}")
     return text.lower()

@@ -175,7 +175,7 @@ def _unzip(outer: PurePosixPath, data: bytes, found: Collected, depth: int) -> N
                 found.note(f"{inner} was left out: {error}")
                 continue
             if inner.suffix.casefold() == ".zip":
-                found.size += len(content)  # what is unpacked counts, whatever is in it
+                found.size += len(content)  # unpacked bytes count, whatever they are
             _take(outer.with_suffix("") / inner, content, found, depth + 1)
 
 

@@ -71,7 +71,7 @@ class Seen:
 def entries(folder: Path) -> tuple[list[Entry], list[str]]:
     """The submissions in a folder, each a folder or zip; and names of what else is there. ValueError if none."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder of submissions")
+        raise ValueError(f"{folder} is not a folder of submissions")
     found: list[Entry] = []
     others: list[str] = []
     for path in sorted(folder.iterdir()):

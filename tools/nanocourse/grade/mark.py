@@ -60,7 +60,7 @@ class Marking:
         asked = questions(self.exercise, secret, submission_id, seeds)
         left = {check.name: sum(one.check is check for one in asked) for check in self.exercise.checks}
         self.budget.used.clear()
-        # A worker compiles or computes: the questions of one kind first, so that there is one change.
+        # A worker either compiles or computes: one kind of question comes first, so that there is one change.
         for question in sorted(asked, key=lambda one: one.call(self.exercise).compiles):
             name, decided = question.check.name, len(self._status)
             problem = problem or self._ask(question)
@@ -126,7 +126,7 @@ class Marking:
         if isinstance(got, Loaded):
             self._loaded = True
             return ""
-        if self._loaded:  # it has seen hidden inputs by now, so nothing that it says is passed on
+        if self._loaded:  # it has seen hidden inputs, so none of its messages is passed on
             return "it could be read once, and not again after a worker had ended"
         if got is None:
             return f"{self.path.name} has no function {self.exercise.name}"

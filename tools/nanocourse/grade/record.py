@@ -118,7 +118,7 @@ class GradeRecord:
             own["notes"] = tuple(own["notes"])
             return cls(**own)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"this is no record of a graded submission ({error})") from error
+            raise ValueError(f"this is not the record of a graded submission ({error})") from error
 
     def save(self, path: Path) -> None:
         """Write the record whole, then replace the old one: a reader sees one or the other."""
@@ -130,7 +130,7 @@ class GradeRecord:
         try:
             return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
-            raise ValueError(f"{path} holds no record that can be read: {error}") from error
+            raise ValueError(f"{path} is not a readable record: {error}") from error
 
 
 def write(path: Path, text: str) -> None:

@@ -34,8 +34,8 @@ class Workspace:
         self.machine = policy.Machine.survey(self.hidden, limits)
         self.user = policy.a_user(0)
         self.no_user = policy.why_no_user(self.user) if self.user is not None else ""
-        self.watched = True  # until the probe has found that the package cannot be read
-        self.lacking = set(LAYERS)  # until the probe has said which layers hold
+        self.watched = True  # until the probe finds that the packages cannot be read
+        self.lacking = set(LAYERS)  # until the probe reports which layers hold
         self.user = None if self.no_user or "user" not in layers else self.user
         self._mkdir(self.scratch)
         self._mkdir(self._staged)

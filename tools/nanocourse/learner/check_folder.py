@@ -14,7 +14,7 @@ from nanocourse.exercises.chapters import Chapter
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.learner.folder import Folder
 
-NAMED_FROM = 2  # the failing try from which on a known mistake is named
+NAMED_FROM = 2  # a known mistake is named from this failing try on
 
 
 def devices(asked: str | None) -> list[str]:

@@ -116,7 +116,7 @@ class Folder:
             tries = {str(id): Tries(**one) for id, one in data["exercises"].items()}
             return Progress(tries, dict(data["editions"]), list(data["predictions"]), dict(data["quiz"]))
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            raise ValueError(f"{path} is no progress file that can be read: move it away to begin anew") from error
+            raise ValueError(f"{path} is not a readable progress file: move it away to start again") from error
 
     def save(self, progress: Progress) -> None:
         """Save the progress."""

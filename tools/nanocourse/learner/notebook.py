@@ -32,7 +32,7 @@ def show(title: str, tensor: Tensor) -> None:
     limit = max(1e-9, float(finite.max())) if finite.numel() else 1.0
     for at, (ax, table) in enumerate(zip(axes[0], tables.tolist(), strict=True)):
         shades = [[value if abs(value) <= limit else math.nan for value in row] for row in table]
-        ax.set_facecolor("0.85")  # of what is infinite
+        ax.set_facecolor("0.85")  # for infinite numbers
         ax.imshow(shades, cmap="RdBu", vmin=-2 * limit, vmax=2 * limit, aspect="auto")
         for y, row in enumerate(table):
             for x, value in enumerate(row):

@@ -39,7 +39,7 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -
         yield from _indented(f"{read} A hint: nanoinfer course hint {result.id}")
         yield from _printed(result.printed)
     elif result.status == "not begun":
-        yield from _indented(f"{result.file} is the stub as it came")
+        yield from _indented(f"{result.file} is the untouched stub")
     yield from receipt_lines(result)
 
 

@@ -48,7 +48,7 @@ def pins(direct: Sequence[Requirement]) -> list[str]:
         for one in _of_installed(waiting.pop().name):
             name = canonicalize_name(one.name)
             if name not in found and _version(name):
-                exact = any(part.operator == "==" for part in one.specifier)  # whoever requires it has pinned it
+                exact = any(part.operator == "==" for part in one.specifier)  # pinned by what requires it
                 found[name] = "" if exact else _pin(one, f'python_version == "{PYTHON}"')
                 waiting.append(one)
     return [found[name] for name in sorted(found) if found[name]]

@@ -65,7 +65,7 @@ def write_zip(path: Path, content: dict[str, bytes], executable: frozenset[str] 
         for name, data in sorted(content.items()):
             entry = zipfile.ZipInfo(name, DATE)
             entry.external_attr = (0o755 if name in executable else 0o644) << 16
-            entry.create_system = 3  # Unix, whatever this is written on: the modes are Unix's
+            entry.create_system = 3  # Unix, on any system: the modes are Unix's
             entry.compress_type = zipfile.ZIP_STORED if name.endswith(".whl") else zipfile.ZIP_DEFLATED
             archive.writestr(entry, data)
 

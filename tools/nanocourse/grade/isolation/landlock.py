@@ -30,7 +30,7 @@ class _Ruleset(ctypes.Structure):
 
 class _PathBeneath(ctypes.Structure):
     _pack_ = 1
-    _layout_ = "ms"  # Python 3.14 wants to be told which packing `_pack_` means
+    _layout_ = "ms"  # Python 3.14 must be told which packing `_pack_` means
     _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
 
 
@@ -61,7 +61,7 @@ def _create(handled: int) -> int:
     at = version()
     net = NET_TCP if at >= NET_FROM else 0
     if at >= SCOPE_FROM:
-        with contextlib.suppress(OSError):  # a kernel of RHEL 9 says version 6 and knows one scope alone
+        with contextlib.suppress(OSError):  # a kernel of RHEL 9 reports version 6 and has only one scope
             return _ruleset(_Ruleset(handled, net, SCOPES), 24)
     return _ruleset(_Ruleset(handled, net, 0), 16 if net else 8)
 

@@ -29,7 +29,7 @@ DEVICES = (
     "/proc/cpuinfo",
     "/proc/meminfo",
 )
-FIRST_USER, USERS = 62000, 3000  # between people and the system's own; no entry in /etc/passwd is needed
+FIRST_USER, USERS = 62000, 3000  # between those of people and of the system; they need no entry in /etc/passwd
 
 
 @dataclass(frozen=True)

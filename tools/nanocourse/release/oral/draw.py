@@ -63,7 +63,7 @@ def learners(exercise: Exercise, source: str) -> ast.FunctionDef:
     if not found:
         raise ValueError(f"{exercise.file} has no function {exercise.name}")
     if not list(done(found[-1])):
-        raise ValueError(f"{exercise.file} is the stub as it came: there is nothing of its author's to ask about")
+        raise ValueError(f"{exercise.file} is the untouched stub: it has nothing of its author's to ask about")
     return found[-1]
 
 

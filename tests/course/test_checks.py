@@ -20,7 +20,7 @@ from nanocourse.exercises import chapters, sources, stubs
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Exercise, Spec, Wrong
 from nanocourse.exercises.outcomes import Raised, Returned, deviation, difference, show
-from tests.course.samples import Keep, answer, checked
+from tests.course.learner_files import Keep, answer, checked
 
 
 @pytest.fixture(scope="module")

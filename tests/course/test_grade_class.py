@@ -204,7 +204,7 @@ def test_refused_before_anything_is_graded(quick: Path, said: Callable[..., tupl
         ((subs, *asked, "--csv", "a", "--gradescope", "b"), "give --csv or --junit"),
         ((subs, *asked, "--csv", "a", "--submission-id", "b"), "is for one submission"),
         ((subs, "--assignment", subs, "--csv", "a"), "cannot be read"),
-        ((quick / "none", *asked, "--csv", "a"), "no folder of submissions"),
+        ((quick / "none", *asked, "--csv", "a"), "not a folder of submissions"),
         ((quick / "none", *asked, "--gradescope", "a"), "there is no submission"),
         ((subs, *asked, "--csv", "a", "--regrade", "x"), "--regrade must name"),
     ):
