@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from nanobench.core.records import Machine
 from nanobook.examples import load, printed
 
 ROOT = Path(__file__).parents[2]
@@ -298,7 +299,7 @@ class TestPage:
             sides = {"truth": ["wolf"], "right": ["wolf"], "wrong": ["w" if name == "workspace" else "wolf"]}
             costs = {"truth": 3e-3, "right": 1e-4, "wrong": 5e-5} if name == "story" else {}
             told.append(report.Lied(name=name, verdict="lied", as_expected=True, sides=sides, costs=costs))
-        machine = report.Machine.model_construct(device="NVIDIA H200", kind="cuda")
+        machine = Machine.model_construct(device="NVIDIA H200", kind="cuda")
         made = report.LiesReport.model_construct(told=tuple(told), machine=machine)
         shown = load(FOLDER / "shown.py")
         monkeypatch.setattr(shown.report, "measured", lambda: made)
