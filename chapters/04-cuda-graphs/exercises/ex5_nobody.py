@@ -28,8 +28,8 @@ def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_s
     a padding row, which is in the step because the graph has more rows than there are requests; its position may be any
     number, and its table that of a request that has left. tables (B, width) int64: the blocks of each row, in the order
     of its text. The row's token is written to its slot: slot s is place s % block_size of block s // block_size. Then
-    as many tokens of its table's blocks as you return are read, from the first, and averaged. Block `null` belongs to no
-    request: any row may write to it, and it holds finite numbers. Recorded once, this runs in every replay.
+    as many tokens of its table's blocks as you return are read, from the first, and averaged. Block `null` belongs to
+    no request: any row may write to it, and it holds finite numbers. Recorded once, this runs in every replay.
     """
     nobody = live == 0
     tables = tables.masked_fill(nobody[:, None], null)

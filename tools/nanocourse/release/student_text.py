@@ -23,9 +23,7 @@ def answers(exercises: Sequence[Exercise]) -> dict[str, str]:
     Kernels are not included: the text explains the engine's line by line, and the exercise asks for another one.
     """
     found: dict[str, str] = {}
-    for one in sorted(
-        exercises, key=lambda one: len(one.spec.refuse)
-    ):  # the one about the function comes first
+    for one in sorted(exercises, key=lambda one: len(one.spec.refuse)):  # the one about the function comes first
         reference = (one.spec.reference,) if isinstance(one.spec.reference, str) else ()
         for name in () if one.spec.kernel else (*reference, *one.spec.refuse):
             found.setdefault(name, one.id)
