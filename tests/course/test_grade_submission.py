@@ -42,7 +42,8 @@ def test_an_assignment_survives_its_file(tmp_path: Path) -> None:
 
 
 WRONG = [
-    ({"schema": "x"}, "not an assignment"), ({"schema_version": 2}, "schema version 2"), ({"chapter": "1"}, "chapter must"),
+    ({"schema": "x"}, "not an assignment"),
+    ({"schema_version": 2}, "schema version 2"), ({"chapter": "1"}, "chapter must"),
     ({"title": " "}, "title must"), ({"exercises": []}, "at least one"), ({"exercises": {}}, "must be a list"),
     ({"exercises": [{"id": "2.1"}]}, "of chapter 1"), ({"exercises": [{"id": "1.x"}]}, "of chapter 1"),
     ({"exercises": [{"id": 1.1}]}, "of chapter 1"), ({"exercises": [{"id": "1.1", "points": 0}]}, "above 0"),

@@ -162,7 +162,7 @@ def attention():
 @needs_landlock
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_package_can_be_imported_or_read(yard: Yard, package: str) -> None:
-    """With the finder that says so, and without it. Among other packages the names of files may be seen, and no more."""
+    """With the finder that says so, and without it. Beside other packages names of files may be seen, no more."""
     (folder,) = map(Path, importlib.util.find_spec(package).submodule_search_locations)  # type: ignore[arg-type, union-attr]
     modules = [f"{package}.{path.stem}" for path in folder.glob("[a-z]*.py")] + [
         f"{package}.{path.parent.name}.{path.stem}" for path in folder.glob("*/[a-z]*.py")

@@ -585,7 +585,7 @@ def test_a_stub_is_refused(exercise: Exercise) -> None:
 @pytest.mark.parametrize(
     "source, said",
     [("def threshold(:\n", "cannot be read as Python"), ("x = 1\n", "has no function threshold"), ("\0", "cannot be"),
-     ("def threshold(scores, top_k, top_p):\n    pass\n", "is the stub")],
+     ("def threshold(scores, top_k, top_p):\n    pass\n", "is the untouched stub")],
 )  # fmt: skip
 def test_a_file_without_an_answer_is_refused(source: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
