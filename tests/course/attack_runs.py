@@ -55,7 +55,7 @@ def exercise_of(name: str) -> Exercise:
     return chapters.exercise(doc.partition(":")[0])
 
 
-class Yard:
+class AttackRunner:
     """A workspace for attacks, one worker after the other; the same one as long as it lives."""
 
     def __init__(self, layers: tuple[str, ...] = LAYERS, hidden: tuple[Path, ...] = ()) -> None:
@@ -64,7 +64,7 @@ class Yard:
         self._worker: GradedWorker | None = None
         self._of = ""
 
-    def __enter__(self) -> Yard:
+    def __enter__(self) -> AttackRunner:
         self.missing = self._guard.__enter__()
         self.workspace, self.pool = Workspace(self._hidden, LIMITS, self._layers), Pool(spares=False)
         self.isolation = self.workspace.isolation(self.missing)

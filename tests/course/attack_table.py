@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nanocourse.grade.isolation.confine import LAYERS
 from nanocourse.grade.record import GradeRecord
-from tests.course.attack_runs import ATTACKS, Yard, exercise_of, graded, names
+from tests.course.attack_runs import ATTACKS, AttackRunner, exercise_of, graded, names
 
 # Attack -> what stops it. In brackets: a layer that can be switched off.
 STOPPED_BY = {
@@ -35,31 +35,31 @@ CALLS = {"floods": 2, "remembers": 10, "counts_calls": 18}
 WIDTH = 150
 
 
-def rows(yard: Yard, chosen: list[str]) -> list[tuple[str, str, str, int]]:
+def rows(attacker: AttackRunner, chosen: list[str]) -> list[tuple[str, str, str, int]]:
     """Attack, status, what it says, processes that it left."""
     found = []
     for name in chosen:
-        run = yard.run(name, CALLS.get(name, 1))
+        run = attacker.run(name, CALLS.get(name, 1))
         said = " ".join(run.says.split())
-        found.append((name, run.status, said if len(said) <= WIDTH else f"{said[: WIDTH - 3]}...", yard.renew()))
+        found.append((name, run.status, said if len(said) <= WIDTH else f"{said[: WIDTH - 3]}...", attacker.renew()))
     return found
 
 
 def main() -> None:
     """Print the tables as Markdown."""
     begun = time.monotonic()
-    with Yard() as yard:
-        print(f"As user {os.getuid()}: {yard.isolation.told()}.\n")
+    with AttackRunner() as attacker:
+        print(f"As user {os.getuid()}: {attacker.isolation.told()}.\n")
         print("| attack | outcome | what it says | stopped by |\n| --- | --- | --- | --- |")
-        for name, status, said, _ in rows(yard, names()):
+        for name, status, said, _ in rows(attacker, names()):
             print(f"| {name} | {status} | {said} | {STOPPED_BY[name].replace('[', '').replace(']', '')} |")
     for layer in LAYERS:
         chosen = [name for name, by in STOPPED_BY.items() if f"[{layer}]" in by]
         if chosen and layer != "user":
             print(f"\nWithout {layer}:\n\n| attack | outcome | what it says | processes ended afterwards |")
             print("| --- | --- | --- | --- |")
-            with Yard(tuple(one for one in LAYERS if one != layer)) as yard:
-                for name, status, said, strays in rows(yard, chosen):
+            with AttackRunner(tuple(one for one in LAYERS if one != layer)) as attacker:
+                for name, status, said, strays in rows(attacker, chosen):
                     print(f"| {name} | {status} | {said} | {strays} |")
     record = graded(ATTACKS / "shadows", "1.1")
     print(

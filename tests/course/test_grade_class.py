@@ -93,7 +93,7 @@ def test_what_is_a_submission(tmp_path: Path) -> None:
     assert set(others) <= {"link", "notes.txt"}
     with pytest.raises(ValueError, match="holds no submission"):
         entries(tmp_path / "bob")
-    with pytest.raises(ValueError, match="no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         entries(tmp_path / "notes.txt")
 
 

@@ -27,7 +27,7 @@ from nanocourse.grade.assignment import Limits
 from nanocourse.grade.confined_server import OPEN
 from nanocourse.grade.isolation import landlock, policy, probe, syscalls, system
 from nanocourse.grade.isolation.confine import LAYERS, PACKAGES, Policy
-from tests.course.attack_runs import ATTACKS, Yard, graded, names
+from tests.course.attack_runs import ATTACKS, AttackRunner, graded, names
 from tests.course.attack_table import CALLS, STOPPED_BY
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
@@ -45,10 +45,10 @@ FORBIDDEN = os.strerror(errno.EPERM)
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+def attacker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackRunner]:
     secret = tmp_path_factory.mktemp("hidden") / "secret.txt"
     secret.write_text("5e" * 32)
-    with Yard(hidden=(secret,)) as made:
+    with AttackRunner(hidden=(secret,)) as made:
         yield made
 
 
@@ -56,14 +56,14 @@ def test_every_attack_has_its_layer_named() -> None:
     assert set(STOPPED_BY) == set(names())
 
 
-def test_layers_were_seen_at_work(yard: Yard) -> None:
+def test_layers_were_seen_at_work(attacker: AttackRunner) -> None:
     """On a kernel without Landlock the others hold, and the receipt says what is missing."""
     expected = {"unreadable grader", "subreaper", "limits", "seccomp", "ends with its parent", "unreadable worker"}
     if platform.machine() in syscalls.ARCHITECTURES:
-        assert expected <= set(yard.isolation.present), yard.isolation
-    assert ("landlock" in yard.isolation.present) == has_landlock()
-    assert ("hidden files" in yard.isolation.present) or not has_landlock()
-    assert set(yard.isolation.present).isdisjoint(name for name, _ in yard.isolation.missing)
+        assert expected <= set(attacker.isolation.present), attacker.isolation
+    assert ("landlock" in attacker.isolation.present) == has_landlock()
+    assert ("hidden files" in attacker.isolation.present) or not has_landlock()
+    assert set(attacker.isolation.present).isdisjoint(name for name, _ in attacker.isolation.missing)
 
 
 # Attacks that must not get a single attempt through, by whichever layer.
@@ -75,8 +75,8 @@ BY_FILES = ["grader_by_proc", "reads_checks", "writes_results"]
 
 
 @pytest.mark.parametrize("name", REFUSED + [pytest.param(name, marks=needs_landlock) for name in BY_FILES])
-def test_no_attempt_gets_through(yard: Yard, name: str) -> None:
-    run = yard.run(name)
+def test_no_attempt_gets_through(attacker: AttackRunner, name: str) -> None:
+    run = attacker.run(name)
     assert isinstance(run.outcome, Returned), run.says
     assert run.done == []
     assert ":" in run.says
@@ -84,14 +84,14 @@ def test_no_attempt_gets_through(yard: Yard, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["daemon", "programs", "reads_memory", "sockets", "fork_bomb"])
-def test_seccomp_says_no(yard: Yard, name: str) -> None:
+def test_seccomp_says_no(attacker: AttackRunner, name: str) -> None:
     """The error is seccomp's own, not that of a layer behind it."""
-    assert set(re.findall(r": ([^;]+)", yard.run(name).says)) == {FORBIDDEN}
+    assert set(re.findall(r": ([^;]+)", attacker.run(name).says)) == {FORBIDDEN}
 
 
 @pytest.mark.parametrize("name", ["in_place", "not_a_number", "says_equal", "torch_function", "patched_torch"])
-def test_the_grader_compares_by_itself(yard: Yard, name: str) -> None:
-    run = yard.run(name)
+def test_the_grader_compares_by_itself(attacker: AttackRunner, name: str) -> None:
+    run = attacker.run(name)
     assert isinstance(run.outcome, Returned)
     assert run.status == "failed"
 
@@ -99,23 +99,23 @@ def test_the_grader_compares_by_itself(yard: Yard, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["leaves", "rewrites_worker", "forged_reply", "oversized", "disk_bomb", "lent_abuse", "floods"]
 )
-def test_what_breaks_the_worker_is_a_crash(yard: Yard, name: str) -> None:
-    run = yard.run(name, CALLS.get(name, 1))
+def test_what_breaks_the_worker_is_a_crash(attacker: AttackRunner, name: str) -> None:
+    run = attacker.run(name, CALLS.get(name, 1))
     assert isinstance(run.outcome, Crashed)
     assert run.status == "crashed"
 
 
-def test_a_hang_that_ignores_signals_ends(yard: Yard) -> None:
-    run = yard.run("hangs", limit_s=0.5)
+def test_a_hang_that_ignores_signals_ends(attacker: AttackRunner) -> None:
+    run = attacker.run("hangs", limit_s=0.5)
     assert run.outcome == Hung(0.5)
     assert run.status == "hung"
 
 
-def test_a_grader_that_cannot_write_does_not_wait_for_ever(yard: Yard) -> None:
-    assert yard.run("deaf", limit_s=0.5).status in ("hung", "crashed")
+def test_a_grader_that_cannot_write_does_not_wait_for_ever(attacker: AttackRunner) -> None:
+    assert attacker.run("deaf", limit_s=0.5).status in ("hung", "crashed")
 
 
-def test_the_environment_is_empty_and_no_descriptor_was_left(yard: Yard) -> None:
+def test_the_environment_is_empty_and_no_descriptor_was_left(attacker: AttackRunner) -> None:
     os.environ["NANOINFER_TEST_SECRET"] = "x"
     held = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(held, True)
@@ -132,7 +132,7 @@ def attention():
     return sorted(os.environ), opened
 """
     try:
-        names, opened = value(yard, source)
+        names, opened = value(attacker, source)
     finally:
         del os.environ["NANOINFER_TEST_SECRET"]
         os.close(held)
@@ -140,7 +140,7 @@ def attention():
     assert opened == [0, 1, 2, 3, 4]  # nothing, what it prints (twice), and the two pipes
 
 
-def test_no_answer_is_in_the_workers_memory(yard: Yard) -> None:
+def test_no_answer_is_in_the_workers_memory(attacker: AttackRunner) -> None:
     """Of the packages it holds its own machinery, and what is open to all; no engine, no answers, no chapter."""
     source = b"""
 import gc, types
@@ -148,7 +148,7 @@ def attention():
     functions = (one for one in gc.get_objects() if isinstance(one, types.FunctionType))
     return sorted({one.__module__ for one in functions if (one.__module__ or "").startswith("nano")})
 """
-    found = set(value(yard, source))
+    found = set(value(attacker, source))
     machinery = ["cases", "chapters", "exercise", "kernels", "outcomes"]
     known = {f"nanocourse.exercises.{name}" for name in machinery} | {
         "nanocourse.checks.server",
@@ -161,7 +161,7 @@ def attention():
 
 @needs_landlock
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_package_can_be_imported_or_read(yard: Yard, package: str) -> None:
+def test_no_package_can_be_imported_or_read(attacker: AttackRunner, package: str) -> None:
     """With the finder that says so, and without it. Beside other packages names of files may be seen, no more."""
     (folder,) = map(Path, importlib.util.find_spec(package).submodule_search_locations)  # type: ignore[arg-type, union-attr]
     modules = [f"{package}.{path.stem}" for path in folder.glob("[a-z]*.py")] + [
@@ -188,10 +188,10 @@ def attention():
             pass
     return done
 """
-    assert value(yard, source.encode()) == []
+    assert value(attacker, source.encode()) == []
 
 
-def test_modules_that_are_lent_are_imported_by_their_nested_names(yard: Yard) -> None:
+def test_modules_that_are_lent_are_imported_by_their_nested_names(attacker: AttackRunner) -> None:
     source = b"""
 import nanoinfer.model.config
 from nanoinfer.engine.sampling import random_bits
@@ -201,15 +201,15 @@ def gumbel():
     assert nanoinfer.model.config is config
     return [random_bits.__module__, ModelConfig(1, 2, 8).n_embd, hasattr(nanoinfer.engine.sampling, "gumbel")]
 """
-    assert value(yard, source, "1.5") == ["nanoinfer.engine.sampling", 8, False]
+    assert value(attacker, source, "1.5") == ["nanoinfer.engine.sampling", 8, False]
 
 
-def value(yard: Yard, source: bytes, id: str = "1.1"):  # type: ignore[no-untyped-def]  # noqa: ANN201
+def value(attacker: AttackRunner, source: bytes, id: str = "1.1"):  # type: ignore[no-untyped-def]  # noqa: ANN201
     """What the exercise's function in this source returns when a graded worker calls it without arguments."""
     exercise = chapters.exercise(id)
-    path = yard.workspace.stage(exercise, source, {})
-    yard.renew()
-    worker, _ = yard.pool.take(yard.workspace.setting(exercise, path))
+    path = attacker.workspace.stage(exercise, source, {})
+    attacker.renew()
+    worker, _ = attacker.pool.take(attacker.workspace.setting(exercise, path))
     assert isinstance(worker.load(path, exercise.name), Loaded)
     outcome = worker.call(call(), 5.0)
     assert isinstance(outcome, Returned), outcome
@@ -231,22 +231,22 @@ def test_every_package_of_the_distribution_is_hidden() -> None:
 )  # fmt: skip
 def test_without_its_layer_an_attempt_gets_further(layer: str, name: str, sign: str) -> None:
     """So it was that layer. What is behind it still holds: nothing here gets a point."""
-    with Yard(tuple(one for one in LAYERS if one != layer)) as yard:
-        assert layer in dict(yard.isolation.missing)
-        run = yard.run(name)
+    with AttackRunner(tuple(one for one in LAYERS if one != layer)) as attacker:
+        assert layer in dict(attacker.isolation.missing)
+        run = attacker.run(name)
         assert sign in run.says
         assert run.status == "failed"
         if layer == "landlock":  # it scopes signals too, so here they are seccomp's alone
-            assert yard.run("signals").done == []
+            assert attacker.run("signals").done == []
 
 
 def test_without_seccomp_a_daemon_is_ended_with_its_worker() -> None:
     """The subreaper inherits what was orphaned, and kills it before it writes."""
-    with Yard(tuple(one for one in LAYERS if one != "seccomp")) as yard:
-        assert yard.run("daemon").done == ["fork: DONE"]
-        assert yard.renew() >= 1
-        assert not list(yard.workspace.folder.rglob("later"))
-        assert system.children() <= yard.pool.known
+    with AttackRunner(tuple(one for one in LAYERS if one != "seccomp")) as attacker:
+        assert attacker.run("daemon").done == ["fork: DONE"]
+        assert attacker.renew() >= 1
+        assert not list(attacker.workspace.folder.rglob("later"))
+        assert system.children() <= attacker.pool.known
 
 
 @needs_landlock
@@ -276,12 +276,12 @@ def test_a_memory_of_earlier_calls_is_no_answer(tmp_path: Path) -> None:
 
 AS_ANOTHER = """
 import os
-from tests.course.attack_runs import Yard
-with Yard() as yard:
-    print(yard.isolation.told())
+from tests.course.attack_runs import AttackRunner
+with AttackRunner() as attacker:
+    print(attacker.isolation.told())
     for name in ("privileges", "signals", "grader_by_proc", "writes_results"):
-        print(name, yard.run(name).done)
-    print(yard.workspace.user, os.getuid())
+        print(name, attacker.run(name).done)
+    print(attacker.workspace.user, os.getuid())
 """
 
 
@@ -338,10 +338,10 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def test_a_hole_is_seen_by_the_probe(yard: Yard, tmp_path: Path) -> None:
+def test_a_hole_is_seen_by_the_probe(attacker: AttackRunner, tmp_path: Path) -> None:
     """A layer whose effect is not seen is missing, whatever its call returned."""
     (tmp_path / "secret").write_text("x")
-    wanted = yard.workspace.policy()
+    wanted = attacker.workspace.policy()
     told = probe.run(replace(wanted, read=(*wanted.read, "/"), starting=True), [str(tmp_path / "secret")])
     if has_landlock():
         assert told.missing["landlock"] == "listing / was possible all the same"
@@ -460,9 +460,9 @@ def test_the_grader_is_as_it_was_afterwards() -> None:
     assert done.stdout.split("\n")[:2] == ["{} 0", "True"]
 
 
-def test_exceptions_cross_without_their_values(yard: Yard) -> None:
-    run = yard.run("prints_inputs")
+def test_exceptions_cross_without_their_values(attacker: AttackRunner) -> None:
+    run = attacker.run("prints_inputs")
     assert isinstance(run.outcome, Raised)
     assert len(run.outcome.kind) <= 200
-    assert yard._worker is not None
-    assert yard._worker.printed() == ""
+    assert attacker._worker is not None
+    assert attacker._worker.printed() == ""

@@ -61,7 +61,7 @@ class Strength:
         }
 
 
-class Bench:
+class AnswerRunner:
     """Runs sources as if learners had written them, one after the other in one worker."""
 
     def __init__(self, exercise: Exercise, folder: Path, limit_s: float) -> None:
@@ -119,25 +119,25 @@ def measure(exercise: Exercise, say: Callable[[str], None] = lambda line: None) 
     """The strength of one exercise's checks."""
     result = Strength(exercise.id)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(exercise, Path(folder).resolve(), exercise.spec.limit_s)
+        runs = AnswerRunner(exercise, Path(folder).resolve(), exercise.spec.limit_s)
         try:
-            _stub(exercise, bench, result)
+            _stub(exercise, runs, result)
             with answers(exercise) as solver:
-                _wrong(exercise, bench, result, solver)
-                _right(exercise, bench, result)
+                _wrong(exercise, runs, result, solver)
+                _right(exercise, runs, result)
                 _gap(exercise, result, solver)
-            bench.limit_s = MUTANT_LIMIT_S
-            caught = _mutants(exercise, bench, result, say)
+            runs.limit_s = MUTANT_LIMIT_S
+            caught = _mutants(exercise, runs, result, say)
         finally:
-            bench.close()
+            runs.close()
     _redundant(exercise, result, caught)
     return result
 
 
-def _stub(exercise: Exercise, bench: Bench, result: Strength) -> None:
+def _stub(exercise: Exercise, runs: AnswerRunner, result: Strength) -> None:
     """The untouched stub must fail every check."""
     source = stubs.stub(exercise, chapters.chapter(exercise.chapter))
-    for name, status in bench.statuses(source).items():
+    for name, status in runs.statuses(source).items():
         if status != "not begun":
             result.problems.append(f"the untouched stub is {status!r} in check {name}")
 
@@ -152,12 +152,12 @@ def answers(exercise: Exercise) -> Iterator[Callable[[Wrong | Right], Solve]]:
         yield solver
 
 
-def _wrong(exercise: Exercise, bench: Bench, result: Strength, solver: Callable[[Wrong | Right], Solve]) -> None:
+def _wrong(exercise: Exercise, runs: AnswerRunner, result: Strength, solver: Callable[[Wrong | Right], Solve]) -> None:
     """Every wrong answer must be rejected, and be told by its name."""
     tells = Tells(exercise, SEED, solver)
     for wrong in exercise.wrong:
         source = sources.answer_source(exercise, wrong)
-        rejected = [name for name, status in bench.statuses(source).items() if status != "passed"]
+        rejected = [name for name, status in runs.statuses(source).items() if status != "passed"]
         if wrong.lesson:
             result.lessons.append(wrong.name)
             if rejected:
@@ -169,18 +169,18 @@ def _wrong(exercise: Exercise, bench: Bench, result: Strength, solver: Callable[
         if len(tells.found[wrong.name]) < NEEDED:
             result.problems.append(f"{wrong.name} has {len(tells.found[wrong.name])} inputs that tell it from the rest")
             continue
-        runner = bench.runner(source)
+        runner = runs.runner(source)
         named = tells.name(runner.call)
         if named is None or named.name != wrong.name:
             result.problems.append(f"{wrong.name} is told as {named.name if named else 'no known mistake'}")
 
 
-def _right(exercise: Exercise, bench: Bench, result: Strength) -> None:
+def _right(exercise: Exercise, runs: AnswerRunner, result: Strength) -> None:
     """Reference and correct variants must pass everything."""
     reference = sources.whole_file(exercise, exercise.function, sources.function_source(exercise.function))
     answers = [("reference", reference), *((r.name, sources.answer_source(exercise, r)) for r in exercise.right)]
     for name, source in answers:
-        failed = [check for check, status in bench.statuses(source).items() if status != "passed"]
+        failed = [check for check, status in runs.statuses(source).items() if status != "passed"]
         if name != "reference":
             result.right[name] = not failed
         if failed:
@@ -209,13 +209,15 @@ def _gap(exercise: Exercise, result: Strength, solver: Callable[[Wrong | Right],
         )
 
 
-def _mutants(exercise: Exercise, bench: Bench, result: Strength, say: Callable[[str], None]) -> dict[str, list[str]]:
+def _mutants(
+    exercise: Exercise, runs: AnswerRunner, result: Strength, say: Callable[[str], None]
+) -> dict[str, list[str]]:
     """Every mutant must be killed or listed as equivalent; returns which checks reject which."""
     caught: dict[str, list[str]] = {}
     unknown = set(exercise.equivalent)
     for mutant in mutants.mutants(sources.function_source(exercise.function)):
         source = sources.whole_file(exercise, exercise.function, mutant.source)
-        rejected = [name for name, status in bench.statuses(source).items() if status != "passed"]
+        rejected = [name for name, status in runs.statuses(source).items() if status != "passed"]
         say(f"{'killed  ' if rejected else 'SURVIVES'} {mutant.name}")
         unknown.discard(mutant.name)
         if mutant.name in exercise.equivalent:
