@@ -627,7 +627,7 @@ print(y.tolist(), graph.operations)
 
 CAPTURE = """
 import json, sys, torch
-from tests.test_stand_in import steps_allowed, steps_refused
+from tests.engine.test_fake_graph import steps_allowed, steps_refused
 device = torch.device("cuda")
 step = (steps_refused(device) | steps_allowed(device))[sys.argv[1]]
 try:

@@ -340,7 +340,7 @@ from nanoinfer.verify import verify_tokens
 from nanoinfer.engine.sampling import Samplers
 from nanoinfer.model.weights import random_model
 from tests.conftest import SMALL, STD, prompts_of
-from tests.graphed import engine_of, greedy_rows, runner_of
+from tests.engine.fake_graphed import engine_of, greedy_rows, runner_of
 
 model = random_model(SMALL, seed=1, std=STD, device="cuda")
 counts = greedy_rows(9, 2, 7, 5)

@@ -62,7 +62,7 @@ class Writer:
         self.step = partial(decode_step, self.model, self.memory, self.state, 1, ROOM, greedy)
 
     def captured(self, recorder: Recorder) -> Any:
-        """The graph of the decode step, captured while the row is nobody's."""
+        """The graph of the decode step, captured while the row is padding."""
         self.memory.recorder = recorder if isinstance(self.memory, Elsewhere) else None
         with torch.inference_mode():
             saved = self.state.integers.clone()
@@ -71,6 +71,15 @@ class Writer:
             graph, _ = recorder.record(self.step)
             self.state.integers.copy_(saved)
         return graph
+
+    def replayed(self, recorder: Recorder) -> Callable[[], object]:
+        """A replay that keeps this writer alive: a graph does not keep the cache and the state that it writes to."""
+        graph = self.captured(recorder)
+
+        def replay(writer: Writer = self) -> None:
+            graph.replay()
+
+        return replay
 
     def text(self, steps: int, step: Any) -> str:
         """The prompt, and what so many steps add to it."""
@@ -93,11 +102,11 @@ def texts(recorder: Recorder, device: str, steps: int = 24) -> dict[str, str]:
 
 
 def steps(recorder: Recorder, device: str) -> dict[str, Callable[[], object]]:
-    """The step called from Python and both graphs, to be timed: over a row of nobody, which never grows too long."""
+    """The step called from Python and both graphs, to be timed: over a padding row, which never grows too long."""
     found: dict[str, Callable[[], object]] = {}
     for name, kind in (("truth", DenseCache), ("right", DenseCache), ("wrong", Elsewhere)):
         writer = Writer(device, kind)
-        found[name] = writer.step if name == "truth" else writer.captured(recorder).replay
+        found[name] = writer.step if name == "truth" else writer.replayed(recorder)
         writer.state.integers.zero_()
     return found
 
