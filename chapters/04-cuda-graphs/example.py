@@ -202,9 +202,7 @@ def nobody() -> None:
     for row in range(4):
         live, fed, position = int(lines[3, row]), run.word(int(lines[0, row])), int(lines[1, row])
         after = run.word(int(engine.state.token[row]))
-        cells = (
-            f"{live:>6}{fed:>12}{position:>10}{int(memory.slots[row]):>16}{int(memory.lengths[row]):>13}{after:>12}"
-        )
+        cells = f"{live:>6}{fed:>12}{position:>10}{int(memory.slots[row]):>16}{int(memory.lengths[row]):>13}{after:>12}"
         print(f"{row:<5}{cells}")
     steps.close()
 
