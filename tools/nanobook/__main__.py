@@ -29,7 +29,7 @@ def prose(check: Check = False, root: Root = Path(".")) -> None:
     if not check:
         for path in text.fill(root):
             print(f"{path} changed")
-    faults = text.check(root)
+    faults = text.check(root, just_filled=not check)
     for fault in faults:
         print(fault, file=sys.stderr)
     raise typer.Exit(1 if faults else 0)

@@ -92,8 +92,8 @@ def packages() -> Drawing:
         for room in sorted(bands[package].places, key=lambda room: bands[package].places[room][::-1])
     ]
     told = "; ".join(
-        f"{package}, {TITLES[package]}, {total:,} lines of code, imports {', '.join(sorted(outer[package])) or 'none'}"
-        for package, total in totals.items()
+        f"{package}, {TITLES[package]}, imports {', '.join(sorted(outer[package])) or 'none of the others'}"
+        for package in outer
     )
     alt = f"The four packages and their rooms, with an arrow to what each imports: {told}. No arrows form a circle."
     return Drawing("book/packages", "Packages and their rooms", alt, ("room", "lines", "imports"), tuple(rows), draw)
