@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nanoinfer.engine.stats import Stats
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.text.prompts import Prompt
+    from nanoinfer.threads import Threads
 
 # Each later one is proven against the one before it.
 ENGINES = ("naive", "dense", "paged", "dense-graph", "paged-graph")
@@ -45,6 +46,7 @@ def check_arguments(
     max_len: int | None,
     prefill_chunk: int | None,
     max_graph_batch: int | None = None,
+    threads: int | None = None,
 ) -> None:
     """ValueError for arguments of an `LLM` that no machine and no model could meet; torch is not needed to say so."""
     if engine != "auto" and engine not in ENGINES:
@@ -60,6 +62,8 @@ def check_arguments(
         check_int("prefill_chunk", prefill_chunk, 1)
     if max_graph_batch is not None:
         check_int("max_graph_batch", max_graph_batch, 0)
+    if threads is not None:
+        check_int("threads", threads, 1)
 
 
 class LLM:
@@ -80,6 +84,7 @@ class LLM:
     prefill_chunk: prompt tokens a row in one pass at most; None takes prompts whole.
     seed: of `random:` weights, and of the seeds of requests that bring none.
     revision: of a model on the hub.
+    threads: of a step on a CPU; None tries what is fastest, again and again.
 
     stats counts since the LLM was made: a `Stats`, or a `GraphStats` of the engines with graphs, whose one engine is
     graph_engine (None of the others).
@@ -103,8 +108,9 @@ class LLM:
         prefill_chunk: int | None = None,
         seed: int = 0,
         revision: str | None = None,
+        threads: int | None = None,
     ) -> None:
-        check_arguments(engine, device, dtype, max_batch, max_len, prefill_chunk, max_graph_batch)
+        check_arguments(engine, device, dtype, max_batch, max_len, prefill_chunk, max_graph_batch, threads)
         check_int("seed", seed, 0, MAX_SEED)
         check_int("block_size", block_size, 16, 256)
         if block_size & (block_size - 1):
@@ -123,6 +129,7 @@ class LLM:
         from nanoinfer.model.weights import load_model
         from nanoinfer.text.prompts import RequestMaker
         from nanoinfer.text.tokenizer import gpt2_tokenizer
+        from nanoinfer.threads import Threads
 
         if isinstance(model, GPT2):
             if device is not None or dtype is not None:
@@ -152,6 +159,9 @@ class LLM:
             self.graph_engine = self._make_graph_engine(max_graph_batch, fused)
         self.stats: Stats = Stats() if self.graph_engine is None else self.graph_engine.stats
         self._maker = RequestMaker(self.tokenizer, self.max_len, self.model.config.vocab_size, random.Random(seed))
+        self._threads: Threads | None = None if on_gpu else Threads(threads)
+        if self._threads is not None:
+            self._threads.try_products(self.model.layers[0].c_fc[0].detach())
         self._running = False
         self._closed = False
         self._torch = torch
@@ -236,7 +246,8 @@ class LLM:
         self._running = True
         try:
             if requests:
-                yield from self.engine_for(requests).generate(requests)
+                with closing(self.engine_for(requests).generate(requests)) as steps:
+                    yield from steps if self._threads is None else self._threads.run(steps, _decoded)
         finally:
             self._running = False
 
@@ -329,3 +340,8 @@ class LLM:
             seed=request.seed,
             metrics=row.metrics(),
         )
+
+
+def _decoded(rows: list[Row]) -> int | None:
+    """How many rows a step decoded; None for a step that ran prompts."""
+    return len(rows) if rows and len(rows[0].token_ids) > 1 else None

@@ -44,7 +44,7 @@ class PipeClosed(OutputFailed):
 
 _OPTIONS = re.compile(
     r"^(model|max_tokens|temperature|top_k|top_p|seed|stop|stop_token_id|engine|device|dtype|max_batch|max_graph_batch"
-    r"|max_len)s? "
+    r"|max_len|threads)s? "
 )
 
 

@@ -118,6 +118,9 @@ class ModelOptions:
     max_len: Annotated[
         int | None, model_option(help="Context in tokens, prompt included.", show_default="the model's own")
     ] = None
+    threads: Annotated[
+        int | None, model_option(help="Threads of a step on a CPU.", show_default="what is fastest, tried as it runs")
+    ] = None
 
     @property
     def model_name(self) -> str:
@@ -133,7 +136,7 @@ class ModelOptions:
         given = asdict(self)
         batch, graphs = given.get("max_batch", 1), given.get("max_graph_batch")
         with refusing():
-            check_arguments(self.engine, self.device, self.dtype, batch, self.max_len, None, graphs)
+            check_arguments(self.engine, self.device, self.dtype, batch, self.max_len, None, graphs, self.threads)
             if name.startswith("random:"):
                 random_config(name)
             elif not on_hub:  # what is on the hub is asked for when it is loaded

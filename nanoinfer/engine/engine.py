@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -89,7 +89,7 @@ class Engine:
         self.rows: list[Row] = []  # the live rows, by slot
         self._in_flight: deque[tuple[list[Row], Fetch]] = deque()  # launched steps whose tokens are not here yet
 
-    def generate(self, requests: Sequence[Request]) -> Iterator[list[Row]]:
+    def generate(self, requests: Sequence[Request]) -> Generator[list[Row], None, None]:
         """Run the requests; yield, as steps settle, the rows that got a token. A row is done at its finish_reason.
 
         Rows free up as requests end and are filled again from those that wait. However the caller leaves the
