@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nanobench.systems.base import Limits
@@ -16,7 +17,9 @@ class Ours:
 
     def __init__(self, name: str, model: GPT2, limits: Limits, engine: str | None = None, **options: Any) -> None:
         self.name, self._ahead = name, engine is None  # a variant captures what it needs, when it needs it
-        self.llm = LLM(model, engine=engine or name, max_batch=limits.max_batch, max_len=limits.max_len, **options)
+        threads = torch.get_num_threads()  # as many as the other systems get
+        sizes = {"max_batch": limits.max_batch, "max_len": limits.max_len}
+        self.llm = LLM(model, engine=engine or name, threads=threads, **sizes, **options)
 
     def warm_up(self) -> None:
         """Capture the whole ladder, as a server does before it is ready; without graphs there is nothing to do."""
