@@ -264,6 +264,9 @@ def recording() -> Iterator[None]:
         GraphRunner.__init__ = make
 
 
+warnings.filterwarnings("ignore", message=".*a CPU records no steps")  # here it does, by the fake recorder
+
+
 def engine(name: str = "paged-graph", **settings: Any) -> LLM:
     return LLM(engine=name, dtype="float32", max_batch=4, max_len=64, max_graph_batch=4, **settings)
 

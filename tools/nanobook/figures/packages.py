@@ -146,9 +146,10 @@ def _cost(places: dict[str, Place], arrows: list[tuple[str, str]]) -> float:
     """How hard the picture is to read: boxes that an arrow crosses, and how far arrows go sideways."""
     lines = [(places[a], places[b]) for a, b in arrows]
     hidden = sum(
-        abs(ax + (bx - ax) * (y - ay) / (by - ay) - x) < 0.5
+        abs(ax + (bx - ax) * (y + edge - ay) / (by - ay) - x) < 0.5
         for (ax, ay), (bx, by) in lines
         for x, y in places.values()
+        for edge in (-0.3, 0.3)
         if by < y < ay
     )
     return 100 * hidden + sum(abs(a[0] - b[0]) for a, b in lines)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from nanobench.report.figures.style import page_of
-from nanobench.report.plot import drawings, published
+from nanobench.report.plot import book_drawings
 from nanobook.figures.diagrams import diagrams
-from nanoinfer.llm import ENGINES
 
 
 def stale(root: Path) -> list[tuple[str, str]]:
     """Figures that would be drawn otherwise now: name and fault. By words and numbers; nothing is drawn."""
     current = {f"{drawing.name}.md": page_of(drawing) for drawing in diagrams(root)}
-    for path in published(root / "bench" / "results"):
-        for newest in (None, *ENGINES):
-            current |= {f"bench/{drawing.name}.md": page_of(drawing) for drawing in drawings(path, newest)}
+    drawings = book_drawings(root / "bench" / "results")
+    current |= {f"bench/{drawing.name}.md": page_of(drawing) for drawing in drawings}
     faults = []
     for page in sorted((root / "figures").glob("**/*.md")):
         name = page.relative_to(root / "figures").as_posix()
