@@ -7,6 +7,7 @@ repeat operations on the same memory with the same numbers, as a CUDA graph does
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -42,11 +43,13 @@ def model() -> GPT2:
 
 
 def llm(engine: str = "paged-graph", read_multiple: int | None = None, **settings: Any) -> LLM:
-    """An `LLM` that replays the stand-in's recordings, in a batch of at most four rows of 64 tokens.
+    """An `LLM` that replays a fake recorder's recordings, in a batch of at most four rows of 64 tokens.
 
     read_multiple: of slots that the dense cache reads; it is 128, and smaller here so that short texts pass it.
     """
-    made = LLM(model(), engine=engine, **{"max_batch": 4, "max_graph_batch": 4, "max_len": 64, **settings})
+    with warnings.catch_warnings():  # that a CPU records no steps: the fake recorder does
+        warnings.simplefilter("ignore", RuntimeWarning)
+        made = LLM(model(), engine=engine, **{"max_batch": 4, "max_graph_batch": 4, "max_len": 64, **settings})
     assert made.graph_engine is not None
     runner(made).recorder, made.graph_engine.lag = FakeRecorder(), 2
     if read_multiple:
