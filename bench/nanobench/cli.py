@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +33,7 @@ def run(
         str, typer.Option(help="laptop, cpu, colab, gpu, xl, graphs, ratios, context, compile or full.")
     ] = "laptop",
     device: Device = None,
-    out: Annotated[Path | None, typer.Option(help="Results file; by default under bench/results/.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Results file; by default my-bench/PRESET.json.")] = None,
     models: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
     engines: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
     batches: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
@@ -60,7 +61,7 @@ def run(
         repeats=repeats,
         case_budget_s=budget,
     )
-    out = out or Path("bench/results") / f"{preset}.json"
+    out = out or Path("my-bench") / f"{preset}.json"
     try:
         with Bar() as bar:
             benchmark = Benchmark(chosen, device, out, bar.say, bar.advance_to)
@@ -72,15 +73,20 @@ def run(
 
 @app.command()
 def plot(
-    results: Annotated[list[Path] | None, typer.Option(help="Results files; by default all of bench/results.")] = None,
-    mine: Annotated[Path | None, typer.Option(help="A results file of yours, laid over the others.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the figures.")] = Path("figures/bench"),
+    results: Annotated[list[Path] | None, typer.Option(help="Results files; by default the book's.")] = None,
+    mine: Annotated[Path | None, typer.Option(help="Yours; laid over those with the same model and lengths.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder; by default figures/bench for the book's, `figures` beside other files.")
+    ] = None,
     engine: Annotated[str | None, typer.Option(help="The one in colour; by default the newest chapter's.")] = None,
 ) -> None:
-    """Draw the figures: an SVG each, and a page with its alt text and a table of the numbers."""
+    """Draw the figures: an SVG each, and a page with its alt text and a table of the numbers.
+
+    Without a file, the book's figures are drawn anew.
+    """
     from nanobench.report.plot import plot as draw
 
-    for path in draw(results or [], out, engine, mine):
+    for path in draw(results or [], out, engine, mine, partial(print, file=sys.stderr)):
         print(path)
 
 

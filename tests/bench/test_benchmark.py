@@ -20,7 +20,7 @@ import nanobench.core.benchmark
 import nanobench.core.case_runner
 import nanobench.core.machine
 from nanobench.core.benchmark import Benchmark
-from nanobench.core.case_runner import takes_turn
+from nanobench.core.case_runner import runs_due
 from nanobench.core.estimate import MEMORY_SHARE, OVERHEAD_S
 from nanobench.core.machine import launches
 from nanobench.core.presets import Preset, limit_seconds
@@ -151,10 +151,70 @@ def test_an_interrupted_run_goes_on(stage: Stage) -> None:
     assert stage.clock.calls == []
 
 
-def test_a_file_of_another_preset_or_commit_is_not_continued(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.run(batches=(1,))
-    monkeypatch.setattr(nanobench.core.machine, "commit", lambda: "ba9876543210")
-    with pytest.raises(ValueError, match="another preset, commit or machine"):
+def interrupt_after(stage: Stage, calls: int) -> None:
+    """Ctrl-C once so many calls are done."""
+
+    def interrupt(call: Call) -> None:
+        if len(stage.clock.calls) == calls:
+            raise KeyboardInterrupt
+
+    stage.before = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        stage.run(batches=(1,))
+    stage.before, stage.clock.calls = (lambda call: None), []
+
+
+def test_an_interrupted_batch_goes_on_with_the_turns_it_has(stage: Stage) -> None:
+    """Ctrl-C between the two calls of a turn, when one engine has had two and the other one: only that turn is lost."""
+    interrupt_after(stage, 6 + 7)
+    left = Report.load(stage.path).unfinished
+    assert left is not None
+    assert {t.case.engine: (len(t.generate_s), len(t.ttft_s)) for t in left.turns} == {"one": (2, 2), "two": (1, 1)}
+    report = stage.run(batches=(1,))
+    timed = [name for name, _, _ in stage.clock.calls[6:]]
+    assert timed == ["two", "two", "one", "one", "two", "two"]
+    assert [len(r.generate_s.samples) for r in report.results if r.generate_s] == [3, 3]
+    assert report.unfinished is None
+    assert f"going on with {stage.path}: 0 cases and 3 timed runs of 2 more" in stage.said
+    assert Report.load(stage.path) == report
+
+
+def test_a_case_that_was_interrupted_often_is_measured_in_the_end(stage: Stage) -> None:
+    """One turn at a time."""
+    for turn in range(5):
+        interrupt_after(stage, 6 + 2)
+        left = Report.load(stage.path).unfinished
+        assert left is not None
+        assert sum(len(t.ttft_s) for t in left.turns) == turn + 1
+    assert {r.status for r in stage.run(batches=(1,)).results} == {"ok"}
+    assert len(stage.clock.calls) == 6 + 2
+
+
+def test_a_failure_after_an_interruption_leaves_nothing_unfinished(stage: Stage) -> None:
+    interrupt_after(stage, 6 + 7)
+
+    def fail(call: Call) -> None:
+        if call[0] == "one":
+            raise RuntimeError("no")
+
+    stage.before = fail
+    report = stage.run(batches=(1,))
+    assert stage.status(report) == {("one", 1): "failed", ("two", 1): "ok"}
+    assert report.unfinished is None
+
+
+def test_turns_of_other_settings_are_not_mixed(stage: Stage) -> None:
+    interrupt_after(stage, 6 + 7)
+    with pytest.raises(ValueError, match=r"half measured with batches \(1,\), repeats 3: finish them first"):
+        stage.run(batches=(1, 2), repeats=4)
+
+
+@pytest.mark.parametrize("what", ["commit", "dtype", "preset", "machine"])
+def test_a_file_of_another_preset_or_commit_is_not_continued(stage: Stage, what: str) -> None:
+    other: dict[str, object] = {"commit": "ba9876543210", "dtype": "bfloat16", "preset": "gpu"}
+    other["machine"] = stage.run(batches=(1,)).machine.model_copy(update={"device": "another"})
+    Report.load(stage.path).model_copy(update={what: other[what]}).save(stage.path)
+    with pytest.raises(ValueError, match=f"stub.json is of another {what}: move it away"):
         stage.run()
 
 
@@ -234,7 +294,8 @@ def test_slow_cases_have_fewer_turns_spread_over_all(stage: Stage) -> None:
 
 def test_turns_are_spread() -> None:
     for repeats, turns in ((3, 7), (7, 7), (1, 5), (4, 9)):
-        taken = [turn for turn in range(turns) if takes_turn(turn, repeats, turns)]
+        due = [runs_due(turn, repeats, turns) for turn in range(-1, turns)]
+        taken = [turn for turn in range(turns) if due[turn + 1] > due[turn]]
         assert len(taken) == repeats
         assert taken[-1] == turns - 1
         gaps = [b - a for a, b in itertools.pairwise(taken)]

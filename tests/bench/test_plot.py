@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +15,19 @@ from typing import Any
 import pytest
 from torch.autograd import DeviceType
 
+from nanobench.core.presets import PRESETS
+from nanobench.core.records import RESULTS, Report, Result, ResultsFile
 from nanobench.micro.timeline import MARK, HostEvent, Kernel, StepTimeline, Timeline, engines_named, measure, pick
 from nanobench.report.figures import style
 from nanobench.report.figures.timeline import busy
-from nanobench.report.plot import drawings, load, plot
+from nanobench.report.plot import drawings, load, own, plot, published
 from nanobench.systems import OTHERS, UNFUSED
 from nanoinfer.llm import ENGINES
-from tests.bench.samples import MACHINE, failed, ladder, report, result, saved
+from tests.bench.samples import MACHINE, STAMP, failed, ladder, report, result, saved
 
 KINDS = ("throughput", "bandwidth", "itl")
+ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "figures" / "bench"
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +101,112 @@ def test_a_gap_stays_a_gap() -> None:
     assert [y == y for y in line.get_ydata()] == [True, False, True]  # noqa: PLR0124  # nan is unlike itself
 
 
-def test_own_results_are_laid_over(drawn: Path, tmp_path: Path) -> None:
-    mine = report(result("dense", 1, 0.1, model="small"), device="My Laptop")
-    plot([saved(ladder(), tmp_path / "in" / "gpu.json")], tmp_path, mine=saved(mine, tmp_path / "in" / "mine.json"))
-    assert (tmp_path / "gpu-throughput.svg").read_bytes() != (drawn / "gpu-throughput.svg").read_bytes()
-    assert (tmp_path / "gpu-bandwidth.svg").read_bytes() == (drawn / "gpu-bandwidth.svg").read_bytes()
+def test_own_results_are_laid_over_in_their_own_folder(drawn: Path, tmp_path: Path) -> None:
+    mine = report(result("dense", 1, 0.1), result("naive", 4, 0.1), device="My Laptop", dtype="float16")
+    path, said = saved(mine, tmp_path / "my" / "m.json"), list[str]()
+    plot([saved(ladder(), tmp_path / "in" / "gpu.json")], mine=path, say=said.append)
+    figures = tmp_path / "my" / "figures"
+    assert {p.stem for p in figures.iterdir()} == {*(f"m-{kind}" for kind in KINDS), "m-over-gpu-throughput"}
+    assert (figures / "m-over-gpu-throughput.svg").read_bytes() != (drawn / "gpu-throughput.svg").read_bytes()
+    assert not said
+    assert [p.name for p in tmp_path.rglob("*.svg") if p.parent != figures] == []
+
+
+@pytest.mark.parametrize(
+    ("mine", "dtype"),
+    [
+        (result("dense", 1, 0.1, model="small"), "bfloat16"), (result("dense", 1, 0.1, prompt=32), "bfloat16"),
+        (result("dense", 1, 0.1), "float32"), (result("vllm", 1, 0.1), "bfloat16"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_drawn_alone(mine: Result, dtype: str, tmp_path: Path) -> None:
+    """Another model, another prompt, numbers of another size, a system that the other file does not have."""
+    path = saved(report(mine, device="My Laptop", dtype=dtype), tmp_path / "my" / "m.json")
+    made, remark = own(path, [saved(ladder(), tmp_path / "gpu.json")])
+    assert {d.name for d in made} == {f"m-{kind}" for kind in KINDS}
+    assert remark == f"{path} is drawn alone: no published results have its model, lengths and size of numbers"
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "preset", "file"),
+    [
+        ("cuda", "random:gpt2", "gpu", "h200-gpu.json"), ("cuda", "random:gpt2-xl", "xl", "h200-xl.json"),
+        ("cpu", "small", "laptop", "cpu-small.json"), ("cpu", "random:gpt2", "cpu", "cpu.json"),
+    ],
+)  # fmt: skip
+def test_the_command_that_makes_comparable_results_is_named(
+    kind: str, model: str, preset: str, file: str, tmp_path: Path
+) -> None:
+    """And it is true: the published file is of that preset's cases."""
+    machine = MACHINE.model_copy(update={"kind": kind})
+    mine = report(result("dense", 1, 0.1, model=model, prompt=7)).model_copy(update={"machine": machine})
+    _, remark = own(saved(mine, tmp_path / "m.json"), published(RESULTS))
+    assert f". `python -m bench run --preset {preset}` makes some that can be laid over {file}" in remark
+    cases = {r.case for r in Report.load(RESULTS / file).results}
+    assert cases <= set(PRESETS[preset].cases())
+
+
+@pytest.mark.parametrize("name", ["cpu-small", "steps"])
+def test_a_cpu_has_no_graph_engines_in_its_figures(name: str, tmp_path: Path) -> None:
+    engines = ("naive", "dense", "dense-graph-unfused", "paged-graph")
+    machine = MACHINE.model_copy(update={"kind": "cpu"})
+    made: ResultsFile = report(*(result(engine, 1, 0.002) for engine in engines)).model_copy(
+        update={"machine": machine}
+    )
+    if name == "steps":
+        lines = [StepTimeline(engine=e, duration_us=30, unprofiled_us=20, host=(), kernels=()) for e in engines]
+        made = Timeline(
+            **STAMP | {"machine": machine}, dtype="float32", seed=0, model="small", batch=1, context=8, steps=lines
+        )
+    path = saved(made, tmp_path / f"{name}.json")
+    for drawing in drawings(path):
+        assert "graph" not in drawing.alt
+        assert {row[0] for row in drawing.rows} == {"naive", "dense"}
+        assert drawing.notes[-1].startswith("dense-graph-unfused, paged-graph: left out; a CPU captures no graphs")
+    assert drawings(path, "paged-graph") == []
+    assert all("left out" not in note for drawing in drawings(path, "dense") for note in drawing.notes)
+
+
+def test_the_book_s_figures_are_drawn_anew_and_no_others(tmp_path: Path) -> None:
+    """Without a file: those that are there, a chapter's own included."""
+    for name in ("cpu-itl", "cpu-context-naive"):
+        (tmp_path / f"{name}.md").write_text("stale", encoding="utf-8")
+    plot([], tmp_path)
+    for name in ("cpu-itl", "cpu-context-naive"):
+        assert (tmp_path / f"{name}.md").read_bytes() == (FIGURES / f"{name}.md").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+def test_what_readers_are_told_to_type_leaves_a_clean_checkout(tmp_path: Path) -> None:
+    """README's, the benchmark's and the chapters' lines, in a copy: a file in place of each `run`, each `plot` run."""
+    copy = tmp_path / "copy"
+    git = ["git", "-C", str(copy), "-c", "user.name=t", "-c", "user.email=t@localhost"]
+    for name in subprocess.check_output(["git", "-C", str(ROOT), "ls-files"], text=True).splitlines():
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name)
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "a copy"]):
+        subprocess.run([*git, *arguments], check=True)
+    pages = [ROOT / "README.md", ROOT / "bench" / "README.md", *sorted((ROOT / "chapters").glob("*/README.md"))]
+    plots = 0
+    for page in pages:
+        text = page.read_text(encoding="utf-8").split("## To make the book's files again")[0]
+        for line in re.findall(r"^python -m bench (?:run|plot) .*$", text, re.M):
+            words = shlex.split(line, comments=True)
+            if "run" in words:
+                preset = words[words.index("--preset") + 1]
+                assert "--out" not in words  # to where its default is
+                like = {"gpu": "h200-gpu", "laptop": "cpu-small", "context": "cpu-context"}[preset]
+                saved(Report.load(RESULTS / f"{like}.json"), copy / "my-bench" / f"{preset}.json")
+            else:
+                done = subprocess.run(
+                    [sys.executable, *words[1:]], cwd=copy, capture_output=True, text=True, check=True
+                )
+                plots += 1
+                assert {Path(made).parent for made in done.stdout.splitlines()} == {Path("my-bench/figures")}, line
+    assert plots == 4
+    assert subprocess.check_output([*git, "status", "--porcelain"], text=True) == ""
 
 
 def test_lines_differ_by_marker_and_from_the_ground_by_contrast() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +23,7 @@ from nanobench.core.case_runner import (
     prepare,
     random_prompts,
     release_memory,
-    takes_turn,
+    runs_due,
 )
 from nanobench.core.compile_counter import TritonLog, torch_graphs, torch_seconds
 from nanobench.core.estimate import earlier_results, in_words, largest_batch, plan, run_seconds
@@ -29,7 +31,7 @@ from nanobench.core.machine import ClockLog, copy_bandwidth, import_seconds, mem
 from nanobench.core.model_shapes import load_config
 from nanobench.core.outcome import outcome, summary
 from nanobench.core.presets import Preset, limit_seconds
-from nanobench.core.records import RESULTS, Case, Report, Result
+from nanobench.core.records import RESULTS, Case, Report, Result, Turns, Unfinished
 from nanobench.core.token_check import check_tokens, is_ours
 from nanobench.systems.base import Limits
 from nanoinfer.devices import choose_device, choose_dtype, free_memory
@@ -59,8 +61,13 @@ class Benchmark:
         self.dtype = choose_dtype(preset.dtype, self.device)
         self.clocks = ClockLog(self.device)
         self.triton = TritonLog()
-        self._stamp = stamp(self.device)
-        self._guide = earlier_results(self._stamp["machine"].device, preset, RESULTS)
+        self._stamp: dict[str, Any] = {
+            "preset": preset.name, "dtype": str(self.dtype).removeprefix("torch."), "seed": preset.seed,
+            **stamp(self.device),
+        }  # fmt: skip
+        self._settings = {name: str(value) for name, value in asdict(preset).items()}
+        self._turns: dict[Case, Turns] = {}  # of the cases that are not finished
+        self._guide = earlier_results(self._stamp["machine"].device, preset, RESULTS, path.parent)
         self._report = self._resume()
 
     @property
@@ -68,9 +75,6 @@ class Benchmark:
         """What is measured so far, beginning with the machine's own limits."""
         if self._report is None:
             self._report = Report(
-                preset=self.preset.name,
-                dtype=str(self.dtype).removeprefix("torch."),
-                seed=self.preset.seed,
                 repeats=self.preset.repeats,
                 copy_bytes_per_s=copy_bandwidth(self.device),
                 import_s=import_seconds(),
@@ -79,14 +83,18 @@ class Benchmark:
         return self._report
 
     def _resume(self) -> Report | None:
-        """The report at `path`. ValueError where it is of another preset, commit or machine."""
+        """The report at `path`. ValueError where its numbers would not be of one run with those to come."""
         if not self.path.is_file():
             return None
         old = Report.load(self.path)
-        if (old.preset, old.commit, old.machine) != (
-            self.preset.name, self._stamp["commit"], self._stamp["machine"],
-        ):  # fmt: skip
-            raise ValueError(f"{self.path} is of another preset, commit or machine: move it away, or name another file")
+        other = [name for name, value in self._stamp.items() if name != "date" and getattr(old, name) != value]
+        if other:
+            raise ValueError(f"{self.path} is of another {' and '.join(other)}: move it away, or name another file")
+        if old.unfinished is not None:
+            if other := sorted(f"{k} {v}" for k, v in old.unfinished.settings.items() - self._settings.items()):
+                what = f"{self.path} has cases half measured with {', '.join(other)}"
+                raise ValueError(f"{what}: finish them first, or name another file")
+            self._turns = {turns.case: turns for turns in old.unfinished.turns}
         return old
 
     def expect(self) -> str:
@@ -98,6 +106,10 @@ class Benchmark:
 
     def run(self) -> Report:
         """Measure everything that is not measured yet."""
+        if self._report is not None:
+            runs = sum(len(turns.ttft_s) for turns in self._turns.values())
+            more = f" and {runs} timed runs of {len(self._turns)} more" if runs else ""
+            self.say(f"going on with {self.path}: {len(self._report.results)} cases{more}")
         report = self.report
         self.say(f"{report.machine.device}, copy {report.copy_bytes_per_s / 1e9:,.0f} GB/s, {report.dtype}")
         self.say(self.expect())
@@ -161,7 +173,8 @@ class Benchmark:
                 runners.append(runner)
         for turn in range(self.preset.repeats):
             for runner in runners:
-                if runner.failure is None and takes_turn(turn, runner.repeats, self.preset.repeats):
+                due = runs_due(turn, runner.repeats, self.preset.repeats)
+                if runner.failure is None and len(runner.ttft_s) < due:
                     self._turn(runner, prompts)
         for runner in runners:
             self._add(runner.failure or outcome(runner, model, prompts, self.report, self.clocks))
@@ -190,6 +203,8 @@ class Benchmark:
         runner.compile_s = self._compile_seconds() - compiled + known.compile_s
         runner.repeats = self.preset.repeats_of(seconds[0])
         runner.counted = counters(runner.system)
+        if case in self._turns:
+            runner.go_on(self._turns[case])
         return runner
 
     def _over(self, case: Case, config: ModelConfig, limits: Limits) -> str:
@@ -203,11 +218,15 @@ class Benchmark:
         return f"{expected}, the budget is {self.preset.case_budget_s:g} s a run"
 
     def _turn(self, runner: CaseRunner, prompts: Tensor) -> None:
+        """One timed run, saved: an interruption loses no other."""
         self.clocks.sample()
         compiled = self._compiles()
         runner.take_turn(prompts, self.device)
         runner.compiles += self._compiles() - compiled
         self.clocks.sample()
+        if runner.failure is None:
+            self._turns[runner.case] = runner.turns()
+            self._save()
 
     def _compiles(self) -> int:
         return torch_graphs() + self.triton.kernels.total()
@@ -228,8 +247,11 @@ class Benchmark:
 
     def _add(self, result: Result) -> None:
         self.say(summary(result))
+        self._turns.pop(result.case, None)
         self._save(results=(*self.report.results, result))
 
     def _save(self, **changed: object) -> None:
-        self._report = self.report.model_copy(update=changed)
+        turns = tuple(self._turns.values())
+        unfinished = Unfinished(settings=self._settings, turns=turns) if turns else None
+        self._report = self.report.model_copy(update={**changed, "unfinished": unfinished})
         self._report.save(self.path)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nanobench.core.machine import memory_now, synchronize
-from nanobench.core.records import Case, Graphs, Result, Stages, Status
+from nanobench.core.records import Case, Graphs, Result, Stages, Status, Turns
 from nanobench.systems import make
 from nanobench.systems.base import Limits, Missing, System
 from nanoinfer.model.gpt2 import GPT2
@@ -73,6 +73,17 @@ class CaseRunner:
         self.generate_s += self.time(prompts, self.case.new_tokens, device)
         self.ttft_s += self.time(prompts, 1, device)
 
+    def turns(self) -> Turns:
+        """The timed runs so far, as they are saved."""
+        return Turns(
+            case=self.case, generate_s=tuple(self.generate_s), ttft_s=tuple(self.ttft_s), compiles=self.compiles
+        )
+
+    def go_on(self, earlier: Turns) -> None:
+        """Begin with the timed runs of an interrupted run."""
+        self.generate_s, self.ttft_s = [*earlier.generate_s], [*earlier.ttft_s]
+        self.compiles = earlier.compiles
+
 
 def prepare(engine: str, model: GPT2, limits: Limits, compile_seconds: Callable[[], float]) -> Prepared:
     """Make a system and let it capture, with the seconds and the memory of each."""
@@ -114,9 +125,9 @@ def first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")
 
 
-def takes_turn(turn: int, repeats: int, turns: int) -> bool:
-    """Whether a system of `repeats` runs has one in this of `turns` turns: they are spread evenly over them."""
-    return (turn + 1) * repeats // turns > turn * repeats // turns
+def runs_due(turn: int, repeats: int, turns: int) -> int:
+    """Timed runs that a system of `repeats` has had after this of `turns` turns: they are spread evenly over them."""
+    return (turn + 1) * repeats // turns
 
 
 def counters(system: System) -> dict[str, Any]:

@@ -78,14 +78,14 @@ def in_words(cases: int, seconds: float, unknown: int) -> str:
     return f"{cases} cases left, about {seconds:.0f} s{rest}"
 
 
-def earlier_results(device: str, preset: Preset, folder: Path) -> tuple[str, tuple[Result, ...]]:
+def earlier_results(device: str, preset: Preset, *folders: Path) -> tuple[str, tuple[Result, ...]]:
     """Name and results of an earlier file of the same device and models; empty where there is none.
 
     Of several files it is the one with most of the preset's own cases, and among equals the one with most results.
     """
     best: tuple[str, tuple[Result, ...]] = ("", ())
     cases, most = set(preset.cases()), (0, 0)
-    for path in sorted(folder.glob("*.json")):
+    for path in [path for folder in folders for path in sorted(folder.glob("*.json"))]:
         try:
             report = Report.load(path)
         except ValueError:

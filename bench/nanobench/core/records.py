@@ -67,7 +67,7 @@ class Graphs(Record):
     captures: int  # since it was made, and so are the next two
     capture_s: float
     bytes: int  # that captures took of the device's memory, as its driver counts
-    steps: int  # decode steps of the timed runs
+    steps: int  # decode steps of the timed runs; after an interruption, of those since
     replayed: int  # of them, by a graph
     padding_share: float | None = None  # of the rows that graphs computed in them
     fallbacks: dict[str, int] = {}  # steps that ran eagerly, by reason
@@ -121,6 +121,22 @@ class Result(Record):
     memory_peak: Memory | None = None  # in one run: what this case needs beyond memory_before
     graphs: Graphs | None = None  # None for an engine without them
     clocks: Clocks | None = None
+
+
+class Turns(Record):
+    """The timed runs so far of a case that is not finished."""
+
+    case: Case
+    generate_s: tuple[float, ...]
+    ttft_s: tuple[float, ...]
+    compiles: int  # by torch.compile and Triton within them
+
+
+class Unfinished(Record):
+    """What an interrupted run goes on with."""
+
+    settings: dict[str, str]  # the preset's, options included: turns of other settings are not mixed
+    turns: tuple[Turns, ...]
 
 
 class Machine(Record):
@@ -189,6 +205,7 @@ class Report(ResultsFile):
     memory_weights: dict[str, Memory] = {}  # after them
     proofs: tuple[TokenCheck, ...] = ()
     results: tuple[Result, ...] = ()
+    unfinished: Unfinished | None = None  # None once every case that was begun is finished
 
     def save(self, path: Path, **options: Any) -> None:
         super().save(path, exclude_none=True, **options)

@@ -15,7 +15,7 @@ app = typer.Typer()
 @app.command()
 def attention(
     device: Device = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/attention.json"),
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/attention.json"),
 ) -> None:
     """Which SDPA backend runs, with and without a mask; and what the dense cache's read length costs."""
     from nanobench.micro.attention import measure
@@ -26,7 +26,7 @@ def attention(
 @app.command()
 def kernels(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/kernels.json"),
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/kernels.json"),
 ) -> None:
     """The paged kernel alone, against SDPA on a dense cache and FlashInfer's: cold L2, inside a graph."""
     from nanobench.micro.paged_kernel import measure
@@ -37,7 +37,7 @@ def kernels(
 @app.command()
 def sampling(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/sampling.json"),
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/sampling.json"),
 ) -> None:
     """The sampling kernel alone, against a sort, torch.topk and rejection: inside a graph."""
     from nanobench.micro.sampling import measure
@@ -48,7 +48,7 @@ def sampling(
 @app.command()
 def graphs(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/graphs.json"),
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/graphs.json"),
     model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
 ) -> None:
     """Chapter 4's costs and gains: the ladder, its start-up, a batch that drains, TTFT by length, sampling."""
@@ -59,7 +59,7 @@ def graphs(
 
 @app.command()
 def timeline(
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/timeline.json"),
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/timeline.json"),
     device: Device = None,
     model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
     batch: Annotated[int, typer.Option(min=1)] = 1,
@@ -75,7 +75,7 @@ def timeline(
 @app.command()
 def memory(
     device: Device = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/memory.json"),
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/memory.json"),
     model: Annotated[str | None, typer.Option(help="As in `nanoinfer generate`.")] = None,
     pool: Annotated[float | None, typer.Option(help="MB of keys and values that both caches get.")] = None,
     requests: Annotated[int | None, typer.Option(min=1, help="Short ones; 512 on a GPU, 24 on a CPU.")] = None,
@@ -89,7 +89,7 @@ def memory(
 @app.command()
 def recompiles(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("bench/results/recompiles.json"),
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/recompiles.json"),
     model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
     engine: Annotated[str, typer.Option(help="paged or paged-graph.")] = "paged",
 ) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import torch
 from pydantic import ValidationError
 
-from nanobench.core.records import RESULTS, Report
+from nanobench.core.presets import PRESETS
+from nanobench.core.records import RESULTS, Case, Report
 from nanobench.micro.attention import AttentionReport
 from nanobench.micro.graphs import GraphsReport
 from nanobench.micro.paged_kernel import KernelReport
@@ -21,10 +24,11 @@ from nanobench.report.figures.step_breakdown import step_breakdown
 from nanobench.report.figures.style import Drawing, write
 from nanobench.report.figures.throughput import throughput
 from nanobench.report.figures.timeline import steps
-from nanobench.report.values import models_of, prompts_of, stem_of
+from nanobench.report.values import engines_of, models_of, prompts_of, stem_of
 from nanoinfer.llm import ENGINES
 
 Held = Report | Timeline | KernelReport | AttentionReport | GraphsReport
+BOOK = Path("figures/bench")  # where the book's figures of measurements are
 
 
 def load(path: Path) -> Held | None:
@@ -39,22 +43,24 @@ def load(path: Path) -> Held | None:
     return None
 
 
-def drawings(path: Path, newest: str | None = None, mine: Report | None = None) -> list[Drawing]:
+def drawings(path: Path, newest: str | None = None) -> list[Drawing]:
     """All figures that the file `path` is good for; for a chapter, with its engine in colour and no later rungs.
 
-    A chapter's figures carry its engine in their names. None where the file does not know that engine.
+    A chapter's figures carry its engine in their names. None where the file does not know that engine. On a CPU engines
+    with graphs run as those without do: they are left out.
     """
     found = load(path)
     name = f"{path.stem}-{newest}" if newest else path.stem
     if isinstance(found, Report):
-        return _of_report(found, name, newest, mine)
+        return _of_report(found, name, newest)
     if isinstance(found, Timeline):
-        known = [step for step in found.steps if _no_later(step.engine, newest)]
-        if newest and newest not in [step.engine for step in known]:
+        known = [step for step in found.steps if _shown(step.engine, newest, found.machine.kind)]
+        if not known or (newest and newest not in [step.engine for step in known]):
             return []
+        notes = _left_out([step.engine for step in found.steps], newest, found.machine.kind)
         whole = steps(found.model_copy(update={"steps": tuple(known)}), name)
         split = step_breakdown(found, name) if newest is None else None
-        return [whole, split] if split else [whole]
+        return [replace(drawing, notes=(*drawing.notes, *notes)) for drawing in (whole, split) if drawing is not None]
     if newest:
         return []  # what follows knows no engines
     made: list[Drawing | None] = []
@@ -67,58 +73,134 @@ def drawings(path: Path, newest: str | None = None, mine: Report | None = None) 
     return [drawing for drawing in made if drawing is not None]
 
 
-def _of_report(found: Report, name: str, newest: str | None, mine: Report | None) -> list[Drawing]:
-    if newest and not any(r.status == "ok" for r in found.find(engine=newest)):
+def _of_report(found: Report, name: str, newest: str | None, mine: Report | None = None) -> list[Drawing]:
+    """mine: cases to lay over, and then only the figures with some of them."""
+    kind = found.machine.kind
+    notes = _left_out(engines_of(found.results), newest, kind)
+    results = tuple(r for r in found.results if _shown(r.case.engine, newest, kind))
+    if newest and not any(r.status == "ok" and r.case.engine == newest for r in results):
         return []
-    found = found.model_copy(update={"results": tuple(r for r in found.results if _no_later(r.case.engine, newest))})
+    found = found.model_copy(update={"results": results})
     made: list[Drawing | None] = []
     for model in models_of(found):
         stem = stem_of(name, found, model)
         measured = [r for r in found.find(model=model) if r.status == "ok"]
         if not measured:
             continue  # nothing to draw: every case of the model is over budget, failed or missing
-        if len(prompts_of(measured)) > 1:
+        single = len(prompts_of(measured)) == 1
+        if mine is not None:
+            made += [throughput(found, stem, model, newest, mine)] if single and mine.find(model=model) else []
+            continue
+        if not single:
             made.append(context(found, stem, model, newest))
             continue
         made += [
-            throughput(found, stem, model, newest, mine),
+            throughput(found, stem, model, newest),
             bandwidth_share(found, stem, model, newest),
             itl(found, stem, model, newest),
         ]
-    return [drawing for drawing in made if drawing is not None]
+    return [replace(drawing, notes=(*drawing.notes, *notes)) for drawing in made if drawing is not None]
 
 
-def plot(results: Sequence[Path], out: Path, newest: str | None = None, mine: Path | None = None) -> list[Path]:
-    """Draw the figures of all results files into `out`; by default of those under bench/results but second runs."""
+def plot(
+    results: Sequence[Path],
+    out: Path | None = None,
+    newest: str | None = None,
+    mine: Path | None = None,
+    say: Callable[[str], object] = print,
+) -> list[Path]:
+    """Draw the figures of results files, or those of `mine`; without either, the book's own anew.
+
+    out: by default figures/bench for published results, and `figures` beside any other file.
+    """
     if newest is not None and newest not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {newest!r}")
-    own = _mine(mine) if mine is not None else None
+    if mine is not None:
+        made, remark = own(mine, results or published(RESULTS), newest)
+        if remark:
+            say(remark)
+        return [file for drawing in made for file in write(drawing, out or mine.parent / "figures")]
     written: list[Path] = []
-    for path in results or published(RESULTS):
-        made = drawings(path, newest, own)
-        if not made and results:
-            raise ValueError(f"{path} holds nothing that is drawn: no report of this schema, and no time line")
-        for drawing in made:
-            written += write(drawing, out)
+    for path in results:
+        folder = out or (BOOK if path.resolve().parent == RESULTS else path.parent / "figures")
+        written += [file for drawing in _some(path, newest) for file in write(drawing, folder)]
+    if not results:
+        shown = {page.stem for page in (out or BOOK).glob("*.md")}  # all, in a folder without figures
+        engines = (None, *ENGINES) if shown and newest is None else (newest,)
+        made = [drawing for drawing in book_drawings(RESULTS, engines) if not shown or drawing.name in shown]
+        written += [file for drawing in made for file in write(drawing, out or BOOK)]
     return written
 
 
-def _no_later(engine: str, newest: str | None) -> bool:
-    """Whether an engine stands in a chapter's figure: peers do, and our rungs up to the chapter's own."""
+def own(path: Path, others: Sequence[Path], newest: str | None = None) -> tuple[list[Drawing], str]:
+    """The figures of a reader's own results, and those of `others` with comparable cases of theirs laid over.
+
+    Comparable are cases of the same model, engine, prompt and new tokens, in numbers of the same size. Where there are
+    none, the second of the two is a sentence that says so, and which command makes some.
+    """
+    mine = load(path)
+    if not isinstance(mine, Report) or not any(r.status == "ok" for r in mine.results):
+        raise ValueError(f"{path} is no report of `python -m bench run` with results in it")
+    made, over = _some(path, newest), []
+    reports = {other.name: found for other in others if isinstance(found := load(other), Report)}
+    for name, found in reports.items():
+        stem = f"{path.stem}-over-{Path(name).stem}"
+        over += _of_report(found, stem, newest, _comparable(mine, found))
+    if over or not any(drawing.name.endswith("throughput") for drawing in made):
+        return [*made, *over], ""
+    remark = f"{path} is drawn alone: no published results have its model, lengths and size of numbers"
+    cases = {name: set(preset.cases()) for name, preset in PRESETS.items() if len(preset.prompt_tokens) == 1}
+    plain = [(name, r) for name, r in reports.items() if {c.case for c in r.results} <= cases.get(r.preset, set())]
+    if plain:
+        like = mine.machine.kind, models_of(mine)
+
+        def fit(one: tuple[str, Report]) -> tuple[bool, bool, int]:
+            return one[1].machine.kind == like[0], models_of(one[1]) == like[1], len(one[1].results)
+
+        name, best = max(plain, key=fit)
+        remark += f". `python -m bench run --preset {best.preset}` makes some that can be laid over {name}"
+    return made, remark
+
+
+def book_drawings(folder: Path, engines: Sequence[str | None] = (None, *ENGINES)) -> Iterator[Drawing]:
+    """All figures of the published results in `folder`. engines: of which chapters; None for those of no chapter."""
+    return (drawing for path in published(folder) for newest in engines for drawing in drawings(path, newest))
+
+
+def _some(path: Path, newest: str | None) -> list[Drawing]:
+    """The figures of a file, at least one."""
+    if not (made := drawings(path, newest)):
+        raise ValueError(f"{path} holds nothing that is drawn{f' of {newest}' if newest else ''}")
+    return made
+
+
+def _comparable(mine: Report, other: Report) -> Report:
+    """The cases of `mine` that `other` has too, at whatever batch size."""
+
+    def shape(case: Case, dtype: str) -> tuple[object, ...]:
+        return case.model, case.engine, case.prompt_tokens, case.new_tokens, getattr(torch, dtype).itemsize
+
+    shapes = {shape(r.case, other.dtype) for r in other.results if r.status == "ok"}
+    same = (r for r in mine.results if r.status == "ok" and shape(r.case, mine.dtype) in shapes)
+    return mine.model_copy(update={"results": tuple(r for r in same if _shown(r.case.engine, None, mine.machine.kind))})
+
+
+def _shown(engine: str, newest: str | None, kind: str) -> bool:
+    """Whether a figure has an engine: peers, and our rungs up to the chapter's own; on a CPU none with graphs."""
     engine = engine.removesuffix("-unfused")
-    if newest is None or engine not in ENGINES:
+    if engine not in ENGINES:
         return True
-    return ENGINES.index(engine) <= ENGINES.index(newest)
+    if kind == "cpu" and engine.endswith("-graph"):
+        return False
+    return newest is None or ENGINES.index(engine) <= ENGINES.index(newest)
+
+
+def _left_out(engines: Sequence[str], newest: str | None, kind: str) -> tuple[str, ...]:
+    """The note on engines that only a GPU's figure would have."""
+    names = [name for name in engines if _shown(name, newest, "cuda") and not _shown(name, newest, kind)]
+    return (f"{', '.join(names)}: left out; a CPU captures no graphs, so they run as without them",) if names else ()
 
 
 def published(folder: Path) -> list[Path]:
     """The files whose figures the text shows: second runs are there to be compared with the first."""
     return [path for path in sorted(folder.glob("*.json")) if not path.stem.endswith("-second")]
-
-
-def _mine(path: Path) -> Report:
-    """The reader's own report, with something in it."""
-    report = load(path)
-    if not isinstance(report, Report) or not any(r.status == "ok" for r in report.results):
-        raise ValueError(f"{path} is no report of `python -m bench run` with results in it")
-    return report

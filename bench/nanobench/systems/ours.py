@@ -18,7 +18,7 @@ class Ours:
     def __init__(self, name: str, model: GPT2, limits: Limits, engine: str | None = None, **options: Any) -> None:
         self.name, self._ahead = name, engine is None  # a variant captures what it needs, when it needs it
         threads = torch.get_num_threads()  # as many as the other systems get
-        sizes = {"max_batch": limits.max_batch, "max_len": limits.max_len}
+        sizes: dict[str, Any] = {"max_batch": limits.max_batch, "max_len": limits.max_len}
         self.llm = LLM(model, engine=engine or name, threads=threads, **sizes, **options)
 
     def warm_up(self) -> None:

@@ -17,7 +17,6 @@ from nanobench.report.figures.style import (
     WIDTH,
     Drawing,
     corner,
-    counted,
     gaps,
     looks,
     newest_of,
@@ -31,7 +30,6 @@ from nanobench.report.values import (
     engines_of,
     limit_tokens_per_s,
     model_label,
-    models_of,
     rate,
     seconds,
     share,
@@ -43,7 +41,7 @@ Measure = Callable[[Result], Spread | None]
 
 
 def throughput(report: Report, stem: str, model: str, newest: str | None = None, mine: Report | None = None) -> Drawing:
-    """Decode throughput, TTFT and memory of one model, over the batch size."""
+    """Decode throughput, TTFT and memory of one model, over the batch size. mine: comparable cases, laid over."""
     results = report.find(model=model)
     title = f"Throughput against batch size, {model_label(model)} on {report.machine.device}"
 
@@ -65,12 +63,12 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
         _limit(axes[0, 0], results)
         plain_log(axes[0, 0])
         figure.align_ylabels(axes[:, 0])
-        batch_axis(axes[-1, 0], batches_of([*results, *(_mine(mine, model) if mine else [])]))
+        batch_axis(axes[-1, 0], batches_of([*results, *(mine.find(model=model) if mine else [])]))
         note = provenance(report, model)
         if len(panels) > 2:
             note = f"memory: beside the weights; caches, activations, and what is held for graphs\n{note}"
         if mine is not None:
-            note = f"hollow markers, dotted: your machine ({_whose(mine, model)})\n{note}"
+            note = f"hollow markers, dotted: {mine.machine.device}, {mine.dtype}\n{note}"
         legend(figure, axes[0, 0], height, note)
         corner(figure, note)
         return figure
@@ -141,7 +139,7 @@ def _limit(ax: Axes, results: Sequence[Result]) -> None:
 
 def _overlay(ax: Axes, mine: Report, model: str, measure: Measure, newest: str | None) -> None:
     """The reader's own results: the same colours and markers, hollow and dotted."""
-    results = _mine(mine, model)
+    results = mine.find(model=model)
     styles = looks(engines_of(results), newest)
     for name in engines_of(results):
         found = [
@@ -151,16 +149,6 @@ def _overlay(ax: Axes, mine: Report, model: str, measure: Measure, newest: str |
         if known:
             look: dict[str, Any] = {**styles[name], "linestyle": ":", "markerfacecolor": GROUND}
             ax.plot(*zip(*known, strict=True), markeredgecolor=look["color"], label="_mine", **look)
-
-
-def _mine(mine: Report, model: str) -> list[Result]:
-    """The reader's results for this model, or for the one model that was measured."""
-    return mine.find(model=model) or mine.find(model=models_of(mine)[0])
-
-
-def _whose(mine: Report, model: str) -> str:
-    case = _mine(mine, model)[0].case
-    return f"{mine.machine.device}, {model_label(case.model)}, {mine.dtype}, prompts of {counted(case.prompt_tokens)}"
 
 
 def legend(figure: Figure, ax: Axes, height: float, note: str) -> None:

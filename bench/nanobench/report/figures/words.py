@@ -26,5 +26,5 @@ def page(title: str, name: str, alt: str, lines: Sequence[str], notes: Sequence[
     """The page that stands beside a figure."""
     text = [f"# {title}", "", picture(name, alt), "", f"Alt text: {alt}", "", *lines]
     if notes:
-        text += ["", "Not measured:", "", *(f"- {note}" for note in notes)]
+        text += ["", "Not in the figure:", "", *(f"- {note}" for note in notes)]
     return "\n".join(text) + "\n"
