@@ -110,8 +110,26 @@ def test_installation_is_pinned_and_leaves_torch_alone() -> None:
     """The first cell names a version, takes no dependencies, and never names torch but in its remark."""
     code = "\n".join(line for line in INSTALL.splitlines() if not line.startswith("#"))
     assert "torch" not in code
-    assert '"--no-deps", "git+{repository}@{version}"' in code
     assert re.fullmatch(r"v\d+\.\d+\.\d+", VERSION)
+
+
+@pytest.mark.parametrize("address", ["", "https://github.com/somebody/nanoinfer"])
+def test_a_button_leads_somewhere_or_is_not_there(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an address there is neither a badge for Colab nor an installation from one."""
+    monkeypatch.setattr("nanobook.notebooks.REPOSITORY", address)
+    (tmp_path / "01-title.py").write_text("# %% [markdown]\n# # A title\n")
+    cells = [cell.source for cell in made(tmp_path / "01-title.py").cells]
+    compile(cells[-2], "install", "exec")
+    assert ("git+" in cells[-2]) == bool(address)
+    if address:
+        place = "colab.research.google.com/github/somebody/nanoinfer/blob"
+        assert f"{place}/{VERSION}/notebooks/01-title.ipynb" in cells[0]
+        assert f'"--no-deps", "git+{address}@{VERSION}"' in cells[1]
+    else:
+        assert len(cells) == 2
+        assert "colab" not in cells[0]
 
 
 @pytest.mark.skipif(not sources(ROOT), reason="not a checkout")
@@ -120,12 +138,10 @@ class TestTheNotebooks:
         assert stale(ROOT) == []
 
     @pytest.mark.parametrize("source", sources(ROOT), ids=lambda path: path.stem)
-    def test_begins_with_badge_and_installation(self, source: Path) -> None:
-        badge, install, *rest = nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells
-        place = REPOSITORY.removeprefix("https://github.com/")
-        assert f"colab.research.google.com/github/{place}/blob/{VERSION}/notebooks/{source.stem}.ipynb" in badge.source
-        assert f"git+{REPOSITORY}@{VERSION}" in install.source
-        assert rest[0].source.startswith("# ")
+    def test_begins_with_the_installation(self, source: Path) -> None:
+        cells = nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells[bool(REPOSITORY) :]
+        assert cells[0].source.startswith("# Installs what is missing")
+        assert cells[1].source.startswith("# ")
 
     @pytest.mark.parametrize("source", sources(ROOT), ids=lambda path: path.stem)
     def test_says_where_the_project_lives_in_one_place(self, source: Path) -> None:

@@ -1,7 +1,8 @@
 """Makes the notebooks: `notebooks/NN-name.py`, in percent format, is the source of `NN-name.ipynb`, which is run.
 
-Every notebook begins with two cells that are added here: a badge that opens it on Colab, and the installation. The
-committed outputs are those of a CPU; `check` runs all notebooks again and fails on an error or a changed source.
+Every notebook begins with cells that are added here: a badge that opens it on Colab, once the project has an address,
+and the installation. The committed outputs are those of a CPU; `check` runs all notebooks again and fails on an error
+or a changed source.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from typing import Any
 
 from nanobook.source import PACKAGES, folder_of
 
-# The one place that says where the project lives. Nobody can have the name `owner.invalid` there.
-REPOSITORY = "https://github.com/owner.invalid/nanoinfer"
+REPOSITORY = ""  # the one place that says where the project lives: https://github.com/OWNER/NAME
 VERSION = "v0.1.0"  # the tag that notebooks install
 TIMEOUT_S = 120  # a cell
 
@@ -25,14 +25,14 @@ BADGE = """\
 [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]\
 (https://colab.research.google.com/github/{path}/blob/{version}/notebooks/{name}.ipynb)"""
 INSTALL = """\
-# Installs this course where it is missing, at a fixed version. Without its dependencies: your PyTorch stays as it is.
+# Installs what is missing, {how}. Your PyTorch stays as it is.
 import importlib.util
 import subprocess
 import sys
 
 pip = [sys.executable, "-m", "pip", "install", "--quiet"]
 if importlib.util.find_spec("nanoinfer") is None:
-    subprocess.run([*pip, "--no-deps", "git+{repository}@{version}"], check=True)
+    {course}
 for name in ("tiktoken", "safetensors", "matplotlib"):
     if importlib.util.find_spec(name) is None:
         subprocess.run([*pip, name], check=True)"""
@@ -48,12 +48,22 @@ def sources(root: Path) -> list[Path]:
 def made(source: Path) -> Any:
     """The notebook of a source: badge, installation and the source's cells, without outputs."""
     jupytext, v4 = _imported("jupytext"), _imported("nbformat.v4")
-    words = {"repository": REPOSITORY, "path": REPOSITORY.removeprefix("https://github.com/"), "version": VERSION}
-    badge = v4.new_markdown_cell(BADGE.format(name=source.stem, **words))
-    cells = [badge, v4.new_code_cell(INSTALL.format(**words)), *jupytext.read(source).cells]
+    cells = [v4.new_code_cell(INSTALL.format(**_install(REPOSITORY))), *jupytext.read(source).cells]
+    if REPOSITORY:
+        path = REPOSITORY.removeprefix("https://github.com/")
+        cells.insert(0, v4.new_markdown_cell(BADGE.format(name=source.stem, path=path, version=VERSION)))
     for at, cell in enumerate(cells):
         cell["id"] = f"cell-{at:02d}"  # the same each time
     return v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}})
+
+
+def _install(repository: str) -> dict[str, str]:
+    """How a notebook gets the course: from its address, or, while there is none, from the reader's clone."""
+    if repository:
+        course = f'subprocess.run([*pip, "--no-deps", "git+{repository}@{VERSION}"], check=True)'
+        return {"how": "this course at a fixed version", "course": course}
+    course = "raise SystemExit(\"nanoinfer is missing: in your clone, run pip install -e '.[notebooks]'\")"
+    return {"how": "but for this course itself", "course": course}
 
 
 def run(notebook: Any, root: Path) -> str:
