@@ -62,7 +62,7 @@ def change(book: Path, old: str, new: str, file: str = "README.md") -> list[str]
 
 
 @pytest.mark.skipif(not (ROOT / "README.md").is_file(), reason="not a checkout")
-@pytest.mark.timeout(900)  # every example of every chapter runs
+@pytest.mark.long
 def test_the_pages_of_the_book() -> None:
     assert pages(ROOT)
     assert [str(fault) for fault in check(ROOT)] == []

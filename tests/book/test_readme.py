@@ -67,7 +67,6 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.readme
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("at", range(len(scripts())))
 def test_a_block_runs_as_a_whole(clone: Path, tmp_path: Path, at: int) -> None:
     """Pasted into a shell, line by line; and the clone is as it was afterwards."""

@@ -71,6 +71,7 @@ def generated(model: GPT2) -> list[tuple[int, ...]]:
 
 class TestStrength:
     @each
+    @pytest.mark.strength
     def test_is_as_stored(self, exercise: Exercise) -> None:
         """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the file says."""
         if exercise.spec.kernel is not None and not has_triton():

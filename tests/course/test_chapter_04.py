@@ -79,8 +79,8 @@ def generated(model: GPT2, engine: str = "paged-graph") -> list[tuple[int, ...]]
 
 
 class TestStrength:
-    @pytest.mark.timeout(900)
     @each
+    @pytest.mark.strength
     def test_is_as_stored(self, exercise: Exercise) -> None:
         """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the file says."""
         strength_is_as_stored(exercise, STORED)

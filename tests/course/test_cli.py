@@ -341,6 +341,7 @@ def test_ones_own_functions_run_in_the_engine(here: Path) -> None:
 
 
 @pytest.mark.skipif(not has_triton(), reason="there are no wheels of Triton here")
+@pytest.mark.long
 def test_a_kernel_of_ones_own_runs_without_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command chooses Triton's interpreter, before later chapters import Triton; where it passed, 3.7 is idle."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

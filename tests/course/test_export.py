@@ -39,7 +39,7 @@ def test_a_record_survives_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "x"}', "null"])
 def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "one.json").write_text(text)
-    with pytest.raises(ValueError, match="no record that can be read"):
+    with pytest.raises(ValueError, match="is not a readable record"):
         GradeRecord.load(tmp_path / "one.json")
 
 

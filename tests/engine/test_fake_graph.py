@@ -538,6 +538,7 @@ def test_what_cannot_be_seen_is_said() -> None:
 
 
 @needs_no_interpreter
+@pytest.mark.long
 def test_in_the_interpreter() -> None:
     pytest.importorskip("triton", reason="there are no wheels of Triton here")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

@@ -61,6 +61,7 @@ def test_logits_small(pair: Pair, shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 1023, 1024])
+@pytest.mark.long
 def test_logits_gpt2(pair_gpt2: Pair, length: int) -> None:
     """In GPT-2's own shape; every position up to 65 tokens, and the last ones beyond."""
     batch = 3 if length < 100 else 1
@@ -83,6 +84,7 @@ def test_greedy_tokens_are_those_of_generate(pair: Pair) -> None:
         assert theirs[0, len(prompt) :].tolist() == list(completion.token_ids)
 
 
+@pytest.mark.long
 def test_greedy_tokens_gpt2(pair_gpt2: Pair) -> None:
     """Ragged batch in GPT-2's own shape, 64 new tokens."""
     completions = LLM(pair_gpt2.ours, engine="naive").generate(prompts_of([5, 1, 23], vocab_size=50257), GREEDY)

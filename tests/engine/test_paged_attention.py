@@ -25,6 +25,7 @@ triton = pytest.importorskip("triton", reason="there are no wheels of Triton her
 
 
 @pytest.mark.skipif(RUNS_HERE, reason="this is that process")
+@pytest.mark.long
 def test_in_the_interpreter() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     environment.pop("PYTEST_XDIST_WORKER", None)

@@ -80,6 +80,7 @@ def test_to_the_last_position(model: GPT2, make: Callable[..., LLM]) -> None:
     print(verify_tokens(LLM(model).forward_logits, done, params))
 
 
+@pytest.mark.long
 def test_the_last_position_itself(device: torch.device, engine_name: str) -> None:
     """A direct step at position 1023 of the small model, which generation never feeds; and generation up to it."""
     llm = LLM(engine=engine_name, device=str(device), dtype="float32")
@@ -230,6 +231,7 @@ def test_right_padding_needs_no_mask_and_left_padding_needs_positions(model: GPT
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "seed": 3}])
+@pytest.mark.long
 def test_long_texts_of_the_small_model(device: torch.device, engine_name: str, params: dict[str, float]) -> None:
     """300 tokens of English, ragged: every token is the oracle's, with sampling and without."""
     count = 30 if engine_name.endswith("-graph") and device.type == "cpu" else 300  # there it is the engine without

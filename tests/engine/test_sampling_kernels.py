@@ -37,8 +37,8 @@ TOLERANCE = 1e-5
 V = 9000  # more than one tile, and no multiple of anything
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.skipif(RUNS_HERE, reason="this is that process")
+@pytest.mark.long
 def test_in_the_interpreter() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     environment.pop("PYTEST_XDIST_WORKER", None)

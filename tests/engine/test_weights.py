@@ -350,6 +350,7 @@ print((peak - before) / size)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("source", ["folder", "random:gpt2"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.long
 def test_peak_host_memory(source: str, dtype: str, tmp_path: Path) -> None:
     """Anonymous memory at its highest, over the bytes of the model in its dtype; the file itself is mapped."""
     if source == "folder":
