@@ -206,6 +206,7 @@ class LLM:
                     text += stream.finish()
                     completion = self._completion(row)
                 yield Piece(row.request.index, token, text, row.finish_reason, completion)
+                self._check_open()
 
     def forward_logits(self, token_ids: Any) -> torch.Tensor:
         """Logits (B, T, vocab_size), float32, of token ids (B, T), by one plain pass over the full context."""
@@ -223,7 +224,7 @@ class LLM:
         return forward_logits(self.model, tokens)
 
     def close(self) -> None:
-        """Give the model's memory back. The LLM cannot be used afterwards."""
+        """Give the model's memory back. The LLM cannot be used afterwards: its open streams raise RuntimeError."""
         self._closed, self.graph_engine = True, None
         self.__dict__.pop("model", None)
         if self._torch.cuda.is_available():
@@ -241,6 +242,7 @@ class LLM:
 
     def _run(self, requests: list[Request]) -> Generator[list[Row], None, None]:
         """The engine's loop over these requests, one generation at a time."""
+        self._check_open()
         if self._running:
             raise RuntimeError("this LLM is generating already: finish or close the running generation first")
         self._running = True

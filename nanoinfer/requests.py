@@ -17,6 +17,7 @@ FinishReason = Literal["stop", "length"]
 
 MAX_SEED = 2**63 - 1
 TOP_K_LIMIT = 2**31 - 1  # top_k is held as int32 on the device
+COLDEST = 1e-5  # logits over a smaller temperature could leave float32
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class SamplingParams:
     """How the next token is chosen, and when a row ends. Names follow vLLM.
 
     max_tokens: new tokens at most, at least 1; the model's context may end a row earlier.
-    temperature: divides the logits; 0 is greedy (the highest logit, no randomness).
+    temperature: divides the logits; 0 is greedy (the highest logit, no randomness), and below 1e-5 it becomes 0.
     top_k: keep the k highest logits and all that tie with the k-th; 0 keeps all.
     top_p: of what top_k kept, the fewest most probable tokens that reach this probability; 1.0 keeps all.
     seed: fixes this row's random numbers; None draws one from the LLM's own seed, and the result records it.
@@ -49,6 +50,8 @@ class SamplingParams:
         check_int("top_k", self.top_k, 0, TOP_K_LIMIT)
         check_float("temperature", self.temperature, "a finite number of at least 0", lambda x: 0 <= x < math.inf)
         check_float("top_p", self.top_p, "above 0 and at most 1", lambda x: 0 < x <= 1)
+        if self.temperature < COLDEST:
+            object.__setattr__(self, "temperature", 0.0)
         if self.seed is not None:
             check_int("seed", self.seed, 0, MAX_SEED)
         if isinstance(self.stop, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 
 SHORT = SamplingParams(max_tokens=3, seed=1, ignore_eos=True)
@@ -156,6 +158,45 @@ def test_closed() -> None:
         llm.generate("a")
     with pytest.raises(RuntimeError, match="closed"):
         llm.forward_logits([[1]])
+
+
+def test_a_stream_of_a_closed_llm(small_model: GPT2) -> None:
+    """It says so, read or not before; pieces of a step that has run already do not come either."""
+    for pieces in (0, 1, 2, 5):
+        llm = LLM(small_model, engine="dense")
+        stream = llm.stream(prompts_of([3, 5]), SHORT)
+        for _ in range(pieces):
+            next(stream)
+        llm.close()
+        with pytest.raises(RuntimeError, match="this LLM is closed"):
+            next(stream)
+
+
+@pytest.mark.parametrize("engine", ["naive", "dense", "paged"])
+def test_a_closed_stream_ends_its_generation(small_model: GPT2, engine: str) -> None:
+    llm = LLM(small_model, engine=engine)
+    expected = llm.generate(prompts_of([3, 5]), SHORT)
+    stream = llm.stream(prompts_of([3, 5]), SHORT)
+    next(stream)
+    with pytest.raises(RuntimeError, match="generating already"):
+        llm.generate([1], SHORT)
+    stream.close()
+    steps = llm.stats.decode_steps
+    assert [c.token_ids for c in llm.generate(prompts_of([3, 5]), SHORT)] == [c.token_ids for c in expected]
+    assert llm.stats.decode_steps == steps + 2
+    with pytest.raises(StopIteration):
+        next(stream)
+
+
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_a_temperature_next_to_zero_is_greedy(small_model: GPT2, top_k: int) -> None:
+    """1e-38 made infinities of the logits."""
+    llm, prompts = LLM(small_model), prompts_of([3, 5])
+    cold, greedy, warm = (replace(SHORT, temperature=t, top_k=top_k, max_tokens=20) for t in (1e-38, 0.0, 1e-5))
+    done = [[c.token_ids for c in llm.generate(prompts, params)] for params in (cold, greedy, warm)]
+    assert done[0] == done[1] == done[2]  # at 1e-5 noise hardly ever matters
+    assert (cold.greedy, cold.temperature, warm.greedy) == (True, 0.0, False)
+    verify_tokens(llm.forward_logits, llm.generate(prompts, cold), cold)
 
 
 def test_a_model_with_a_small_vocabulary_takes_ids(llm: LLM) -> None:
