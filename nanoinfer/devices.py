@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -67,17 +67,25 @@ def free_memory(device: torch.device) -> int | None:
     return free + unused
 
 
-def free_host_memory() -> int | None:
-    """Bytes that programs can still get: Linux's own estimate, less where a container has a limit; None if unknown."""
-    free = None
+def free_host_memory(root: Path = Path("/")) -> int | None:
+    """Bytes that programs can still get: Linux's own estimate, less where a container has a limit; None if unknown.
+
+    root: of the file system, for tests. A limit counts files that were read as used; what it can drop of them is free.
+    """
+    free, own = None, PurePath()
     try:
-        rows = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        rows = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
         free = int(rows["MemAvailable"].split()[0]) * 1024
     except (OSError, ValueError, KeyError):
         if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", ()):
             free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):  # ValueError: "max", there is no limit
-        group = Path("/sys/fs/cgroup")
-        room = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
-        free = room if free is None else min(free, room)
+    with contextlib.suppress(OSError, StopIteration):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        own = PurePath(next(line[4:] for line in lines if line.startswith("0::/")))
+    for group in (root / "sys/fs/cgroup" / path for path in (own, *own.parents)):  # each may have a limit
+        with contextlib.suppress(OSError, ValueError):  # ValueError: "max", there is no limit
+            room = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
+            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            room += int(stat.get("inactive_file", 0))
+            free = room if free is None else min(free, room)
     return None if free is None else max(free, 0)
