@@ -25,8 +25,8 @@ class DenseCache:
 
     A step writes by a tensor of slots, and reads the first `read` positions of its rows under a mask made of the
     tokens' positions. Nothing that changes from step to step is a Python number but `read`, which takes few values.
-    The dummy row takes what padding columns and padding rows write. Slots that no token has been written to are zeros
-    or an old text: finite, and hidden. (They must be finite: a masked value has weight 0, and 0 * NaN is NaN.)
+    The dummy row takes what padding columns and padding rows write. A row begins as zeros, so that the slots that no
+    token has been written to are finite, and hidden. (A masked value has weight 0, and 0 * NaN is NaN.)
 
     Prompts are padded on the right. On the left, a row's first token would not stand at position 0, and GPT-2's
     positions are learned, absolute ones; positions would have to be counted apart from slots, in every step.
@@ -100,7 +100,9 @@ class DenseCache:
         return tokens <= self.max_len
 
     def admit(self, row: int, tokens: int) -> None:
-        """Make room for a row of up to `tokens` tokens. Old slots need no erasing: the mask hides them."""
+        """Make room for a row of up to `tokens` tokens: zeros, since an old text may have left NaN."""
+        self.k[:, row].zero_()
+        self.v[:, row].zero_()
 
     def grow(self, lengths: Sequence[int]) -> None:
         """Rows 0, 1, ... are about to hold texts of these lengths: their room is there already."""

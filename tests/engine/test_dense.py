@@ -137,8 +137,34 @@ def test_poison(model: GPT2, poison: float) -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("chunk", [None, 7])
+@pytest.mark.parametrize("held", ["keys", "values", "both"])
+def test_nan_of_an_old_text_harms_nobody(model: GPT2, held: str, chunk: int | None) -> None:
+    """All slots hold NaN before a generation, and those of a row again when it leaves, while another one goes on."""
+
+    class Left(DenseCache):
+        def spoil(self, rows: slice | list[int]) -> None:
+            for name, memory in (("keys", self.k), ("values", self.v)):
+                if held in (name, "both"):
+                    memory[:, rows] = torch.nan
+
+        def release(self, rows: Sequence[int]) -> None:
+            self.spoil(list(rows))
+
+    requests = LLM(model).requests(prompts_of([30, 2, 9, 50, 1]), GREEDY)
+    results = []
+    for kind in (DenseCache, Left):
+        memory = kind(CONFIG, 2, 128, model.device, torch.float32, read_multiple=16)
+        if isinstance(memory, Left):
+            memory.spoil(slice(None))
+        engine = Engine(model, memory, 2, prefill_chunk=chunk)
+        rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
+        results.append([rows[i].token_ids for i in range(5)])
+    assert results[0] == results[1]
+
+
 def test_nan_is_not_hidden_by_a_mask(device: torch.device) -> None:
-    """M03, as a lesson: weight 0 times NaN is NaN, so the cache starts as zeros; a large number there is harmless."""
+    """M03, as a lesson: weight 0 times NaN is NaN, so each row starts as zeros; a large number there is harmless."""
     q = torch.randn(1, 1, 1, 16, device=device)
     k, v = torch.randn(2, 1, 1, 8, 16, device=device)
     mask = (torch.arange(8, device=device) < 5)[None, None, None]

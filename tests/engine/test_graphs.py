@@ -352,14 +352,13 @@ def test_poison(model: GPT2, engine: str, lag: int) -> None:
     expected = tokens(llm, LENGTHS, PARAMS)
     llm = graph_llm(model, engine, lag=lag)
     memory: Any = engine_of(llm).memory
-    poison = 1e4 if engine == "dense-graph" else float("nan")  # a mask hides large numbers, and no NaN
-    memory.k.fill_(poison)
-    memory.v.fill_(poison)
+    memory.k.fill_(torch.nan)
+    memory.v.fill_(torch.nan)
 
     def release(rows: list[int]) -> None:
         where = rows if engine == "dense-graph" else [block for row in rows for block in memory.owned[row]]
-        memory.k[:, where] = poison
-        memory.v[:, where] = poison
+        memory.k[:, where] = torch.nan
+        memory.v[:, where] = torch.nan
 
     watch(memory, "release", release)
     assert tokens(llm, LENGTHS, PARAMS) == expected

@@ -32,7 +32,7 @@ def read(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """DenseCache.read, for prompts too, over a cache that begins with NaN in every slot."""
+    """DenseCache.read, for prompts too, over a cache that begins with NaN in every slot, and keeps it there."""
     make, begin = DenseCache.__init__, DenseCache.begin
 
     def make_poisoned(self: Any, *args: Any, **options: Any) -> None:
@@ -52,6 +52,7 @@ def swap(mine: Function) -> Iterator[None]:
 
     with (
         replaced("nanoinfer.cache.dense:DenseCache.__init__", make_poisoned),
+        replaced("nanoinfer.cache.dense:DenseCache.admit", lambda self, row, tokens: None),
         replaced("nanoinfer.cache.dense:DenseCache.begin", begin_and_keep),
         replaced("nanoinfer.cache.dense:DenseCache.read", read),
     ):
