@@ -358,6 +358,25 @@ def test_counters_of_the_timed_runs_alone(stage: Stage, monkeypatch: pytest.Monk
     assert Report.load(stage.path) == report
 
 
+def test_an_engine_that_captures_nothing_says_why(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As engines with graphs on a CPU."""
+    stub = Counting("one", stage.clock, lambda call: None)
+    monkeypatch.setattr(Counting, "warm_up", lambda self: None)
+    monkeypatch.setattr(Counting, "generate", count_eager_steps)
+    monkeypatch.setitem(OTHERS, "one", lambda model, limits: stub)
+    (r,) = stage.run(batches=(1,), engines=("one",)).results
+    assert r.graphs is not None
+    assert (r.graphs.captures, r.graphs.steps, r.graphs.replayed) == (0, 3 * 4, 0)
+    assert r.graphs.fallbacks == {"a CPU records no steps": 3 * 4}
+    assert any(line.endswith("  replayed 0.0%; a CPU records no steps") for line in stage.said)
+
+
+def count_eager_steps(stub: Counting, prompts: Tensor, new_tokens: int) -> list[list[int]]:
+    stub.stats.decode_steps += new_tokens - 1
+    stub.stats.fallbacks["a CPU records no steps"] += new_tokens - 1
+    return Stub.generate(stub, prompts, new_tokens)
+
+
 def test_what_is_compiled_within_the_timed_runs_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's graphs and Triton's kernels, in timed runs alone; and the seconds of those before."""
     compiled = {"graphs": 0, "seconds": 0.0}

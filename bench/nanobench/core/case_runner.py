@@ -138,8 +138,8 @@ def counters(system: System) -> dict[str, Any]:
 
 
 def graph_counters(before: dict[str, Any], after: dict[str, Any]) -> Graphs | None:
-    """What was counted between two readings; None where nothing was ever captured."""
-    if not after.get("captures"):
+    """What was counted between two readings; None for a system without graphs."""
+    if "captures" not in after:
         return None
 
     def since(name: str) -> Any:

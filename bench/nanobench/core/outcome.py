@@ -84,7 +84,7 @@ def summary(result: Result) -> str:
     )
     text = f"{start} {speed}  {share}  spread {spread:.1%} of {len(result.generate_s.samples)}"
     if result.graphs is not None and result.graphs.hit_rate is not None:
-        text += f"  replayed {result.graphs.hit_rate:.1%}"
+        text += "; ".join([f"  replayed {result.graphs.hit_rate:.1%}", *result.graphs.fallbacks])
     if result.reason:
         text += f"\n{start} {result.reason}"
     if result.compiles:

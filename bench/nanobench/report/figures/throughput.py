@@ -44,6 +44,8 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
     """Decode throughput, TTFT and memory of one model, over the batch size. mine: comparable cases, laid over."""
     results = report.find(model=model)
     title = f"Throughput against batch size, {model_label(model)} on {report.machine.device}"
+    yours = f"hollow markers, dotted: your machine ({mine.machine.device}, {mine.dtype})" if mine else ""
+    alt = _alt(report, model) + (f" With {yours}." if mine else "")
 
     def draw() -> Figure:
         panels: list[tuple[str, Measure]] = [("tokens/s, decode", decode), ("TTFT, ms", _ttft_ms)]
@@ -68,15 +70,13 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
         if len(panels) > 2:
             note = f"memory: beside the weights; caches, activations, and what is held for graphs\n{note}"
         if mine is not None:
-            note = f"hollow markers, dotted: {mine.machine.device}, {mine.dtype}\n{note}"
+            note = f"{yours}\n{note}"
         legend(figure, axes[0, 0], height, note)
         corner(figure, note)
         return figure
 
     header = ("engine", "B", "tok/s", "10–90%", "TTFT", "memory of the case", "share of the limit")
-    return Drawing(
-        f"{stem}-throughput", title, _alt(report, model), header, tuple(_rows(results)), draw, gaps(report, model)
-    )
+    return Drawing(f"{stem}-throughput", title, alt, header, tuple(_rows(results)), draw, gaps(report, model))
 
 
 def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | None) -> None:
