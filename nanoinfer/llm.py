@@ -221,7 +221,8 @@ class LLM:
         vocab = self.model.config.vocab_size
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
             raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
-        return forward_logits(self.model, tokens)
+        with self._torch.cuda.device_of(tokens):  # type: ignore[no-untyped-call]
+            return forward_logits(self.model, tokens)
 
     def close(self) -> None:
         """Give the model's memory back. The LLM cannot be used afterwards: its open streams raise RuntimeError."""

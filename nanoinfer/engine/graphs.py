@@ -87,12 +87,13 @@ class CudaRecorder:
 
     def warm(self, step: Callable[[], object]) -> None:
         """Run the step, so that kernels are compiled and workspaces are there: a capture may not wait for either."""
-        self._stream.wait_stream(torch.cuda.current_stream())
+        caller = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(caller)
         try:
             with torch.cuda.stream(self._stream):
                 step()
         finally:  # where it fails, too: what it has launched must be over before the state is put back
-            torch.cuda.current_stream().wait_stream(self._stream)
+            caller.wait_stream(self._stream)
 
     def record(self, step: Callable[[], object]) -> Replayable:
         """A graph of the step, which is not executed."""
@@ -175,7 +176,8 @@ class GraphRunner(EagerRunner):
         keys += [Key(rows, 1, read, False, sampler) for sampler in samplers for read in reads for rows in self.rows]
         new = [key for key in keys if key not in self.graphs and key not in self.failed][: KEPT - len(self.graphs)]
         if self.recorder is not None:
-            self._capture(sorted(new, key=lambda key: key[:3], reverse=True), on_capture)
+            with torch.cuda.device_of(self.state.integers):  # type: ignore[no-untyped-call]
+                self._capture(sorted(new, key=lambda key: key[:3], reverse=True), on_capture)
 
     def _fits(self, rows: int, columns: int) -> bool:
         """Whether a prefill of this shape is captured."""

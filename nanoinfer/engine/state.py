@@ -95,13 +95,13 @@ class BatchState:
         self.floats[:, rows].zero_()
 
 
-def upload(values: Sequence[object], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A new tensor on `device`, without waiting for it.
+def upload(values: Sequence[object] | Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Values, or a tensor of the host, as a tensor on `device`, without waiting for it.
 
     On a GPU the copy goes through pinned memory, fresh each time: from ordinary memory the copy would wait for all that
     the GPU has yet to do, and a pinned buffer used twice could be overwritten before the first copy has read it.
     """
-    tensor = torch.tensor(values, dtype=dtype)
+    tensor = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
     if device.type != "cuda":
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.engine import Engine, Row
+from nanoinfer.engine.state import BatchState, Fetch
 from nanoinfer.llm import ENGINES
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -196,6 +200,34 @@ def test_closed_stream_leaves_the_llm_usable(llm: LLM) -> None:
     assert [c.token_ids for c in llm.generate(prompts_of([4]), GREEDY)] == [c.token_ids for c in expected]
 
 
+def test_the_device_is_current_in_each_step_and_not_between(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes by the current device: events, pinned memory, Triton. Tried with a second GPU in tests/gpu."""
+    current, seen = [], set()
+
+    @contextmanager
+    def device_of(tensor: torch.Tensor) -> Iterator[None]:
+        current.append(tensor.device)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    owners = (GPT2, "forward"), (BatchState, "admit"), (BatchState, "move"), (BatchState, "free"), (Fetch, "__init__")
+    for owner, name in owners:
+        original = getattr(owner, name)
+
+        def watched(*args: Any, original: Any = original, name: str = name) -> Any:
+            assert current
+            seen.add(name)
+            return original(*args)
+
+        monkeypatch.setattr(owner, name, watched)
+    for _ in llm.stream(prompts_of([4, 7, 2, 9, 5]), MIXED):
+        assert not current
+    assert seen == {"forward", "admit", "move", "free", "__init__"}
+    next(llm.stream(prompts_of([4, 7]), GREEDY))  # and closed
+    assert not current
+
+
 @pytest.mark.parametrize("lag", [0, 2])
 def test_abandoned_engine_is_as_new(llm: LLM, lag: int) -> None:
     """One engine, kept: stopped in the middle, then used again for another batch."""
@@ -236,6 +268,32 @@ def test_stats_recount_from_the_results(llm: LLM) -> None:
     assert llm.stats.new_tokens == sum(len(c.token_ids) for c in done)
     assert llm.stats.prompt_tokens == 46
     assert llm.stats.requests == 5
+
+
+def test_prompts_of_a_step_are_packed(small_model: GPT2) -> None:
+    """As a nested list would be, row by row, and in less than half the time."""
+    lengths, slots = [99, 1, 40, 98] * 64, list(range(256))
+    requests = LLM(small_model, engine="naive").requests(prompts_of(lengths), GREEDY)
+    engine = engine_of(LLM(small_model, engine="naive"), 1)
+    rows = [Row(request, slot=slot, asked=0.0) for request, slot in zip(requests, slots, strict=True)]
+    for start, chunk in ((0, 99), (0, 64), (40, 40), (80, 99)):
+        part = [row.request.prompt_token_ids[start : start + chunk] for row in rows if row.length > start]
+        width = max(map(len, part))
+        expected, seconds = [], []
+        for _ in range(5):
+            began = time.perf_counter()
+            nested = torch.tensor([[*ids, *[0] * (width - len(ids))] for ids in part])
+            between = time.perf_counter()
+            step = engine._prompt_step(rows, start, chunk)
+            expected.append(between - began)
+            seconds.append(time.perf_counter() - between)
+        assert torch.equal(step.token_ids, nested)
+        assert step.last.tolist() == [len(ids) - 1 for ids in part]
+        assert isinstance(step.rows, torch.Tensor)
+        assert step.rows.tolist() == [row.slot for row in rows if row.length > start]
+        assert step.positions[-1].tolist() == list(range(start, start + width))
+        if start == 0:
+            assert min(seconds) < min(expected) / 2
 
 
 def test_metrics(llm: LLM) -> None:

@@ -172,22 +172,6 @@ def test_a_stream_of_a_closed_llm(small_model: GPT2) -> None:
             next(stream)
 
 
-@pytest.mark.parametrize("engine", ["naive", "dense", "paged"])
-def test_a_closed_stream_ends_its_generation(small_model: GPT2, engine: str) -> None:
-    llm = LLM(small_model, engine=engine)
-    expected = llm.generate(prompts_of([3, 5]), SHORT)
-    stream = llm.stream(prompts_of([3, 5]), SHORT)
-    next(stream)
-    with pytest.raises(RuntimeError, match="generating already"):
-        llm.generate([1], SHORT)
-    stream.close()
-    steps = llm.stats.decode_steps
-    assert [c.token_ids for c in llm.generate(prompts_of([3, 5]), SHORT)] == [c.token_ids for c in expected]
-    assert llm.stats.decode_steps == steps + 2
-    with pytest.raises(StopIteration):
-        next(stream)
-
-
 @pytest.mark.parametrize("top_k", [0, 5])
 def test_a_temperature_next_to_zero_is_greedy(small_model: GPT2, top_k: int) -> None:
     """1e-38 made infinities of the logits."""

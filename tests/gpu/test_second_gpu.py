@@ -1,0 +1,102 @@
+"""Every engine on a GPU that is not the current one: its tokens are the oracle's, and the current one stays current."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+
+import pytest
+import torch
+
+from nanoinfer import LLM
+from nanoinfer.cache.naive import forward_logits
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model
+from nanoinfer.requests import Completion
+from nanoinfer.verify import verify_tokens
+from tests.conftest import SMALL, STD, prompts_of
+from tests.engine.fake_graphed import LENGTHS, PARAMS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("error::RuntimeWarning"),
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs"),
+]
+ENGINES = [
+    ("naive", None), ("dense", None), ("paged", None),
+    *((engine, fused) for engine in ("dense-graph", "paged-graph") for fused in (False, True)),
+]  # fmt: skip
+
+
+@pytest.fixture(params=[(0, 1), (1, 0)], ids=["model-on-1", "model-on-0"])
+def place(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
+    """The GPU that is current, and the model's, which is the other."""
+    current, model = request.param
+    with torch.cuda.device(current):
+        yield current, f"cuda:{model}"
+
+
+def llm_on(device: str, engine: str, fused: bool | None, **settings: int) -> LLM:
+    return LLM(random_model(SMALL, seed=1, std=STD, device=device), engine=engine, fused=fused, **settings)
+
+
+def prove(cpu_model: GPT2, done: list[Completion]) -> None:
+    print(verify_tokens(lambda text: forward_logits(cpu_model, text), done, PARAMS))
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("engine, fused", ENGINES)
+def test_tokens(small_model: GPT2, place: tuple[int, str], engine: str, fused: bool | None, warm: bool) -> None:
+    current, device = place
+    llm = llm_on(device, engine, fused, max_batch=4)
+    assert llm.model.device == torch.device(device)
+    if warm:
+        llm.warm_up()
+    assert torch.cuda.current_device() == current
+    done = llm.generate(prompts_of(LENGTHS), PARAMS)
+    assert torch.cuda.current_device() == current
+    prove(small_model, done)
+    if llm.graph_engine is not None:
+        assert llm.stats.replayed_steps == llm.stats.decode_steps > 0
+        assert llm.stats.replayed_prefills == llm.stats.prefill_steps > 0
+        assert not llm.stats.fallbacks
+    logits = llm.forward_logits([[1, 2, 3]])
+    assert (logits.device, torch.cuda.current_device()) == (torch.device(device), current)
+    torch.testing.assert_close(
+        logits.cpu(), forward_logits(small_model, torch.tensor([[1, 2, 3]])), rtol=1e-3, atol=1e-3
+    )
+    llm.close()
+    assert torch.cuda.current_device() == current
+
+
+@pytest.mark.parametrize("engine, fused", ENGINES)
+def test_streams_of_two_gpus_in_turn(small_model: GPT2, engine: str, fused: bool | None) -> None:
+    """Piece by piece from either; the caller's device is current between two pieces, and when a stream is closed."""
+    llms = [llm_on(f"cuda:{index}", engine, fused, max_batch=4, prefill_chunk=20) for index in (0, 1)]
+    streams = [llm.stream(prompts_of(LENGTHS), PARAMS) for llm in llms]
+    done: list[list[Completion]] = [[], []]
+    for pieces in zip_longest(*streams):
+        assert torch.cuda.current_device() == 0
+        for of, piece in zip(done, pieces, strict=True):
+            if piece is not None and piece.completion is not None:
+                of.append(piece.completion)
+    for of in done:
+        prove(small_model, sorted(of, key=lambda completion: completion.index))
+    for llm in llms:
+        stream = llm.stream(prompts_of(LENGTHS), PARAMS)
+        next(stream)
+        stream.close()
+        assert torch.cuda.current_device() == 0
+        prove(small_model, llm.generate(prompts_of(LENGTHS), PARAMS))
+
+
+def test_by_the_name_of_the_device() -> None:
+    """The whole way through `LLM(device=...)`, in the dtype that it chooses; the two GPUs' tokens are the same."""
+    found = []
+    for device in ("cuda:0", "cuda:1"):
+        with LLM("random:tiny", device=device, max_batch=4) as llm:
+            assert llm.engine == "paged-graph"
+            llm.warm_up()
+            found.append([c.token_ids for c in llm.generate(["Hello", "One two three"], PARAMS[:2])])
+        assert torch.cuda.current_device() == 0
+    assert found[0] == found[1]
