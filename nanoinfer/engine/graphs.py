@@ -13,9 +13,10 @@ import time
 import warnings
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, cycle
 from typing import NamedTuple, Protocol, cast
 from weakref import WeakSet
 
@@ -136,7 +137,9 @@ class GraphRunner(EagerRunner):
         self.max_len, self.rows, self.columns = max_len, ladder(max_rows), [*powers(16, max_len - 1), max_len]
         self.graphs: OrderedDict[Key, CapturedStep] = OrderedDict()  # the least recently used comes first
         self.failed: set[Key] = set()
-        self._addresses = self._current_addresses()
+        self._layers = range(len(model.layers) + 1)  # of weights; the last is no block
+        self._turn = cycle(self._layers)
+        self._note_addresses()
 
     def decode(self, batch: int, longest: int, sampler: Sampler) -> Tensor:
         rows = pick(self.rows, batch)
@@ -189,9 +192,9 @@ class GraphRunner(EagerRunner):
             if self.why_not:
                 self.stats.fallbacks[self.why_not] += 1
             return None
-        if self._addresses != (addresses := self._current_addresses()):
+        # All layers at a prefill, with which each generation begins, and one at a decode step: all would take too long.
+        if self._moved((next(self._turn),) if key.columns == 1 else self._layers):
             self._warn("all graphs are dropped", "a tensor that they knew has moved")
-            self._addresses = addresses
             self.graphs.clear()
         if why_not is None and key not in self.graphs and key not in self.failed:
             self._capture([key])
@@ -253,6 +256,25 @@ class GraphRunner(EagerRunner):
 
     def _warn(self, what: str, cause: str) -> None:
         warnings.warn(f"{what}: {cause}", RuntimeWarning, stacklevel=2)
+
+    def _moved(self, layers: Iterable[int]) -> bool:
+        """Whether a tensor that all steps share, or a weight of these layers, is no longer where it was."""
+        same = self._addresses == self._current_addresses()
+        if same and all(self._weights[layer] == self._weight_addresses(layer) for layer in layers):
+            return False
+        self._note_addresses()
+        return True
+
+    def _note_addresses(self) -> None:
+        self._addresses = self._current_addresses()
+        self._weights = list(map(self._weight_addresses, self._layers))
+
+    def _weight_addresses(self, layer: int) -> tuple[int, ...]:
+        """Of one layer; the one after the last is the model's end, with the table of positions."""
+        model = self.model
+        if layer < len(model.layers):
+            return tuple(map(Tensor.data_ptr, chain.from_iterable(model.layers[layer])))
+        return tuple(map(Tensor.data_ptr, (model.ln_f.weight, model.ln_f.bias, model.wpe.weight)))
 
     def _current_addresses(self) -> tuple[int, ...]:
         tensors = self.state.integers, self.state.floats, *self.cache.tensors(), self.model.wte.weight

@@ -6,9 +6,11 @@ The names G.. and P.. are those of the course's list of defects. What only a GPU
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import count, pairwise, product
 from types import SimpleNamespace
 from typing import Any
@@ -484,6 +486,41 @@ def test_a_tensor_that_has_moved(engine: str, what: str) -> None:
     assert not any(captured in graphs for captured in runner_of(llm).graphs.values())
     prove(llm, LENGTHS, PARAMS)
     assert llm.stats.replayed_steps == llm.stats.decode_steps
+
+
+def change_one(model: GPT2) -> None:
+    for weight in model.layers[1].mlp_proj:
+        weight.data = weight.data.clone()
+
+
+CHANGES: dict[str, Callable[[GPT2], object]] = {
+    "one layer": change_one,
+    "the norm at the end": lambda model: setattr(model.ln_f.bias, "data", model.ln_f.bias.data.clone()),
+    "the positions": lambda model: setattr(model.wpe.weight, "data", model.wpe.weight.data.clone()),
+    "replaced": lambda model: setattr(model.ln_f, "weight", torch.nn.Parameter(model.ln_f.weight.clone())),
+    "half and back": lambda model: model.half().float(),
+    "to": lambda model: model.to(torch.float64).to(torch.float32),
+}
+
+
+@pytest.mark.parametrize("at", [0, 5])
+@pytest.mark.parametrize("change", CHANGES)
+def test_any_weight_that_has_moved(engine: str, change: str, at: int) -> None:
+    """Between two generations it is seen at once; within one, a layer's after as many steps as there are layers."""
+    model = random_model(CONFIG, seed=1, std=STD)
+    llm = graph_llm(model, engine)
+    prove(llm, LENGTHS, PARAMS)
+    old = list(runner_of(llm).graphs.values())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if at == 0:
+            CHANGES[change](model)
+            prove(llm, LENGTHS, PARAMS)
+        else:
+            interrupted(llm, [4], greedy_rows(20), at, partial(CHANGES[change], model))
+    assert [str(w.message) for w in caught] == ["all graphs are dropped: a tensor that they knew has moved"]
+    assert not any(captured in old for captured in runner_of(llm).graphs.values())
+    prove(llm, LENGTHS, PARAMS)
 
 
 def test_a_pool_ends_with_its_last_graph(monkeypatch: pytest.MonkeyPatch) -> None:
