@@ -32,7 +32,7 @@ class Threads:
         self.count = self.counts[-1]
         self._trial: list[tuple[float, int]] | None = None  # seconds and threads of each step, while one goes on
         self._shape: Hashable = None
-        self._fastest, self._since, self._patience = float("inf"), 0, SOONEST
+        self._fastest, self._since, self._patience = float("inf"), SOONEST, SOONEST  # the first steps are a trial
 
     def try_products(self, weight: Tensor) -> None:
         """Choose by products of one row with a matrix (in, out) of the model."""

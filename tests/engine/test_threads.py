@@ -45,8 +45,8 @@ def test_what_is_fastest_is_found_and_kept(machine: Callable[[dict[int, float]],
     made = machine(BUSY)
     chooser = Threads()
     assert chooser.counts == [1, 2, 4]
-    run(chooser, made, SOONEST + 6)
-    assert made.used[-6:] == [1, 2, 4, 1, 2, 4]
+    run(chooser, made, 7)
+    assert made.used[-7:] == [4, 1, 2, 4, 1, 2, 4]  # the first steps are a trial
     assert chooser.count == 1
     run(chooser, made, SOONEST)
     assert set(made.used[-SOONEST:]) == {1}
@@ -74,11 +74,13 @@ def test_a_machine_that_becomes_busy_or_quiet_is_noticed(machine: Callable[[dict
 def test_steps_of_other_shapes_are_not_compared(machine: Callable[[dict[int, float]], Machine]) -> None:
     """A trial begins anew where the number of rows changes, and a prompt's step is no part of one."""
     made = machine(BUSY)
-    chooser, shapes = Threads(), iter([1] * SOONEST + [1, 1, 2] + [2] * 500)
-    list(chooser.run(made.steps(SOONEST + 4), lambda step: next(shapes)))
+    chooser = Threads()
+    list(chooser.run(made.steps(3 * SOONEST), lambda step: step // 5))
     assert chooser.count == 4
     list(chooser.run(made.steps(3 * SOONEST), lambda step: None))
     assert chooser.count == 4
+    run(chooser, made, 7)
+    assert chooser.count == 1
 
 
 def test_a_number_that_is_given_is_kept(machine: Callable[[dict[int, float]], Machine]) -> None:
