@@ -70,7 +70,7 @@ class LLM:
     """A GPT-2 that continues prompts.
 
     model: None for the small model that ships with the package, a name on the hub (`gpt2`, `owner/name`), a folder or
-    file of safetensors, `random:PRESET`, or a `GPT2`.
+    file of safetensors, `random:PRESET`, or a `GPT2`. Its tokenizer must be GPT-2's; what ends a text, its files say.
     engine: one of ENGINES, or "auto", which is "paged-graph" on a CUDA GPU with Triton, and "dense" elsewhere.
     device: "cpu", "cuda" or "cuda:N"; None takes a CUDA GPU where there is one.
     dtype: one of DTYPES; None is float32 on a CPU, bfloat16 on GPUs that compute in it, and float16 on others.
@@ -158,7 +158,13 @@ class LLM:
             fused = on_gpu and has_triton() if fused is None else fused
             self.graph_engine = self._make_graph_engine(max_graph_batch, fused)
         self.stats: Stats = Stats() if self.graph_engine is None else self.graph_engine.stats
-        self._maker = RequestMaker(self.tokenizer, self.max_len, self.model.config.vocab_size, random.Random(seed))
+        self._maker = RequestMaker(
+            self.tokenizer,
+            self.max_len,
+            self.model.config.vocab_size,
+            random.Random(seed),
+            self.model.config.end_of_text,
+        )
         self._threads: Threads | None = None if on_gpu else Threads(threads)
         if self._threads is not None:
             self._threads.try_products(self.model.layers[0].c_fc[0].detach())

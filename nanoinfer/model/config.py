@@ -15,6 +15,7 @@ from typing import Any
 # cuBLAS leaves its fast kernels when the head has an odd number of rows, and 50257 is odd. Padded to a multiple
 # of 64, the head alone gave 17% more tokens/s at 64 rows on an H200. Padded rows are zero and never seen outside.
 VOCAB_MULTIPLE = 64
+END_OF_TEXT = 50256  # the id of <|endoftext|> in GPT-2's vocabulary
 MOST_LAYERS = 1000  # a damaged file must not make us name the tensors of 2^63 layers
 
 
@@ -29,6 +30,7 @@ class ModelConfig:
     vocab_size: int = 50257
     n_inner: int = 0  # width of the MLP; 0 means 4 * n_embd, as in every published GPT-2
     layer_norm_epsilon: float = 1e-5
+    end_of_text: tuple[int, ...] = (END_OF_TEXT,)  # ids that end a text
 
     def __post_init__(self) -> None:
         for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
@@ -41,6 +43,8 @@ class ModelConfig:
             raise ValueError(f"n_inner must be a whole number of at least 0, not {self.n_inner!r:.40}")
         if type(self.layer_norm_epsilon) not in (int, float) or not 0 < self.layer_norm_epsilon < 1:
             raise ValueError(f"layer_norm_epsilon must lie between 0 and 1, not {self.layer_norm_epsilon!r:.40}")
+        if any(type(token) is not int or token < 0 for token in self.end_of_text):
+            raise ValueError(f"eos_token_id must be a token id or a list of them, not {list(self.end_of_text)!r:.40}")
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd must be a multiple of n_head, not {self.n_embd} with {self.n_head} heads")
 
@@ -91,7 +95,9 @@ class ModelConfig:
         if missing:
             raise ValueError(f"config.json lacks {', '.join(missing)}")
         names = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_inner", "layer_norm_epsilon")
-        return cls(**{name: data[name] for name in names if data.get(name) is not None})
+        end = data["eos_token_id"] if data.get("eos_token_id") is not None else END_OF_TEXT
+        ends = tuple(end) if isinstance(end, list) else (end,)
+        return cls(**{name: data[name] for name in names if data.get(name) is not None}, end_of_text=ends)
 
     def to_json(self) -> dict[str, Any]:
         """The `config.json` of this shape, as transformers reads it."""
@@ -100,11 +106,10 @@ class ModelConfig:
             "n_layer": self.n_layer, "n_head": self.n_head, "n_embd": self.n_embd, "n_inner": self.n_inner or None,
             "n_positions": self.n_positions, "n_ctx": self.n_positions, "vocab_size": self.vocab_size,
             "layer_norm_epsilon": self.layer_norm_epsilon, "tie_word_embeddings": True,
-            "bos_token_id": END_OF_TEXT, "eos_token_id": END_OF_TEXT,
+            "bos_token_id": END_OF_TEXT,
+            "eos_token_id": self.end_of_text[0] if len(self.end_of_text) == 1 else list(self.end_of_text),
         }  # fmt: skip
 
-
-END_OF_TEXT = 50256  # the id of <|endoftext|> in GPT-2's vocabulary
 
 # What config.json may say of each setting that this model has only one form of; the first is GPT-2's own.
 _ONLY: dict[str, tuple[Any, ...]] = {

@@ -1,22 +1,28 @@
 """A model's name to the files that hold it: a folder, a file, or the hub's cache. Chapter 1.
 
-The hub is asked for config.json and safetensors and for nothing else, through huggingface_hub, whose cache, progress
-bar and environment variables (`HF_HUB_OFFLINE`, `HF_HOME`) are in force.
+The hub is asked for safetensors, configuration and the files that tell a tokenizer, and for nothing else, through
+huggingface_hub, whose cache, progress bar and environment variables (`HF_HUB_OFFLINE`, `HF_HOME`) are in force.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.config import END_OF_TEXT, PRESETS, ModelConfig
 
 SHIPPED = "small"  # the model in nanoinfer/data/small
 HUB_NAMES = {name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")}
 HUB_NAMES["distilgpt2"] = "distilbert/distilgpt2"
+VOCAB_SHA256 = (
+    "3a1f1c010d179f036be1992bc14b861e326341438633869c694dc4dccfe153d3"  # of GPT-2's tokens in order, in lines
+)
+OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "tokenizer.model")  # files that GPT-2's has not
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -80,7 +86,7 @@ def shard_names(index: Path) -> list[str]:
 
 
 def _hub_files(repository: str, revision: str | None) -> tuple[Path, list[Path]]:
-    """Fetch config and safetensors, and nothing else, through huggingface_hub's own cache."""
+    """Fetch what there is of the files that are read, and no others, through huggingface_hub's own cache."""
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -90,6 +96,12 @@ def _hub_files(repository: str, revision: str | None) -> tuple[Path, list[Path]]
     where = f"{repository} on the hub" + (f" at revision {revision!r}" if revision else "")
     try:
         config = fetch("config.json")
+        if repository not in HUB_NAMES.values():  # of others it has to be seen whether the tokenizer is GPT-2's
+            for name in (
+                "generation_config.json", "tokenizer_config.json", "vocab.json", "tokenizer.json", *OTHER_TOKENIZERS
+            ):  # fmt: skip
+                with suppress(errors.EntryNotFoundError):  # not there, or not in the cache
+                    fetch(name)
         try:
             return config, [fetch(WEIGHTS)]
         except errors.LocalEntryNotFoundError:
@@ -113,6 +125,36 @@ def _hub_files(repository: str, revision: str | None) -> tuple[Path, list[Path]]
     except (errors.HFValidationError, errors.HfHubHTTPError, OSError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise WeightsError(f"{where} cannot be fetched: {first}") from None
+
+
+def check_tokenizer(config: Path) -> None:
+    """WeightsError where the files beside config.json tell of another tokenizer than GPT-2's, whose ids text becomes.
+
+    Without any such file a model is taken to have GPT-2's; ids that come after GPT-2's may have been added.
+    """
+    folder, found = config.parent, ""
+    for path in (config, folder / "tokenizer_config.json"):
+        data = read_json(path) if path.is_file() else None
+        named = data.get("tokenizer_class") if isinstance(data, dict) else None
+        if isinstance(named, str) and not re.fullmatch("(GPT2|PreTrained)Tokenizer(Fast)?", named):
+            found = f"{path.name} names {named:.80}"
+    for path in (folder / "vocab.json", folder / "tokenizer.json"):
+        if path.is_file() and not _is_gpt2s(read_json(path)):
+            found = f"{path.name} holds other tokens"
+    for name in OTHER_TOKENIZERS:
+        if (folder / name).is_file():
+            found = f"it holds {name}"
+    if found:
+        raise WeightsError(f"{folder} has a tokenizer that is not GPT-2's, and no other is known here: {found}")
+
+
+def _is_gpt2s(data: Any) -> bool:
+    """Whether a vocab.json, or the model in a tokenizer.json, gives GPT-2's tokens GPT-2's ids."""
+    for name in ("model", "vocab"):  # of tokenizer.json; "model" and "vocab" of a vocab.json are tokens, with numbers
+        data = data[name] if isinstance(data, dict) and isinstance(data.get(name), dict) else data
+    ids = {id_: token for token, id_ in data.items() if type(id_) is int} if isinstance(data, dict) else {}
+    tokens = "\n".join(str(ids.get(id_)) for id_ in range(END_OF_TEXT))
+    return hashlib.sha256(tokens.encode("utf-8", "replace")).hexdigest() == VOCAB_SHA256
 
 
 def read_json(path: Path) -> Any:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.hub import WEIGHTS, WeightsError, locate, random_config, read_json
+from nanoinfer.model.hub import WEIGHTS, WeightsError, check_tokenizer, locate, random_config, read_json
 
 # Tensors that published files hold besides the parameters: the causal mask, which is no parameter of ours.
 _MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
@@ -49,8 +49,15 @@ def load_model(
 
 
 def read_config(path: Path) -> ModelConfig:
-    """The shape that a config.json gives. WeightsError where it is no GPT-2's."""
-    data = read_json(path)
+    """The shape that a config.json gives, and what ends a text. WeightsError where it is no GPT-2's.
+
+    What ends a text is the generation_config.json's beside it, where there is one.
+    """
+    data, generation = read_json(path), path.with_name("generation_config.json")
+    if generation.is_file() and isinstance(data, dict):
+        told = read_json(generation)
+        if isinstance(told, dict) and told.get("eos_token_id") is not None:
+            data["eos_token_id"] = told["eos_token_id"]
     try:
         return ModelConfig.from_json(data)
     except ValueError as error:
@@ -59,6 +66,7 @@ def read_config(path: Path) -> ModelConfig:
 
 def _load_folder(config_path: Path, files: list[Path], device: torch.device, dtype: torch.dtype) -> GPT2:
     config = read_config(config_path)
+    check_tokenizer(config_path)
     with ExitStack() as stack:
         found: dict[str, Callable[[], Tensor]] = {}
         for path in files:

@@ -20,13 +20,14 @@ class RequestMaker:
     """Makes requests for one model.
 
     max_len: context in tokens, prompt and new ones together. vocab_size: ids from 0 to vocab_size - 1 are known.
-    seeds: where requests that bring no seed draw theirs, in order of submission.
+    seeds: where requests that bring no seed draw theirs, in order of submission. end_of_text: ids that end a text.
     """
 
     tokenizer: Tokenizer
     max_len: int
     vocab_size: int
     seeds: random.Random
+    end_of_text: Sequence[int] = (END_OF_TEXT,)
 
     def requests(self, prompts: Any, params: Any) -> list[Request]:
         """The requests of one call. ValueError for the first thing that is wrong, before any seed is drawn."""
@@ -59,7 +60,7 @@ class RequestMaker:
             params=params,
             seed=self.seeds.getrandbits(32) if params.seed is None else params.seed,
             limit=min(params.max_tokens, self.max_len - len(token_ids)),
-            stop_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else {END_OF_TEXT}),
+            stop_ids=frozenset(params.stop_token_ids).union(() if params.ignore_eos else self.end_of_text),
             text=TextStream(self.tokenizer, params.stop) if params.stop else None,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,7 +143,7 @@ def test_stop_string_over_a_token_boundary(llm: LLM) -> None:
 def test_end_of_text_stops_unless_ignored(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = prompts_of([5])[0]
     free = llm.generate(prompt, GREEDY)[0]
-    monkeypatch.setattr("nanoinfer.text.prompts.END_OF_TEXT", free.token_ids[2])
+    monkeypatch.setattr(llm, "_maker", replace(llm._maker, end_of_text=[free.token_ids[2]]))
     ended = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=12))[0]
     assert len(ended.token_ids) <= 3
     assert ended.finish_reason == "stop"

@@ -7,15 +7,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import WeightsError, load_model, random_model, save_model
+from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 CPU = torch.device("cpu")
 TINY = ModelConfig(n_layer=2, n_head=2, n_embd=8, n_positions=16, vocab_size=50)
@@ -317,6 +320,116 @@ def test_the_hub_is_asked_for_an_allow_list_alone(folder: Path, monkeypatch: pyt
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     load_model("distilgpt2", CPU, torch.float32, revision="v1")
     assert asked == [("distilbert/distilgpt2", f, "v1") for f in ("config.json", "model.safetensors")]
+
+
+# What ends a text, and whose tokenizer it is
+
+
+def told(folder: Path, name: str, /, **data: object) -> None:
+    path = folder / name
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(before | data))
+
+
+@pytest.mark.parametrize(
+    "config, generation, ends",
+    [
+        ({}, None, (50256,)),
+        ({"eos_token_id": None}, None, (50256,)),
+        ({"eos_token_id": 7}, None, (7,)),
+        ({"eos_token_id": [7, 9]}, None, (7, 9)),
+        ({"eos_token_id": 0}, {}, (0,)),
+        ({"eos_token_id": 7}, {"eos_token_id": 9}, (9,)),
+        ({}, {"eos_token_id": [9, 7]}, (9, 7)),
+    ],
+)
+def test_end_of_text_is_the_folder_s(
+    folder: Path, config: dict[str, object], generation: Any, ends: tuple[int]
+) -> None:
+    told(folder, "config.json", **config)
+    if generation is not None:
+        told(folder, "generation_config.json", **generation)
+    model = load(folder)
+    assert model.config.end_of_text == ends
+    llm = LLM(folder, device="cpu", engine="dense")
+    (request,) = llm.requests([1, 2], SamplingParams(stop_token_ids=[3]))
+    assert request.stop_ids == {3, *ends}
+    (request,) = llm.requests([1, 2], SamplingParams(ignore_eos=True))
+    assert request.stop_ids == set()
+    save_model(model, folder / "again")
+    assert load(folder / "again").config == model.config
+
+
+def test_a_generation_ends_at_the_folder_s_end_of_text(folder: Path) -> None:
+    greedy = SamplingParams(temperature=0, max_tokens=9)
+    free = LLM(folder, device="cpu").generate([5, 9, 2], greedy)[0].token_ids
+    told(folder, "config.json", eos_token_id=free[3])
+    done = LLM(folder, device="cpu").generate([5, 9, 2], greedy)[0]
+    assert done.token_ids == free[: free.index(free[3]) + 1]
+    assert done.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("end", ["7", -1, True, 1.5, [7, None], {"a": 1}])
+def test_refused_end_of_text(folder: Path, end: object) -> None:
+    told(folder, "generation_config.json", eos_token_id=end)
+    refused(folder, "eos_token_id must be a token id")
+
+
+def gpt2_vocabulary() -> dict[str, int]:
+    """As vocab.json has it: each byte as a character of its own, those that print as themselves."""
+    printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printed]
+    letters = {byte: chr(byte) for byte in printed} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+    tokenizer = gpt2_tokenizer()
+    return {"".join(letters[b] for b in tokenizer.token_bytes(i)): i for i in range(50257)}
+
+
+def test_files_of_gpt2_s_own_tokenizer(folder: Path) -> None:
+    """Also with ids that were added, and as transformers writes them."""
+    vocabulary = gpt2_vocabulary()
+    assert vocabulary["<|endoftext|>"] == 50256
+    told(folder, "tokenizer_config.json", tokenizer_class="GPT2TokenizerFast", model_max_length=1024)
+    told(folder, "vocab.json", **vocabulary | {"<|added|>": 50257})
+    load(folder)
+    (folder / "vocab.json").unlink()
+    told(folder, "tokenizer.json", version="1.0", model={"type": "BPE", "vocab": vocabulary, "merges": []})
+    told(folder, "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    told(folder, "config.json", tokenizer_class=None)
+    load(folder)
+
+
+@pytest.mark.parametrize(
+    "name, data, word",
+    [
+        ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}, "names BertTokenizer"),
+        ("config.json", {"tokenizer_class": "T5Tokenizer"}, "config.json names T5Tokenizer"),
+        ("vocab.json", {"a": 0, "b": 1}, "vocab.json holds other tokens"),
+        ("vocab.json", {}, "vocab.json"),
+        ("tokenizer.json", {"model": {"type": "Unigram", "vocab": [["a", 0.5]]}}, "tokenizer.json"),
+        ("tokenizer.json", {"model": {"type": "BPE", "vocab": {"a": 0}}}, "tokenizer.json"),
+        ("tokenizer.json", {"model": None}, "tokenizer.json"),
+        ("vocab.txt", {}, "it holds vocab.txt"),
+        ("spiece.model", {}, "it holds spiece.model"),
+    ],
+)
+def test_another_tokenizer_is_refused(folder: Path, name: str, data: dict[str, object], word: str) -> None:
+    """A vocabulary of 64,000 with BERT's tokenizer printed `<|55128|>`."""
+    told(folder, name, **data)
+    refused(folder, "a tokenizer that is not GPT-2's", word)
+
+
+def test_two_of_gpt2_s_tokens_changed_places(folder: Path) -> None:
+    vocabulary = gpt2_vocabulary()
+    told(folder, "vocab.json", **vocabulary | {"the": vocabulary["Hello"], "Hello": vocabulary["the"]})
+    refused(folder, "vocab.json")
+
+
+def test_files_of_a_hub_model(folder: Path, hub: Callable[..., Path]) -> None:
+    told(folder, "generation_config.json", eos_token_id=9)
+    base = hub("someone/model", folder)
+    assert load("someone/model").config.end_of_text == (9,)
+    told(base / "snapshots" / ("a" * 40), "tokenizer_config.json", tokenizer_class="BertTokenizer")
+    refused("someone/model", "BertTokenizer")
 
 
 PEAK = """
