@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -214,3 +217,104 @@ def test_compiles_without_a_gpu(name: str, capability: int) -> None:
     source = ASTSource(getattr(paged_kernels, name.split(maxsplit=1)[0]), signature=signature, constexprs=constants)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
     assert len(compiled.asm["cubin"]) > 1000
+
+
+class FakeDriver:
+    """A GPU's driver, as far as a launch asks it."""
+
+    def get_current_device(self) -> int:
+        return -1  # where tensors of a CPU are
+
+    def get_current_stream(self, device: int) -> int:
+        return 1000 + device
+
+    def get_current_target(self) -> object:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
+    """Triton's own way to a launch, up to the last call, which notes what it is given; and a form, as if compiled."""
+    from triton.compiler import CompiledKernel
+    from triton.runtime import driver
+
+    from nanoinfer.kernels import paged_attention as kernels
+
+    calls: list[tuple[Any, ...]] = []
+    form = CompiledKernel.__new__(CompiledKernel)
+    form.__dict__ |= {"module": "loaded", "function": 77, "packed_metadata": (4, 1, 0), "name": "fake", "src": None}
+    form._run = lambda *call: calls.append(call)
+    monkeypatch.setattr(kernels._write_kernel, "_do_compile", lambda *args: form)
+    monkeypatch.setattr(kernels.Launcher, "trusted", True)
+    kernels._write_kernel.device_caches.clear()
+    monkeypatch.setattr(driver, "_active", FakeDriver())
+    yield form, calls
+    kernels._write_kernel.device_caches.clear()
+
+
+def write_often(launcher: Any, times: int, device: str = "cpu") -> None:
+    pools, slots = torch.zeros(4, 2, 2, 16, 16, device=device), torch.zeros(2, dtype=torch.int64, device=device)
+    for _ in range(times):
+        launcher((2, 1, 1), (*pools, slots), (32, 32), H=2, D=16, PAGE=16, HD_POWER=32)
+
+
+@pytest.mark.skipif(RUNS_HERE, reason="needs a Triton that compiles, and no driver of its own")
+def test_a_direct_launch_is_the_call_that_triton_makes(launched: tuple[Any, list[tuple[Any, ...]]]) -> None:
+    from nanoinfer.kernels import paged_attention as kernels
+
+    _, calls = launched
+    launcher = kernels.Launcher(kernels._write_kernel, num_warps=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write_often(launcher, 4)
+    assert len(launcher._compiled) == 1
+    assert len(calls) == 4
+    first, *others = ([type(each) if isinstance(each, Tensor) else each for each in (*c[:6], *c[9:])] for c in calls)
+    assert all(other == first for other in others)
+    assert first[:5] == [2, 1, 1, 999, 77]
+    assert calls[3][6:9] == (None, None, None)
+
+
+@pytest.mark.skipif(RUNS_HERE, reason="needs a Triton that compiles, and no driver of its own")
+@pytest.mark.parametrize("change", ["order", "one more", "no _run", "no driver"])
+def test_another_way_to_launch_is_noticed(
+    launched: tuple[Any, list[tuple[Any, ...]]], change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All launches are then Triton's own, with one warning, whatever the number of kernels."""
+    from nanoinfer.kernels import paged_attention as kernels
+
+    form, calls = launched
+    if change == "no driver":
+        monkeypatch.setattr(kernels, "driver", None)
+    elif change == "no _run":
+        monkeypatch.setattr(type(form), "run", lambda self, *call: calls.append(call))
+        del form._run
+    else:
+        at = slice(3, 5) if change == "order" else slice(3, 3)
+        put = [77, 999] if change == "order" else [1]
+        runs = property(lambda self: lambda *call: self._run(*call[: at.start], *put, *call[at.stop :]))
+        monkeypatch.setattr(type(form), "run", runs)
+    first, second = (kernels.Launcher(kernels._write_kernel, num_warps=4) for _ in range(2))
+    with pytest.warns(RuntimeWarning, match="in a way that is not known here") as caught:
+        write_often(first, 4)
+    write_often(second, 4)
+    assert len(caught) == 1
+    assert len(calls) == 8
+    assert not first._compiled
+    assert not second._compiled
+
+
+@pytest.mark.gpu
+def test_this_triton_launches_in_the_known_way() -> None:
+    """No warning, and from the third time on by the compiled form."""
+    from nanoinfer.kernels import paged_attention as kernels
+
+    launcher = kernels.Launcher(kernels._write_kernel, num_warps=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        write_often(launcher, 3, "cuda")
+    torch.cuda.synchronize()
+    assert kernels.Launcher.trusted
+    assert len(launcher._compiled) == 1
