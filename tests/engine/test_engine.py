@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -271,8 +270,8 @@ def test_stats_recount_from_the_results(llm: LLM) -> None:
     assert llm.stats.requests == 5
 
 
-def test_prompts_of_a_step_are_packed(small_model: GPT2) -> None:
-    """As a nested list would be, row by row, and in less than half the time."""
+def test_prompts_of_a_step_are_packed(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a nested list would be, row by row; and no tensor is made of a list of tokens, which took the host 106 ms."""
     lengths, slots = [99, 1, 40, 98] * 64, list(range(256))
     requests = LLM(small_model, engine="naive").requests(prompts_of(lengths), GREEDY)
     engine = engine_of(LLM(small_model, engine="naive"), 1)
@@ -280,21 +279,15 @@ def test_prompts_of_a_step_are_packed(small_model: GPT2) -> None:
     for start, chunk in ((0, 99), (0, 64), (40, 40), (80, 99)):
         part = [row.request.prompt_token_ids[start : start + chunk] for row in rows if row.length > start]
         width = max(map(len, part))
-        expected, seconds = [], []
-        for _ in range(5):
-            began = time.perf_counter()
-            nested = torch.tensor([[*ids, *[0] * (width - len(ids))] for ids in part])
-            between = time.perf_counter()
+        nested = torch.tensor([[*ids, *[0] * (width - len(ids))] for ids in part])
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "tensor", lambda *_, **__: pytest.fail("a tensor of a list"))
             step = engine._prompt_step(rows, start, chunk)
-            expected.append(between - began)
-            seconds.append(time.perf_counter() - between)
         assert torch.equal(step.token_ids, nested)
         assert step.last.tolist() == [len(ids) - 1 for ids in part]
         assert isinstance(step.rows, torch.Tensor)
         assert step.rows.tolist() == [row.slot for row in rows if row.length > start]
         assert step.positions[-1].tolist() == list(range(start, start + width))
-        if start == 0:
-            assert min(seconds) < min(expected) / 2
 
 
 def test_metrics(llm: LLM) -> None:
