@@ -34,8 +34,7 @@ def sample_filtered(logits: Tensor, rows: BatchState) -> Tensor:
 
 def noise(rows: BatchState, ids: Tensor) -> Tensor:
     """What `sampling.gumbel` gives the ids (B, n) of each row: (B, n) float32."""
-    u = ((sampling.random_bits(rows.seed[:, None], rows.step[:, None], ids) | 1).float() * 2.0**-32).clamp(
-        max=1 - 2.0**-24
-    )
+    bits = sampling.random_bits(rows.seed[:, None], rows.step[:, None], ids)
+    u = ((bits | 1).float() * 2.0**-32).clamp(max=1 - 2.0**-24)
     exponential = torch.where(u < 2.0**-10, u + 0.5 * u * u, -torch.log(1 - u))
     return -exponential.log()
