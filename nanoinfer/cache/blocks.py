@@ -1,6 +1,8 @@
-"""Which blocks of a pool are free: host code that knows no tensor. Chapter 3."""
+"""Which blocks of a pool are free, and which row owns the others: host code that knows no tensor. Chapter 3."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 NULL = 0  # the null block, which no row owns: padding writes there, and unused table entries name it
 
@@ -32,3 +34,64 @@ class BlockAllocator:
             raise ValueError(f"block {block} is not owned, so it cannot be freed")
         self.owned[block] = 0
         self._free.append(block)
+
+
+class BlockManager:
+    """Which row owns which blocks: a row reserves the blocks of its longest text, and takes them as it grows.
+
+    So growth never fails, and no row is ever evicted. owned: each row's blocks, in order. reservation: blocks that each
+    row may come to own. reserved: of these, how many are not taken yet. begun: what tables on a device do not know yet.
+    """
+
+    def __init__(self, blocks: int, block_size: int, max_batch: int) -> None:
+        self.block_size, self.allocator = block_size, BlockAllocator(blocks)
+        self.owned: list[list[int]] = [[] for _ in range(max_batch)]
+        self.reservation = [0] * max_batch
+        self.reserved = 0
+        self.begun: list[tuple[int, int, int]] = []  # row, column of its table, block
+
+    def __str__(self) -> str:
+        return f"{self.allocator.blocks - 1} blocks of {self.block_size}"
+
+    def blocks_of(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def fits(self, tokens: int) -> bool:
+        """Whether a row of up to `tokens` tokens could run, if it were alone."""
+        return self.blocks_of(tokens) < self.allocator.blocks
+
+    def reserve(self, row: int, tokens: int) -> bool:
+        """Reserve the blocks of up to `tokens` tokens for `row`, which is free. False, and nothing done: too many."""
+        wanted = self.blocks_of(tokens)
+        if wanted > self.allocator.free_blocks - self.reserved:
+            return False
+        self.reservation[row] = wanted
+        self.reserved += wanted
+        return True
+
+    def grow(self, row: int, length: int) -> None:
+        """Give the row the blocks for a text of this length, out of its reservation."""
+        owned = self.owned[row]
+        while len(owned) * self.block_size < length:
+            owned.append(self.allocator.allocate())
+            self.begun.append((row, len(owned) - 1, owned[-1]))
+            self.reserved -= 1
+
+    def truncate(self, row: int, length: int) -> None:
+        """Take back the row's blocks past a text of this length. They stay reserved for it."""
+        owned = self.owned[row]
+        while (len(owned) - 1) * self.block_size >= length:
+            self.allocator.free(owned.pop())
+            self.reserved += 1
+
+    def release(self, row: int) -> None:
+        """Take back the row's blocks and its reservation."""
+        self.truncate(row, 0)
+        self.reserved -= self.reservation[row]
+        self.reservation[row] = 0
+
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Rows `sources` are to be known as `targets`, which are free."""
+        for source, target in zip(sources, targets, strict=True):
+            self.owned[target], self.owned[source] = self.owned[source], []
+            self.reservation[target], self.reservation[source] = self.reservation[source], 0

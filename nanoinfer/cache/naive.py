@@ -1,4 +1,4 @@
-"""A memory that remembers nothing but the text: the whole context again, for every token. Chapter 1.
+"""A cache that remembers nothing but the text: the whole context again, for every token. Chapter 1.
 
 It is the slowest engine and the simplest, so it is the oracle: every later engine must give its tokens. The n-th
 token costs a pass over all n before it. Text: chapters/01-naive.
@@ -7,29 +7,49 @@ token costs a pass over all n before it. Text: chapters/01-naive.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nanoinfer.engine.state import upload
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What there is to know of a batch that brings its whole context along."""
+
+    batch: Batch
+
+
 class FullContext:
-    """Attention for a step that brings its whole context along: a query reads the step's own columns up to itself."""
+    """Attention for a batch that brings its whole context along: a query reads its row's tokens up to itself."""
 
-    def begin(self, step: Step) -> Step:
-        return step
+    blocks = None  # each row has its room from the start
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal attention among the columns of this step: q, k, v (B, T, H, D) -> (B, T, H, D).
+    def plan(self, batch: Batch) -> Plan:
+        return Plan(batch)
+
+    def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention among the tokens of each row: q, k, v (N, H, D) -> (N, H, D).
 
         Padding stands on the right, so no real query sees it and no mask is needed beyond the triangle.
         """
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        batch: Batch = plan.batch
+        q, k, v = (batch.padded(x).transpose(1, 2) for x in (q, k, v))  # (B, H, T, D)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return batch.packed(out.transpose(1, 2))
+
+    def clear(self, rows: slice) -> None:
+        """These rows begin new texts. Nothing of the old ones is ever read."""
+
+    def update(self) -> None:
+        """Called before each step, for what the host alone knows: nothing."""
 
 
 class Naive(FullContext):
@@ -37,29 +57,22 @@ class Naive(FullContext):
 
     def __init__(self, max_batch: int, max_len: int, device: torch.device) -> None:
         self.max_len = max_len
-        self.row = torch.arange(max_batch, device=device)
-        self.text = torch.zeros(max_batch, max_len, dtype=torch.int64, device=device)  # token ids
+        self.text = torch.zeros(max_batch + 1, max_len, dtype=torch.int64, device=device)  # token ids; a dummy row
 
-    def begin(self, step: Step) -> Step:
-        """Write the new tokens down; return the step over every token so far, (B, step.longest)."""
-        B, S = len(step.token_ids), step.longest
-        self.text[self.row[step.rows][:, None], step.positions] = step.token_ids
-        last = step.positions.gather(1, step.last[:, None]).squeeze(1)  # (B,) the newest token's position
-        positions = torch.arange(S, device=last.device).expand(B, S)
-        return Step(self.text[step.rows, :S], positions, last=last, rows=step.rows, longest=S)
-
-    def can_admit(self, tokens: int) -> bool:
-        """Whether a row of up to `tokens` tokens fits now. A row of text is always there."""
-        return True
-
-    def admit(self, row: int, tokens: int) -> None:
-        """Make room for a row of up to `tokens` tokens. Old text need not be erased: nothing past `last` is read."""
-
-    def grow(self, lengths: Sequence[int]) -> None:
-        """Rows 0, 1, ... are about to hold texts of these lengths: their room is there already."""
-
-    def release(self, rows: Sequence[int]) -> None:
-        """Give the rows' room back."""
+    def plan(self, batch: Batch) -> Plan:
+        """Write the new tokens down; of the rows that want a token, all tokens so far are to be run."""
+        self.text[batch.row, batch.positions] = batch.token_ids
+        if batch.no_context:
+            return Plan(batch)
+        at = slice(None) if batch.logits_at is None else batch.logits_at
+        row, last, S = batch.row[at], batch.positions[at], batch.max_context  # (K,) each: the newest tokens
+        column = torch.arange(S, device=row.device)
+        starts = torch.arange(len(row) + 1, device=row.device) * S
+        whole = Batch(
+            self.text[row, :S].flatten(), column.repeat(len(row)), row.repeat_interleave(S), S, max_new=S,
+            no_context=True, starts=starts, logits_at=starts[:-1] + last, logits_row=row,
+        )  # fmt: skip
+        return Plan(whole)
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Rows `sources` are to be known as rows `targets`, which are free."""
@@ -71,7 +84,15 @@ class Naive(FullContext):
 def forward_logits(model: GPT2, token_ids: Tensor) -> Tensor:
     """Logits (B, T, vocab_size), float32, after every token of token_ids (B, T): the oracle of the tests."""
     B, T = token_ids.shape
-    positions = torch.arange(T, device=token_ids.device).expand(B, T)
-    rows = torch.arange(B, device=token_ids.device)
-    step = Step(token_ids, positions, last=torch.full_like(rows, T - 1), rows=rows, longest=T)
-    return model.head(model.hidden(step, FullContext())).float()
+    row, column = torch.arange(B + 1, device=token_ids.device), torch.arange(T, device=token_ids.device)
+    batch = Batch(
+        token_ids.flatten(),
+        column.repeat(B),
+        row[:B].repeat_interleave(T),
+        T,
+        max_new=T,
+        no_context=True,
+        starts=row * T,
+    )
+    h = model.hidden(batch, partial(FullContext().attend, Plan(batch)))  # (B * T, C)
+    return model.head(h).float().view(B, T, -1)

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.cache.blocks import NULL, BlockAllocator
-from nanoinfer.cache.naive import FullContext
+from nanoinfer.cache.blocks import NULL, BlockManager
+from nanoinfer.cache.naive import Plan
 from nanoinfer.engine.state import upload
 from nanoinfer.kernels import paged_attention_torch
-from nanoinfer.kernels.paged_attention_torch import gather_pages
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Batch, Chunk, Layout
 from nanoinfer.model.config import ModelConfig
 
 SPLIT_TOKENS = 64  # of a context at least in each part of a split
@@ -29,15 +28,21 @@ MAX_SPLITS = 16
 PROGRAMS = 1024  # about as many as run on a large GPU at once
 
 
+@dataclass(frozen=True)
+class PagedPlan(Plan):
+    """Where a batch writes, and which pages it reads."""
+
+    slots: Tensor  # (N,) int64 of each new token, in a layer's blocks end to end
+    tables: Tensor  # (rows, width) int32
+    lengths: Tensor | None = None  # (N,) tokens that each row reads, in a decode step
+    work: Any = None  # the ragged kernel's list of work, in any other
+
+
 class PagedCache:
     """Keys and values of `max_batch` rows in `blocks` blocks of `block_size` tokens, the null block included.
 
-    When a row is admitted, the blocks of its longest text are reserved, by counter. It takes them as it grows, so
-    growth never fails and no row is ever evicted. The tables are a tensor of fixed shape on the device, updated once a
-    step for all layers, and only where a row has begun a block.
-
-    owned: each row's blocks, in order. reservation: blocks that each row may come to own. reserved: of these, how many
-    are not taken yet. slots, lengths: where the step of the last `begin` writes, and how many tokens each row reads.
+    `blocks` is the host's part: which row owns which. The tables are a tensor of fixed shape on the device, updated
+    once a step for all layers, and only where a row has begun a block.
     """
 
     def __init__(
@@ -51,65 +56,57 @@ class PagedCache:
         dtype: torch.dtype,
     ) -> None:
         self.max_len, self.block_size = max_len, block_size
+        self.blocks = BlockManager(blocks, block_size, max_batch)
         shape = (2, config.n_layer, blocks, config.n_head, block_size, config.head_size)
-        self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, blocks, H, block_size, D) each
-        # A row of its own for padding rows of a prefill; like all that is not in use, it names the null block.
-        self.tables = torch.full((max_batch + 1, self._blocks_of(max_len)), NULL, dtype=torch.int32, device=device)
+        self.k, self.v = torch.empty(shape, dtype=dtype, device=device)  # (L, blocks, H, block_size, D) each
+        # The last row is the dummy row's, for padding; like all that was never in use, it names the null block.
+        self.tables = torch.full(
+            (max_batch + 1, self.blocks.blocks_of(max_len)), NULL, dtype=torch.int32, device=device
+        )
         self.splits_done = torch.zeros(max_batch * config.n_head, dtype=torch.int32, device=device)
-        self._column = torch.arange(max_len, device=device)
-        self.allocator = BlockAllocator(blocks)
-        self.owned: list[list[int]] = [[] for _ in range(max_batch)]
-        self.reservation = [0] * max_batch
-        self.reserved = 0
-        self._kernels = kernels_for(device)
+        self._kernels, self._ragged = kernels_for(device)
 
     @staticmethod
     def bytes(config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype) -> int:
         """What the pool takes: a key and a value of width C, for every layer and slot."""
         return blocks * block_size * config.kv_numbers * dtype.itemsize
 
-    def _blocks_of(self, tokens: int) -> int:
-        return -(-tokens // self.block_size)
+    def clear(self, rows: slice) -> None:
+        """These rows begin new texts: what their blocks held before is never read."""
 
-    def can_admit(self, tokens: int) -> bool:
-        """Whether the blocks of a row of up to `tokens` tokens are free and not reserved for another row."""
-        return self._blocks_of(tokens) <= self.allocator.free_blocks - self.reserved
-
-    def admit(self, row: int, tokens: int) -> None:
-        """Reserve the blocks of `tokens` tokens for `row`, which is free."""
-        self.reservation[row] = self._blocks_of(tokens)
-        self.reserved += self.reservation[row]
-
-    def grow(self, lengths: Sequence[int]) -> None:
-        """Give rows 0, 1, ... the blocks for texts of these lengths. Called before each step."""
-        begun = []
-        for row, length in enumerate(lengths):
-            owned = self.owned[row]
-            while len(owned) * self.block_size < length:
-                begun.append((row, len(owned), self.allocator.allocate()))
-                owned.append(begun[-1][2])
-        if begun:
-            self.reserved -= len(begun)
-            rows, columns, blocks = upload(list(zip(*begun, strict=True)), torch.int64, self.tables.device)
+    def update(self) -> None:
+        """Tell the tables which blocks rows have begun. Called before each step."""
+        if self.blocks.begun:
+            rows, columns, blocks = upload(list(zip(*self.blocks.begun, strict=True)), torch.int64, self.tables.device)
             self.tables[rows, columns] = blocks.int()
-
-    def release(self, rows: Sequence[int]) -> None:
-        """Take back the rows' blocks and reservations."""
-        for row in rows:
-            for block in self.owned[row]:
-                self.allocator.free(block)
-            self.reserved -= self.reservation[row] - len(self.owned[row])
-            self.owned[row], self.reservation[row] = [], 0
-        self.tables.index_fill_(0, upload(rows, torch.int64, self.tables.device), NULL)
+            self.blocks.begun.clear()
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Rows `sources` are to be known as `targets`, which are free: tables are copied, and no key or value."""
-        for source, target in zip(sources, targets, strict=True):
-            self.owned[target], self.owned[source] = self.owned[source], []
-            self.reservation[target], self.reservation[source] = self.reservation[source], 0
         source_rows, target_rows = upload([sources, targets], torch.int64, self.tables.device)
         self.tables[target_rows] = self.tables[source_rows]
-        self.tables.index_fill_(0, source_rows, NULL)
+
+    def plan(self, batch: Batch) -> PagedPlan:
+        """Where this batch writes and what it reads. The model runs the new tokens alone."""
+        block = self.tables[batch.row, batch.positions // self.block_size]  # (N,); the null block for padding
+        slots = torch.add(batch.positions % self.block_size, block, alpha=self.block_size)
+        tables = self.tables[:, : self.blocks.blocks_of(batch.max_context)]
+        if batch.starts is None:  # token n is row n's; one of a row of nobody reads one slot of whatever block
+            return PagedPlan(batch, slots, tables[: batch.rows], lengths=batch.positions + 1)
+        return PagedPlan(batch, slots, tables, work=self._ragged.work_list(batch))
+
+    def attend(self, plan: PagedPlan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write this layer's new keys and values, then attend: q, k, v (N, H, D) -> (N, H, D)."""
+        pools = self.k[layer], self.v[layer]
+        self._kernels.write_pages(k, v, *pools, plan.slots)
+        out: Tensor
+        if plan.lengths is None:
+            out = self._ragged.attend_ragged(q, *pools, plan.tables, plan.batch, plan.work)
+        else:
+            B, H, _ = q.shape
+            splits = choose_splits(B, H, self.max_len)
+            out = self._kernels.attend_pages(q, *pools, plan.tables, plan.lengths, self.splits_done, splits)
+        return out
 
     def bucket(self, longest: int) -> int:
         """How much of a context a step is made for: the kernel finds each row's length itself, so one size is all."""
@@ -119,50 +116,27 @@ class PagedCache:
         """What a captured step knows by address."""
         return self.k, self.v, self.tables, self.splits_done
 
-    def begin(self, step: Step) -> Step:
-        """Say once for all layers where this step writes and what it reads. The model sees the new tokens alone."""
-        self._step, self._tables = step, self.tables[step.rows]  # (B, width); a view in decode
-        real = self._column[: step.positions.shape[1]] <= step.last[:, None]  # (B, T) columns that are no padding
-        block = self._tables.gather(1, step.positions // self.block_size)  # (B, T)
-        slots = torch.add(step.positions % self.block_size, block, alpha=self.block_size)
-        self.slots = torch.where(real, slots, NULL).view(-1)  # (B * T,) padding goes to the null block
-        # A padding row has no real column; it reads one slot of the null block, through its empty table.
-        self.lengths = step.positions.gather(1, step.last.clamp(min=0)[:, None]).squeeze(1) + 1  # (B,)
-        return step
+    @property
+    def widest(self) -> int:
+        """Tokens of a captured step, at most."""
+        return len(self.tables) * self.max_len
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write this layer's new keys and values, then attend: q, k, v (B, T, H, D) -> (B, T, H, D)."""
-        B, T, H, _ = q.shape
-        pools = self.k[layer], self.v[layer]
-        self._kernels.write_pages(k.flatten(0, 1), v.flatten(0, 1), *pools, self.slots)
-        if self._step.fresh:  # all that a query may see came with this step
-            return FullContext().attend(layer, q, k, v)
-        if T > 1:
-            return self._attend_chunk(q, *pools)
-        splits = choose_splits(B, H, self.max_len)
-        out: Tensor = self._kernels.attend_pages(
-            q.squeeze(1), *pools, self._tables, self.lengths, self.splits_done, splits
-        )
-        return out.unsqueeze(1)
+    def captured(self, chunks: Sequence[Chunk]) -> tuple[int, int] | None:
+        """Rows, and tokens of all of them, of a captured step that these chunks fit into."""
+        return len(chunks), sum(len(chunk.token_ids) for chunk in chunks)
 
-    def _attend_chunk(self, q: Tensor, k_pool: Tensor, v_pool: Tensor) -> Tensor:
-        """Queries (B, T, H, D) that continue a context: its pages are gathered, and attended to under a mask."""
-        tables = self._tables[:, : self._blocks_of(self._step.longest)]
-        keys, values = gather_pages(k_pool, tables), gather_pages(v_pool, tables)  # (B, H, S, D)
-        slot = torch.arange(keys.shape[2], device=q.device)  # (S,)
-        unwritten = (slot >= self.lengths[:, None])[:, None, :, None]  # (B, 1, S, 1) may hold anything, NaN too
-        keys, values = keys.masked_fill(unwritten, 0.0), values.masked_fill(unwritten, 0.0)
-        visible = slot <= self._step.positions[:, None, :, None]  # (B, 1, T, S)
-        return F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=visible).transpose(1, 2)
+    def layout(self, rows: int, tokens: int) -> Layout:
+        """How a captured step of up to so many rows and tokens is packed: end to end, and a last row of padding."""
+        return Layout(rows + 1, tokens, rows, tokens, self.max_len)
 
 
-def kernels_for(device: torch.device) -> Any:
-    """The Triton kernels on a GPU and under Triton's interpreter; elsewhere the same functions in plain PyTorch."""
+def kernels_for(device: torch.device) -> tuple[Any, Any]:
+    """Kernels for decode steps and ragged ones: Triton's on a GPU and under its interpreter, else plain PyTorch."""
     if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
-        from nanoinfer.kernels import paged_attention as paged_kernels
+        from nanoinfer.kernels import paged_attention, ragged_attention
 
-        return paged_kernels
-    return paged_attention_torch
+        return paged_attention, ragged_attention
+    return paged_attention_torch, paged_attention_torch
 
 
 def choose_splits(batch: int, heads: int, longest: int) -> int:

@@ -15,8 +15,8 @@ import typer
 from nanoinfer import __version__
 from nanoinfer.cli import machine
 from nanoinfer.cli.terminal import Output
+from nanoinfer.config import ENGINES
 from nanoinfer.devices import free_host_memory
-from nanoinfer.llm import ENGINES
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 EPILOG = """\

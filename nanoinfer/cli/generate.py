@@ -68,8 +68,8 @@ def generate(
     params = sampling.params(stop=stops, stop_token_ids=stop_token_id or (), ignore_eos=ignore_eos)
     model.check()
     prompts = read_prompts(prompt, file, lines)
-    # Engines with graphs keep a cache for all rows: no more of it than there are prompts.
-    model = replace(model, max_batch=min(model.max_batch, len(prompts)))
+    if len(prompts) < (model.max_batch or 64):  # the cache needs no more rows than there are prompts
+        model = replace(model, max_batch=len(prompts))
     each = with_seeds(params, len(prompts))
     check_lengths(prompts, lines, model.model_name, model.max_len)
     if mine is not None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from nanoinfer.cli.errors import CommandError, Refused, refusing
-from nanoinfer.llm import DEFAULT_MAX_BATCH, DEFAULT_MODEL, LLM, check_arguments
+from nanoinfer.config import EngineConfig
+from nanoinfer.llm import DEFAULT_MODEL, LLM
 from nanoinfer.model.hub import HUB_NAMES, locate, random_config
 from nanoinfer.requests import MAX_SEED, SamplingParams
 
@@ -133,10 +134,8 @@ class ModelOptions:
             raise Refused("--revision must name a branch, a tag or a commit, but is empty")
         name = self.model_name
         on_hub = name in HUB_NAMES or ("/" in name and name[0] not in "./~" and not Path(name).exists())
-        given = asdict(self)
-        batch, graphs = given.get("max_batch", 1), given.get("max_graph_batch")
         with refusing():
-            check_arguments(self.engine, self.device, self.dtype, batch, self.max_len, None, graphs, self.threads)
+            EngineConfig(**{key: value for key, value in asdict(self).items() if key not in ("model", "revision")})
             if name.startswith("random:"):
                 random_config(name)
             elif not on_hub:  # what is on the hub is asked for when it is loaded
@@ -160,7 +159,9 @@ class ModelOptions:
 class BatchOptions(ModelOptions):
     """Those of a model that runs several prompts at once."""
 
-    max_batch: Annotated[int, model_option(help="Rows that run at once.")] = DEFAULT_MAX_BATCH
+    max_batch: Annotated[
+        int | None, model_option(help="Rows that run at once.", show_default="64, or as many as fit")
+    ] = None
     max_graph_batch: Annotated[
         int | None,
         model_option(

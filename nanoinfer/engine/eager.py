@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from nanoinfer.engine.sampling import Sampler
-from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.state import BatchState, upload
 from nanoinfer.engine.step import decode_step, prefill_step
-from nanoinfer.model.batch import Step
-from nanoinfer.model.gpt2 import GPT2, Memory
+from nanoinfer.model.batch import Chunk, Layout, pack, unpack
+from nanoinfer.model.gpt2 import GPT2, Cache
 
 
 class EagerRunner:
     """Runs every step by calling it."""
 
-    def __init__(self, model: GPT2, memory: Memory, state: BatchState) -> None:
-        self.model, self.memory, self.state = model, memory, state
+    def __init__(self, model: GPT2, cache: Cache, state: BatchState) -> None:
+        self.model, self.cache, self.state = model, cache, state
 
-    def prefill(self, prompts: Step, sampler: Sampler) -> None:
-        """One pass over prompts, or over a chunk of them."""
-        prefill_step(self.model, self.memory, self.state, prompts, sampler)
+    def prefill(self, chunks: Sequence[Chunk], sampler: Sampler) -> Tensor:
+        """One pass over exactly these tokens; returns the next one (K,) of each chunk that is complete."""
+        layout = Layout.of(chunks)
+        packed = upload(pack(chunks, layout, self.state.dummy), torch.int64, self.state.token.device)
+        return prefill_step(self.model, self.cache, self.state, unpack(packed, layout), sampler)
 
     def decode(self, batch: int, longest: int, sampler: Sampler) -> Tensor:
         """One token for each of the rows 0..batch-1; returns them (B,)."""
-        return decode_step(self.model, self.memory, self.state, batch, longest, sampler)
+        return decode_step(self.model, self.cache, self.state, batch, longest, sampler)

@@ -1,4 +1,4 @@
-"""The one generate loop: admit, prefill, decode, collect. Chapter 1.
+"""The one loop: admit, run a step, collect. Chapter 1.
 
 The loop knows neither which cache the model reads nor how a step is launched: caches change in chapters 2 and 3, the
 runner in chapter 4. It waits for the GPU in one place, `Engine._collect`. Text: chapters/01-naive.
@@ -6,24 +6,23 @@ runner in chapter 4. It waits for the GPU in one place, `Engine._collect`. Text:
 
 from __future__ import annotations
 
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import CancelledError
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
-from torch import Tensor
 
 from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.sampling import SAMPLERS, Sampler, Samplers
+from nanoinfer.engine.scheduler import Blocks, Row, Scheduler, Work
 from nanoinfer.engine.state import BatchState, Fetch, upload
 from nanoinfer.engine.stats import Stats
-from nanoinfer.model.batch import Step
-from nanoinfer.model.gpt2 import GPT2, Memory
-from nanoinfer.requests import FinishReason, Metrics, Request
+from nanoinfer.model.batch import NEWEST, Chunk
+from nanoinfer.model.gpt2 import GPT2, Cache
+from nanoinfer.requests import Request
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,46 +39,23 @@ def on_device(method: Callable[Concatenate[Engine, P], T]) -> Callable[Concatena
     return inside
 
 
-class RowMemory(Memory, Protocol):
-    """A memory of rows that come and go: what the engine asks of it besides what the model does."""
+class RowCache(Cache, Protocol):
+    """A cache of rows that come and go: what the engine asks of it besides what the model does."""
 
     max_len: int
 
-    def can_admit(self, tokens: int) -> bool: ...
-    def admit(self, row: int, tokens: int) -> None: ...
-    def grow(self, lengths: Sequence[int]) -> None: ...
-    def release(self, rows: Sequence[int]) -> None: ...
+    @property
+    def blocks(self) -> Blocks | None: ...
+    def clear(self, rows: slice) -> None: ...
+    def update(self) -> None: ...
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None: ...
 
 
-@dataclass(eq=False)
-class Row:
-    """What the host knows of a running request."""
-
-    request: Request
-    slot: int  # its row in the batch state and in the memory
-    asked: float  # when its generation began, time.perf_counter()
-    length: int = 0  # tokens of the text so far, the newest, which is not fed yet, included
-    launched: int = 0  # tokens whose step has been launched
-    token_ids: list[int] = field(default_factory=list)  # tokens that have reached the host
-    times: list[float] = field(default_factory=list)  # when each did, time.perf_counter()
-    finish_reason: FinishReason | None = None
-
-    def __post_init__(self) -> None:
-        params = self.request.params
-        self.length = len(self.request.prompt_token_ids)
-        self.sampler = 0 if params.greedy else 2 if params.filters else 1  # which of Samplers serves it
-
-    def metrics(self) -> Metrics:
-        gaps = (after - before for before, after in zip(self.times, self.times[1:], strict=False))
-        return Metrics(ttft_s=self.times[0] - self.asked, itl_s=tuple(gaps))
-
-
 class Engine:
-    """Runs requests over one model and one memory.
+    """Runs requests over one model and one cache. One thread at a time may call it, but for `submit` and `cancel`.
 
-    runner: who runs a step, made over model, memory and the batch state. samplers: who chooses tokens.
-    max_batch: rows at most. prefill_chunk: columns of one prefill pass at most; None takes prompts whole.
+    runner: who runs a step, made over model, cache and the batch state. samplers: who chooses tokens.
+    max_batch, max_batched_tokens, prefill_chunk, mixed: as for `Scheduler`.
     lag: how many steps the host may be behind the device when it looks at tokens. A row that ends by its count never
     runs over; one that ends by a stop token runs over by at most `lag` steps, and those tokens are dropped.
     """
@@ -87,121 +63,146 @@ class Engine:
     def __init__(
         self,
         model: GPT2,
-        memory: RowMemory,
+        cache: RowCache,
         max_batch: int,
         stats: Stats | None = None,
         *,
-        runner: Callable[[GPT2, RowMemory, BatchState], EagerRunner] = EagerRunner,
+        runner: Callable[[GPT2, RowCache, BatchState], EagerRunner] = EagerRunner,
         samplers: Samplers = SAMPLERS,
+        max_batched_tokens: int = 2048,
         prefill_chunk: int | None = None,
+        mixed: bool = False,
         lag: int = 0,
     ) -> None:
-        self.memory, self.max_batch, self.device = memory, max_batch, model.device
-        self.samplers, self.prefill_chunk, self.lag = samplers, prefill_chunk, lag
+        self.cache, self.max_batch, self.samplers, self.lag = cache, max_batch, samplers, lag
         self.stats = stats or Stats()
         with torch.inference_mode():
             self.state = BatchState.empty(max_batch, model.device)
-        self.runner = runner(model, memory, self.state)
-        self.rows: list[Row] = []  # the live rows, by slot
-        self._in_flight: deque[tuple[list[Row], Fetch]] = deque()  # launched steps whose tokens are not here yet
+        self.runner = runner(model, cache, self.state)
+        self.scheduler = Scheduler(cache.blocks, max_batch, max_batched_tokens, prefill_chunk, mixed)
+        self._inbox: deque[Row] = deque()  # submitted, or cancelled, since the last step
+        self._in_flight: deque[tuple[list[tuple[Row, int]], Fetch]] = deque()  # steps whose tokens are not here yet
+
+    @property
+    def rows(self) -> list[Row]:
+        """The live rows, by slot."""
+        return self.scheduler.rows
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything left to do."""
+        return bool(self._inbox or self.scheduler.waiting or self.rows or self._in_flight)
+
+    def check(self, request: Request) -> None:
+        """ValueError for a request that could never run, whatever else does."""
+        longest, blocks = len(request.prompt_token_ids) + request.limit, self.cache.blocks
+        if blocks and not blocks.fits(longest):
+            raise ValueError(
+                f"prompt {request.index} may grow to {longest} tokens, which {blocks} cannot hold: "
+                "lower its max_tokens, or raise kv_blocks"
+            )
+
+    def submit(
+        self, request: Request, listener: Callable[[Row], None] | None = None, asked: float | None = None
+    ) -> Row:
+        """Let a request wait for its turn. ValueError for one that could never run, whatever else does.
+
+        listener: told of each of the row's tokens, and of its cancellation, in the thread that calls `step`.
+        """
+        self.check(request)
+        row = Row(request, time.perf_counter() if asked is None else asked, listener)
+        self._inbox.append(row)
+        return row
+
+    def cancel(self, row: Row, cause: BaseException | None = None) -> None:
+        """From the next step on, nothing more comes of this row. One that has ended stays as it is."""
+        if not row.ended:
+            row.cancelled = cause or CancelledError("cancelled")
+            self._inbox.append(row)
 
     def generate(self, requests: Sequence[Request]) -> Generator[list[Row], None, None]:
         """Run the requests; yield, as steps settle, the rows that got a token. A row is done at its finish_reason.
 
-        Rows free up as requests end and are filled again from those that wait. However the caller leaves the
-        iterator, launched steps are waited for and all rows are free afterwards.
+        However the caller leaves the iterator, these rows are free afterwards.
         """
-        waiting = deque(Row(request, slot=-1, asked=time.perf_counter()) for request in requests)
+        rows = [self.submit(request) for request in requests]
+        running = set(rows)
         try:
-            while waiting or self.rows or self._in_flight:
-                if admitted := self._admit(waiting):
-                    self._prefill(admitted)
-                elif self.rows:
-                    self._decode()
-                elif not self._in_flight:
-                    raise RuntimeError("the memory has no room for a request, though nothing else is running")
-                yield self._collect(self.lag if self.rows else 0)
+            while running:
+                settled = self.step()
+                running.difference_update(row for row in settled if row.ended)
+                yield settled
         finally:
-            self._abandon()
+            for row in rows:
+                self.cancel(row)
+            self._take_in()
 
     @on_device
-    def _admit(self, waiting: deque[Row]) -> list[Row]:
-        """Give free rows to requests that wait, in order, as far as rows and memory reach."""
-        admitted: list[Row] = []
-        while waiting and len(self.rows) < self.max_batch:
-            tokens = waiting[0].length + waiting[0].request.limit
-            if not self.memory.can_admit(tokens):
-                break
-            row = waiting.popleft()
-            row.slot = len(self.rows)
-            self.memory.admit(row.slot, tokens)
-            self.rows.append(row)
-            admitted.append(row)
-        return admitted
+    def step(self) -> list[Row]:
+        """Launch the next step, if there is work for one, and take in an earlier one: the rows that got a token."""
+        self._take_in()
+        begun, work = self.scheduler.schedule()
+        if begun:
+            self._begin(begun)
+        if work:
+            self._launch(work)
+        return self._collect(self.lag if self.rows else 0)
 
     @on_device
-    def _prefill(self, admitted: list[Row]) -> None:
-        """Run the prompts of newly admitted rows: all rows in one padded pass, or in one a chunk."""
-        self.memory.grow([row.length for row in self.rows])
-        slots = slice(admitted[0].slot, admitted[-1].slot + 1)
-        self.state.admit(slots, [row.request for row in admitted])
-        longest = max(row.length for row in admitted)
-        sampler, chunk = self._sampler(admitted), self.prefill_chunk or longest
-        for start in range(0, longest, chunk):
-            self.runner.prefill(self._prompt_step(admitted, start, chunk), sampler)
+    def _take_in(self) -> None:
+        """What was submitted and cancelled since the last step."""
+        for _ in range(len(self._inbox)):
+            row = self._inbox.popleft()
+            if row.cancelled is None:
+                self.scheduler.submit(row)
+                continue
+            if row in self.scheduler.waiting:
+                self.scheduler.waiting.remove(row)
+            elif row in self.rows:
+                self._leave([row])
+            if row.listener:
+                row.listener(row)
+            row.listener = None  # of a row that was submitted and cancelled since, both entries are here
+
+    def _begin(self, rows: list[Row]) -> None:
+        slots = slice(rows[0].slot, rows[-1].slot + 1)
+        self.state.admit(slots, [row.request for row in rows])
+        self.cache.clear(slots)
+        self.stats.requests += len(rows)
+        self.stats.prompt_tokens += sum(row.length for row in rows)
+
+    def _launch(self, work: list[Work]) -> None:
+        """Run a step, start the copy of its tokens, and let rows go that need no further step."""
+        self.cache.update()
+        longest = max(row.fed + count for row, count in work)
+        sampler = self._sampler([part.row for part in work if part.complete])
+        if all(row.launched for row, _ in work):
+            tokens = self.runner.decode(work[-1].row.slot + 1, longest, sampler)
+            self.stats.decode_steps += 1
+            settles = [(row, row.slot) for row, _ in work]
+        else:
+            tokens = self.runner.prefill([_chunk(part) for part in work], sampler)
             self.stats.prefill_steps += 1
-        self.stats.requests += len(admitted)
-        self.stats.prompt_tokens += sum(row.length for row in admitted)
-        self._launched(admitted, self.state.token[slots])
-
-    def _prompt_step(self, admitted: list[Row], start: int, chunk: int) -> Step:
-        """Tokens `start` to `start + chunk` of the prompts that reach so far, padded on the right with id 0."""
-        rows = [row for row in admitted if row.length > start]
-        parts = [row.request.prompt_token_ids[start : start + chunk] for row in rows]
-        B, T = len(rows), max(map(len, parts))
-        buffer = bytearray(8 * B * (T + 2))  # zeros; written as a whole part each, many times as fast as a nested list
-        for number, (part, row) in enumerate(zip(parts, rows, strict=True)):
-            begin = 8 * number * (T + 2)
-            struct.pack_into(f"{len(part)}q", buffer, begin, *part)
-            struct.pack_into("2q", buffer, begin + 8 * T, len(part) - 1, row.slot)
-        columns = torch.frombuffer(buffer, dtype=torch.int64).view(B, T + 2)
-        packed = upload(columns, torch.int64, self.device)  # in one copy
-        positions = torch.arange(start, start + T, device=self.device).expand(B, T)
-        return Step(packed[:, :T], positions, packed[:, T], packed[:, T + 1], longest=start + T, fresh=start == 0)
-
-    @on_device
-    def _decode(self) -> None:
-        """One step for every live row."""
-        rows = list(self.rows)
-        lengths = [row.length for row in rows]
-        self.memory.grow(lengths)
-        tokens = self.runner.decode(len(rows), max(lengths), self._sampler(rows))
-        self.stats.decode_steps += 1
-        self._launched(rows, tokens)
-
-    def _launched(self, rows: list[Row], tokens: Tensor) -> None:
-        """A step is on its way: start the copy of its tokens, and let rows go that need no further step."""
-        self._in_flight.append((rows, Fetch(tokens)))
-        for row in rows:
-            row.launched += 1
-            row.length += 1
-        self._leave([row for row in rows if row.launched == row.request.limit])
+            settles = [(part.row, at) for at, part in enumerate(part for part in work if part.complete)]
+        complete = self.scheduler.launch(work)
+        self._in_flight.append((settles, Fetch(tokens)))
+        self._leave([row for row in complete if row.launched == row.request.limit])
 
     def _collect(self, lag: int) -> list[Row]:
         """Take in the tokens of the oldest step but for the newest `lag`. The one place where the host waits."""
         if len(self._in_flight) <= lag:
             return []
-        rows, fetch = self._in_flight.popleft()
+        settles, fetch = self._in_flight.popleft()
         tokens = fetch.wait()
         now = time.perf_counter()
-        going = [row for row in rows if row.finish_reason is None]
-        self.stats.dropped_tokens += len(rows) - len(going)
-        for row, token in zip(rows, tokens, strict=True):
-            if row.finish_reason is None:
-                self._settle(row, token, now)
+        going = [(row, at) for row, at in settles if not row.ended]
+        self.stats.dropped_tokens += len(settles) - len(going)
+        for row, at in going:
+            self._settle(row, tokens[at], now)
+        rows = [row for row, _ in going]
         # Rows that ended by their count have left already, when their last step was launched.
-        self._leave([row for row in going if row.finish_reason and row.launched < row.request.limit])
-        return going
+        self._leave([row for row in rows if row.finish_reason and row.launched < row.request.limit])
+        return rows
 
     def _settle(self, row: Row, token: int, now: float) -> None:
         """Give a row its token, and its finish reason where it ends."""
@@ -216,9 +217,10 @@ class Engine:
             row.finish_reason = "stop"
         elif len(row.token_ids) == row.request.limit:
             row.finish_reason = "length"
+        if row.listener:
+            row.listener(row)
 
-    @on_device
-    def _leave(self, rows: list[Row]) -> None:
+    def _leave(self, rows: Sequence[Row]) -> None:
         """Take rows out of the batch: the last rows move into the gaps, so that live rows stay 0..n-1.
 
         Steps in flight may still write for a row that leaves. They were launched before whatever its room is given to
@@ -226,28 +228,32 @@ class Engine:
         """
         if not rows:
             return
-        gone = {row.slot for row in rows}
-        before, after = len(self.rows), len(self.rows) - len(rows)
-        self.memory.release(sorted(gone))
-        moving = [row for row in self.rows[after:] if row.slot not in gone]
-        if moving:
-            gaps = sorted(slot for slot in gone if slot < after)
-            sources = [row.slot for row in moving]
-            self.memory.move(sources, gaps)
-            source, target = upload([sources, gaps], torch.int64, self.device)
+        before = len(self.rows)
+        sources, targets = self.scheduler.remove(rows)
+        if sources:
+            self.cache.move(sources, targets)
+            source, target = upload([sources, targets], torch.int64, self.state.token.device)
             self.state.move(source, target)
-            for row, gap in zip(moving, gaps, strict=True):
-                row.slot, self.rows[gap] = gap, row
-        del self.rows[after:]
-        self.state.free(slice(after, before))
+        self.state.free(slice(before - len(rows), before))
 
-    def _abandon(self) -> None:
-        """Wait for what was launched and free every row: after a stop of any kind the engine is as new."""
+    @on_device
+    def abandon(self, cause: BaseException) -> None:
+        """Cancel every request and wait for what was launched: after a failure of any kind the engine is as new."""
         self._in_flight, launched = deque(), self._in_flight
+        last = [row for settles, _ in launched for row, _ in settles]  # some have left already, by their count
+        for row in (*self._inbox, *self.scheduler.waiting, *self.rows, *last):
+            self.cancel(row, cause)
+        self._take_in()
         for _, fetch in launched:
             fetch.wait()
-        self._leave(list(self.rows))
 
     def _sampler(self, rows: Sequence[Row]) -> Sampler:
         """The cheapest sampler that serves all these rows. Which one it is changes no row's token."""
-        return self.samplers[max(row.sampler for row in rows)]
+        return self.samplers[max((row.sampler for row in rows), default=0)]
+
+
+def _chunk(work: Work) -> Chunk:
+    """A row's next tokens: of its prompt, or the newest, which is on the device."""
+    row, count = work
+    token_ids = row.request.prompt_token_ids[row.fed : row.fed + count] if row.launched == 0 else (NEWEST,)
+    return Chunk(row.slot, row.fed, token_ids, work.complete)

@@ -16,6 +16,7 @@ class GraphStats(Stats):
     replayed_prefills: int = 0
     replayed_rows: int = 0  # rows of replayed decode steps, padding included
     padding_rows: int = 0  # of these
+    padding_tokens: int = 0  # of replayed prefills
     fallbacks: Counter[str] = field(default_factory=Counter)  # steps that ran eagerly, by reason
     captures: int = 0
     capture_s: float = 0.0

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, cycle
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
 import torch
@@ -25,12 +25,12 @@ from torch import Tensor
 
 from nanoinfer.devices import free_memory
 from nanoinfer.engine.eager import EagerRunner
-from nanoinfer.engine.engine import RowMemory
+from nanoinfer.engine.engine import RowCache
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.sampling import Sampler
-from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.state import BatchState, upload
 from nanoinfer.engine.step import decode_step, prefill_step
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 from nanoinfer.model.gpt2 import GPT2
 
 PREFILL_TOKENS = 2048  # of a captured prefill at most: with more, the GPU is busy and a graph gains nothing
@@ -38,11 +38,15 @@ KEPT = 512  # graphs at most
 MEMORY_SHARE = 0.1  # of free memory that a captured step may take
 
 
-class GraphMemory(RowMemory, Protocol):
-    """What a memory must say besides, to be captured."""
+class GraphCache(RowCache, Protocol):
+    """What a cache must say besides, to be captured."""
 
+    @property
+    def widest(self) -> int: ...
     def bucket(self, longest: int) -> int: ...
     def tensors(self) -> tuple[Tensor, ...]: ...
+    def captured(self, chunks: Sequence[Chunk]) -> tuple[int, int] | None: ...
+    def layout(self, rows: int, columns: int) -> Layout: ...
 
 
 class Replayable(Protocol):
@@ -62,21 +66,23 @@ class Key(NamedTuple):
     """All that is baked into a captured step: its shape, and each Python branch that it took."""
 
     rows: int
-    columns: int  # 1 is decode
-    longest: int  # the memory's bucket: how much of a context it reads, or into how many parts it cuts it
-    fresh: bool
+    columns: int  # 1 is decode; else the columns of a rectangle, or, in pages, the tokens of all rows
+    longest: int  # how much of a context a decode step reads: the cache's bucket
     sampler: Sampler
 
     def __str__(self) -> str:
-        return f"{'decode' if self.columns == 1 else 'prefill'} of {self.rows} x {self.columns} tokens"
+        return (
+            f"decode of {self.rows} rows" if self.columns == 1 else f"prefill of {self.rows} rows, {self.columns} wide"
+        )
 
 
 @dataclass(frozen=True)
 class CapturedStep:
-    """A recording, and for a prefill the prompts that it reads: to be written before each replay."""
+    """A recording; for a prefill, what it reads, to be written before each replay, and what it leaves."""
 
     graph: Replayable
-    prompts: Step | None
+    packed: Tensor  # (layout.numbers,) int64; empty for decode
+    tokens: Tensor  # (rows,) int64
 
 
 class CudaRecorder:
@@ -116,13 +122,13 @@ class GraphRunner(EagerRunner):
 
     recorder: None turns graphs off; the class and its dict, which stays empty, are the same. why_not: the reason
     where it was not asked for; each step is then counted as a fallback.
-    max_rows: of a captured decode step at most; further rows run eagerly. max_len: columns of a captured prefill.
+    max_rows: of a captured decode step at most; further rows run eagerly. max_len: of a row's text.
     """
 
     def __init__(
         self,
         model: GPT2,
-        memory: GraphMemory,
+        cache: GraphCache,
         state: BatchState,
         *,
         recorder: Recorder | None,
@@ -131,10 +137,11 @@ class GraphRunner(EagerRunner):
         max_len: int,
         stats: GraphStats,
     ) -> None:
-        super().__init__(model, memory, state)
-        self.cache, self.recorder, self.stats = memory, recorder if max_rows else None, stats
+        super().__init__(model, cache, state)
+        self.graph_cache, self.recorder, self.stats = cache, recorder if max_rows else None, stats
         self.why_not = why_not
-        self.max_len, self.rows, self.columns = max_len, ladder(max_rows), [*powers(16, max_len - 1), max_len]
+        self.max_len, self.rows = max_len, ladder(max_rows)
+        self.columns = [columns for columns in powers(16, PREFILL_TOKENS) if columns < 2 * cache.widest]
         self.graphs: OrderedDict[Key, CapturedStep] = OrderedDict()  # the least recently used comes first
         self.failed: set[Key] = set()
         self._layers = range(len(model.layers) + 1)  # of weights; the last is no block
@@ -143,7 +150,7 @@ class GraphRunner(EagerRunner):
 
     def decode(self, batch: int, longest: int, sampler: Sampler) -> Tensor:
         rows = pick(self.rows, batch)
-        key = Key(rows or batch, 1, self.cache.bucket(longest), False, sampler)
+        key = Key(rows or batch, 1, self.graph_cache.bucket(longest), sampler)
         captured = self._captured(key, "more rows than the largest graph has" if rows is None else None)
         if captured is None:
             return super().decode(batch, longest, sampler)
@@ -153,30 +160,33 @@ class GraphRunner(EagerRunner):
         self.stats.padding_rows += key.rows - batch
         return self.state.token[:batch]
 
-    def prefill(self, prompts: Step, sampler: Sampler) -> None:
-        B, T = self._padded(*prompts.token_ids.shape)
-        key = Key(B, T, T if prompts.fresh else self.cache.bucket(prompts.longest), prompts.fresh, sampler)
-        captured = self._captured(key, None if self._fits(B, T) else "a prefill of too many tokens")
-        if captured is None or captured.prompts is None:
-            return super().prefill(prompts, sampler)
-        copy_prompts(captured.prompts, prompts, dummy=len(self.state.token) - 1)
+    def prefill(self, chunks: Sequence[Chunk], sampler: Sampler) -> Tensor:
+        shape, why_not = self.graph_cache.captured(chunks), None
+        if shape is None:
+            shape, why_not = (0, 0), "a piece of a prompt, where prompts are captured whole"
+        rows, columns = 1 << (shape[0] - 1).bit_length(), pick(self.columns, shape[1]) or 0
+        if not why_not and not self._fits(rows, columns):
+            why_not = "a prefill of too many tokens"
+        key = Key(rows, columns, columns, sampler)
+        captured = self._captured(key, why_not)
+        if captured is None:
+            return super().prefill(chunks, sampler)
+        layout, count = self.graph_cache.layout(rows, columns), sum(len(chunk.token_ids) for chunk in chunks)
+        captured.packed.copy_(upload(pack(chunks, layout, self.state.dummy), torch.int64, self.state.token.device))
         captured.graph.replay()
         self.stats.replayed_prefills += 1
-
-    def _padded(self, rows: int, columns: int) -> tuple[int, int]:
-        """Rows and columns of the captured prefill that prompts of this shape fit into, or their own."""
-        shape = 1 << (rows - 1).bit_length(), pick(self.columns, columns) or 0
-        return shape if self._fits(*shape) else (rows, columns)
+        self.stats.padding_tokens += layout.tokens - count
+        return captured.tokens
 
     def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
-        """Capture the ladders now; of prefills the fresh and greedy ones.
+        """Capture the ladders now, for all samplers: afterwards a step is replayed, or runs eagerly and is counted.
 
         on_capture: told after each how many of how many are done.
         """
-        reads = sorted({self.cache.bucket(longest) for longest in range(1, self.max_len + 1)})
+        reads = sorted({self.graph_cache.bucket(longest) for longest in range(1, self.max_len + 1)})
         shapes = [(rows, columns) for columns in self.columns for rows in powers(1, 2 * max(self.rows, default=0) - 1)]
-        keys = [Key(*shape, shape[1], True, samplers[0]) for shape in shapes if self._fits(*shape)]
-        keys += [Key(rows, 1, read, False, sampler) for sampler in samplers for read in reads for rows in self.rows]
+        keys = [Key(*shape, shape[1], sampler) for sampler in samplers for shape in shapes if self._fits(*shape)]
+        keys += [Key(rows, 1, read, sampler) for sampler in samplers for read in reads for rows in self.rows]
         new = [key for key in keys if key not in self.graphs and key not in self.failed][: KEPT - len(self.graphs)]
         if self.recorder is not None:
             with torch.cuda.device_of(self.state.integers):  # type: ignore[no-untyped-call]
@@ -184,7 +194,10 @@ class GraphRunner(EagerRunner):
 
     def _fits(self, rows: int, columns: int) -> bool:
         """Whether a prefill of this shape is captured."""
-        return rows & (rows - 1) == 0 and columns in self.columns and rows * columns <= PREFILL_TOKENS
+        if columns not in self.columns or rows > 2 * max(self.rows, default=0) - 1:
+            return False
+        layout = self.graph_cache.layout(rows, columns)
+        return rows <= layout.tokens <= PREFILL_TOKENS
 
     def _captured(self, key: Key, why_not: str | None) -> CapturedStep | None:
         """The step of that key, captured now if need be; None where it has to run eagerly, which is counted."""
@@ -211,38 +224,39 @@ class GraphRunner(EagerRunner):
         torch.cuda.empty_cache()  # a capture does so too, and what it gives back is not a graph's
         started, free = time.perf_counter(), _free_bytes(self.state.token.device)
         steps = {key: self._step(key) for key in keys}
-        saved = self.state.integers.clone()
-        self.state.integers.zero_()
+        saved = self.state.integers.clone(), self.state.floats.clone()
+        self.state.free(slice(0, len(self.state.token)))
         gc.collect()  # an old graph that is collected during a capture would invalidate it
         try:
-            for key, (run, _) in list(steps.items()):
+            for key, (run, *_) in steps.items():
                 self._try(key, partial(self.recorder.warm, run))
-            for done, (key, (run, prompts)) in enumerate(steps.items(), start=1):
+            for done, (key, (run, *tensors)) in enumerate(steps.items(), start=1):
                 if key not in self.failed and (graph := self._try(key, partial(self.recorder.record, run))):
-                    self.graphs[key] = CapturedStep(graph, prompts)
+                    self.graphs[key] = CapturedStep(graph, *tensors)
                     self.stats.captures += 1
                 if on_capture:
                     on_capture(done, len(steps))
         finally:
-            self.state.integers.copy_(saved)
+            self.state.integers.copy_(saved[0])
+            self.state.floats.copy_(saved[1])
         while len(self.graphs) > KEPT:
             self.graphs.popitem(last=False)
         self.stats.capture_s += time.perf_counter() - started
         self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
 
-    def _step(self, key: Key) -> tuple[Callable[[], object], Step | None]:
-        """What is recorded under that key, and for a prefill its prompts: padding rows, until it is replayed."""
-        arguments = self.model, self.memory, self.state
+    def _step(self, key: Key) -> tuple[Callable[[], object], Tensor, Tensor]:
+        """What is recorded under that key, what it reads (padding, until it is replayed) and the tokens it leaves."""
+        arguments, device = (self.model, self.cache, self.state), self.state.token.device
+        tokens = torch.zeros(key.rows, dtype=torch.int64, device=device)
         if key.columns == 1:
-            return partial(decode_step, *arguments, key.rows, key.longest, key.sampler), None
-        device, (B, T) = self.state.token.device, key[:2]
-        packed = torch.zeros(B, T + 2, dtype=torch.int64, device=device)
-        packed[:, T] = -1  # no real column
-        packed[:, T + 1] = len(self.state.token) - 1  # the dummy row
-        positions = torch.arange(T, device=device).expand(B, T)
-        positions = positions if key.fresh else positions.clone()  # to be written: a chunk begins anywhere
-        prompts = Step(packed[:, :T], positions, packed[:, T], packed[:, T + 1], key.longest, key.fresh)
-        return partial(prefill_step, *arguments, prompts, key.sampler), prompts
+            return partial(decode_step, *arguments, key.rows, key.longest, key.sampler), tokens[:0], tokens[:0]
+        layout = self.graph_cache.layout(key.rows, key.columns)
+        packed = upload(pack([], layout, self.state.dummy), torch.int64, device)
+
+        def run() -> None:
+            tokens.copy_(prefill_step(*arguments, unpack(packed, layout), key.sampler))
+
+        return run, packed, tokens
 
     def _try(self, key: Key, attempt: Callable[[], Replayable | None]) -> Replayable | None:
         """What the attempt gives. Whatever it raises costs this key alone its graph: the step then runs eagerly."""
@@ -277,25 +291,8 @@ class GraphRunner(EagerRunner):
         return tuple(map(Tensor.data_ptr, (model.ln_f.weight, model.ln_f.bias, model.wpe.weight)))
 
     def _current_addresses(self) -> tuple[int, ...]:
-        tensors = self.state.integers, self.state.floats, *self.cache.tensors(), self.model.wte.weight
+        tensors = self.state.integers, self.state.floats, *self.graph_cache.tensors(), self.model.wte.weight
         return tuple(tensor.data_ptr() for tensor in tensors)
-
-
-def copy_prompts(recorded: Step, prompts: Step, dummy: int) -> None:
-    """Write prompts into the inputs of a recorded prefill, which may have more rows and columns.
-
-    What is left of these is padding: token 0, no real column (`last` -1), and row `dummy`.
-    """
-    (B, T), rows = prompts.token_ids.shape, cast(Tensor, recorded.rows)
-    if recorded.token_ids.shape != (B, T):
-        recorded.token_ids.zero_()
-        recorded.last.fill_(-1)
-        rows.fill_(dummy)
-    recorded.token_ids[:B, :T] = prompts.token_ids
-    recorded.last[:B] = prompts.last
-    rows[:B] = cast(Tensor, prompts.rows)
-    if not prompts.fresh:
-        recorded.positions[:B, :T] = prompts.positions
 
 
 def affordable_rows(model: GPT2) -> int:

@@ -17,21 +17,27 @@ from nanoinfer.requests import Request
 
 @dataclass(frozen=True)
 class BatchState:
-    """The rows of a batch, and a dummy row at the end that takes what padding rows of a prefill write.
+    """The rows of a batch, and a dummy row at the end that takes what padding writes.
 
     The quantities lie in two tensors, one line each, so that a row comes, moves or goes in one operation a tensor.
     What a captured step keeps is their addresses; what may change between two replays is everything in them.
-    A row that is not live is padding: its position is 0 and stays there, and `live` 0 keeps its writes apart.
+    A row that is not live is padding: its position is 0 and stays there, and `row` sends what it writes to the dummy.
     """
 
-    integers: Tensor  # (6, N) int64
+    integers: Tensor  # (7, N) int64
     floats: Tensor  # (2, N) float32
 
     @classmethod
     def empty(cls, max_batch: int, device: torch.device) -> BatchState:
         """`max_batch` free rows and the dummy row."""
-        integers = torch.zeros(6, max_batch + 1, dtype=torch.int64, device=device)
+        integers = torch.zeros(7, max_batch + 1, dtype=torch.int64, device=device)
+        integers[6] = max_batch
         return cls(integers, torch.zeros(2, max_batch + 1, dtype=torch.float32, device=device))
+
+    @property
+    def dummy(self) -> int:
+        """The number of the dummy row, the last one."""
+        return self.integers.shape[1] - 1
 
     @property
     def token(self) -> Tensor:
@@ -50,7 +56,7 @@ class BatchState:
 
     @property
     def live(self) -> Tensor:
-        """(N,) 1 for a row of a request, 0 for a padding row."""
+        """(N,) 1 for a row whose prompt has been read, 0 for a padding row."""
         return self.integers[3]
 
     @property
@@ -62,6 +68,11 @@ class BatchState:
     def top_k(self) -> Tensor:
         """(N,) 0 for no such filter."""
         return self.integers[5]
+
+    @property
+    def row(self) -> Tensor:
+        """(N,) the row's own number, where it is live; the dummy row's for a padding row."""
+        return self.integers[6]
 
     @property
     def temperature(self) -> Tensor:
@@ -78,21 +89,23 @@ class BatchState:
         return BatchState(self.integers[:, rows], self.floats[:, rows])
 
     def admit(self, rows: slice, requests: Sequence[Request]) -> None:
-        """Begin `requests` in the given rows, which are free: nothing produced, parameters set."""
-        integers = [(0, 0, 0, 1, request.seed, request.params.top_k) for request in requests]
+        """Begin `requests` in the given rows, which are free: parameters set, and padding until the prompt is read."""
+        integers = [(0, 0, 0, 0, request.seed, request.params.top_k, self.dummy) for request in requests]
         floats = [(request.params.temperature, request.params.top_p) for request in requests]
         self.integers[:, rows] = upload(integers, torch.int64, self.integers.device).T
         self.floats[:, rows] = upload(floats, torch.float32, self.floats.device).T
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Rows `sources` (n,) become rows `targets` (n,); no row is in both."""
-        self.integers[:, targets] = self.integers[:, sources]
+        self.integers[:6, targets] = self.integers[:6, sources]
+        self.row[targets] = torch.where(self.live[sources] > 0, targets, self.dummy)
         self.floats[:, targets] = self.floats[:, sources]
 
     def free(self, rows: slice) -> None:
         """These rows are padding from now on."""
-        self.integers[:, rows].zero_()
-        self.floats[:, rows].zero_()
+        self.integers[:6, rows] = 0
+        self.integers[6, rows] = self.dummy
+        self.floats[:, rows] = 0
 
 
 def upload(values: Sequence[object] | Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -7,33 +7,39 @@ the next comes from the host, and that is what makes it recordable.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
-from nanoinfer.model.batch import Step
-from nanoinfer.model.gpt2 import GPT2, Memory
+from nanoinfer.model.batch import NEWEST, Batch
+from nanoinfer.model.gpt2 import GPT2, Cache
 
 
 @torch.inference_mode()
-def prefill_step(model: GPT2, memory: Memory, state: BatchState, prompts: Step, sampler: Sampler) -> None:
-    """Run prompts, or a chunk of them, through the model, and write each row's first new token into the state.
+def prefill_step(model: GPT2, cache: Cache, state: BatchState, batch: Batch, sampler: Sampler) -> Tensor:
+    """Run prompts, pieces of them, and rows that go on, side by side; return the tokens that follow (K,).
 
-    Of a prompt that goes on in a further chunk that token is nonsense; its last chunk writes the right one over it.
+    Each goes to its row of the state, `batch.logits_row`, which is live from then on. A row whose prompt goes on
+    changes nothing there.
     """
-    assert isinstance(prompts.rows, Tensor)  # a slice is a decode step's
-    rows = state.at(prompts.rows)
-    rows.step.zero_()  # it is token 0 that is chosen, however many chunks came before
-    tokens = sampler(model(memory.begin(prompts), memory), rows)  # (B,)
-    state.token.index_copy_(0, prompts.rows, tokens)
-    length = prompts.positions.gather(1, prompts.last.clamp(min=0)[:, None]).squeeze(1) + 1  # (B,)
-    state.position.index_copy_(0, prompts.rows, length)
-    state.step.index_fill_(0, prompts.rows, 1)
+    assert batch.logits_at is not None
+    assert batch.logits_row is not None
+    token_ids = torch.where(batch.token_ids == NEWEST, state.token[batch.row], batch.token_ids)
+    rows = state.at(batch.logits_row)
+    logits = model(replace(batch, token_ids=token_ids), cache)  # (K, V)
+    tokens = sampler(logits, rows) if len(logits) else batch.logits_row  # none, where no prompt is complete
+    ones = torch.ones_like(tokens)
+    columns = tokens, batch.positions[batch.logits_at] + 1, rows.step + 1, ones  # token, position, step, live
+    state.integers[:4].index_copy_(1, batch.logits_row, torch.stack(columns))
+    state.row.index_copy_(0, batch.logits_row, batch.logits_row)
+    return tokens
 
 
 @torch.inference_mode()
-def decode_step(model: GPT2, memory: Memory, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
+def decode_step(model: GPT2, cache: Cache, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
     """Feed the newest token of rows 0..batch-1 and advance them; return the tokens that follow (B,).
 
     Nothing comes from the host but `batch`, `longest` (no fed token stands at a position >= longest) and the choice
@@ -41,9 +47,7 @@ def decode_step(model: GPT2, memory: Memory, state: BatchState, batch: int, long
     is padding, and made anew here: token 0 at position 0 of a text of its own, which it neither reads nor writes.
     """
     rows = state.at(slice(0, batch))
-    last = rows.live - 1  # (B,) the one column; -1, no column at all, in a padding row
-    fed = Step(rows.token[:, None], rows.position[:, None], last, slice(0, batch), longest)
-    tokens = sampler(model(memory.begin(fed), memory), rows)  # (B,)
+    tokens = sampler(model(Batch(rows.token, rows.position, rows.row, longest), cache), rows)  # (B,)
     torch.mul(tokens, rows.live, out=rows.token)
     rows.integers[1:3].add_(rows.live)  # position and step
     return rows.token

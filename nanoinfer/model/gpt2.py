@@ -1,33 +1,45 @@
 """GPT-2, written once. Chapter 1.
 
-Every engine of the book runs this model. It computes queries, keys and values and hands them to a *memory*, which
-gives attention's output back: what a query may read, and where it is read from, is the memory's business, and the
-one thing that chapters 1 to 3 change. Architecture: Radford et al. 2019, "Language Models are Unsupervised
+Every engine of the book runs this model. It computes queries, keys and values and hands them to a *cache*, which gives
+attention's output back: what a query may read, and where it is read from, is the cache's business, and the one thing
+that chapters 1 to 3 change. Architecture: Radford et al. 2019, "Language Models are Unsupervised
 Multitask Learners", section 2.3; pre-LayerNorm blocks, learned positions, one matrix for embedding and head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.ops import TorchOps
 
 
-class Memory(Protocol):
+class Plan(Protocol):
+    """What a cache finds out about a batch once, for all layers."""
+
+    @property
+    def batch(self) -> Batch:
+        """The batch that the model is to run."""
+
+
+class Cache(Protocol):
     """What a query may read. `Naive`, and in later chapters `DenseCache` and `PagedCache`."""
 
-    def begin(self, step: Step) -> Step:
-        """Take the new tokens in, once a step; return the step that the model must run."""
+    def plan(self, batch: Batch) -> Any:
+        """The `Plan` of a batch, made once a step."""
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention of one layer: q, k, v (B, T, H, D) -> (B, T, H, D)."""
+    def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of one layer, for the plan that was made: q, k, v (N, H, D) -> (N, H, D)."""
+
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # `Cache.attend` of one plan
 
 
 class Matrix(nn.Module):
@@ -133,34 +145,34 @@ class GPT2(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.wte.weight.dtype
 
-    def forward(self, step: Step, memory: Memory) -> Tensor:
-        """Logits (B, vocab_size) after each row's last real token; float32, or what `ops.head` gives."""
-        h = self.hidden(step, memory)  # (B, T, C)
-        last = h[:, 0] if h.shape[1] == 1 else h[torch.arange(len(h), device=h.device), step.last]
-        return self.head(last)  # of (B, C)
+    def forward(self, batch: Batch, cache: Cache) -> Tensor:
+        """Logits (K, vocab_size) after the tokens at `batch.logits_at`; float32, or what `ops.head` gives."""
+        plan: Plan = cache.plan(batch)
+        h = self.hidden(plan.batch, partial(cache.attend, plan))  # (N, C)
+        return self.head(h if plan.batch.logits_at is None else h[plan.batch.logits_at])
 
-    def hidden(self, step: Step, memory: Memory) -> Tensor:
-        """The residual stream after the final LayerNorm, (B, T, C), at every column.
+    def hidden(self, batch: Batch, attend: Attend) -> Tensor:
+        """The residual stream after the final LayerNorm, (N, C), at every token.
 
         The stream begins as the token's embedding, and all that follows are updates to it: the position's embedding
-        first, then one from each sublayer. A sublayer reads the stream normalised, and never writes over it.
+        first, then one from each sublayer. A sublayer reads the stream normalised, and never writes over it. But for
+        attention, no token knows of another.
         """
-        (B, T), C = step.token_ids.shape, self.config.n_embd
-        x = F.embedding(step.token_ids, self.wte.weight).view(B * T, C)  # but for attention, no token knows of another
-        update = F.embedding(step.positions, self.wpe.weight).view(B * T, C)
+        N, C = len(batch.token_ids), self.config.n_embd
+        x = F.embedding(batch.token_ids, self.wte.weight)  # (N, C)
+        update = F.embedding(batch.positions, self.wpe.weight)
         ops, eps = self.ops, self.config.layer_norm_epsilon
         for index, layer in enumerate(self.layers):
             x, h = ops.add_norm(x, update, *layer.ln_1, eps)
-            qkv = ops.linear(h, *layer.c_attn)  # (B * T, 3 * C)
-            q, k, v = qkv.view(B, T, 3, self.config.n_head, self.config.head_size).unbind(2)  # (B, T, H, D) each
-            y = memory.attend(index, q, k, v).reshape(B * T, C)  # heads side by side
+            qkv = ops.linear(h, *layer.c_attn)  # (N, 3 * C)
+            q, k, v = qkv.view(N, 3, self.config.n_head, self.config.head_size).unbind(1)  # (N, H, D) each
+            y = attend(index, q, k, v).reshape(N, C)  # heads side by side
             update = ops.linear_update(y, *layer.attn_proj)
 
             x, h = ops.add_norm(x, update, *layer.ln_2, eps)
-            h = ops.linear_gelu(h, *layer.c_fc)  # (B * T, 4 * C)
+            h = ops.linear_gelu(h, *layer.c_fc)  # (N, 4 * C)
             update = ops.linear_update(h, *layer.mlp_proj)
-        _, h = ops.add_norm(x, update, self.ln_f.weight, self.ln_f.bias, eps)
-        return h.view(B, T, C)
+        return ops.add_norm(x, update, self.ln_f.weight, self.ln_f.bias, eps)[1]
 
     def head(self, x: Tensor) -> Tensor:
         """(..., C) -> logits (..., vocab_size). The head is the token embedding, transposed."""

@@ -22,7 +22,7 @@ from nanobench.report.figures import style
 from nanobench.report.figures.timeline import busy
 from nanobench.report.plot import drawings, load, own, plot, published
 from nanobench.systems import OTHERS, UNFUSED
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 from tests.bench.samples import MACHINE, STAMP, failed, ladder, report, result, saved
 
 KINDS = ("throughput", "bandwidth", "itl")

@@ -20,7 +20,7 @@ from nanobench.systems import vllm as peer
 from nanobench.systems.base import Limits, Missing
 from nanobench.systems.fixed import FixedDense
 from nanobench.systems.ours import Ours
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import SMALL
 

@@ -19,7 +19,7 @@ from nanobook.text.ledger import RUNGS, ledger
 from nanobook.text.lint import hand_typed
 from nanobook.text.marker_values import value
 from nanobook.text.page_blocks import BLOCKS
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 from tests.bench.samples import failed, ladder, report, result, saved
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from nanoinfer.cli import doctor, machine
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 from nanoinfer.model.config import PRESETS
 from tests.cli.test_main import ENVIRONMENT, invoke
 

@@ -19,7 +19,7 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cli import prompts as prompt_sources
 from nanoinfer.cli import terminal
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model, save_model
 from tests.cli.test_main import ENVIRONMENT, TINY, Result, assert_refused, invoke, posix, start, use_model

@@ -13,7 +13,7 @@ import torch
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.engine import Engine, Row
 from nanoinfer.engine.state import BatchState, Fetch
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens

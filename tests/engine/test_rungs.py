@@ -14,7 +14,7 @@ from torch import Tensor
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.engine.engine import Engine, RowMemory
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 from nanoinfer.model.batch import Step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2

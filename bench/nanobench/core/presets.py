@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from nanobench.core.records import Case
 from nanobench.systems import ON_REQUEST, OTHERS, PEERS, UNFUSED, check_name
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 from nanoinfer.model.config import ModelConfig
 
 # Without a cache the n-th token costs a pass over all before it: long runs would take minutes.

@@ -13,7 +13,7 @@ from nanobench.systems import ON_REQUEST, UNFUSED, make
 from nanobench.systems.base import Limits, System
 from nanobench.systems.ours import Ours
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Completion, Metrics

@@ -18,7 +18,7 @@ from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device, choose_dtype
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 

@@ -25,7 +25,7 @@ from nanobench.report.figures.style import Drawing, write
 from nanobench.report.figures.throughput import throughput
 from nanobench.report.figures.timeline import steps
 from nanobench.report.values import engines_of, models_of, prompts_of, stem_of
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 
 Held = Report | Timeline | KernelReport | AttentionReport | GraphsReport
 BOOK = Path("figures/bench")  # where the book's figures of measurements are

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from nanobench.core.records import Report, Result, Spread
 from nanobench.systems import OTHERS
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 
 SHORT = {
     "transformers": "transformers",

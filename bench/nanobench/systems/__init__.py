@@ -14,7 +14,7 @@ from nanobench.systems.fixed import FixedDense
 from nanobench.systems.ours import Ours
 from nanobench.systems.transformers import OPTIONS, Transformers
 from nanobench.systems.vllm import VLLM
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
 
 Maker = Callable[[GPT2, Limits], System]

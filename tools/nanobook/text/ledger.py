@@ -11,7 +11,7 @@ from nanobench.report.intervals import verdict
 from nanobench.report.values import case_bytes, factor, models_of, prompts_of
 from nanobench.systems import UNFUSED
 from nanobook.syllabus import syllabus
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 
 BATCHES = (1, 8, 64, 256)
 

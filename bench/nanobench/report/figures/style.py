@@ -20,7 +20,7 @@ from nanobench.core.records import Report, ResultsFile
 from nanobench.report.figures import words
 from nanobench.report.values import engines_of, model_label, prompts_of
 from nanobench.systems import OTHERS, UNFUSED
-from nanoinfer.llm import ENGINES
+from nanoinfer.config import ENGINES
 
 WIDTH = 8.0  # inches; shown 800 pixels wide, 11 points are as large as the text around them
 

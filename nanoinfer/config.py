@@ -1,0 +1,96 @@
+"""The engines by name, and how one is to be made: checked once, before torch is loaded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from nanoinfer.requests import MAX_SEED, check_int
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an engine is made of: where keys and values lie, and how a step is launched."""
+
+    cache: Literal["naive", "dense", "paged"]
+    launch: Literal["eager", "graph"] = "eager"
+
+
+# Each later one is proven against the one before it.
+RECIPES = {
+    "naive": Recipe("naive"),
+    "dense": Recipe("dense"),
+    "paged": Recipe("paged"),
+    "dense-graph": Recipe("dense", "graph"),
+    "paged-graph": Recipe("paged", "graph"),
+}
+ENGINES = tuple(RECIPES)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How an engine is made. None leaves the choice to the machine and the model.
+
+    engine: one of RECIPES, or "auto", which is "paged-graph" on a CUDA GPU with Triton, and "dense" elsewhere.
+    device: "cpu", "cuda" or "cuda:N"; None takes a CUDA GPU where there is one.
+    dtype: one of DTYPES; None is float32 on a CPU, bfloat16 on GPUs that compute in it, and float16 on others.
+    max_batch: rows that run at once; further prompts wait for a row. None is 64, or as many dense rows as half of the
+    free memory holds.
+    max_len: context in tokens, prompt and new ones together; None is the model's own.
+    max_batched_tokens: of one step at most, prompts and rows that go on together; at least max_batch. None is 2,048 on
+    a GPU and 256 on a CPU, or max_batch where that is more.
+    prefill_chunk: tokens of one prompt in one step at most; None sets no limit of its own.
+    block_size: tokens a block of the paged cache. kv_blocks: blocks of its pool; None takes what max_batch rows can
+    use, as far as memory goes.
+    max_graph_batch: rows of the largest captured step, of the engines with graphs; 0 captures nothing, None captures
+    what memory allows. NANOINFER_GRAPHS=0 in the environment is as 0. fused: whether those engines compute with the
+    fused kernels of chapter 4; None is yes on a GPU with Triton.
+    seed: of `random:` weights, and of the seeds of requests that bring none.
+    threads: of a step on a CPU; None tries what is fastest, again and again.
+
+    Raises ValueError, one sentence, for what no machine and no model could meet.
+    """
+
+    engine: str = "auto"
+    device: str | None = None
+    dtype: str | torch.dtype | None = None
+    max_batch: int | None = None
+    max_len: int | None = None
+    max_batched_tokens: int | None = None
+    prefill_chunk: int | None = None
+    block_size: int = 16
+    kv_blocks: int | None = None
+    max_graph_batch: int | None = None
+    fused: bool | None = None
+    seed: int = 0
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.engine != "auto" and self.engine not in RECIPES:
+            raise ValueError(f"engine must be auto or one of {', '.join(RECIPES)}, not {self.engine!r}")
+        if self.device is not None and not (
+            isinstance(self.device, str) and re.fullmatch(r"cpu|cuda(:\d+)?", self.device)
+        ):
+            raise ValueError(f"device must be cpu, cuda or cuda:N, not {self.device!r}")
+        if self.dtype is not None and str(self.dtype).removeprefix("torch.") not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        least = {"max_batch": 1, "max_len": 2, "prefill_chunk": 1, "kv_blocks": 1, "max_graph_batch": 0, "threads": 1}
+        least["max_batched_tokens"] = self.max_batch or 1
+        for name, low in least.items():
+            if (value := getattr(self, name)) is not None:
+                check_int(name, value, low)
+        check_int("seed", self.seed, 0, MAX_SEED)
+        check_int("block_size", self.block_size, 16, 256)
+        if self.block_size & (self.block_size - 1):
+            raise ValueError(f"block_size must be a power of two from 16 to 256, not {self.block_size}")
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the engine is made of; `engine` must not be "auto" any more."""
+        return RECIPES[self.engine]
