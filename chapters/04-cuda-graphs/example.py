@@ -19,6 +19,7 @@ from nanocourse.exercises.chapters import run_file
 from nanoinfer import SamplingParams
 from nanoinfer.engine.fake_graph import CaptureRefused, record
 from nanoinfer.engine.graphs import PREFILL_TOKENS, Key, ladder
+from nanoinfer.model.batch import Batch
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
@@ -149,14 +150,15 @@ def key_too_short() -> None:
 def keys() -> None:
     """The dict after a generation whose rows end one after the other, and what each graph was replayed for."""
     made = run.llm("dense-graph", read_multiple=32)
-    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (40, 9, 20)]
+    kinds = ((40, 0.0), (9, 0.0), (20, 0.9))  # new tokens and temperature of each row
+    params = [SamplingParams(temperature=heat, max_tokens=n, seed=5, ignore_eos=True) for n, heat in kinds]
     made.generate(list(run.PROMPTS), params)  # captures
     with run.counted(made) as counts:
         made.generate(list(run.PROMPTS), params)
-    print("rows  columns  reads  fresh   replays")
+    print("rows  columns  reads  sampler   replays")
     for key in sorted(run.runner(made).graphs, key=lambda key: (-key.columns, key.longest, -key.rows)):
         assert isinstance(key, Key)
-        print(f"{key.rows:>4}{key.columns:>9}{key.longest:>7}  {key.fresh!s:5}{counts.get(key, 0):>10}")
+        print(f"{key.rows:>4}{key.columns:>9}{key.longest:>7}  {key.sampler.__name__:8}{counts.get(key, 0):>9}")
 
 
 def noise_baked() -> None:
@@ -186,24 +188,24 @@ def warmed() -> None:
     run.show("in the middle", texts[1])
 
 
+@torch.inference_mode()
 def nobody() -> None:
     """Three live rows in the graph of four, after some steps: what the captured step computes with."""
     made = run.llm()
-    requests = made.requests(list(run.PROMPTS), run.GREEDY)
     made.generate(list(run.PROMPTS), run.GREEDY)  # captures
-    engine = made.graph_engine
-    steps = engine.generate(requests)
+    engine = made.core
+    steps = engine.generate(made.requests(list(run.PROMPTS), run.GREEDY))
     for _ in range(6):
         next(steps)
-    lines = engine.state.integers[:, :4].clone()
-    engine.runner.decode(3, 64, engine.samplers[0])
-    memory = engine.memory
+    rows = engine.state.at(slice(0, 4))
+    plan = engine.cache.plan(Batch(rows.token, rows.position, rows.row, 64))
+    fed, slots = rows.integers.clone(), plan.slots.tolist()
+    engine.runner.decode(3, 64, engine.samplers.greedy)
     print(f"{'row':5}{'live':>6}{'token':>12}{'position':>10}{'writes to slot':>16}{'reads slots':>13}{'keeps':>12}")
     for row in range(4):
-        live, fed, position = int(lines[3, row]), run.word(int(lines[0, row])), int(lines[1, row])
-        after = run.word(int(engine.state.token[row]))
-        cells = f"{live:>6}{fed:>12}{position:>10}{int(memory.slots[row]):>16}{int(memory.lengths[row]):>13}{after:>12}"
-        print(f"{row:<5}{cells}")
+        token, position, _, live = fed[:4, row].tolist()
+        cells = f"{live:>6}{run.word(token):>12}{position:>10}{slots[row]:>16}{int(plan.lengths[row]):>13}"
+        print(f"{row:<5}{cells}{run.word(int(rows.token[row])):>12}")
     steps.close()
 
 

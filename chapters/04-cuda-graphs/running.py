@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
 
@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.paged import PagedCache, PagedPlan
 from nanoinfer.engine import graphs
 from nanoinfer.engine.fake_graph import FakeRecorder, escaping
 from nanoinfer.engine.graphs import GraphRunner, Key, Replayable
 from nanoinfer.engine.sampling import Sampler, Samplers, sample
 from nanoinfer.engine.state import BatchState
-from nanoinfer.model.batch import Step
-from nanoinfer.model.gpt2 import GPT2, Memory
+from nanoinfer.model.batch import Batch
+from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.model.weights import load_model
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
@@ -50,18 +50,16 @@ def llm(engine: str = "paged-graph", read_multiple: int | None = None, **setting
     with warnings.catch_warnings():  # that a CPU records no steps: the fake recorder does
         warnings.simplefilter("ignore", RuntimeWarning)
         made = LLM(model(), engine=engine, **{"max_batch": 4, "max_graph_batch": 4, "max_len": 64, **settings})
-    assert made.graph_engine is not None
-    runner(made).recorder, made.graph_engine.lag = FakeRecorder(), 2
+    runner(made).recorder, made.core.lag = FakeRecorder(), 2
     if read_multiple:
-        made.graph_engine.memory.read_multiple = read_multiple  # type: ignore[attr-defined]
+        made.core.cache.read_multiple = read_multiple  # type: ignore[attr-defined]
     return made
 
 
 def runner(made: LLM) -> GraphRunner:
     """The runner, with its dict."""
-    assert made.graph_engine is not None
-    assert isinstance(made.graph_engine.runner, GraphRunner)
-    return made.graph_engine.runner
+    assert isinstance(made.core.runner, GraphRunner)
+    return made.core.runner
 
 
 def decode_graphs(made: LLM) -> dict[Key, Any]:
@@ -79,11 +77,11 @@ def attention_escapes() -> AbstractContextManager[object]:
     """Attention in decode runs on a stream that the capture does not follow: in no replay."""
     plain = PagedCache.attend
 
-    def attend(cache: PagedCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if q.shape[1] > 1:
-            return plain(cache, layer, q, k, v)
+    def attend(cache: PagedCache, plan: PagedPlan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if plan.lengths is None:
+            return plain(cache, plan, layer, q, k, v)
         with escaping():
-            return plain(cache, layer, q, k, v)
+            return plain(cache, plan, layer, q, k, v)
 
     return patch.object(PagedCache, "attend", attend)
 
@@ -92,11 +90,12 @@ def position_is_a_number() -> AbstractContextManager[object]:
     """The position embedding's position is a Python number: that of the capture."""
 
     @torch.inference_mode()
-    def step(model: GPT2, memory: Memory, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
+    def step(model: GPT2, cache: Cache, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
         rows = state.at(slice(0, batch))
-        fed = Step(rows.token[:, None], rows.position[:, None], rows.live - 1, slice(0, batch), longest)
-        seen = replace(memory.begin(fed), positions=torch.full((batch, 1), CAPTURED_AT))
-        torch.mul(sampler(model(seen, memory), rows), rows.live, out=rows.token)
+        plan = cache.plan(Batch(rows.token, rows.position, rows.row, longest))
+        seen = replace(plan.batch, positions=torch.full((batch,), CAPTURED_AT))
+        logits = model.head(model.hidden(seen, partial(cache.attend, plan)))
+        torch.mul(sampler(logits, rows), rows.live, out=rows.token)
         rows.integers[1:3].add_(rows.live)
         return rows.token
 
@@ -107,10 +106,9 @@ def nobody_advances() -> AbstractContextManager[object]:
     """Rows of nobody go on like live ones: token, position and step."""
 
     @torch.inference_mode()
-    def step(model: GPT2, memory: Memory, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
+    def step(model: GPT2, cache: Cache, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
         rows = state.at(slice(0, batch))
-        fed = Step(rows.token[:, None], rows.position[:, None], rows.live - 1, slice(0, batch), longest)
-        rows.token.copy_(sampler(model(memory.begin(fed), memory), rows))
+        rows.token.copy_(sampler(model(Batch(rows.token, rows.position, rows.row, longest), cache), rows))
         rows.integers[1:3].add_(1)
         return rows.token
 
@@ -140,8 +138,7 @@ def noise_is_a_number(made: LLM) -> None:
         integers[2].fill_(1)
         return sample(logits, replace(rows, integers=integers))
 
-    assert made.graph_engine is not None
-    made.graph_engine.samplers = Samplers(frozen, frozen, frozen)
+    made.core.samplers = Samplers(frozen, frozen, frozen)
 
 
 @contextmanager

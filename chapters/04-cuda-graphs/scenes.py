@@ -21,6 +21,7 @@ from nanoinfer.engine.fake_graph import record
 # Read now: where work is graded, a worker may read no file once it has a learner's code in it.
 MARKING = run_file(Path(__file__).parent / "lies" / "loading.py", "nanoinfer_ch04_loading").lies("marking")
 Tensors = dict[str, Tensor]
+INPUTS = ("token_ids", "positions", "row", "starts", "logits_at", "logits_row")
 OF_A_ROW = ("token", "position", "seed", "temperature", "live")
 LARGE = 1e6  # no live row's mean is larger
 RUNS = 3  # of a step in a warm-up: PyTorch's own examples do so many
@@ -82,13 +83,13 @@ def _key(kinds: dict[str, str], host: dict[str, Any]) -> str:
 
 
 @on_the_host
-def fed(answer: Callable[..., Any], rows: int, columns: int, nobody: int, batches: Sequence[Tensors]) -> list[Tensors]:
-    """What a recorded step of (rows, columns) finds in its inputs, batch after batch."""
-    static = {
-        "token_ids": torch.zeros(rows, columns, dtype=torch.int64),
-        "last": torch.full((rows,), -1),
-        "rows": torch.full((rows,), nobody),
-    }
+def fed(answer: Callable[..., Any], rows: int, tokens: int, nobody: int, batches: Sequence[Tensors]) -> list[Tensors]:
+    """What a recorded step of so many tokens and rows, and one of padding, finds in its inputs, batch after batch."""
+    lengths = (tokens, tokens, tokens, rows + 2, rows, rows)
+    static = {name: torch.zeros(length, dtype=torch.int64) for name, length in zip(INPUTS, lengths, strict=True)}
+    static["row"].fill_(nobody)
+    static["logits_row"].fill_(nobody)
+    static["starts"][-1] = tokens
     inputs = dict(static)
     graph, found = record(lambda: {name: tensor + 0 for name, tensor in inputs.items()})
     seen = []

@@ -172,7 +172,7 @@ class GraphRunner(EagerRunner):
         if captured is None:
             return super().prefill(chunks, sampler)
         layout, count = self.graph_cache.layout(rows, columns), sum(len(chunk.token_ids) for chunk in chunks)
-        captured.packed.copy_(upload(pack(chunks, layout, self.state.dummy), torch.int64, self.state.token.device))
+        write_chunks(captured.packed, chunks, layout, self.state.dummy)
         captured.graph.replay()
         self.stats.replayed_prefills += 1
         self.stats.padding_tokens += layout.tokens - count
@@ -293,6 +293,11 @@ class GraphRunner(EagerRunner):
     def _current_addresses(self) -> tuple[int, ...]:
         tensors = self.state.integers, self.state.floats, *self.graph_cache.tensors(), self.model.wte.weight
         return tuple(tensor.data_ptr() for tensor in tensors)
+
+
+def write_chunks(packed: Tensor, chunks: Sequence[Chunk], layout: Layout, dummy: int) -> None:
+    """Put chunks, and padding of row `dummy`, where a captured prefill reads them (layout.numbers,): in one copy."""
+    packed.copy_(upload(pack(chunks, layout, dummy), torch.int64, packed.device))
 
 
 def affordable_rows(model: GPT2) -> int:

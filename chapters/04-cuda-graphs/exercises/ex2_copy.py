@@ -14,102 +14,125 @@ from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
+from nanoinfer.engine import graphs
+from nanoinfer.engine.state import upload
+from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 
 
 def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) -> None:
-    """Let a recorded prefill find the prompts `new` in its inputs `static`, at its next replay.
+    """Let a recorded prefill find the tokens `new` in its inputs `static`, at its next replay.
 
-    Both have token_ids, last and rows, int64. static: token_ids (B, T), last (B,), rows (B,), the tensors that were
-    recorded; what an earlier call has put there is there still. new: token_ids (b, t), last (b,), rows (b,), with
-    b <= B and t <= T. What is left of static is padding: token 0; last -1, which is no column, in padding rows; and
-    row `nobody`. Of `new` nothing may be needed after the call.
+    Both have six int64 tensors. token_ids, positions, row: of each token, the tokens of all rows end to end. starts:
+    where each row's tokens begin, and at last how many tokens there are. logits_at: after which tokens one is chosen.
+    logits_row: for which row that is. static: the tensors that were recorded, as long as those of new or longer; starts
+    is longer by one at least; what an earlier call has put there is there still. What is left is padding: token 0 at
+    position 0 of row `nobody`, all in the last of the rows that starts counts; further rows, and those between, have no
+    tokens, and begin where padding does. Padding chooses after token 0, for `nobody`. Of `new` nothing may be needed
+    after the call.
     """
-    b, t = new["token_ids"].shape
-    static["token_ids"].zero_()
-    static["token_ids"][:b, :t] = new["token_ids"]
-    static["last"].fill_(-1)
-    static["last"][:b] = new["last"]
-    static["rows"].fill_(nobody)
-    static["rows"][:b] = new["rows"]
+    tokens = len(new["token_ids"])
+    padding = {"token_ids": 0, "positions": 0, "row": nobody, "starts": tokens, "logits_at": 0, "logits_row": nobody}
+    for name, value in padding.items():
+        static[name].fill_(value)
+        static[name][: len(new[name])] = new[name]
+    static["starts"][-1] = len(static["token_ids"])
 
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """A captured prefill gets its prompts by it."""
+    """A captured prefill over pages gets its tokens by it; one of the dense cache has other padding."""
+    plain = graphs.write_chunks
 
-    def copy_prompts(recorded: Any, prompts: Any, dummy: int) -> None:
-        (B, T), names = prompts.token_ids.shape, ("token_ids", "last", "rows")
-        static, new = ({name: getattr(step, name) for name in names} for step in (recorded, prompts))
-        mine(static, new, dummy)
-        if not prompts.fresh:
-            recorded.positions[:B, :T] = prompts.positions
+    def write(packed: Tensor, chunks: Any, layout: Layout, dummy: int) -> None:
+        if layout.rows * layout.max_new == layout.tokens:
+            plain(packed, chunks, layout, dummy)
+        else:
+            exact = Layout.of(chunks)
+            new = unpack(upload(pack(chunks, exact, dummy), torch.int64, packed.device), exact)
+            mine(
+                *({name: getattr(batch, name) for name in scenes.INPUTS} for batch in (unpack(packed, layout), new)),
+                dummy,
+            )
 
-    with places.recorded(), replaced("nanoinfer.engine.graphs:copy_prompts", copy_prompts):
+    with places.recorded(), replaced("nanoinfer.engine.graphs:write_chunks", write):
         yield
 
 
+def _new(chunks: list[tuple[int, int, list[int], bool]]) -> dict[str, Tensor]:
+    """Chunks (row, position of the first token, token ids, whether a token follows), packed."""
+    packed = [Chunk(*chunk) for chunk in chunks]
+    layout = Layout.of(packed)
+    batch = unpack(pack(packed, layout, 0), layout)
+    return {name: getattr(batch, name).clone() for name in scenes.INPUTS}
+
+
 def _example() -> Call:
-    prompts = {"token_ids": torch.tensor([[5, 6, 7]]), "last": torch.tensor([2]), "rows": torch.tensor([1])}
-    return call(2, 4, 9, [prompts])
+    return call(2, 6, 9, [_new([(1, 0, [5, 6, 7], True)])])
 
 
 EXERCISE = Spec(
     title="Copy into what was recorded",
     reference=copy_from,
     task=(
-        "A prefill was recorded with inputs of B rows and T columns. Before each replay the prompts that are to be\n"
-        "run have to be found there. The checks record a step that reads the inputs, and replay it batch after batch:\n"
-        "`fed` in the chapter's scenes.py."
+        "A prefill was recorded with inputs for so many tokens and rows. Before each replay the pieces of prompts that\n"
+        "are to be run have to be found there. The checks record a step that reads the inputs, and replay it batch\n"
+        "after batch: `fed` in the chapter's scenes.py."
     ),
     invariants=(
         "the recording reads the tensors that it was made with, wherever their names point today",
-        "after the call the inputs are as if they had been made for these prompts alone",
-        "padding has no column that is real, and no row that is anybody's",
+        "after the call the inputs are as if they had been made for these tokens alone",
+        "each token is in one row and each row begins where the one before it ends, padding included",
+        "padding writes to no row that is anybody's, and chooses no token for one",
     ),
     lines=7,
     example=_example,
     section="Why the address matters",
-    axes=("batch", "row", "column"),
+    axes=("batch", "number"),
     tolerance=1e-9,
     imports=("import torch", "from torch import Tensor"),
     swap=swap,
     scene=scenes.fed,
     hints=(
-        "Invariant: `data_ptr()` of each of the three tensors in static is the same before and after the call; only\n"
+        "Invariant: `data_ptr()` of each of the six tensors in static is the same before and after the call; only\n"
         "what lies there is another.",
         "Place: an equals sign behind a name, or behind a dict's entry, moves a label. An equals sign behind a tensor\n"
-        "with an index in brackets writes numbers. And ask what still stands where the new prompts do not reach.",
+        "with an index in brackets writes numbers. And ask what still stands where the new numbers do not reach: three\n"
+        "of the six are padded with another number than 0, and one of these with the number of tokens.",
         "Pseudocode:\n"
-        "  for each of the three: first the padding everywhere, in place\n"
-        "  then the new numbers over it, in its first rows, and of ids in its first columns",
+        "  for each of the six: first its padding everywhere, in place\n"
+        "  then the new numbers over its beginning\n"
+        "  what the last row ends at is not the end of the new tokens",
     ),
 )
 
 
-def _prompts(case: Case, name: str, rows: int, columns: int) -> dict[str, Tensor]:
-    """Prompts of different lengths, the longest of `columns` tokens, for rows of the batch in any order."""
-    last = case.ints(f"{name} last", 0, columns - 1, rows)
-    last[int(case.ints(f"{name} longest", 0, rows - 1))] = columns - 1
-    ids = case.ints(f"{name} ids", 1, 60, rows, columns)
-    rows_of = case.permutation(f"{name} rows", 9)[:rows]
-    return {"token_ids": ids.where(torch.arange(columns) <= last[:, None], 0), "last": last, "rows": rows_of}
+def _chunks(case: Case, name: str, rows: int, tokens: int) -> dict[str, Tensor]:
+    """Pieces of `rows` prompts, of `tokens` tokens in all; some go on, some end here, in rows of any order."""
+    cuts = [0, *sorted((case.permutation(f"{name} cuts", tokens - 1)[: rows - 1] + 1).tolist()), tokens]
+    ids, starts = case.ints(f"{name} ids", 1, 60, tokens).tolist(), case.ints(f"{name} starts", 0, 20, rows).tolist()
+    complete, row = case.ints(f"{name} complete", 0, 1, rows).tolist(), case.permutation(f"{name} rows", 9).tolist()
+    return _new(
+        [(row[n], starts[n], ids[cuts[n] : cuts[n + 1]], bool(complete[n])) for n in range(rows)]
+    )  # fmt: skip
 
 
 def fewer_rows(case: Case) -> Call:
-    """A batch of fewer prompts than the last one leaves none of that one's rows behind."""
-    rows, columns = case.size("rows", 2, 5), case.size("columns", 2, 5)
-    first = _prompts(case, "first", rows, columns)
-    return call(rows, columns, 9, [first, _prompts(case, "second", case.size("left", 1, rows - 1), columns)])
+    """A batch of fewer pieces than the last one leaves none of that one's rows behind, nor chooses for them."""
+    rows = case.size("rows", 2, 5)
+    tokens = rows + case.size("more", 1, 4)
+    first, left = _chunks(case, "first", rows, tokens), case.size("left", 1, rows - 1)
+    return call(rows, tokens + case.size("room", 0, 2), 9, [first, _chunks(case, "second", left, tokens)])
 
 
-def fewer_columns(case: Case) -> Call:
-    """Shorter prompts than the last ones leave none of their tokens behind, and longer ones are whole again."""
-    rows, columns = case.size("rows", 1, 3), case.size("columns", 3, 6)
-    lengths = columns, case.size("left", 1, columns - 1), columns
-    return call(rows, columns, 9, [_prompts(case, f"batch {n}", rows, t) for n, t in enumerate(lengths)])
+def fewer_tokens(case: Case) -> Call:
+    """Shorter pieces than the last ones leave none of their tokens behind, and longer ones are whole again."""
+    rows = case.size("rows", 1, 3)
+    tokens = rows + case.size("more", 2, 5)
+    counts = tokens, case.size("left", rows, tokens - 1), tokens
+    return call(rows, tokens, 9, [_chunks(case, f"batch {n}", rows, count) for n, count in enumerate(counts)])
 
 
-CHECKS = (Check(fewer_rows, 4), Check(fewer_columns, 3))
+CHECKS = (Check(fewer_rows, 4), Check(fewer_tokens, 3))

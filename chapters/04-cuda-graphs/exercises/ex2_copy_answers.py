@@ -11,11 +11,14 @@ Inputs = dict[str, Tensor]
 
 
 def entries_rebound(static: Inputs, new: Inputs, nobody: int) -> None:
-    """static["last"] = x puts x where the graph will look."""
-    for name, filler in (("token_ids", 0), ("last", -1), ("rows", nobody)):
-        padded = torch.full_like(static[name], filler)
-        padded[tuple(map(slice, new[name].shape))] = new[name]
+    """static["row"] = x puts x where the graph will look."""
+    room, tokens = len(static["token_ids"]), len(new["token_ids"])
+    fillers = {"row": nobody, "starts": tokens, "logits_row": nobody}
+    for name, tensor in new.items():
+        padded = torch.full_like(static[name], fillers.get(name, 0))
+        padded[: len(tensor)] = tensor
         static[name] = padded
+    static["starts"][-1] = room
 
 
 def copied_whole(static: Inputs, new: Inputs, nobody: int) -> None:
@@ -30,90 +33,116 @@ def resized(static: Inputs, new: Inputs, nobody: int) -> None:
         static[name].resize_(tensor.shape).copy_(tensor)
 
 
-IDS = 'static["token_ids"][:b, :t] = new["token_ids"]'
-ROWS = 'static["rows"][:b] = new["rows"]'
-LAST = 'static["last"][:b] = new["last"]'
+def rows_forgotten(static: Inputs, new: Inputs, nobody: int) -> None:
+    """Pieces go into rows 0, 1, ... in order."""
+    tokens, rows = len(new["token_ids"]), len(new["starts"]) - 1
+    fillers = {"row": nobody, "starts": tokens, "logits_row": nobody}
+    for name, tensor in new.items():
+        static[name].fill_(fillers.get(name, 0))
+        static[name][: len(tensor)] = tensor
+    static["row"][:tokens] = torch.arange(rows).repeat_interleave(new["starts"].diff())
+    static["starts"][-1] = len(static["token_ids"])
+
+
+FILL = "static[name].fill_(value)"
+WRITE = "static[name][: len(new[name])] = new[name]"
+LAST = '    static["starts"][-1] = len(static["token_ids"])\n'
 WRONG = (
     Wrong(entries_rebound, "vllm-project/vllm#53915: a new tensor in each step, and the graph reads the old one"),
-    Wrong(copied_whole, "an author's own slip: copy_ broadcasts one prompt over all rows, and refuses two"),
+    Wrong(copied_whole, "an author's own slip: copy_ broadcasts one token over all places, and refuses two"),
     Wrong(resized, "vllm-project/vllm#21228: the step goes on with the shape that it was captured with"),
     Wrong.patch(
         "a-copy-is-filled", "Whatever comes out of an index in brackets is a view of the tensor.",
-        ROWS, 'static["rows"][torch.arange(b)].copy_(new["rows"])',
+        WRITE, "static[name][torch.arange(len(new[name]))].copy_(new[name])",
         "an author's own slip: an index by a tensor copies, an index by a slice does not",
     ),
     Wrong.patch(
         "data-rebound", "What stands behind .data is the numbers, so assigning it writes them.",
-        IDS, 'static["token_ids"].data = torch.nn.functional.pad(new["token_ids"], '
-        '(0, static["token_ids"].shape[1] - t, 0, static["token_ids"].shape[0] - b))',
+        f"{FILL}\n        {WRITE}",
+        "static[name].data = torch.cat([new[name], torch.full_like(static[name][len(new[name]) :], value)])",
         "vllm-project/vllm#50386: a buffer whose memory is another one",
     ),
     Wrong.patch(
-        "rows-of-the-last-batch", "Rows behind the new prompts need nothing: nobody looks at them.",
-        'static["last"].fill_(-1)\n    static["last"][:b] = new["last"]\n    static["rows"].fill_(nobody)\n    ',
-        LAST + "\n    ", "GeeeekExplorer/nano-vllm#190, InternLM/lmdeploy#4569: stale tail rows",
+        "rows-of-the-last-batch", "What lies behind the new tokens needs nothing: nobody looks at it.",
+        f"        {FILL}\n", "", "GeeeekExplorer/nano-vllm#190, InternLM/lmdeploy#4569: stale tail rows",
     ),
     Wrong.patch(
-        "rows-stay-owned", "A row without a real column writes nowhere, so its number does not matter.",
-        '    static["rows"].fill_(nobody)\n', "",
+        "rows-stay-owned", "A token behind the last row's end writes nowhere, so its row does not matter.",
+        f"        {FILL}\n", f'        if name != "row":\n            {FILL}\n',
         "GeeeekExplorer/nano-vllm@bb823b3: slots and lengths are made anew at each step, block tables are not",
     ),
     Wrong.patch(
-        "padding-is-a-row", "Padding belongs to row 0.", 'static["rows"].fill_(nobody)', 'static["rows"].zero_()',
+        "choices-of-the-last-batch", "Where nothing is to be chosen, the row that it was for does not matter.",
+        f"        {FILL}\n", f'        if name != "logits_row":\n            {FILL}\n',
+        "InternLM/lmdeploy#4569 once more: a row whose prompt goes on gets a token, out of padding",
+    ),
+    Wrong.patch(
+        "padding-is-a-row", "Padding belongs to row 0.", '"row": nobody', '"row": 0',
         "vllm-project/vllm#38719: garbage written to slot 0, which was somebody's",
     ),
     Wrong.patch(
-        "padding-has-a-column", "A row of padding has one token, in column 0.",
-        'static["last"].fill_(-1)', 'static["last"].zero_()',
-        "vllm-project/vllm#43810: padding rows that are written like real ones",
+        "padding-chooses-for-row-0", "A choice that nobody waits for goes to row 0.",
+        '"logits_row": nobody', '"logits_row": 0', "vllm-project/vllm#43810: padding that is written like real rows",
     ),
     Wrong.patch(
-        "columns-of-the-last-batch", "Only rows can be left over: columns behind the last one are hidden.",
-        '    static["token_ids"].zero_()\n', '    static["token_ids"][b:].zero_()\n',
+        "padding-has-no-row", "The rows end where the new tokens end.", LAST, "",
+        "vllm-project/vllm#21228: a mapping shorter than the padded batch; a kernel leaves such places as they were",
+    ),
+    Wrong.patch(
+        "empty-rows-begin-at-0", "A row without tokens may begin anywhere.", '"starts": tokens', '"starts": 0',
+        "flashinfer-ai/flashinfer#4002: programs over entries that nobody had made",
+    ),
+    Wrong.patch(
+        "tokens-of-the-last-batch", "Only rows can be left over: tokens behind the last one are hidden.",
+        f"        {FILL}\n", f'        if name not in ("token_ids", "positions"):\n            {FILL}\n',
         "huggingface/transformers#45323: tokens beyond the length, found by whoever reads them",
     ),
     Wrong.patch(
-        "ids-are-all", "The ids are the input; the rest follows from them.", LAST, "pass",
-        "GeeeekExplorer/nano-vllm#190: one of several static tensors forgotten",
+        "ids-are-all", "The ids are the input; the rest follows from them.",
+        WRITE, f'if name == "token_ids":\n            {WRITE}',
+        "GeeeekExplorer/nano-vllm#190: all of several static tensors but one forgotten",
     ),
-    Wrong.patch(
-        "rows-forgotten", "Prompts go into rows 0, 1, ... in order.", ROWS,
-        'static["rows"][:b] = torch.arange(b)', "right in the first batch, and wrong as soon as one is refilled",
-    ),
+    Wrong(rows_forgotten, "right in the first batch, and wrong as soon as one is refilled"),
     Wrong.patch(
         "added", "A cleared tensor can be added to, in place of being written.",
-        'static["token_ids"].zero_()\n    static["token_ids"][:b, :t] =', 'static["token_ids"][:b, :t] +=',
+        f"{FILL}\n        {WRITE}", "static[name][: len(new[name])] += new[name] - value",
         "an author's own slip: it was cleared once, before the first batch",
     ),
 )  # fmt: skip
 
 
 def name_by_name(static: Inputs, new: Inputs, nobody: int) -> None:
-    """A loop, padding by torch.nn.functional.pad, and one copy_ of the whole shape."""
-    for name, filler in (("token_ids", 0), ("last", -1), ("rows", nobody)):
-        missing = [size - own for size, own in zip(static[name].shape, new[name].shape, strict=True)]
-        pads = [number for size in reversed(missing) for number in (0, size)]
-        static[name].copy_(torch.nn.functional.pad(new[name], pads, value=filler))
+    """Each by itself, padded by torch.nn.functional.pad, and one copy_ of the whole."""
+    tokens = len(new["token_ids"])
+    for name, filler in (
+        ("logits_row", nobody), ("logits_at", 0), ("starts", tokens), ("row", nobody), ("positions", 0), ("token_ids", 0)
+    ):  # fmt: skip
+        missing = len(static[name]) - len(new[name])
+        static[name].copy_(torch.nn.functional.pad(new[name], (0, missing), value=filler))
+    static["starts"][-1:].fill_(len(static["row"]))
 
 
 def by_indices(static: Inputs, new: Inputs, nobody: int) -> None:
-    """index_copy_ and index_fill_ over the rows, the new ones and those that are left."""
-    b, t = new["token_ids"].shape
-    rows = torch.arange(len(static["last"]))
-    static["token_ids"].fill_(0).narrow(1, 0, t).index_copy_(0, rows[:b], new["token_ids"])
-    static["last"].index_fill_(0, rows[b:], -1).index_copy_(0, rows[:b], new["last"])
-    static["rows"].index_copy_(0, rows[:b], new["rows"]).index_fill_(0, rows[b:], nobody)
+    """index_copy_ and index_fill_, the new numbers first and then what is left."""
+    fillers = {"starts": new["starts"][-1].item(), "row": nobody, "logits_row": nobody}
+    for name, tensor in static.items():
+        at, n = torch.arange(len(tensor)), len(new[name])
+        tensor.index_copy_(0, at[:n], new[name]).index_fill_(0, at[n:], fillers.get(name, 0))
+    static["starts"].index_fill_(0, torch.tensor([len(static["starts"]) - 1]), len(static["positions"]))
 
 
 def number_by_number(static: Inputs, new: Inputs, nobody: int) -> None:
     """Python numbers, one entry after the other, last ones first."""
-    ids, last, rows = (new[name].tolist() for name in ("token_ids", "last", "rows"))
-    for row in reversed(range(len(static["last"]))):
-        real = row < len(last)
-        static["last"][row] = last[row] if real else -1
-        static["rows"][row] = rows[row] if real else nobody
-        for column in range(static["token_ids"].shape[1]):
-            static["token_ids"][row, column] = ids[row][column] if real and column < len(ids[row]) else 0
+    numbers = {name: tensor.tolist() for name, tensor in new.items()}
+    for name, tensor in static.items():
+        for at in reversed(range(len(tensor))):
+            if at < len(numbers[name]):
+                tensor[at] = numbers[name][at]
+            elif name == "starts":
+                last = at == len(tensor) - 1
+                tensor[at] = len(static["token_ids"]) if last else len(numbers["token_ids"])
+            else:
+                tensor[at] = nobody if name in ("row", "logits_row") else 0
 
 
 RIGHT = (Right(name_by_name), Right(by_indices), Right(number_by_number))

@@ -19,18 +19,18 @@ places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
     """For each step the number of the step at which the graph was captured that it replays; its own, if it captures.
 
-    A step: rows and columns of its ids, its cache's address, how much of a context it reads (read), how long the
-    longest context is (length), whether contexts begin with it (fresh), sampler ("greedy" or "sampled"), and
-    temperature. Shapes, read, fresh and sampler are Python values in the recorded code; length and temperature are
-    tensors. A graph is replayed wherever it does what the step would; else the step is captured, and kept. At most
-    `room` graphs are kept: where there is one too many the least recently used one goes. When the cache has another
-    address than at the step before, all graphs go.
+    A step: for how many rows and columns its inputs have room, how many of the tokens in them are no padding (tokens),
+    its cache's address, how much of a context it reads (read), how long the longest context is (length), sampler
+    ("greedy", "sampled" or "filtered"), and temperature. Room, read and sampler are Python values in the recorded code;
+    tokens, length and temperature are known by tensors. A graph is replayed wherever it does what the step would; else
+    the step is captured, and kept. At most `room` graphs are kept: where there is one too many the least recently used
+    one goes. When the cache has another address than at the step before, all graphs go.
     """
     graphs, address, found = {}, None, []  # key -> number, the least recently used first
     for number, step in enumerate(steps):
         if step["address"] != address:
             graphs, address = {}, step["address"]
-        key = step["rows"], step["columns"], step["read"], step["fresh"], step["sampler"]
+        key = step["rows"], step["columns"], step["read"], step["sampler"]
         graphs[key] = graphs.pop(key, number)
         if len(graphs) > room:
             del graphs[next(iter(graphs))]
@@ -48,8 +48,8 @@ def swap(mine: Function) -> Iterator[None]:
             return lookup(self, key, why_not)
         asked, taken = self.__dict__.setdefault("_lookups", ([], {}))
         asked.append({
-            "rows": key.rows, "columns": key.columns, "address": hash(self._current_addresses()), "read": key.longest,
-            "length": key.longest, "fresh": key.fresh, "sampler": key.sampler.__name__, "temperature": 1.0,
+            "rows": key.rows, "columns": key.columns, "tokens": key.rows, "address": hash(self._current_addresses()),
+            "read": key.longest, "length": key.longest, "sampler": key.sampler.__name__, "temperature": 1.0,
         })  # fmt: skip
         number = mine([dict(step) for step in asked], graphs.KEPT)[-1]
         if number == len(asked) - 1:
@@ -62,7 +62,7 @@ def swap(mine: Function) -> Iterator[None]:
         yield
 
 
-NAMES = ("rows", "columns", "address", "read", "length", "fresh", "sampler", "temperature")
+NAMES = ("rows", "columns", "tokens", "address", "read", "length", "sampler", "temperature")
 
 
 def _step(*values: Any) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def _step(*values: Any) -> dict[str, Any]:
 
 
 def _example() -> Call:
-    first, second = _step(4, 1, 4096, 128, 77, False, "greedy", 0.0), _step(2, 1, 4096, 128, 78, False, "greedy", 0.0)
-    return call([first, second, dict(first, length=79)], 8)
+    first, second = _step(4, 1, 4, 4096, 128, 77, "greedy", 0.0), _step(2, 1, 2, 4096, 128, 78, "greedy", 0.0)
+    return call([first, second, dict(first, tokens=3, length=79)], 8)
 
 
 EXERCISE = Spec(
@@ -98,7 +98,7 @@ EXERCISE = Spec(
     hints=(
         "Invariant: change one of the eight values of a step and leave the others. Either the recorded operations\n"
         "would be others, or they would not. That alone decides.",
-        "Place: ids of one shape can still take two branches. And a dict of Python keeps the order in which its\n"
+        "Place: inputs of one shape can still take two branches. And a dict of Python keeps the order in which its\n"
         "entries were put there: what is taken out and put back is the newest.",
         "Pseudocode:\n"
         "  an empty dict, and no address yet\n"
@@ -112,20 +112,20 @@ EXERCISE = Spec(
 
 def _of(case: Case, kinds: list[dict[str, Any]], steps: int) -> list[dict[str, Any]]:
     """Steps of a few kinds in random order, decode of one row but where a kind says so; what tensors hold differs."""
-    plain = _step(1, 1, 4096, 128, 0, False, "greedy", 0.0)
+    plain = _step(1, 1, 1, 4096, 128, 0, "greedy", 0.0)
     order = case.ints("order", 0, len(kinds) - 1, steps).tolist()
-    length = case.ints("length", 1, 128, steps).tolist()
+    length, real = case.ints("length", 1, 128, steps).tolist(), case.ints("tokens", 1, 4, steps).tolist()
     return [
-        plain | kinds[kind] | {"length": length[n], "temperature": [0.0, 0.7, 1.0][length[n] % 3]}
+        plain | kinds[kind] | {"tokens": real[n], "length": length[n], "temperature": [0.0, 0.7, 1.0][length[n] % 3]}
         for n, kind in enumerate(order)
     ]
 
 
 def keys(case: Case) -> Call:
-    """A graph serves steps of its own shape, read length, beginning and sampler, and no others."""
+    """A graph serves steps of its own room, read length and sampler, and no others."""
     other = case.choice("other", ({"rows": 2}, {"read": 256}, {"sampler": "sampled"}))
-    more = case.choice("more", ({"columns": 16}, {"columns": 16, "fresh": True}))
-    kinds = [{}, other, {"columns": 16, "fresh": True}, {"columns": 16}, {"columns": 32}, more | other]
+    more = case.choice("more", ({"columns": 16}, {"sampler": "filtered"}))
+    kinds = [{}, other, {"sampler": "filtered"}, {"columns": 16}, {"columns": 32}, more | other]
     return call(_of(case, kinds, case.size("steps", 2, 12)), 9)
 
 

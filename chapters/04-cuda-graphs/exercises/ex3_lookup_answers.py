@@ -17,7 +17,7 @@ def most_used_stays(steps: Steps, room: int) -> list[int]:
     for number, step in enumerate(steps):
         if step["address"] != address:
             graphs, uses, address = {}, {}, step["address"]
-        key = step["rows"], step["columns"], step["read"], step["fresh"], step["sampler"]
+        key = step["rows"], step["columns"], step["read"], step["sampler"]
         graphs.setdefault(key, number)
         uses[key] = uses.get(key, 0) + 1
         if len(graphs) > room:
@@ -26,7 +26,7 @@ def most_used_stays(steps: Steps, room: int) -> list[int]:
     return found
 
 
-KEY = 'step["rows"], step["columns"], step["read"], step["fresh"], step["sampler"]'
+KEY = 'step["rows"], step["columns"], step["read"], step["sampler"]'
 KEPT = "graphs[key] = graphs.pop(key, number)"
 GOES = "del graphs[next(iter(graphs))]"
 MOVED = 'if step["address"] != address:\n            graphs, address = {}, step["address"]'
@@ -37,27 +37,31 @@ WRONG = (
     ),
     Wrong.patch(
         "without-columns", "A graph is known by its batch size.", KEY,
-        'step["rows"], step["read"], step["fresh"], step["sampler"]',
+        'step["rows"], step["read"], step["sampler"]',
         "pytorch/torchtitan#3685, vllm-project/vllm#8068: a prefill sent into a decode graph",
     ),
     Wrong.patch(
         "without-rows", "A graph is known by the length of its prompts.", KEY,
-        'step["columns"], step["read"], step["fresh"], step["sampler"]',
+        'step["columns"], step["read"], step["sampler"]',
         "vllm-project/vllm#19106: a replay for another batch than the captured one",
     ),
     Wrong.patch(
         "without-read", "How much of a context is read is in a tensor, as its length is.", KEY,
-        'step["rows"], step["columns"], step["fresh"], step["sampler"]',
+        'step["rows"], step["columns"], step["sampler"]',
         "huggingface/transformers#45323, ikawrakow/ik_llama.cpp#2096: a read length frozen in the graph",
     ),
     Wrong.patch(
-        "without-fresh", "A chunk that begins a context and one that goes on are the same step.", KEY,
-        'step["rows"], step["columns"], step["read"], step["sampler"]',
-        "vllm-project/vllm#8068: two kinds of prefill under one key",
+        "sampled-or-not", "A step samples or it does not.", KEY,
+        'step["rows"], step["columns"], step["read"], step["sampler"] == "greedy"',
+        "huggingface/text-generation-inference#2180: a branch that the capture did not take",
+    ),
+    Wrong.patch(
+        "tokens-in-the-key", "Another number of tokens needs another graph.", KEY, KEY + ', step["tokens"]',
+        "vllm-project/vllm#36165, sgl-project/sglang#30752: captured by the padded count, and looked up by the real one",
     ),
     Wrong.patch(
         "without-sampler", "Sampling comes after the step, so it is not in the graph.", KEY,
-        'step["rows"], step["columns"], step["read"], step["fresh"]',
+        'step["rows"], step["columns"], step["read"]',
         "sgl-project/sglang-omni#272: the sampler's branch, taken at the capture",
     ),
     Wrong.patch(
@@ -105,7 +109,7 @@ def with_a_list(steps: Steps, room: int) -> list[int]:
     for number, step in enumerate(steps):
         if number and steps[number - 1]["address"] != step["address"]:
             kept = []
-        name = " ".join(f"{word}={step[word]}" for word in ("sampler", "fresh", "read", "columns", "rows"))
+        name = " ".join(f"{word}={step[word]}" for word in ("sampler", "read", "columns", "rows"))
         at = next((at for at, (other, _) in enumerate(kept) if other == name), None)
         graph = (name, number) if at is None else kept.pop(at)
         kept = [graph, *kept][:room]
@@ -118,7 +122,9 @@ def with_times(steps: Steps, room: int) -> list[int]:
     graphs: dict[tuple[Any, ...], list[int]] = {}
     found = []
     for now, step in enumerate(steps):
-        key = tuple(value for name, value in sorted(step.items()) if name not in ("address", "length", "temperature"))
+        key = tuple(
+            value for name, value in sorted(step.items()) if name not in ("address", "tokens", "length", "temperature")
+        )
         if now > 0 and step["address"] != steps[now - 1]["address"]:
             graphs.clear()
         entry = graphs.setdefault(key, [now, now])
@@ -131,7 +137,7 @@ def with_times(steps: Steps, room: int) -> list[int]:
 
 def looking_back(steps: Steps, room: int) -> list[int]:
     """No dict at all: a step's graph is there if too few others were used since, and the cache is the same."""
-    keys = [(s["rows"], s["columns"], s["read"], bool(s["fresh"]), s["sampler"]) for s in steps]
+    keys = [(s["rows"], s["columns"], s["read"], s["sampler"]) for s in steps]
     found: list[int] = []
     for now, key in enumerate(keys):
         since: set[Any] = set()
@@ -151,10 +157,9 @@ RIGHT = (Right(with_a_list), Right(with_times), Right(looking_back))
 
 _ORDER = "a key with its parts in another order is as good"
 EQUIVALENT = {
-    "key = (step['columns'], step['rows'], step['read'], step['fresh'], step['sampler'])": _ORDER,
-    "key = (step['rows'], step['columns'], step['fresh'], step['read'], step['sampler'])": _ORDER,
-    "key = (step['rows'], step['columns'], step['read'], step['sampler'], step['fresh'])": _ORDER,
-    "key = (step['rows'], step['read'], step['columns'], step['fresh'], step['sampler'])": _ORDER,
+    "key = (step['columns'], step['rows'], step['read'], step['sampler'])": _ORDER,
+    "key = (step['rows'], step['columns'], step['sampler'], step['read'])": _ORDER,
+    "key = (step['rows'], step['read'], step['columns'], step['sampler'])": _ORDER,
     "graphs, address, found = (None, {}, [])": "the first step's address is none that was there, so both are set then",
 }
 
@@ -162,20 +167,21 @@ EQUIVALENT = {
 def captures(steps: list[tuple[Any, ...]], room: int) -> list[tuple[int, int]]:
     """The steps at which a graph is captured, and how many steps replay it: pairs (number, uses), in order.
 
-    A step is a tuple: rows and columns of its ids, its cache's address, how much of a context it reads, how long the
-    longest context is, whether contexts begin with it, its sampler ("greedy" or "sampled"), and its temperature.
-    Shapes, what is read, the beginning and the sampler are Python values in the recorded code; the longest context's
-    length and the temperature are tensors. A graph is replayed wherever it does what the step would; else the step is
-    captured, kept, and is its first use. At most `room` graphs are kept: where there is one too many the least recently
-    used one goes. When the cache has another address than at the step before, all graphs go.
+    A step is a tuple: for how many rows and columns its inputs have room, how many of the tokens in them are no
+    padding, its cache's address, how much of a context it reads, how long the longest context is, its sampler
+    ("greedy", "sampled" or "filtered"), and its temperature. Room, what is read and the sampler are Python values in
+    the recorded code; how many tokens are real, the longest context's length and the temperature are known by tensors.
+    A graph is replayed wherever it does what the step would; else the step is captured, kept, and is its first use. At
+    most `room` graphs are kept: where there is one too many the least recently used one goes. When the cache has
+    another address than at the step before, all graphs go.
     """
     graphs: dict[tuple[Any, ...], int] = {}
     uses: dict[int, int] = {}
     address = None
-    for number, (rows, columns, at, read, _, fresh, sampler, _) in enumerate(steps):
+    for number, (rows, columns, _, at, read, _, sampler, _) in enumerate(steps):
         if at != address:
             graphs, address = {}, at
-        key = rows, columns, read, fresh, sampler
+        key = rows, columns, read, sampler
         graphs[key] = graphs.pop(key, number)
         if len(graphs) > room:
             del graphs[next(iter(graphs))]
@@ -183,7 +189,7 @@ def captures(steps: list[tuple[Any, ...]], room: int) -> list[tuple[int, int]]:
     return sorted(uses.items())
 
 
-_NAMES = ("rows", "columns", "address", "read", "length", "fresh", "sampler", "temperature")
+_NAMES = ("rows", "columns", "tokens", "address", "read", "length", "sampler", "temperature")
 
 
 def _back(steps: list[tuple[Any, ...]], room: int) -> tuple[Any, ...]:

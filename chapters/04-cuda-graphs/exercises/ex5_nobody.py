@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +41,18 @@ def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_s
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """PagedCache.begin takes a decode step's slots, lengths and tables from it."""
-    begin = PagedCache.begin
+    """PagedCache.plan takes a decode step's slots, lengths and tables from it."""
+    plan = PagedCache.plan
 
-    def begin_step(self: Any, step: Any) -> Any:
-        taken = begin(self, step)
-        if step.positions.shape[1] == 1:
-            tables = self._tables.long()
-            slots, lengths, tables = mine(step.positions[:, 0], step.last + 1, tables, NULL, self.block_size)
-            self.slots, self.lengths, self._tables = slots.long(), lengths.long(), tables.int()
-        return taken
+    def planned(self: Any, batch: Any) -> Any:
+        made = plan(self, batch)
+        if batch.starts is not None:
+            return made
+        live = (batch.row < len(self.tables) - 1).long()  # the last row is the dummy row
+        slots, lengths, tables = mine(batch.positions, live, made.tables.long(), NULL, self.block_size)
+        return replace(made, slots=slots.long(), lengths=lengths.long(), tables=tables.int())
 
-    with places.recorded(), replaced("nanoinfer.cache.paged:PagedCache.begin", begin_step):
+    with places.recorded(), replaced("nanoinfer.cache.paged:PagedCache.plan", planned):
         yield
 
 
@@ -83,7 +84,7 @@ EXERCISE = Spec(
     axes=("batch", "row"),
     tolerance=1e-5,
     imports=("import torch", "from torch import Tensor"),
-    refuse=("nanoinfer.cache.paged:PagedCache.begin",),
+    refuse=("nanoinfer.cache.paged:PagedCache.plan",),
     swap=swap,
     scene=scenes.attended,
     hints=(

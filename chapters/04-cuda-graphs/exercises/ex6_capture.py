@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,22 @@ def swap(mine: Function) -> Iterator[None]:
 
     @torch.inference_mode()
     def captured(self: Any, keys: Any, on_capture: Any = None) -> None:
+        state, recorder = self.state, self.recorder
+
+        def told(call: Callable[..., Any], *step: Any) -> Any:
+            """Call it, with each row that is not live sent to the dummy row: the exercise has no line for that."""
+            state.row.copy_(
+                torch.where(state.live > 0, torch.arange(len(state.row), device=state.row.device), state.dummy)
+            )
+            return call(*step)
+
         for done, key in enumerate(keys, start=1):
-            run, prompts = self._step(key)
-            warm, record = self.recorder.warm, self.recorder.record
-            graph = self._try(key, lambda: mine(run, self.state.integers, warm, record))  # noqa: B023
+            run, *tensors = self._step(key)
+            arguments = run, state.integers[:4], partial(told, recorder.warm), partial(told, recorder.record)
+            graph = self._try(key, partial(mine, *arguments))
+            told(int)
             if graph is not None:
-                self.graphs[key] = CapturedStep(graph, prompts)
+                self.graphs[key] = CapturedStep(graph, *tensors)
                 self.stats.captures += 1
             if on_capture:
                 on_capture(done, len(keys))

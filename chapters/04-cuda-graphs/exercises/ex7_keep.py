@@ -48,7 +48,7 @@ class Kept:
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
     """Every step's tokens are kept by it until the host, two steps behind, looks at them."""
-    engine = LLM._make_graph_engine
+    engine = LLM._make_engine
 
     def behind(self: Any, *args: Any) -> Any:
         made = engine(self, *args)
@@ -56,7 +56,7 @@ def swap(mine: Function) -> Iterator[None]:
         return made
 
     fetched = replaced("nanoinfer.engine.engine:Fetch", lambda tokens: Kept(mine, tokens))
-    with places.recorded(), fetched, replaced("nanoinfer.llm:LLM._make_graph_engine", behind):
+    with places.recorded(), fetched, replaced("nanoinfer.llm:LLM._make_engine", behind):
         yield
 
 

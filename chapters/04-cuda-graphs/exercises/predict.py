@@ -44,9 +44,8 @@ class Counting:
 
 def runner(llm: LLM) -> GraphRunner:
     """The runner of an LLM that has graphs."""
-    assert llm.graph_engine is not None
-    assert isinstance(llm.graph_engine.runner, GraphRunner)
-    return llm.graph_engine.runner
+    assert isinstance(llm.core.runner, GraphRunner)
+    return llm.core.runner
 
 
 def ladder_padding(device: torch.device) -> float:
@@ -127,7 +126,7 @@ def _padding(bound: float, measured: float) -> str:
 def _captures(bound: float, measured: float) -> str:
     return (
         "each size is captured for every length that the dense cache reads and for every sampler, and prefills have "
-        "graphs of their own: the key has five parts, and their numbers multiply"
+        "graphs of their own, for every sampler too: the key has four parts, and their numbers multiply"
     )
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.dense import DenseCache, DensePlan
+from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import decode_step, prefill_step
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Chunk
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.requests import Request, SamplingParams
@@ -29,12 +29,12 @@ class Elsewhere(DenseCache):
 
     recorder: Recorder | None = None
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, plan: DensePlan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.recorder is None:
-            return super().attend(layer, q, k, v)
+            return super().attend(plan, layer, q, k, v)
         out = torch.empty_like(q)
         with self.recorder.elsewhere():
-            out.copy_(super().attend(layer, q, k, v))
+            out.copy_(super().attend(plan, layer, q, k, v))
         return out
 
 
@@ -47,26 +47,24 @@ def small(device: str) -> GPT2:
 class Writer:
     """One row of the small model: a prompt that has been run, and a decode step."""
 
-    def __init__(self, device: str, memory: type[DenseCache] = DenseCache) -> None:
-        at, self.model = torch.device(device), small(device)
-        self.memory: Any = memory(self.model.config, 1, ROOM, at, self.model.wte.weight.dtype)
-        self.state = BatchState.empty(1, at)
-        self.ids = gpt2_tokenizer().encode(PROMPT)
-        params = SamplingParams(temperature=0)
+    def __init__(self, device: str, cache: type[DenseCache] = DenseCache) -> None:
+        at, model = torch.device(device), small(device)
+        self.cache: Any = cache(model.config, 1, ROOM, at, model.dtype)
+        self.ids, params = gpt2_tokenizer().encode(PROMPT), SamplingParams(temperature=0)
         with torch.inference_mode():
+            self.state = BatchState.empty(1, at)
             self.state.admit(slice(0, 1), [Request(0, tuple(self.ids), params, 0, ROOM, frozenset())])
-            row, T = torch.zeros(1, dtype=torch.int64, device=at), len(self.ids)
-            tokens = torch.tensor([self.ids], device=at)
-            prompt = Step(tokens, torch.arange(T, device=at)[None], row + T - 1, row, longest=T, fresh=True)
-        prefill_step(self.model, self.memory, self.state, prompt, greedy)
-        self.step = partial(decode_step, self.model, self.memory, self.state, 1, ROOM, greedy)
+            self.cache.clear(slice(0, 1))
+        runner = EagerRunner(model, self.cache, self.state)
+        runner.prefill([Chunk(0, 0, tuple(self.ids))], greedy)
+        self.step = partial(runner.decode, 1, ROOM, greedy)
 
     def captured(self, recorder: Recorder) -> Any:
         """The graph of the decode step, captured while the row is padding."""
-        self.memory.recorder = recorder if isinstance(self.memory, Elsewhere) else None
+        self.cache.recorder = recorder if isinstance(self.cache, Elsewhere) else None
         with torch.inference_mode():
             saved = self.state.integers.clone()
-            self.state.integers.zero_()
+            self.state.free(slice(0, 1))
             recorder.warm(self.step)
             graph, _ = recorder.record(self.step)
             self.state.integers.copy_(saved)
@@ -107,7 +105,8 @@ def steps(recorder: Recorder, device: str) -> dict[str, Callable[[], object]]:
     for name, kind in (("truth", DenseCache), ("right", DenseCache), ("wrong", Elsewhere)):
         writer = Writer(device, kind)
         found[name] = writer.step if name == "truth" else writer.replayed(recorder)
-        writer.state.integers.zero_()
+        with torch.inference_mode():
+            writer.state.free(slice(0, 1))
     return found
 
 
