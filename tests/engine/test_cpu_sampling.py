@@ -64,6 +64,6 @@ def test_engines_on_a_cpu_use_it(small_model: GPT2, monkeypatch: pytest.MonkeyPa
     params = SamplingParams(temperature=0.8, top_k=5, seed=3, max_tokens=12)
     llm = LLM(small_model, engine="dense")
     used = llm.generate([[5, 7, 9]], params)
-    assert llm.samplers.filtered is cpu_sampling.sample_filtered
-    llm.samplers = sampling.SAMPLERS
+    assert llm.core.samplers.filtered is cpu_sampling.sample_filtered
+    llm.core.samplers = sampling.SAMPLERS
     assert [done.token_ids for done in llm.generate([[5, 7, 9]], params)] == [done.token_ids for done in used]

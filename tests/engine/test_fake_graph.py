@@ -29,7 +29,7 @@ from nanoinfer.engine.fake_graph import CaptureRefused, FakeGraph, escaping, rec
 from nanoinfer.engine.sampling import Sampler, greedy, sample, sample_filtered
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step, prefill_step
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Batch, Chunk, pack, unpack
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
 from tests.conftest import SMALL, prompts_of
@@ -42,48 +42,50 @@ PARAMS = [SamplingParams(temperature=t, top_k=k, top_p=p) for t, k, p in ((0.0, 
 needs_no_interpreter = pytest.mark.skipif(INTERPRETED, reason="runs in the other process")
 
 
-class Batch:
+class Rows:
     """Three ragged rows whose prompts have been run, in a cache of its own."""
 
     def __init__(self, model: GPT2, kind: str, sampler: Sampler = greedy) -> None:
         self.model, self.sampler, self.lengths = model, sampler, [len(prompt) for prompt in PROMPTS]
         self.longest = max(self.lengths) + STEPS + 2  # one number for all steps, as a runner with one bucket has it
-        self.memory: Any
+        self.cache: Any
         if kind == "dense":
-            self.memory = DenseCache(SMALL, B, self.longest, CPU, torch.float32)
+            self.cache = DenseCache(SMALL, B, self.longest, CPU, torch.float32)
         else:
-            self.memory = PagedCache(SMALL, B, self.longest, 12, 16, CPU, torch.float32)
+            self.cache = PagedCache(SMALL, B, self.longest, 12, 16, CPU, torch.float32)
         requests = [Request(i, tuple(PROMPTS[i]), PARAMS[i], 100 + i, 99, frozenset()) for i in range(B)]
+        chunks = [Chunk(row, 0, prompt) for row, prompt in enumerate(PROMPTS)]
         with torch.inference_mode():
             self.state = BatchState.empty(B, CPU)
-            for row in range(B):
-                self.memory.admit(row, self.longest)
-            self.memory.grow(self.lengths)
+            for tensor in (self.cache.k, self.cache.v):
+                tensor.zero_()  # contents are compared, those that nobody has written too
+            for row in range(B if self.cache.blocks else 0):
+                assert self.cache.blocks.reserve(row, self.longest)
             self.state.admit(slice(0, B), requests)
-        self.prefill()
-
-    def prefill(self) -> None:
-        T = max(self.lengths)
-        with torch.inference_mode():
-            ids = torch.tensor([[*prompt, *[0] * (T - len(prompt))] for prompt in PROMPTS])
-            last = torch.tensor([len(prompt) - 1 for prompt in PROMPTS])
-            self.prompts = Step(ids, torch.arange(T).expand(B, T), last, torch.arange(B), longest=T, fresh=True)
+            self.layout = self.cache.layout(*self.cache.captured(chunks))
+            self.packed = pack(chunks, self.layout, B)
+        self._grow()
         self.run_prompts()
 
     def run_prompts(self) -> None:
-        prefill_step(self.model, self.memory, self.state, self.prompts, self.sampler)
+        prefill_step(self.model, self.cache, self.state, unpack(self.packed, self.layout), self.sampler)
 
     def step(self) -> Tensor:
-        return decode_step(self.model, self.memory, self.state, B, self.longest, self.sampler)
+        return decode_step(self.model, self.cache, self.state, B, self.longest, self.sampler)
 
-    @torch.inference_mode()
     def grow(self) -> None:
         self.lengths = [length + 1 for length in self.lengths]
-        self.memory.grow(self.lengths)
+        self._grow()
+
+    @torch.inference_mode()
+    def _grow(self) -> None:
+        for row, length in enumerate(self.lengths if self.cache.blocks else ()):
+            self.cache.blocks.grow(row, length)
+        self.cache.update()
 
     def tensors(self) -> list[Tensor]:
         """State and cache: all that a step may change."""
-        return [self.state.integers, self.state.floats, *self.memory.tensors()]
+        return [self.state.integers, self.state.floats, *self.cache.tensors()]
 
     def contents(self) -> list[bytes]:
         return [t.contiguous().numpy().tobytes() for t in self.tensors()]
@@ -93,7 +95,7 @@ class Batch:
 @pytest.mark.parametrize("kind", ["dense", "paged"])
 def test_replays_equal_eager_steps(small_model: GPT2, kind: str, sampler: Sampler) -> None:
     """Tokens at every step, and state and cache at the end, to the last bit. Between replays the tables grow."""
-    eager, replayed = Batch(small_model, kind, sampler), Batch(small_model, kind, sampler)
+    eager, replayed = Rows(small_model, kind, sampler), Rows(small_model, kind, sampler)
     replayed.grow()
     found = replayed.contents()
     graph, tokens = record(replayed.step)
@@ -117,12 +119,12 @@ def test_replays_equal_eager_steps(small_model: GPT2, kind: str, sampler: Sample
 @torch.inference_mode()
 def test_prefill(small_model: GPT2, kind: str) -> None:
     """A prefill step recorded over one set of prompts and replayed over another one, written into its buffers."""
-    batch, eager = Batch(small_model, kind), Batch(small_model, kind)
+    batch, eager = Rows(small_model, kind), Rows(small_model, kind)
     found = batch.contents()
     graph, _ = record(batch.run_prompts)
     assert batch.contents() == found
     for this in (batch, eager):
-        this.prompts.token_ids.copy_(this.prompts.token_ids.flip(1))
+        this.packed.copy_(pack([Chunk(2, 0, PROMPTS[1][::-1]), Chunk(0, 0, PROMPTS[0][::-1])], this.layout, B))
         this.state.integers[:3].zero_()
     graph.replay()
     eager.run_prompts()
@@ -134,7 +136,7 @@ def test_prefill(small_model: GPT2, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "paged"])
 def test_a_failing_step_leaves_everything_as_found(small_model: GPT2, kind: str) -> None:
-    batch = Batch(small_model, kind)
+    batch = Rows(small_model, kind)
     batch.grow()
     found, numbers = batch.contents(), torch.get_rng_state()
 
@@ -163,31 +165,30 @@ def assert_nothing_is_patched() -> None:
 @torch.inference_mode()
 def test_state_is_read_at_the_replay(small_model: GPT2) -> None:
     """What is a tensor may change between replays: the token, the position, temperature and seed."""
-    batch, eager = Batch(small_model, "dense", sample), Batch(small_model, "dense", sample)
+    batch, eager = Rows(small_model, "dense", sample), Rows(small_model, "dense", sample)
     graph, tokens = record(batch.step)
     for this in (batch, eager):
-        this.state.integers[:, :B] += torch.tensor([5, 0, 2, 0, 77, 0])[:, None]
+        this.state.integers[:, :B] += torch.tensor([5, 0, 2, 0, 77, 0, 0])[:, None]
         this.state.floats[0, :B] = 0.9
     graph.replay()
     assert torch.equal(tokens, eager.step())
-    assert not torch.equal(tokens, Batch(small_model, "dense", sample).step())
+    assert not torch.equal(tokens, Rows(small_model, "dense", sample).step())
 
 
 def test_the_position_as_a_python_number_is_baked(small_model: GPT2) -> None:
     """The lie that is as fast as the truth: each replay writes and reads at the position of the capture."""
 
-    def step_of(batch: Batch, position: Callable[[], int]) -> Callable[[], Tensor]:
+    def step_of(batch: Rows, position: Callable[[], int]) -> Callable[[], Tensor]:
         @torch.inference_mode()
         def step() -> Tensor:
             rows = batch.state.at(slice(0, B))
-            positions = torch.full((B, 1), position())
-            fed = Step(rows.token[:, None], positions, torch.zeros_like(rows.position), slice(0, B), batch.longest)
-            rows.token.copy_(greedy(batch.model(batch.memory.begin(fed), batch.memory), rows))
+            fed = Batch(rows.token, torch.full((B,), position()), rows.row, batch.longest)
+            rows.token.copy_(greedy(batch.model(fed, batch.cache), rows))
             return rows.token
 
         return step
 
-    lying, stuck, right = (Batch(small_model, "dense") for _ in range(3))
+    lying, stuck, right = (Rows(small_model, "dense") for _ in range(3))
     at = 20
     graph, tokens = record(step_of(lying, lambda: at))
     told, stale, fresh = [], [], []
@@ -553,7 +554,7 @@ def test_in_the_interpreter() -> None:
 
 @pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's process")
 def test_launches_of_the_paged_cache(small_model: GPT2) -> None:
-    graph, _ = record(Batch(small_model, "paged").step)
+    graph, _ = record(Rows(small_model, "paged").step)
     launches = [name for name in graph.operations if name.startswith("triton.")]
     assert launches.count("triton._write_kernel") == SMALL.n_layer
     assert launches.count("triton._attend_kernel") == SMALL.n_layer

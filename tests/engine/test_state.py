@@ -8,14 +8,14 @@ import torch
 from nanoinfer.engine.state import BatchState, Fetch, upload
 from nanoinfer.requests import Request, SamplingParams
 
-NAMES = {"token": 0, "position": 1, "step": 2, "live": 3, "seed": 4, "top_k": 5}
+NAMES = {"token": 0, "position": 1, "step": 2, "live": 3, "seed": 4, "top_k": 5, "row": 6}
 
 
 @pytest.fixture
 def state(device: torch.device) -> BatchState:
-    """Four rows and the spare one, each number another one: 10 times the quantity, and the row."""
+    """Four rows and the dummy row, each number another one: 10 times the quantity, and the row."""
     state = BatchState.empty(4, device)
-    state.integers.copy_(10 * torch.arange(6)[:, None] + torch.arange(5))
+    state.integers.copy_(10 * torch.arange(7)[:, None] + torch.arange(5))
     state.floats.copy_(100 + 10 * torch.arange(2)[:, None] + torch.arange(5))
     return state
 
@@ -26,10 +26,12 @@ def request(index: int, **params: float) -> Request:
 
 def test_empty(device: torch.device) -> None:
     state = BatchState.empty(4, device)
-    assert state.integers.shape == (6, 5)
+    assert state.integers.shape == (7, 5)
     assert state.floats.shape == (2, 5)
     assert (state.integers.dtype, state.floats.dtype) == (torch.int64, torch.float32)
-    assert not state.integers.any()
+    assert not state.integers[:6].any()
+    assert state.row.tolist() == [4] * 5  # where padding writes
+    assert state.dummy == 4
     assert not state.floats.any()
 
 
@@ -56,31 +58,35 @@ def test_a_slice_of_rows_is_written_through(state: BatchState) -> None:
 
 
 def test_admit(state: BatchState) -> None:
-    """Nothing is produced yet, whatever stood there; other rows stay."""
+    """Nothing is produced yet, whatever stood there, and until its prompt is read a row is padding; other rows stay."""
     before = state.integers.data_ptr(), state.floats.data_ptr()
     state.admit(slice(1, 3), [request(0, temperature=0.5, top_k=7, top_p=0.25), request(1, temperature=0)])
-    assert state.integers[:, 1].tolist() == [0, 0, 0, 1, 2**62, 7]
-    assert state.integers[:, 2].tolist() == [0, 0, 0, 1, 2**62 + 1, 0]
+    assert state.integers[:, 1].tolist() == [0, 0, 0, 0, 2**62, 7, 4]
+    assert state.integers[:, 2].tolist() == [0, 0, 0, 0, 2**62 + 1, 0, 4]
     assert state.floats[:, 1:3].tolist() == [[0.5, 0.0], [0.25, 1.0]]
-    assert state.integers[:, [0, 3, 4]].tolist() == [[10 * line + row for row in (0, 3, 4)] for line in range(6)]
+    assert state.integers[:, [0, 3, 4]].tolist() == [[10 * line + row for row in (0, 3, 4)] for line in range(7)]
     assert state.floats[:, [0, 3, 4]].tolist() == [[100, 103, 104], [110, 113, 114]]
     assert (state.integers.data_ptr(), state.floats.data_ptr()) == before  # G11: a graph knows them
 
 
 def test_move(state: BatchState) -> None:
-    """Everything of a row goes along, and in place."""
+    """Everything of a row goes along, and in place; but it writes to its new row, or, still padding, to the dummy."""
+    state.live[2] = 0
     before = state.integers.data_ptr(), state.floats.data_ptr()
     rows = torch.tensor([[3, 2], [0, 1]], device=state.token.device)
     state.move(rows[0], rows[1])
-    assert state.integers.tolist() == [[10 * line + row for row in (3, 2, 2, 3, 4)] for line in range(6)]
+    expected = [[10 * line + row for row in (3, 2, 2, 3, 4)] for line in range(6)]
+    expected[3] = [33, 0, 0, 33, 34]
+    assert state.integers.tolist() == [*expected, [0, 4, 62, 63, 64]]
     assert state.floats.tolist() == [[103, 102, 102, 103, 104], [113, 112, 112, 113, 114]]
     assert (state.integers.data_ptr(), state.floats.data_ptr()) == before
 
 
 def test_free(state: BatchState) -> None:
-    """A row of nobody is all zeros, so that padding is made of it."""
+    """A row of nobody is all zeros, so that padding is made of it, and writes to the dummy row."""
     state.free(slice(2, 4))
-    assert not state.integers[:, 2:4].any()
+    assert not state.integers[:6, 2:4].any()
+    assert state.row.tolist() == [60, 61, 4, 4, 64]
     assert not state.floats[:, 2:4].any()
     assert state.position.tolist() == [10, 11, 0, 0, 14]
 
