@@ -83,6 +83,7 @@ class BlockManager:
         while (len(owned) - 1) * self.block_size >= length:
             self.allocator.free(owned.pop())
             self.reserved += 1
+        self.begun = [each for each in self.begun if each[0] != row or each[1] < len(owned)]
 
     def release(self, row: int) -> None:
         """Take back the row's blocks and its reservation."""
@@ -95,3 +96,5 @@ class BlockManager:
         for source, target in zip(sources, targets, strict=True):
             self.owned[target], self.owned[source] = self.owned[source], []
             self.reservation[target], self.reservation[source] = self.reservation[source], 0
+        to = dict(zip(sources, targets, strict=True))
+        self.begun = [(to.get(row, row), column, block) for row, column, block in self.begun]
