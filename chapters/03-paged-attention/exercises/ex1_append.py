@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
-import torch
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
@@ -34,21 +32,17 @@ def grow(
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """PagedCache.grow asks it, and puts what it answers into the allocator and the tables."""
+    """BlockManager.grow asks it, row by row, and puts what it answers into the allocator and the tables."""
 
-    def grow_rows(self: Any, lengths: Sequence[int]) -> None:
-        before = self.owned[: len(lengths)]
-        after, free = mine(
-            [list(blocks) for blocks in before], list(lengths), list(self.allocator._free), self.block_size
-        )
-        for row, blocks in enumerate(after):
-            self.reserved -= len(blocks) - len(before[row])
-            self.owned[row] = list(blocks)
-            self.tables[row, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
-        self.allocator._free = list(free)
+    def grow_row(self: Any, row: int, length: int) -> None:
+        before = self.owned[row]
+        (after,), free = mine([list(before)], [length], list(self.allocator._free), self.block_size)
+        self.begun += [(row, at, block) for at, block in enumerate(after) if [block] != before[at : at + 1]]
+        self.reserved -= len(after) - len(before)
+        self.owned[row], self.allocator._free = list(after), list(free)
         self.allocator.owned[:] = bytes(block not in free for block in range(self.allocator.blocks))
 
-    with replaced("nanoinfer.cache.paged:PagedCache.grow", grow_rows):
+    with replaced("nanoinfer.cache.blocks:BlockManager.grow", grow_row):
         yield
 
 
@@ -74,7 +68,7 @@ EXERCISE = Spec(
     axes=(("owned", "row", "block"), ("free", "place")),
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.cache.paged:PagedCache.grow",),
+    refuse=("nanoinfer.cache.blocks:BlockManager.grow",),
     swap=swap,
     hints=(
         "Invariant: after the step, blocks owned times block_size is at least the length, and with one block less it\n"

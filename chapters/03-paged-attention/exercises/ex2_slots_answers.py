@@ -8,134 +8,138 @@ from torch import Tensor
 
 from nanocourse.exercises.exercise import Edition, Right, Wrong
 
-BLOCKS = "tables.gather(1, positions // block_size)"
-SLOTS = "blocks * block_size + positions % block_size"
-PADDING = "torch.arange(positions.shape[1], device=positions.device) > last[:, None]"
-HIDDEN = "slots.masked_fill(padding, 0)"
+REAL = "row < len(tables)"
+LINE = "row.clamp(max=len(tables) - 1)"
+BLOCKS = f"tables[{LINE}, which]"
+SLOTS = "block * block_size + place"
+HIDDEN = f"torch.where({REAL}, slots, 0)"
 WRONG = (
     Wrong.patch(
         "neighbours", "Neighbours in the text are neighbours in memory, from the row's first block on.",
-        SLOTS, "tables[:, :1] * block_size + positions",
+        SLOTS, f"tables[{LINE}, 0] * block_size + positions",
         "the dense cache of chapter 2, whose rows are contiguous",
     ),
     Wrong.patch(
         "neighbours-in-a-step", "What a step brings lies side by side, behind the slot of its first token.",
-        SLOTS, "blocks[:, :1] * block_size + positions[:, :1] % block_size + "
-        "torch.arange(positions.shape[1], device=positions.device)",
-        "an author's own slip: true for as long as a chunk stays within a block",
+        HIDDEN, f"torch.where({REAL}, slots[:1] + torch.arange(len(slots), device=slots.device), 0)",
+        "an author's own slip: true of one row's chunk, for as long as it stays within a block",
     ),
     Wrong.patch(
-        "first-rows-table", "Row 0's table serves the batch.", "tables.gather", "tables[:1].expand_as(tables).gather",
+        "first-rows-table", "Row 0's table serves the batch.", LINE, "row.clamp(max=0)",
         "vllm-project/vllm#20426: identical rows hide it",
     ),
     Wrong.patch(
-        "columns-for-positions", "A token's column in the step says where it stands.",
-        BLOCKS, "tables.gather(1, (positions := positions - positions[:, :1]) // block_size)",
-        "right in a prompt's first chunk, wrong in every later one",
+        "rows-as-they-come", "The first row of a step is row 0 of the cache, the second is row 1.",
+        LINE, "torch.unique_consecutive(row, return_inverse=True)[1].clamp(max=len(tables) - 1)",
+        "an author's own slip: right in decode, and in a prefill of all rows",
     ),
     Wrong.patch(
-        "place-left-out", "A block's number times its size is the slot.", SLOTS, "blocks * block_size + positions * 0",
+        "token-n-is-row-n", "Token n of a step is row n's.",
+        LINE, "torch.arange(len(row), device=row.device).clamp(max=len(tables) - 1)",
+        "an author's own slip: decode's rule, taken for every step",
+    ),
+    Wrong.patch(
+        "columns-for-positions", "A token's place in the step says where it stands.",
+        "positions // block_size, positions % block_size",
+        "(columns := torch.arange(len(row), device=row.device)) // block_size, columns % block_size",
+        "right in the first chunk of a step's first row, wrong in every other",
+    ),
+    Wrong.patch(
+        "newest-block", "What is new is written into the row's last block.",
+        BLOCKS, f"tables[{LINE}, ((row[:, None] == row) * positions).amax(1) // block_size]",
+        "GeeeekExplorer/nano-vllm, prepare_decode, whose slots are those of block_table[-1]: right in decode",
+    ),
+    Wrong.patch(
+        "place-left-out", "A block's number times its size is the slot.", SLOTS, "block * block_size + place * 0",
         "an author's own slip: every token of a block over the one before",
     ),
     Wrong.patch(
-        "block-as-slot", "The table holds slots.", SLOTS, "blocks + positions % block_size",
+        "block-as-slot", "The table holds slots.", SLOTS, "block + place",
         "sgl-project/sglang, whose table has one entry a token: right there, wrong where an entry is a block",
     ),
     Wrong.patch(
         "place-and-block-swapped", "The quotient is the place, and the remainder says which block.",
-        BLOCKS, "tables.gather(1, positions % block_size % tables.shape[1])",
+        BLOCKS, f"tables[{LINE}, place % tables.shape[1]]",
         "an author's own slip: // and % in each other's place",
     ),
     Wrong.patch(
-        "padding-is-written", "Padding is hidden by the mask, so it may be written like any token.", HIDDEN, "slots",
+        "padding-is-written", "Padding is never read, so it may be written like any token.", HIDDEN, "slots",
         "InternLM/lmdeploy#4569, sgl-project/sglang#32477",
     ),
     Wrong.patch(
-        "minus-one", "-1 is no slot, so it means: write nowhere.", HIDDEN, "slots.masked_fill(padding, -1)",
+        "minus-one", "-1 is no slot, so it means: write nowhere.", HIDDEN, f"torch.where({REAL}, slots, -1)",
         "vllm-project/vllm#43810: -1 // size is the last block, and -1 % size its last place",
     ),
     Wrong.patch(
-        "padding-to-the-last", "Padding may go where the row's last token goes.",
-        HIDDEN, "torch.where(padding, slots.gather(1, last.clamp(min=0)[:, None]), slots)",
+        "padding-to-the-last", "Padding may go where the last token goes.",
+        HIDDEN, f"torch.where({REAL}, slots, slots[{REAL}][-1])",
         "an author's own slip: which of two writes to one slot stays is not defined",
+    ),
+    Wrong.patch(
+        "position-0-is-padding", "Padding stands at position 0, so what stands there is padding.",
+        REAL, "positions > 0",
+        "an author's own slip: every prompt begins there, too",
+    ),
+    Wrong.patch(
+        "last-row-is-the-dummy", "The last line of the tables is the dummy row's.", REAL, "row < len(tables) - 1",
+        "this engine's own tables, which have a line for the dummy row; these have none",
     ),
     Wrong.patch(
         "32-bits", "The numbers in the table have 32 bits, so a slot has 32 bits too.", HIDDEN, f"{HIDDEN}.int()",
         "an author's own slip: torch writes by an index of 64 bits alone",
     ),
-    Wrong.patch(
-        "last-is-a-length", "`last` counts the real columns.", PADDING, PADDING.replace(">", ">="),
-        "huggingface/transformers#3167: a length and an index, one apart",
-    ),
-    Wrong.patch(
-        "padding-of-row-0", "Padding begins at the same column in all rows.", PADDING,
-        "(torch.arange(positions.shape[1], device=positions.device) > last[0]).expand(positions.shape)",
-        "EvolvingLMMs-Lab/lmms-eval#1423: what holds for the first row, for all",
-    ),
-    Wrong.patch(
-        "nobody-is-row-0", "A row's last column is at least 0, so a padding row writes one token.",
-        "last[:, None]", "last.clamp(min=0)[:, None]",
-        "an author's own slip in this engine, before its padding rows had no column at all",
-    ),
 )  # fmt: skip
 
 
-def token_by_token(tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> Tensor:
+def token_by_token(tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
     """Python loops, and divmod."""
-    slots = []
-    for table, places, end in zip(tables.tolist(), positions.tolist(), last.tolist(), strict=True):
-        row = []
-        for column, position in enumerate(places):
-            block, place = divmod(position, block_size)
-            row.append(table[block] * block_size + place if column <= end else 0)
-        slots.append(row)
+    lines, slots = tables.tolist(), []
+    for line, position in zip(row.tolist(), positions.tolist(), strict=True):
+        block, place = divmod(position, block_size)
+        slots.append(lines[line][block] * block_size + place if line < len(lines) else 0)
     return torch.tensor(slots)
 
 
-def all_slots_first(tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> Tensor:
-    """The slots of each row's whole room are laid out, then picked by position; int32 up to the last line."""
-    room = (
-        tables[:, :, None] * block_size + torch.arange(block_size, dtype=torch.int32, device=tables.device)
-    ).flatten(1)
-    real = F.one_hot(last + 1, positions.shape[1] + 1).flip(1).cumsum(1).flip(1)[:, 1:]
-    return (room.gather(1, positions) * real.int()).long()
+def with_a_dummy_row(tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
+    """The engine's way: one more line of tables, all zeros, makes padding a token like any other."""
+    lines = F.pad(tables, (0, 0, 0, 1)).long()
+    return torch.add(positions.remainder(block_size), lines[row, positions.div(block_size, rounding_mode="floor")],
+                     alpha=block_size)  # fmt: skip
 
 
-def by_index(tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> Tensor:
-    """Two index tensors, and an assignment in place."""
-    rows = torch.arange(len(tables), device=tables.device).unsqueeze(1)
-    slots = tables.long()[rows, positions.div(block_size, rounding_mode="floor")].mul_(block_size)
-    slots += positions.remainder(block_size)
-    for row, end in enumerate(last.tolist()):
-        slots[row, end + 1 :] = 0
-    return slots
+def all_slots_first(tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
+    """The slots of each row's whole room are laid out end to end, then picked by row and position."""
+    places = torch.arange(block_size, dtype=torch.int32, device=tables.device)
+    room = (tables[:, :, None] * block_size + places).flatten()
+    width = tables.shape[1] * block_size
+    mine = row * width + positions
+    return room.take(mine % len(room)).to(torch.int64) * (mine < len(room)).long()
 
 
-RIGHT = (Right(token_by_token), Right(all_slots_first), Right(by_index))
+RIGHT = (Right(token_by_token), Right(with_a_dummy_row), Right(all_slots_first))
 
 EQUIVALENT: dict[str, str] = {}
 
 
-def places(tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> Tensor:
-    """Where the keys and values of a step are written: (B, T, 2) int64, of each column its block and the place in it.
+def places(tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
+    """Where the keys and values of a step's N tokens are written: (N, 2) int64, of each token its block and its place.
 
-    tables (B, width) int32: the blocks of each row, in the order of its text; entries that are not in use are 0.
-    positions (B, T) int64: of each column in its row's text; there is a table entry for each of them. last (B,) int64:
-    the column of each row's last real token, -1 in a row that has none. A block has block_size places. Columns that are
-    padding are written to place 0 of block 0, the null block.
+    tables (rows, width) int32: the blocks of each row, in the order of its text; entries behind the text may name any
+    block. row, positions (N,) int64: of each token, its row and its position in that row's text; there is a table entry
+    for each position. Each row's tokens stand side by side, and rows in any order. A block has block_size places.
+    Padding, at position 0 of row `rows`, is written to place 0 of block 0, the null block.
     """
-    pairs = torch.stack((tables.gather(1, positions // block_size).long(), positions % block_size), -1)
-    real = torch.arange(positions.shape[1], device=positions.device) <= last[:, None]
-    return pairs * real[:, :, None]
+    lines = torch.cat((tables, torch.zeros_like(tables[:1]))).long()
+    return torch.stack((lines[row, positions // block_size], positions % block_size), -1)
 
 
-def _pairs(slots: Tensor, tables: Tensor, positions: Tensor, last: Tensor, block_size: int) -> Tensor:
+def _pairs(slots: Tensor, tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
     return torch.stack((slots // block_size, slots % block_size), -1)
 
 
 EDITIONS = (
     Edition(
-        "block-and-place", "the answer is a pair of block and place for each column, not a slot", places,
-        args=lambda *args: args, back=lambda *args: args, result=_pairs, axes=("row", "column", "of the pair"),
+        "block-and-place", "the answer is a pair of block and place for each token, not a slot", places,
+        args=lambda *args: args, back=lambda *args: args, result=_pairs, axes=("token", "of the pair"),
     ),
 )  # fmt: skip

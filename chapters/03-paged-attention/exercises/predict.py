@@ -51,10 +51,10 @@ def room(device: torch.device) -> float:
     with LLM(load_model("small", device, torch.float32), engine="paged") as llm:
         params = [SamplingParams(max_tokens=n // 2, temperature=0, ignore_eos=True) for n in TEXTS]
         requests = llm.requests([[464] * (n - n // 2) for n in TEXTS], params)
-        engine, owned = llm.engine_for(requests), []
+        engine, owned = llm.core, []
         for _ in engine.generate(requests):
             if engine.rows:
-                owned.append(PAGE * sum(map(len, engine.memory.owned)))
+                owned.append(PAGE * sum(map(len, engine.cache.blocks.owned)))
     return (len(TEXTS) + 1) * max(TEXTS) / statistics.mean(owned)
 
 
@@ -77,8 +77,7 @@ def rows(device: torch.device) -> float:
     config = PRESETS["small"]
     blocks = POOL // PagedCache.bytes(config, 1, PAGE, torch.float32)
     cache, admitted = PagedCache(config, 4096, 1024, blocks, PAGE, torch.device("cpu"), torch.float32), 0
-    while cache.can_admit(length := TEXTS[admitted % len(TEXTS)]):
-        cache.admit(admitted, length)
+    while cache.blocks.reserve(admitted, TEXTS[admitted % len(TEXTS)]):
         admitted += 1
     return admitted / dense_rows(device)
 
