@@ -60,48 +60,38 @@ def arrow(ax: Axes, start: At, end: At, color: str, width: float = 1.3, bend: fl
 
 
 def one_step() -> Drawing:
-    """Token ids to next tokens, with the shapes on the way and the running example's own words."""
-    ids, lengths = run.batch()
-    words = [[run.word(i) for i in row[:length]] for row, length in zip(ids.tolist(), lengths, strict=True)]
-    probs = [run.logits(ids)[row, length - 1].softmax(-1) for row, length in enumerate(lengths)]
-    best = [f"{run.word(int(p.argmax()))}, p = {float(p.max()):.3f}" for p in probs]
-    C, layers = run.model().config.n_embd, run.model().config.n_layer
+    """One row from token ids to the next token, with the shapes on the way and the running example's own words."""
+    words, after = [run.word(i) for i in run.rows()[0]], run.probs(0)
+    best = f"{run.word(int(after.argmax()))}, p = {float(after.max()):.3f}"
+    C, layers, V = run.model().config.n_embd, run.model().config.n_layer, len(after)
     stages = (
-        ("token ids,\npositions", "(2, 3)"), ("embeddings", f"(2, 3, {C})"), (f"{layers} blocks", f"(2, 3, {C})"),
-        ("each row's last\nreal token", f"(2, {C})"), ("head: logits", f"(2, {run.model().config.vocab_size:,})"),
+        ("token ids,\npositions", "(3,)"), ("embeddings", f"(3, {C})"), (f"{layers} blocks", f"(3, {C})"),
+        ("the last\ntoken", f"({C},)"), ("head: logits", f"({V},)"),
     )  # fmt: skip
 
     def draw() -> Figure:
-        figure, ax = canvas(10, 4.0)
+        figure, ax = canvas(10, 2.9)
         for at, (name, shape) in enumerate(stages):
             x = 1.05 + 1.97 * at
             box(ax, (x, 0.62), (1.62, 0.78), name, accent="last" in name)
             write(ax, (x, 1.24), shape, MUTED, 10, "center")
             if at:
                 arrow(ax, (x - 1.16, 0.62), (x - 0.81, 0.62), MUTED)
-        for row, (named, length) in enumerate(zip(words, lengths, strict=True)):
-            y = 2.2 + 1.05 * row
-            write(ax, (0.25, y), f"row {row}", MUTED)
-            for at in range(3):
-                x, last, real = 1.75 + 1.55 * at, at == length - 1, at < length
-                look = {"edgecolor": ACCENT if last else MUTED, "linewidth": 2.0 if last else 1.2}
-                look |= {"facecolor": GROUND, "linestyle": "-" if real else ":", "zorder": 3}
-                ax.add_patch(Rectangle((x - 0.7, y - 0.3), 1.4, 0.6, **look))
-                write(ax, (x, y), named[at] if real else "padding", None if real else MUTED, align="center")
-                write(ax, (x, y + 0.46), f"position {at}" if real else "", MUTED, 9, "center")
-            end = 1.75 + 1.55 * (length - 1) + 0.7
-            bend, up = (0.0, 0.0) if length == 3 else (-0.28, 0.12)
-            arrow(ax, (end, y - up), (7.0, y), ACCENT, 1.8, bend)
-            write(ax, (7.15, y), best[row])
-        write(ax, (7.15, 2.2 + 0.46), "the most probable next token", MUTED, 9)
+        y = 2.1
+        for at, word in enumerate(words):
+            x, last = 1.05 + 1.97 * at, at == len(words) - 1
+            look = {"facecolor": GROUND, "edgecolor": ACCENT if last else MUTED, "linewidth": 2.0 if last else 1.2}
+            ax.add_patch(Rectangle((x - 0.81, y - 0.3), 1.62, 0.6, **look))
+            write(ax, (x, y), word, align="center")
+            write(ax, (x, y + 0.46), f"position {at}", MUTED, 9, "center")
+        arrow(ax, (1.86 + 1.97 * (len(words) - 1), y), (7.0, y), ACCENT, 1.8)
+        write(ax, (7.15, y), best)
+        write(ax, (7.15, y + 0.46), "the most probable next token", MUTED, 9)
         return figure
 
-    named, V = [" ".join(row) for row in words], f"{run.model().config.vocab_size:,}"
     alt = (
-        f"One step. Token ids and positions of shape (2, 3) become embeddings and pass {layers} blocks; of each row "
-        f"only the last real token goes on to the head, which gives {V} logits a row. Row 0 is {named[0]}: its column "
-        f"2 is used, and next comes {best[0]}. Row 1 is {named[1]} and padding: its column 1 is used, and next "
-        f"comes {best[1]}."
+        f"One step. Token ids and positions of shape (3,) become embeddings and pass {layers} blocks; only the last "
+        f"token goes on to the head, which gives {V:,} logits. The tokens are {' '.join(words)}; next comes {best}."
     ).replace('"', "'")
     rows = tuple((name.replace("\n", " "), shape) for name, shape in stages)
     return Drawing("01-naive/step", "One step of the running example", alt, ("stage", "shape"), rows, draw)

@@ -22,8 +22,7 @@ def drawings() -> list[Drawing]:
 
 def attention() -> Drawing:
     """Scores and weights of one head of row 0; the cells that the mask hides are hatched."""
-    watch, ids = run.watched()
-    words = [run.word(i) for i in ids.tolist()]
+    watch, words = run.watched(), [run.word(i) for i in run.rows()[0]]
     scores, weights = watch.scores[run.HEAD].tolist(), watch.weights[run.HEAD].tolist()
 
     def draw() -> Figure:

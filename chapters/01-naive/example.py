@@ -28,26 +28,31 @@ def without_a_model() -> None:
 
 
 def step() -> None:
-    """The two rows, and the most probable tokens after each."""
-    ids, lengths = run.batch()
-    probs = run.logits(ids).softmax(-1)
-    for row, length in enumerate(lengths):
-        shown = [f"{i} {run.word(i)}" for i in ids[row, :length].tolist()]
-        print(f"row {row}   {'  '.join([*shown, *['padding'] * (ids.shape[1] - length)])}")
-        best = probs[row, length - 1].topk(4)
+    """The two prompts, and the most probable tokens after each."""
+    for row, ids in enumerate(run.rows()):
+        best = run.probs(row).topk(4)
         after = [f"{run.word(i)} {p:.3f}" for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+        print("  ".join(f"{i} {run.word(i)}" for i in ids))
         print(f"   then {'  '.join(after)}")
 
 
 def embeddings() -> None:
     """The first four of each token's 160 numbers."""
-    net, (ids, lengths) = run.model(), run.batch()
+    net, fed = run.model(), run.packed()
     print("row  token      token's vector              + position's vector         = what enters the first block")
-    for row, length in enumerate(lengths):
-        for at in range(length):
-            token, place = net.wte.weight[ids[row, at], :4], net.wpe.weight[at, :4]
-            cells = [" ".join(f"{value:6.2f}" for value in part.tolist()) for part in (token, place, token + place)]
-            print(f"{row}    {run.word(int(ids[row, at])):10} {cells[0]}   {at}: {cells[1]}   {cells[2]}")
+    for row, at, i in zip(fed.row.tolist(), fed.positions.tolist(), fed.token_ids.tolist(), strict=True):
+        token, place = net.wte.weight[i, :4], net.wpe.weight[at, :4]
+        cells = [" ".join(f"{value:6.2f}" for value in part.tolist()) for part in (token, place, token + place)]
+        print(f"{row}    {run.word(i):10} {cells[0]}   {at}: {cells[1]}   {cells[2]}")
+
+
+def packed() -> None:
+    """The two prompts as one step."""
+    fed = run.packed()
+    print(f"{'':12}" + "".join(f"{run.word(i):>9}" for i in fed.token_ids.tolist()))
+    for name in ("token_ids", "positions", "row"):
+        print(f"{name:12}" + "".join(f"{value:>9}" for value in getattr(fed, name).tolist()))
+    print(f"starts at {fed.starts.tolist()}, logits_at {fed.logits_at.tolist()}")
 
 
 def positions() -> None:
@@ -60,19 +65,18 @@ def positions() -> None:
 def no_attention() -> None:
     """Each token reads itself alone."""
     run.show("attention", run.continued("The fox"))
-    run.show("every token for itself", run.continued("The fox", memory=run.OwnValue()))
+    run.show("every token for itself", run.continued("The fox", reads=run.OwnValue()))
 
 
 def no_mask() -> None:
     """Text without a mask."""
     run.show("with the mask", run.continued("The fox"))
-    run.show("without", run.continued("The fox", memory=run.NoMask()))
+    run.show("without", run.continued("The fox", reads=run.NoMask()))
 
 
 def attention() -> None:
     """One head of one layer in row 0: scores, then weights."""
-    watch, ids = run.watched()
-    words = [run.word(i) for i in ids.tolist()]
+    watch, words = run.watched(), [run.word(i) for i in run.rows()[0]]
     print(f"{'':10}{'scores against the keys of':33}{'weights'}")
     print(f"{'query':10}" + 2 * ("".join(f"{w:>9}" for w in words) + "      "))
     for at, w in enumerate(words):
@@ -152,7 +156,7 @@ def tail() -> None:
     for name, k, temperature in (("all 50,257 tokens", 0, 1.0), ("the 50 best, cooled", 50, 0.8)):
         params = SamplingParams(max_tokens=24, temperature=temperature, top_k=k, seed=5)
         run.show(name, run.PROMPTS[1] + llm.generate(run.PROMPTS[1], params)[0].text)
-    best = run.logits(run.batch()[0])[1, 1].double().softmax(-1).topk(50).values
+    best = run.probs(1).double().topk(50).values
     print(f"beyond the 50 best: {1 - float(best.sum()):.2f} of the probability")
 
 
@@ -167,7 +171,7 @@ def kept() -> None:
 
 def order() -> None:
     """How many ids pass, by the order in which temperature and top-p come."""
-    scores = run.logits(run.batch()[0])[1:2, 1]  # (1, V)
+    scores = run.logits(torch.tensor([run.rows()[1]]))[:, -1]  # (1, V)
     none, half = torch.zeros(1, dtype=torch.int32), torch.tensor([0.8])
     for top_p in (0.7, 0.9, 0.95):
         p = torch.tensor([top_p])
@@ -222,7 +226,7 @@ def equal() -> None:
     """The naive engine's ragged batch, and an engine with a hidden key, held against the oracle."""
     llm, params = LLM(run.model(), engine="naive"), SamplingParams(max_tokens=24, temperature=0)
     print(f"{'the engine':24}{verify_tokens(llm.forward_logits, llm.generate(list(run.PROMPTS), params), params)}")
-    prompt, ids = "Once upon a time", run.greedy_ids("Once upon a time", 24, memory=run.HiddenSelf())
+    prompt, ids = "Once upon a time", run.greedy_ids("Once upon a time", 24, reads=run.HiddenSelf())
     run.show("one key hidden", gpt2_tokenizer().decode(ids))
     asked = gpt2_tokenizer().encode(prompt)
     told = Completion(0, tuple(asked), tuple(ids[len(asked) :]), "", "length", 0, Metrics(0.0, ()))

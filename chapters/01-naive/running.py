@@ -1,14 +1,14 @@
 """The running example of chapter 1, and the mistakes that its text makes on purpose.
 
-A batch of two rows and three tokens, `Once upon a` and `The fox` with one column of padding, through the small model
-that ships. It is computed in float64, so that every machine prints the same digits.
+Two prompts of three tokens and of two, `Once upon a` and `The fox`, through the small model that ships. It is computed
+in float64, so that every machine prints the same digits.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -16,15 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.cache.naive import FullContext, forward_logits
-from nanoinfer.model.batch import Step
+from nanoinfer.cache.naive import FullContext, Plan, forward_logits
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import load_model
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a", "The fox")
-PADDING = 0  # the id that fills row 1 up; which one it is makes no difference
 LAYER, HEAD = 7, 3  # of the attention that is shown: nearly all of it goes to one token
 
 
@@ -34,11 +33,22 @@ def model() -> GPT2:
     return load_model("small", torch.device("cpu"), torch.float64)
 
 
-def batch(padding: int = PADDING) -> tuple[Tensor, list[int]]:
-    """Token ids (2, 3) and the number of real tokens of each row."""
-    rows = [gpt2_tokenizer().encode(prompt) for prompt in PROMPTS]
-    T = max(map(len, rows))
-    return torch.tensor([[*row, *[padding] * (T - len(row))] for row in rows]), [len(row) for row in rows]
+def rows() -> list[list[int]]:
+    """The token ids of the two prompts."""
+    return [gpt2_tokenizer().encode(prompt) for prompt in PROMPTS]
+
+
+def batch(padding: int = 0) -> tuple[Tensor, list[int]]:
+    """The two prompts as a rectangle (2, 3), the shorter one filled up, and the number of tokens of each."""
+    ids, lengths = rows(), [len(row) for row in rows()]
+    return torch.tensor([[*row, *[padding] * (max(lengths) - len(row))] for row in ids]), lengths
+
+
+def packed(*texts: Sequence[int]) -> Batch:
+    """One step that brings these texts whole; the two prompts unless given."""
+    chunks = [Chunk(at, 0, ids) for at, ids in enumerate(texts or rows())]
+    layout = Layout.of(chunks)
+    return unpack(pack(chunks, layout, dummy=len(chunks)), layout)
 
 
 def word(token_id: int) -> str:
@@ -51,29 +61,37 @@ def logits(ids: Tensor) -> Tensor:
     return forward_logits(model(), ids)
 
 
-class NoMask(FullContext):
-    """A mistake: every query reads every key, the later ones too."""
+def probs(row: int) -> Tensor:
+    """(V,) of the token after one of the two prompts."""
+    return logits(torch.tensor([rows()[row]]))[0, -1].softmax(-1)
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+class NoMask(FullContext):
+    """A mistake: every query reads every key of its row, the later ones too. For one row."""
+
+    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # (H, T, D)
+        return F.scaled_dot_product_attention(q, k, v, self.mask(q)).transpose(0, 1)
+
+    def mask(self, q: Tensor) -> Tensor | None:
+        """(T, T), true where a query reads a key; None for everywhere."""
+        return None
+
+
+class HiddenSelf(NoMask):
+    """A mistake: a query reads the keys before it, and not its own. The first has nothing else to read."""
+
+    def mask(self, q: Tensor) -> Tensor:
+        mask = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool).tril(-1)
+        mask[0, 0] = True
+        return mask
 
 
 class OwnValue(FullContext):
     """A mistake: no attention at all, every token takes its own value."""
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return v
-
-
-class HiddenSelf(FullContext):
-    """A mistake: a query reads the keys before it, and not its own. The first has nothing else to read."""
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        mask = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril(-1)
-        mask[0, 0] = True
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
 
 
 class Watch(FullContext):
@@ -82,12 +100,13 @@ class Watch(FullContext):
     def __init__(self, row: int, layer: int) -> None:
         self.row, self.layer = row, layer
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if layer == self.layer:
-            self.scores = torch.einsum("qhd,khd->hqk", q[self.row], k[self.row]) / q.shape[-1] ** 0.5
+            own = plan.batch.row == self.row
+            self.scores = torch.einsum("qhd,khd->hqk", q[own], k[own]) / q.shape[-1] ** 0.5
             later = torch.ones_like(self.scores, dtype=torch.bool).triu(1)
             self.weights = self.scores.masked_fill(later, -torch.inf).softmax(-1)
-        return super().attend(layer, q, k, v)
+        return super().attend(plan, layer, q, k, v)
 
 
 class StreamNormalised(TorchOps):
@@ -102,7 +121,7 @@ def greedy_ids(
     prompt: str,
     new_tokens: int,
     *,
-    memory: FullContext | None = None,
+    reads: FullContext | None = None,
     ops: TorchOps | None = None,
     positions: Callable[[int], Tensor] = torch.arange,
     seen: int | None = None,
@@ -113,10 +132,9 @@ def greedy_ids(
     try:
         with torch.inference_mode():
             for _ in range(new_tokens):
-                fed = torch.tensor([ids[-seen:] if seen else ids])  # (1, T)
-                T = fed.shape[1]
-                step = Step(fed, positions(T)[None], torch.tensor([T - 1]), slice(0, 1), longest=T)
-                ids = [*ids, int(net(step, memory or FullContext()).argmax())]
+                fed = packed(ids[-seen:] if seen else ids)
+                fed = replace(fed, positions=positions(len(fed.positions)))
+                ids = [*ids, int(net(fed, reads or FullContext()).argmax())]
     finally:
         net.ops = kept
     return ids
@@ -133,13 +151,12 @@ def show(label: str, text: str) -> None:
     print(textwrap.fill(text, 100, initial_indent=f"{label:24}", subsequent_indent=" " * 24))
 
 
-def watched() -> tuple[Watch, Tensor]:
-    """Attention of row 0 in the layer that is shown, and the row's token ids."""
-    watch, (ids, lengths) = Watch(0, LAYER), batch()
-    step = Step(ids, torch.arange(3).expand(2, 3), torch.tensor(lengths) - 1, slice(0, 2), longest=3)
+def watched() -> Watch:
+    """Attention of row 0 in the layer that is shown."""
+    watch = Watch(0, LAYER)
     with torch.inference_mode():
-        model()(step, watch)
-    return watch, ids[0]
+        model()(packed(), watch)
+    return watch
 
 
 class Sizes(TorchOps):
@@ -180,7 +197,7 @@ TEMPERATURE, TOP_K, TOP_P = 0.8, 8, 0.7
 
 def candidates(shown: int = 11) -> list[Candidate]:
     """The most probable tokens after row 1, best first."""
-    scores = logits(batch()[0])[1, 1].double()  # (V,)
+    scores = logits(torch.tensor([rows()[1]]))[0, -1].double()  # (V,)
     best = scores.topk(shown).indices
     plain, cooled = scores.softmax(-1)[best], (scores / TEMPERATURE).softmax(-1)[best]
     after_k = (scores / TEMPERATURE)[best[:TOP_K]].softmax(-1)
@@ -196,11 +213,11 @@ def candidates(shown: int = 11) -> list[Candidate]:
 def by_generator(prompts: Sequence[str], new_tokens: int = 14) -> str:
     """Row 0's text where one random generator serves all rows in turn; temperature 0.8 among the 50 best."""
     generator = torch.Generator().manual_seed(7)
-    rows = [gpt2_tokenizer().encode(prompt) for prompt in prompts]
+    texts = [gpt2_tokenizer().encode(prompt) for prompt in prompts]
     for _ in range(new_tokens):
-        for at, ids in enumerate(rows):
+        for at, ids in enumerate(texts):
             best = (logits(torch.tensor([ids]))[0, -1].double() / TEMPERATURE).topk(50)
             drawn = torch.rand((), dtype=torch.float64, generator=generator)
             rank = int((best.values.softmax(-1).cumsum(-1) < drawn).sum())
-            rows[at] = [*ids, int(best.indices[rank])]
-    return gpt2_tokenizer().decode(rows[0])
+            texts[at] = [*ids, int(best.indices[rank])]
+    return gpt2_tokenizer().decode(texts[0])

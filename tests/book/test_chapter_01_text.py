@@ -15,8 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nanobook.examples import load, number, printed
 from nanobook.text.page_blocks import Place, excerpt
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.naive import FullContext
-from nanoinfer.model.batch import Step
+from nanoinfer.cache.naive import FullContext, Plan
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 from nanoinfer.text.tokenizer import gpt2_tokenizer
@@ -85,28 +84,36 @@ class TestSmall:
 
 
 class TestRunningExample:
-    def test_two_rows_and_three_tokens(self, running: ModuleType) -> None:
+    def test_two_rows_of_three_tokens_and_two(self, running: ModuleType) -> None:
         ids, lengths = running.batch()
         assert tuple(ids.shape) == (2, 3)
         assert lengths == [3, 2]
+        fed = running.packed()
+        assert fed.token_ids.tolist() == [*ids[0].tolist(), *ids[1, :2].tolist()]
+        assert fed.positions.tolist() == [0, 1, 2, 0, 1]
+
+    def test_a_step_of_both_rows_is_each_alone(self, running: ModuleType) -> None:
+        """The logits of five tokens end to end, at `logits_at`, are those of each prompt by itself."""
+        with torch.inference_mode():
+            together = running.model()(running.packed(), FullContext())  # (2, V)
+            alone = torch.cat([running.model()(running.packed(row), FullContext()) for row in running.rows()])
+        assert torch.allclose(together, alone)
 
     def test_attention_that_is_shown_is_the_models(self, running: ModuleType) -> None:
         """The weights times the values are what the engine's attention gives in that layer and head."""
-        net, (ids, lengths) = running.model(), running.batch()
         seen = {}
 
         class Keep(FullContext):
-            def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-                y = super().attend(layer, q, k, v)
-                seen[layer] = (v, y)
+            def attend(self, plan: Plan, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+                y = super().attend(plan, layer, q, k, v)
+                seen[layer] = (v[:3], y[:3])  # row 0
                 return y
 
-        step = Step(ids, torch.arange(3).expand(2, 3), torch.tensor(lengths) - 1, slice(0, 2), longest=3)
         with torch.inference_mode():
-            net(step, Keep())
+            running.model()(running.packed(), Keep())
         v, y = seen[running.LAYER]
-        weights = running.watched()[0].weights[running.HEAD]  # (T, T)
-        assert torch.allclose(weights @ v[0, :, running.HEAD], y[0, :, running.HEAD])
+        weights = running.watched().weights[running.HEAD]  # (T, T)
+        assert torch.allclose(weights @ v[:, running.HEAD], y[:, running.HEAD])
         assert float(weights.triu(1).abs().max()) == 0
 
     def test_padding_changes_nothing_but_its_own_column(self, running: ModuleType) -> None:
@@ -126,9 +133,9 @@ class TestRunningExample:
     def test_every_mistake_changes_the_text(self, running: ModuleType) -> None:
         right = running.greedy_ids("The fox", 6)
         wrong = [
-            {"memory": running.NoMask()},
-            {"memory": running.OwnValue()},
-            {"memory": running.HiddenSelf()},
+            {"reads": running.NoMask()},
+            {"reads": running.OwnValue()},
+            {"reads": running.HiddenSelf()},
             {"ops": running.StreamNormalised()},
             {"positions": lambda T: torch.zeros(T, dtype=torch.int64)},
             {"positions": lambda T: torch.arange(1, T + 1)},
@@ -145,15 +152,13 @@ class TestRunningExample:
 
 class TestCost:
     @pytest.mark.parametrize("rows, tokens", [(1, 1), (1, 7), (3, 20)])
-    def test_operations_are_what_torch_counts(self, rows: int, tokens: int) -> None:
+    def test_operations_are_what_torch_counts(self, running: ModuleType, rows: int, tokens: int) -> None:
         cost = load(CHAPTER / "cost.py")
         config = ModelConfig(n_layer=2, n_head=2, n_embd=16, n_positions=32, vocab_size=128)
         model = random_model(config, seed=0)
-        ids = torch.arange(rows * tokens).view(rows, tokens) % 128
-        last = torch.full((rows,), tokens - 1)
-        step = Step(ids, torch.arange(tokens).expand(rows, tokens), last, slice(0, rows), longest=tokens)
+        batch = running.packed(*([*range(row, row + tokens)] for row in range(rows)))
         with FlopCounterMode(display=False) as counter, torch.inference_mode():
-            model(step, ByHand())
+            model(batch, ByHand())
         assert counter.get_total_flops() == cost.step_flops(config, tokens, rows)
 
     def test_the_exercise_counts_alike(self) -> None:
@@ -175,11 +180,11 @@ class TestCost:
 class ByHand(FullContext):
     """Attention by two plain products, which torch counts on every device."""
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
+    def attend(self, plan: Plan, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (plan.batch.padded(x).transpose(1, 2) for x in (q, k, v))  # (B, H, T, D)
         scores = q @ k.mT / q.shape[-1] ** 0.5
         scores = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf)
-        return (scores.softmax(-1) @ v).transpose(1, 2)
+        return plan.batch.packed((scores.softmax(-1) @ v).transpose(1, 2))
 
 
 class TestPage:

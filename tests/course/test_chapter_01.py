@@ -22,7 +22,7 @@ from nanocourse.exercises.swap import has_place, swapped
 from nanocourse.learner import predict, quiz
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.naive import FullContext
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -161,9 +161,9 @@ PARAMS = [
 ]
 
 
-def tokens(model: GPT2) -> list[tuple[int, ...]]:
+def tokens(model: GPT2, **settings: int) -> list[tuple[int, ...]]:
     """Greedy, filtered and stopped rows of different lengths, in one batch."""
-    with LLM(model, engine="naive") as llm:
+    with LLM(model, engine="naive", **settings) as llm:
         return [done.token_ids for done in llm.generate(prompts_of([3, 11, 1]), PARAMS)]
 
 
@@ -177,6 +177,7 @@ def test_the_reference_in_its_place_changes_no_token(exercise: Exercise, model: 
 
     with swapped(exercise, exercise.function, count):
         assert tokens(model) == before
+        assert tokens(model, max_batch=2, max_batched_tokens=4) == before  # prompts in pieces, rows that wait
     assert calls > 0
     now = calls
     assert tokens(model) == before
@@ -191,6 +192,16 @@ def test_a_mistake_that_is_switched_on_is_seen(mistake: str, model: GPT2) -> Non
     before = tokens(model)
     with answers.mistake(*mistake.split(" ")):
         assert tokens(model) != before
+
+
+@pytest.mark.parametrize("mistake", ["stop-left-out", "last-place-unused"])
+def test_a_loop_that_ends_too_early_says_so(mistake: str, model: GPT2) -> None:
+    with (
+        LLM(model, engine="naive") as llm,
+        answers.mistake("1.6", mistake),
+        pytest.raises(RuntimeError, match=r"the loop gave \d tokens of 9, and none of them is a stop token"),
+    ):
+        llm.generate(prompts_of([3, 11]), PARAMS[2])
 
 
 def test_a_mistake_without_a_place_is_refused() -> None:
@@ -220,17 +231,16 @@ def test_cost_is_what_the_engine_does(length: int) -> None:
     """The reference of 1.7 against torch's own counter of operations and against the operations themselves."""
     config = ModelConfig(n_layer=3, n_head=2, n_embd=32, n_positions=40, vocab_size=128)
     model = random_model(config, seed=0)
-    ids = torch.arange(length)[None]
-    step = Step(ids, ids, last=torch.tensor([length - 1]), rows=torch.tensor([0]), longest=length)
+    layout = Layout.of(chunks := [Chunk(0, 0, range(length))])
+    batch = unpack(pack(chunks, layout, dummy=1), layout)
     counted = answers.reference("1.7")({"n_layer": 3, "n_embd": 32, "vocab_size": 128}, length, 4)
     plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know a CPU's fused kernel
     with torch.no_grad(), plain, FlopCounterMode(display=False) as flops:
-        model(step, FullContext())
+        model(batch, FullContext())
     assert flops.get_total_flops() == counted["flops"]
     with torch.no_grad(), Operations() as operations:
-        model(step, FullContext())
-    # One token needs no column picked; attention on a CPU is one operation.
-    assert operations.count == counted["launches"] - (length == 1)
+        model(batch, FullContext())
+    assert operations.count == counted["launches"]  # attention on a CPU is one operation
     unused = (config.n_positions - length) * config.n_embd
     assert counted["bytes"] == (config.parameters - unused) * 4
 

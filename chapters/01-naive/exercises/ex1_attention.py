@@ -12,7 +12,6 @@ from torch import Tensor
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.cache.naive import Naive
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
@@ -30,24 +29,17 @@ def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """FullContext.attend hands its positions over; in a step that brings its whole context they are row numbers."""
-    begin = Naive.begin
+    """FullContext.attend pads for it. Every row's whole context is there, so a column's number is its position."""
 
-    def begin_and_keep(self: Any, step: Any) -> Any:
-        taken = begin(self, step)
-        self.positions = taken.positions
-        return taken
-
-    def attend(self: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        here = torch.arange(q.shape[1], device=q.device).expand(q.shape[:2])
-        positions = getattr(self, "positions", here)
-        result: Tensor = mine(q, k, v, positions)
+    def attend(self: Any, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        batch = plan.batch
+        if not batch.rows:  # a piece of a prompt after which no token is wanted yet
+            return v
+        positions = torch.arange(batch.max_new, device=q.device).expand(batch.rows, -1)
+        result: Tensor = batch.packed(mine(*map(batch.padded, (q, k, v)), positions))
         return result
 
-    with (
-        replaced("nanoinfer.cache.naive:Naive.begin", begin_and_keep),
-        replaced("nanoinfer.cache.naive:FullContext.attend", attend),
-    ):
+    with replaced("nanoinfer.cache.naive:FullContext.attend", attend):
         yield
 
 

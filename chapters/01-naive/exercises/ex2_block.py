@@ -19,13 +19,13 @@ from nanocourse.exercises.swap import replaced
 def block(
     x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """One block of GPT-2: the residual stream x (B, T, C) -> (B, T, C).
+    """One block of GPT-2: the residual stream x (N, C) of a step's tokens -> (N, C).
 
     weights, by the names of the published files: "ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias",
     "attn.c_proj.bias", "mlp.c_proj.bias" (C,); "attn.c_attn.bias" (3 * C,); "mlp.c_fc.bias" (4 * C,); and as (in, out)
     "attn.c_attn.weight" (C, 3 * C), "attn.c_proj.weight" (C, C), "mlp.c_fc.weight" (C, 4 * C), "mlp.c_proj.weight"
     (4 * C, C). c_attn gives the queries of all heads, then all keys, then all values.
-    attend: q, k, v (B, T, H, D) -> (B, T, H, D). GELU in its tanh form; LayerNorm with an epsilon of 1e-5.
+    attend: q, k, v (N, H, D) -> (N, H, D). GELU in its tanh form; LayerNorm with an epsilon of 1e-5.
     """
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -34,11 +34,12 @@ def block(
     def linear(x: Tensor, name: str) -> Tensor:
         return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
-    B, T, C = x.shape
-    qkv = linear(norm(x, "ln_1"), "attn.c_attn").view(B, T, 3, n_head, C // n_head)
-    heads = attend(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2])  # (B, T, H, D)
-    x = x + linear(heads.reshape(B, T, C), "attn.c_proj")
-    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (B, T, 4 * C)
+    N, C = x.shape
+    qkv = linear(norm(x, "ln_1"), "attn.c_attn").view(N, 3, n_head, C // n_head)
+    q, k, v = qkv[:, 0], qkv[:, 1], qkv[:, 2]  # (N, H, D) each
+    heads = attend(q, k, v)
+    x = x + linear(heads.reshape(N, C), "attn.c_proj")
+    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (N, 4 * C)
     return x + linear(inner, "mlp.c_proj")
 
 
@@ -46,10 +47,10 @@ def block(
 def swap(mine: Function) -> Iterator[None]:
     """GPT2.hidden runs this block in every layer."""
 
-    def hidden(self: Any, step: Any, memory: Any) -> Tensor:
-        x = F.embedding(step.token_ids, self.wte.weight) + F.embedding(step.positions, self.wpe.weight)  # (B, T, C)
-        for layer, part in enumerate(self.h):
-            x = mine(x, dict(part.named_parameters()), self.config.n_head, partial(memory.attend, layer))
+    def hidden(self: Any, batch: Any, attend: Any) -> Tensor:
+        x = F.embedding(batch.token_ids, self.wte.weight) + F.embedding(batch.positions, self.wpe.weight)  # (N, C)
+        for layer, part in enumerate(self.h if len(x) else ()):
+            x = mine(x, dict(part.named_parameters()), self.config.n_head, partial(attend, layer))
         return F.layer_norm(x, x.shape[-1:], self.ln_f.weight, self.ln_f.bias, self.config.layer_norm_epsilon)
 
     with replaced("nanoinfer.model.gpt2:GPT2.hidden", hidden):
@@ -57,9 +58,9 @@ def swap(mine: Function) -> Iterator[None]:
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The attention that the checks lend."""
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+    """The attention that the checks lend, for tokens of one row."""
+    q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1)
 
 
 SHAPES = {
@@ -72,7 +73,7 @@ SHAPES = {
 def _example() -> Call:
     weights = {name: torch.zeros([n * 2 for n in shape]) for name, shape in SHAPES.items()}
     weights |= {"ln_2.weight": torch.ones(2), "mlp.c_proj.bias": torch.tensor([0.25, 0.5])}
-    return call(torch.tensor([[[1.0, 3.0]]]), weights, 1, causal)
+    return call(torch.tensor([[1.0, 3.0]]), weights, 1, causal)
 
 
 EXERCISE = Spec(
@@ -86,13 +87,13 @@ EXERCISE = Spec(
     invariants=(
         "the residual stream itself is never normalised: with both projections at zero, x comes back unchanged",
         "the MLP reads the stream with attention's update in it",
-        "`attend` is called once, with all rows and tokens",
+        "`attend` is called once, with all tokens",
         "but for `attend`, no token knows of another",
     ),
     lines=9,
     example=_example,
     section="One block",
-    axes=("row", "token", "channel"),
+    axes=("token", "channel"),
     tolerance=4e-5,
     refuse=(
         "nanoinfer.model.gpt2:GPT2.hidden",
@@ -129,31 +130,31 @@ def _weights(case: Case, width: int, zero: tuple[str, ...] = ()) -> dict[str, Te
 
 
 def _call(case: Case, heads: int, size: int, tokens: int, scale: float, zero: tuple[str, ...] = ()) -> Call:
-    x = case.floats("x", case.size("rows", 1, 2), tokens, heads * size) * scale
+    x = case.floats("x", tokens, heads * size) * scale
     return call(x + torch.arange(heads * size) * 0.1 * scale, _weights(case, heads * size, zero), heads, causal)
 
 
 def attentions_half(case: Case) -> Call:
     """With the MLP's projection at zero, what is added is attention of the normalised stream, head by head."""
-    heads, tokens = case.size("heads", 1, 3), case.size("tokens", 2, 3)
+    heads, tokens = case.size("heads", 1, 3), case.size("tokens", 2, 4)
     return _call(case, heads, case.size("head size", 2, 5), tokens, 2.0, ("mlp.c_proj",))
 
 
 def mlps_half(case: Case) -> Call:
     """With attention's projection at zero, what is added is the MLP of the normalised stream, with GELU's tanh form."""
-    return _call(case, 1, case.size("width", 2, 6), 1, 2.0, ("attn.c_proj",))
+    return _call(case, 1, case.size("width", 2, 6), case.size("tokens", 1, 2), 2.0, ("attn.c_proj",))
 
 
 def both_halves(case: Case) -> Call:
     """The MLP reads the stream that attention has updated; what attention read stays what it was."""
-    asked = _call(case, 1, case.size("width", 2, 4), 1, 4.0)
+    asked = _call(case, 1, case.size("width", 2, 4), case.size("tokens", 1, 2), 4.0)
     asked.args[1]["mlp.c_fc.bias"] += 40.0  # far in GELU's straight part: its form is another check's business
     return asked
 
 
 def small_stream(case: Case) -> Call:
     """LayerNorm adds 1e-5 to the variance, under the root: it matters where the stream is small."""
-    return _call(case, 1, case.size("width", 2, 4), 1, 0.004, ("mlp.c_proj",))
+    return _call(case, 1, case.size("width", 2, 4), case.size("tokens", 1, 2), 0.004, ("mlp.c_proj",))
 
 
 CHECKS = (Check(attentions_half, 4), Check(mlps_half, 3), Check(both_halves, 3), Check(small_stream, 3))

@@ -22,19 +22,19 @@ def heads_before_qkv(x: Tensor, weights: dict[str, Tensor], n_head: int, attend:
     def linear(x: Tensor, name: str) -> Tensor:
         return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
-    B, T, C = x.shape
-    q, k, v = linear(norm(x, "ln_1"), "attn.c_attn").view(B, T, n_head, 3, C // n_head).unbind(3)
-    x = x + linear(attend(q, k, v).reshape(B, T, C), "attn.c_proj")
+    N, C = x.shape
+    q, k, v = linear(norm(x, "ln_1"), "attn.c_attn").view(N, n_head, 3, C // n_head).unbind(2)
+    x = x + linear(attend(q, k, v).reshape(N, C), "attn.c_proj")
     return x + linear(F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh"), "mlp.c_proj")
 
 
 WRONG = (
     Wrong.patch(
         "stream-normalised", "The residual stream itself is normalised before each half.",
-        'x = x + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
-        '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (B, T, 4 * C)\n'
+        'x = x + linear(heads.reshape(N, C), "attn.c_proj")\n'
+        '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (N, 4 * C)\n'
         '    return x + linear(inner, "mlp.c_proj")',
-        'x = norm(x, "ln_1") + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
+        'x = norm(x, "ln_1") + linear(heads.reshape(N, C), "attn.c_proj")\n'
         '    x = norm(x, "ln_2")\n'
         '    inner = F.gelu(linear(x, "mlp.c_fc"), approximate="tanh")\n'
         '    return x + linear(inner, "mlp.c_proj")',
@@ -42,13 +42,14 @@ WRONG = (
     ),
     Wrong.patch(
         "norm-after", "LayerNorm comes after each addition, as in the first transformer.",
-        'qkv = linear(norm(x, "ln_1"), "attn.c_attn").view(B, T, 3, n_head, C // n_head)\n'
-        "    heads = attend(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2])  # (B, T, H, D)\n"
-        '    x = x + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
-        '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (B, T, 4 * C)\n'
+        'qkv = linear(norm(x, "ln_1"), "attn.c_attn").view(N, 3, n_head, C // n_head)\n'
+        "    q, k, v = qkv[:, 0], qkv[:, 1], qkv[:, 2]  # (N, H, D) each\n"
+        "    heads = attend(q, k, v)\n"
+        '    x = x + linear(heads.reshape(N, C), "attn.c_proj")\n'
+        '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (N, 4 * C)\n'
         '    return x + linear(inner, "mlp.c_proj")',
-        'q, k, v = linear(x, "attn.c_attn").view(B, T, 3, n_head, C // n_head).unbind(2)\n'
-        '    x = norm(x + linear(attend(q, k, v).reshape(B, T, C), "attn.c_proj"), "ln_1")\n'
+        'q, k, v = linear(x, "attn.c_attn").view(N, 3, n_head, C // n_head).unbind(1)\n'
+        '    x = norm(x + linear(attend(q, k, v).reshape(N, C), "attn.c_proj"), "ln_1")\n'
         '    inner = F.gelu(linear(x, "mlp.c_fc"), approximate="tanh")\n'
         '    return norm(x + linear(inner, "mlp.c_proj"), "ln_2")',
         "keras-team/keras-io#2144, minimaxir/gpt-2-simple#266",
@@ -64,10 +65,10 @@ WRONG = (
     ),
     Wrong.patch(
         "side-by-side", "Both halves read the stream as it came into the block.",
-        'x = x + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
-        '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (B, T, 4 * C)\n'
+        'x = x + linear(heads.reshape(N, C), "attn.c_proj")\n'
+        '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (N, 4 * C)\n'
         "    return x + ",
-        'update = linear(heads.reshape(B, T, C), "attn.c_proj")\n'
+        'update = linear(heads.reshape(N, C), "attn.c_proj")\n'
         '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")\n'
         "    return x + update + ",
         "right in GPT-J and PaLM (Chowdhery et al. 2022, section 2), wrong in GPT-2",
@@ -77,16 +78,16 @@ WRONG = (
     ),
     Wrong.patch(
         "first-input-added", "What comes into the block is added at its end.",
-        'x = x + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
+        'x = x + linear(heads.reshape(N, C), "attn.c_proj")\n'
         '    inner = F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")',
-        'y = x + linear(heads.reshape(B, T, C), "attn.c_proj")\n'
+        'y = x + linear(heads.reshape(N, C), "attn.c_proj")\n'
         '    inner = F.gelu(linear(norm(y, "ln_2"), "mlp.c_fc"), approximate="tanh")',
         "strutive07/transformer-tensorflow2.0#14",
     ),
     Wrong.patch(
         "square-transposed", "The square matrix of attention's projection is (out, in), as nn.Linear keeps it.",
-        'linear(heads.reshape(B, T, C), "attn.c_proj")',
-        'F.linear(heads.reshape(B, T, C), weights["attn.c_proj.weight"], weights["attn.c_proj.bias"])',
+        'linear(heads.reshape(N, C), "attn.c_proj")',
+        'F.linear(heads.reshape(N, C), weights["attn.c_proj.weight"], weights["attn.c_proj.bias"])',
         "huggingface/transformers#311: GPT-2's Conv1D against Linear",
     ),
     Wrong.patch(
@@ -95,7 +96,7 @@ WRONG = (
     ),
     Wrong.patch(
         "gelu-late", "GELU comes after the second matrix.",
-        'F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (B, T, 4 * C)\n'
+        'F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (N, 4 * C)\n'
         '    return x + linear(inner, "mlp.c_proj")',
         'linear(norm(x, "ln_2"), "mlp.c_fc")\n    return x + F.gelu(linear(inner, "mlp.c_proj"), approximate="tanh")',
         "goruck/nilm#1, dhlee347/pytorchic-bert#27",
@@ -104,37 +105,36 @@ WRONG = (
 
 
 def by_hand(x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Attend) -> Tensor:
-    """LayerNorm and GELU from their formulas; a Python loop over the rows of the batch."""
+    """LayerNorm and GELU from their formulas; a Python loop over the tokens."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
         spread = (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
         return centred / spread * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
-    rows = [norm(row, "ln_1") @ weights["attn.c_attn.weight"] + weights["attn.c_attn.bias"] for row in x]
+    rows = [norm(token, "ln_1") @ weights["attn.c_attn.weight"] + weights["attn.c_attn.bias"] for token in x]
     parts = torch.stack(rows).chunk(3, dim=-1)
-    mixed = attend(*(part.unflatten(-1, (n_head, -1)) for part in parts)).flatten(2)
+    mixed = attend(*(part.unflatten(-1, (n_head, -1)) for part in parts)).flatten(1)
     out = []
-    for row, y in zip(x, mixed, strict=True):
-        stream = row + y @ weights["attn.c_proj.weight"] + weights["attn.c_proj.bias"]
+    for token, y in zip(x, mixed, strict=True):
+        stream = token + y @ weights["attn.c_proj.weight"] + weights["attn.c_proj.bias"]
         h = norm(stream, "ln_2") @ weights["mlp.c_fc.weight"] + weights["mlp.c_fc.bias"]
         h = 0.5 * h * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (h + 0.044715 * h**3)))
         out.append(stream + h @ weights["mlp.c_proj.weight"] + weights["mlp.c_proj.bias"])
     return torch.stack(out)
 
 
-def a_row_a_token(x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Attend) -> Tensor:
-    """One row a token, as the engine lays it out, and addmm."""
-    B, T, C = x.shape
+def by_addmm(x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Attend) -> Tensor:
+    """addmm and views, as the engine does it."""
+    N, C = x.shape
     w = weights
-    x = x.reshape(B * T, C)
     h = F.layer_norm(x, (C,), w["ln_1.weight"], w["ln_1.bias"])
     h = torch.addmm(w["attn.c_attn.bias"], h, w["attn.c_attn.weight"])
-    q, k, v = h.view(B, T, 3, n_head, C // n_head).unbind(2)
-    x = x + torch.addmm(w["attn.c_proj.bias"], attend(q, k, v).reshape(B * T, C), w["attn.c_proj.weight"])
+    q, k, v = h.view(N, 3, n_head, C // n_head).unbind(1)
+    x = x + torch.addmm(w["attn.c_proj.bias"], attend(q, k, v).reshape(N, C), w["attn.c_proj.weight"])
     h = F.layer_norm(x, (C,), w["ln_2.weight"], w["ln_2.bias"])
     h = F.gelu(torch.addmm(w["mlp.c_fc.bias"], h, w["mlp.c_fc.weight"]), approximate="tanh")
-    return torch.addmm(w["mlp.c_proj.bias"], h, w["mlp.c_proj.weight"]).add(x).view(B, T, C)
+    return torch.addmm(w["mlp.c_proj.bias"], h, w["mlp.c_proj.weight"]).add(x)
 
 
 def in_place(x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Attend) -> Tensor:
@@ -144,14 +144,14 @@ def in_place(x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Attend)
     stream = x.double()
     h = F.layer_norm(stream, (C,), w["ln_1.weight"], w["ln_1.bias"]) @ w["attn.c_attn.weight"] + w["attn.c_attn.bias"]
     q, k, v = (h[..., i * C : (i + 1) * C].unflatten(-1, (n_head, C // n_head)).float() for i in range(3))
-    stream += attend(q, k, v).flatten(2).double() @ w["attn.c_proj.weight"]
+    stream += attend(q, k, v).flatten(1).double() @ w["attn.c_proj.weight"]
     stream += w["attn.c_proj.bias"]
     h = F.layer_norm(stream, (C,), w["ln_2.weight"], w["ln_2.bias"]) @ w["mlp.c_fc.weight"]
     h += w["mlp.c_fc.bias"]
     return stream.add_(F.gelu(h, approximate="tanh") @ w["mlp.c_proj.weight"]).add_(w["mlp.c_proj.bias"])
 
 
-RIGHT = (Right(by_hand), Right(a_row_a_token), Right(in_place))
+RIGHT = (Right(by_hand), Right(by_addmm), Right(in_place))
 
 EQUIVALENT: dict[str, str] = {}
 
@@ -159,21 +159,21 @@ EQUIVALENT: dict[str, str] = {}
 def block(
     x: Tensor, weights: dict[str, Tensor], n_head: int, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """One block of GPT-2: the residual stream x (B, T, C) -> (B, T, C).
+    """One block of GPT-2: the residual stream x (N, C) -> (N, C).
 
     weights: "ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias", "attn.c_proj.bias", "mlp.c_proj.bias" (C,);
     "attn.c_attn.bias" (3 * C,); "mlp.c_fc.bias" (4 * C,); and as (out, in), which is how torch.nn.Linear keeps them and
     not how the published files do: "attn.c_attn.weight" (3 * C, C), "attn.c_proj.weight" (C, C), "mlp.c_fc.weight"
     (4 * C, C), "mlp.c_proj.weight" (C, 4 * C). c_attn gives the queries of all heads, then all keys, then all values.
-    attend: q, k, v (B, T, H, D) -> (B, T, H, D). GELU in its tanh form; LayerNorm with an epsilon of 1e-5.
+    attend: q, k, v (N, H, D) -> (N, H, D). GELU in its tanh form; LayerNorm with an epsilon of 1e-5.
     """
 
     def part(stream: Tensor, norm: str, wide: str) -> Tensor:
         copy = F.layer_norm(stream, stream.shape[-1:], weights[f"{norm}.weight"], weights[f"{norm}.bias"], 1e-5)
         return F.linear(copy, weights[f"{wide}.weight"], weights[f"{wide}.bias"])
 
-    q, k, v = (y.unflatten(-1, (n_head, -1)) for y in part(x, "ln_1", "attn.c_attn").chunk(3, -1))  # (B, T, H, D) each
-    x = x + F.linear(attend(q, k, v).flatten(2), weights["attn.c_proj.weight"], weights["attn.c_proj.bias"])
+    q, k, v = (y.unflatten(-1, (n_head, -1)) for y in part(x, "ln_1", "attn.c_attn").chunk(3, -1))  # (N, H, D) each
+    x = x + F.linear(attend(q, k, v).flatten(1), weights["attn.c_proj.weight"], weights["attn.c_proj.bias"])
     inner = F.gelu(part(x, "ln_2", "mlp.c_fc"), approximate="tanh")
     return x + F.linear(inner, weights["mlp.c_proj.weight"], weights["mlp.c_proj.bias"])
 

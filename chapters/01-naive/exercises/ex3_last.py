@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,10 +29,17 @@ def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """GPT2.forward ends with it."""
+    """GPT2.forward ends with it, its tokens laid out as a rectangle."""
 
-    def forward(self: Any, step: Any, memory: Any) -> Tensor:
-        logits: Tensor = mine(self.hidden(step, memory), step.last + 1, self.wte.weight, self.config.vocab_size)
+    def forward(self: Any, batch: Any, cache: Any) -> Tensor:
+        plan = cache.plan(batch)
+        batch = plan.batch
+        hidden = batch.padded(self.hidden(batch, partial(cache.attend, plan)))  # (B, T, C)
+        if not len(batch.logits_at):  # a piece of a prompt after which no token is wanted yet
+            return hidden.new_zeros(0, self.config.vocab_size)
+        row = torch.searchsorted(batch.starts, batch.logits_at, right=True) - 1
+        lengths = batch.logits_at - batch.starts[row] + 1
+        logits: Tensor = mine(hidden[row], lengths, self.wte.weight, self.config.vocab_size)
         return logits.float()
 
     with replaced("nanoinfer.model.gpt2:GPT2.forward", forward):

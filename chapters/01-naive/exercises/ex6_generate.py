@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,8 @@ from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanocourse.exercises.toy_model import Toy
 from nanoinfer.cache.naive import forward_logits
-from nanoinfer.engine.engine import Row
+from nanoinfer.engine.engine import on_device
+from nanoinfer.engine.scheduler import Row
 
 
 def generate(
@@ -46,30 +47,37 @@ def generate(
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """Engine.generate runs it for one request after the other, with the plain pass over the whole context."""
+    """Engine.step runs it for the request that waits longest, with the plain pass over the whole context."""
 
-    def generate_all(self: Any, requests: Sequence[Any]) -> Iterator[list[Row]]:
-        asked = [(request, time.perf_counter()) for request in requests]
-        for request, begun in asked:
-            yield from _one(self, mine, request, begun)
+    @on_device
+    def step(self: Any) -> list[Row]:
+        self._take_in()
+        if not self.scheduler.waiting:
+            return []
+        row = self.scheduler.waiting[0]
+        for token, at in _tokens(self, mine, row):
+            self._settle(row, token, at)
+            if row.finish_reason is not None:
+                self.scheduler.waiting.popleft()
+                return [row]
+        told = f"the loop gave {len(row.token_ids)} tokens of {row.request.limit}, and none of them is a stop token"
+        self.cancel(row, RuntimeError(told))
+        return []
 
-    with replaced("nanoinfer.engine.engine:Engine.generate", generate_all):
+    with replaced("nanoinfer.engine.engine:Engine.step", step):
         yield
 
 
-def _one(engine: Any, mine: Function, request: Any, begun: float) -> Iterator[list[Row]]:
-    """One request through a learner's loop, then its tokens one by one, with the times at which they were chosen."""
-    row, model, times = Row(request, slot=0, asked=begun), engine.runner.model, []
-    context = len(request.prompt_token_ids) + request.limit
+def _tokens(engine: Any, mine: Function, row: Row) -> Iterator[tuple[int, float]]:
+    """One request through a learner's loop: its tokens, with the times at which they were chosen."""
+    request, model, times = row.request, engine.runner.model, []
+    engine.state.admit(slice(0, 1), [request])
+    rows = engine.state.at(slice(0, 1))
 
-    @torch.inference_mode()
     def logits_of(token_ids: list[int]) -> Tensor:
         return forward_logits(model, torch.tensor([token_ids], device=model.device))[0]
 
-    @torch.inference_mode()
     def choose(logits: Tensor, step: int) -> int:
-        engine.state.admit(slice(0, 1), [request])
-        rows = engine.state.at(slice(0, 1))
         rows.step.fill_(step)
         token = int(engine._sampler([row])(logits[None], rows))
         times.append(time.perf_counter())
@@ -78,11 +86,8 @@ def _one(engine: Any, mine: Function, request: Any, begun: float) -> Iterator[li
     prompt = list(request.prompt_token_ids)
     engine.stats.requests += 1
     engine.stats.prompt_tokens += len(prompt)
-    for token, at in zip(
-        mine(logits_of, prompt, request.limit, choose, sorted(request.stop_ids), context), times, strict=False
-    ):
-        engine._settle(row, token, at)
-        yield [row]
+    context = len(prompt) + request.limit
+    return zip(mine(logits_of, prompt, request.limit, choose, sorted(request.stop_ids), context), times, strict=False)
 
 
 def _example() -> Call:
@@ -116,7 +121,11 @@ EXERCISE = Spec(
     section="The loop",
     axes=("new token",),
     tolerance=1e-9,
-    refuse=("nanoinfer.engine.engine:Engine.generate", "nanoinfer.llm:LLM.generate"),
+    refuse=(
+        "nanoinfer.engine.engine:Engine.step",
+        "nanoinfer.engine.engine:Engine.generate",
+        "nanoinfer.llm:LLM.generate",
+    ),
     swap=swap,
     hints=(
         "Invariant: when k tokens are new, the next pass is over len(prompt) + k tokens, and the number of the step "

@@ -12,7 +12,7 @@ from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.naive import FullContext
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -46,11 +46,10 @@ def model_on(device: torch.device) -> GPT2:
 @torch.inference_mode()
 def pass_seconds(model: GPT2, tokens: int, rows: int = 1) -> float:
     """One pass of the model over rows of so many tokens."""
-    ids = torch.full((rows, tokens), 464, device=model.device)
-    positions = torch.arange(tokens, device=model.device).expand(rows, tokens)
-    last = torch.full((rows,), tokens - 1, device=model.device)
-    step = Step(ids, positions, last, torch.arange(rows, device=model.device), longest=tokens)
-    return seconds(lambda: model(step, FullContext()), model.device)
+    chunks = [Chunk(row, 0, [464] * tokens) for row in range(rows)]
+    layout = Layout.of(chunks)
+    batch = unpack(pack(chunks, layout, dummy=rows).to(model.device), layout)
+    return seconds(lambda: model(batch, FullContext()), model.device)
 
 
 def longer_pass(device: torch.device) -> float:
