@@ -90,15 +90,16 @@ def test_the_preset_s_own_file_is_the_best_guide(tmp_path: Path) -> None:
 
 
 def test_batches_that_fit() -> None:
-    """Engines with graphs hold their caches all the time, beside whoever runs."""
+    """Our engines hold their caches all the time, beside whoever runs; naive has none, and peers while they run."""
     shape = SHAPES["gpt2"]
-    preset = Preset("p", ("m",), (1, 8, 64, 512), (128,), 128, engines=("dense", "paged"))
+    preset = Preset("p", ("m",), (1, 8, 64, 512), (128,), 128, engines=("naive", "transformers"))
     assert largest_batch(shape, preset, torch.bfloat16, None) == 512
     need = DenseCache.bytes(shape, 64, 256, torch.bfloat16)
     assert largest_batch(shape, preset, torch.bfloat16, int(1.01 * need / MEMORY_SHARE)) == 64
-    graphs = preset.changed(engines=("dense-graph", "paged-graph-unfused"))
-    assert largest_batch(shape, graphs, torch.bfloat16, int(1.01 * need / MEMORY_SHARE)) == 8
-    assert largest_batch(shape, graphs, torch.bfloat16, int(3.01 * need / MEMORY_SHARE)) == 64
+    for engines in (("dense", "paged"), ("dense-graph", "paged-graph-unfused")):
+        ours = preset.changed(engines=(*engines, *preset.engines))
+        assert largest_batch(shape, ours, torch.bfloat16, int(1.01 * need / MEMORY_SHARE)) == 8
+        assert largest_batch(shape, ours, torch.bfloat16, int(3.01 * need / MEMORY_SHARE)) == 64
     assert largest_batch(shape, preset, torch.bfloat16, 1) == 1  # the smallest is tried, and says itself what it lacks
 
 

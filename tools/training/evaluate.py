@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,25 +18,21 @@ import torch
 import torch.nn.functional as F
 import typer
 
-from nanoinfer.cache.naive import FullContext
-from nanoinfer.model.batch import Step
+from nanoinfer.cache.naive import FullContext, Plan
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import END_OF_TEXT
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from training.data import load
 
 
-def _columns(context: int, device: torch.device, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions (batch, context) of whole windows, and the numbers of their rows (batch,)."""
-    positions = torch.arange(context, device=device).expand(batch, context)
-    return positions, torch.arange(batch, device=device)
-
-
-def window_step(inputs: torch.Tensor) -> Step:
-    """The step that runs windows (B, T) from position 0."""
-    batch, context = inputs.shape
-    positions, rows = _columns(context, inputs.device, batch)
-    return Step(inputs, positions, last=torch.full_like(rows, context - 1), rows=rows, longest=context)
+def hidden_of(model: GPT2, inputs: torch.Tensor) -> torch.Tensor:
+    """What the head reads of windows (B, T), each from position 0: (B * T, C)."""
+    B, T = inputs.shape
+    row, column = torch.arange(B + 1, device=inputs.device), torch.arange(T, device=inputs.device)
+    positions, rows = column.repeat(B), row[:B].repeat_interleave(T)
+    batch = Batch(inputs.flatten(), positions, rows, T, max_new=T, no_context=True, starts=row * T)
+    return model.hidden(batch, partial(FullContext().attend, Plan(batch)))
 
 
 @torch.inference_mode()
@@ -47,7 +44,7 @@ def loss_of(model: GPT2, tokens: np.ndarray, context: int, stride: int | None = 
     for first in range(0, len(windows), batch):
         for group in _same_length(windows[first : first + batch]):
             rows = torch.stack([stream[start : end + 1] for start, end, _ in group]).to(model.device)
-            hidden = model.hidden(window_step(rows[:, :-1]), FullContext())  # (b, T, C)
+            hidden = hidden_of(model, rows[:, :-1]).unflatten(0, (len(group), -1))  # (b, T, C)
             for x, targets, (start, _, new) in zip(hidden, rows[:, 1:], group, strict=True):
                 losses = F.cross_entropy(model.head(x[new - start :]), targets[new - start :], reduction="sum")
                 total += losses.double().item()

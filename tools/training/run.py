@@ -16,12 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.cache.naive import FullContext
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import save_model
-from training.evaluate import loss_of, window_step
+from training.evaluate import hidden_of, loss_of
 from training.optim import Muon
 
 HEAD_ROWS = 16384  # tokens whose logits are made at a time: 50304 * 16384 elements can still be counted in 32 bits
@@ -111,7 +110,7 @@ class Run:
 
     def _hidden(self, inputs: Tensor) -> Tensor:
         """Windows (B, T) -> (B * T, C), what the head reads."""
-        return self.model.hidden(window_step(inputs), FullContext()).flatten(0, 1)
+        return hidden_of(self.model, inputs)
 
     def _head(self, x: Tensor, targets: Tensor) -> Tensor:
         """Summed loss of x (N, C)."""

@@ -34,8 +34,8 @@ from nanobench.core.presets import Preset, limit_seconds
 from nanobench.core.records import RESULTS, Case, Report, Result, Turns, Unfinished
 from nanobench.core.token_check import check_tokens, is_ours
 from nanobench.systems.base import Limits
+from nanoinfer.config import EngineConfig
 from nanoinfer.devices import choose_device, choose_dtype, free_memory
-from nanoinfer.llm import check_arguments
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -56,7 +56,7 @@ class Benchmark:
         progress: Progress = lambda done, total, left: None,
     ) -> None:
         self.preset, self.path, self.say, self._progress = preset, path, say, progress
-        check_arguments("auto", device, preset.dtype, 1, None, None)
+        EngineConfig(device=device, dtype=preset.dtype)  # ValueError for what is no device or dtype
         self.device = choose_device(device)
         self.dtype = choose_dtype(preset.dtype, self.device)
         self.clocks = ClockLog(self.device)

@@ -9,7 +9,9 @@ import torch
 
 from nanobench.core.presets import Preset
 from nanobench.core.records import Case, Report, Result
+from nanobench.systems import UNFUSED
 from nanoinfer.cache.dense import DenseCache
+from nanoinfer.config import ENGINES
 from nanoinfer.model.config import ModelConfig
 
 OVERHEAD_S = 0.8  # seconds of a case beside its runs: first tokens, the profiler, memory management
@@ -100,10 +102,10 @@ def earlier_results(device: str, preset: Preset, *folders: Path) -> tuple[str, t
 def largest_batch(config: ModelConfig, preset: Preset, dtype: torch.dtype, free: int | None) -> int:
     """The largest of the preset's batches whose keys and values fit into `free` bytes. None is taken as no limit.
 
-    Engines with graphs keep theirs from the first case to the last, the others while a case runs.
+    Our engines keep theirs from the first case to the last, the others while a case runs.
     """
     batches = sorted({*preset.batches, *(preset.other_batches or ())})
-    holders = 1 + sum("-graph" in engine for engine in preset.engines)
+    holders = 1 + len({*ENGINES, *UNFUSED} - {"naive"} & {*preset.engines})
     fits = [
         batch for batch in batches
         if free is None or holders * DenseCache.bytes(config, batch, preset.max_len, dtype) <= MEMORY_SHARE * free

@@ -116,12 +116,15 @@ def _read_lengths(device: torch.device, dtype: torch.dtype) -> list[ReadLength]:
         for context in (64, 500, 1000):
             both = []
             caches = [DenseCache(config, batch, 1024, device, dtype, multiple) for multiple in (1024, READ_MULTIPLE)]
+            for cache in caches:
+                cache.clear(slice(0, batch))
             samples: list[list[float]] = [[], []]
             for repeat in range(REPEATS + 1):
                 for which, cache in enumerate(caches):  # A B A B
                     state = BatchState.empty(batch, device)
                     state.position.fill_(context)
                     state.live.fill_(1)
+                    state.row.copy_(torch.arange(batch + 1))
                     synchronize(device)
                     start = time.perf_counter()
                     for _ in range(STEPS):

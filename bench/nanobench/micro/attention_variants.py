@@ -96,7 +96,8 @@ def _sdpa(q: Tensor, dense: Tensor, mask: Tensor | None) -> Call:
 def _paged(q: Tensor, pages: Pages, splits: int) -> Call:
     """The book's own kernel, q (B, H, D)."""
     done = torch.zeros(q.shape[0] * q.shape[1], dtype=torch.int32, device=q.device)
-    pools, tables, lengths, kernels = pages.pools, pages.tables, pages.lengths, kernels_for(q.device)
+    pools, tables, lengths = pages.pools, pages.tables, pages.lengths
+    kernels, _ = kernels_for(q.device)
 
     def call(i: int) -> Tensor:
         out: Tensor = kernels.attend_pages(q, pools[i, 0], pools[i, 1], tables, lengths, done, splits)

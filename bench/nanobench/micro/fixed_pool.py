@@ -62,7 +62,7 @@ def run_in_pool(model: GPT2, lengths: Sequence[int], pool: int) -> Iterator[Fixe
     prompts = [draws.choices(range(model.config.vocab_size), k=length - length // 2) for length in lengths]
     params = [SamplingParams(temperature=0, max_tokens=length // 2, ignore_eos=True) for length in lengths]
     llms = {
-        "dense": LLM(model, engine="dense", max_batch=min(dense_rows, len(lengths))),
+        "dense": LLM(model, engine="dense", max_batch=min(dense_rows, len(lengths)), max_len=max(lengths)),
         "paged": LLM(model, engine="paged", max_batch=len(lengths), kv_blocks=blocks, block_size=BLOCK),
     }
     times: dict[str, list[float]] = {name: [] for name in llms}
@@ -83,13 +83,13 @@ def run_in_pool(model: GPT2, lengths: Sequence[int], pool: int) -> Iterator[Fixe
 
 def _most_rows(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> tuple[int, int]:
     """A whole run: how many rows were running at once at most, and the bytes of its cache."""
-    requests = llm.requests(prompts, params)
-    engine = llm.engine_for(requests)
-    return max(len(rows) for rows in engine.generate(requests)), cache_bytes(engine.memory)
+    steps = llm.core.generate(llm.requests(prompts, params))
+    # Rows that the step has ended, too.
+    return max(len({*llm.core.rows, *settled}) for settled in steps), cache_bytes(llm.core.cache)
 
 
-def cache_bytes(memory: object) -> int:
+def cache_bytes(cache: object) -> int:
     """Bytes of a cache's keys and values, the spare row or the null block included; one tensor holds both."""
-    assert isinstance(memory, DenseCache | PagedCache)
-    storage: int = memory.k.untyped_storage().nbytes()
+    assert isinstance(cache, DenseCache | PagedCache)
+    storage: int = cache.k.untyped_storage().nbytes()
     return storage

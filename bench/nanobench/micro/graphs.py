@@ -169,18 +169,19 @@ def _prefills(model: GPT2) -> list[Prefill]:
                         samples[name].append(time.perf_counter() - started)
             for name, llm in llms.items():
                 spread = Spread.of(samples[name])
-                found.append(Prefill(arm=name, batch=batch, tokens=tokens, ttft_s=spread, bare_s=_bare(llm, tokens)))
+                bare = _bare(llm, batch * tokens)
+                found.append(Prefill(arm=name, batch=batch, tokens=tokens, ttft_s=spread, bare_s=bare))
         for llm in llms.values():
             llm.close()
     return found
 
 
 def _bare(llm: LLM, tokens: int) -> float | None:
-    """Seconds of replaying the prefill of that many columns, and nothing else; None where there is no such graph."""
-    runner = llm.graph_engine.runner if llm.graph_engine else None
+    """Seconds of replaying the newest prefill of that many tokens, and nothing else; None where no graph holds them."""
+    runner = llm.core.runner
     if not isinstance(runner, GraphRunner):
         return None
-    captured = [step for key, step in runner.graphs.items() if key.columns >= tokens and key.columns > 1]
+    captured = [step for key, step in runner.graphs.items() if key.columns >= tokens]
     if not captured:
         return None
     torch.cuda.synchronize()

@@ -25,7 +25,7 @@ STOP_SHARE = 1 / 80  # of the ids end a text, so that random ones end after 80 t
 
 
 class CacheUsage(Record):
-    """Bytes of one engine's cache over a run, means over its decode steps."""
+    """Bytes of one engine's cache over a run, means over its steps."""
 
     engine: str
     steps: int
@@ -102,7 +102,7 @@ def measure(
 
 def lines(report: KVUsageReport) -> Iterator[str]:
     """The report as a table."""
-    yield f"{report.requests} ragged requests of up to {report.max_tokens} new tokens; MB, means over the decode steps"
+    yield f"{report.requests} ragged requests of up to {report.max_tokens} new tokens; MB, means over the steps"
     yield f"{'':8}{'allocated':>10}{'reserved':>10}{'owned':>10}{'tokens':>10}   of owned, of all without a token"
     for h in report.held:
         numbers = "".join(f"{value / 1e6:10.2f}" for value in (h.allocated, h.promised, h.owned, h.tokens))
@@ -121,28 +121,25 @@ def _usage(model: GPT2, engine: str, rows: int, longest: int) -> CacheUsage:
     stops = draws.sample(range(vocab), int(vocab * STOP_SHARE))
     prompts = [draws.choices(range(vocab), k=draws.randint(1, longest // 2)) for _ in range(2 * rows)]
     params = SamplingParams(max_tokens=longest, stop_token_ids=stops, ignore_eos=True)
-    llm = LLM(model, engine=engine, max_batch=rows, block_size=BLOCK, seed=0)
-    requests = llm.requests(prompts, params)
-    runs = llm.engine_for(requests)
+    most = max(map(len, prompts)) + longest
+    llm = LLM(model, engine=engine, max_batch=rows, max_len=most, block_size=BLOCK, seed=0)
+    core = llm.core
     token = model.config.kv_numbers * model.dtype.itemsize
     seen: list[tuple[int, int, int, int]] = []  # rows, tokens, slots owned, slots owned or reserved
-    steps = -1
-    for _ in runs.generate(requests):
-        if runs.stats.decode_steps > steps and runs.rows:
-            steps = runs.stats.decode_steps
-            lengths = [row.length - 1 for row in runs.rows]  # the newest token is not fed yet
-            seen.append((len(lengths), sum(lengths), *_slots(runs.memory, len(lengths))))
+    for _ in core.generate(llm.requests(prompts, params)):
+        if core.rows:
+            seen.append((len(core.rows), sum(row.fed for row in core.rows), *_slots(core.cache, len(core.rows))))
     mean = [sum(column) / len(seen) for column in zip(*seen, strict=True)]
     return CacheUsage(
-        engine=engine, steps=len(seen), rows=mean[0], allocated=cache_bytes(runs.memory), promised=mean[3] * token,
+        engine=engine, steps=len(seen), rows=mean[0], allocated=cache_bytes(core.cache), promised=mean[3] * token,
         owned=mean[2] * token, tokens=mean[1] * token,
     )  # fmt: skip
 
 
-def _slots(memory: object, rows: int) -> tuple[int, int]:
+def _slots(cache: object, rows: int) -> tuple[int, int]:
     """Slots that the first rows own, and those that they own or have reserved."""
-    if isinstance(memory, DenseCache):
-        return rows * memory.max_len, rows * memory.max_len
-    assert isinstance(memory, PagedCache)
-    owned = sum(map(len, memory.owned[:rows]))
-    return owned * memory.block_size, (owned + memory.reserved) * memory.block_size
+    if isinstance(cache, DenseCache):
+        return rows * cache.max_len, rows * cache.max_len
+    assert isinstance(cache, PagedCache)
+    owned = sum(map(len, cache.blocks.owned[:rows]))
+    return owned * cache.block_size, (owned + cache.blocks.reserved) * cache.block_size

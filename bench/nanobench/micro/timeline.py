@@ -17,8 +17,8 @@ import torch
 from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.config import ENGINES
+from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 
@@ -95,43 +95,40 @@ def _of_engine(model: GPT2, engine: str, batch: int, context: int) -> StepTimeli
     """Steps of three generations: a warm-up, one that is timed and one that is profiled.
 
     The warm-up takes as many steps as the others: without a cache every step has a shape of its own, and kernels are
-    chosen and loaded the first time that a shape occurs.
+    chosen and loaded the first time that a shape occurs. The engine runs in this thread, since the profiler records the
+    operators of one.
     """
     from torch.profiler import ProfilerActivity, profile, record_function
 
     llm = LLM(model, engine=engine, max_batch=batch)
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(0, model.config.vocab_size, (batch, context), generator=generator).tolist()
-    params = SamplingParams(temperature=0, max_tokens=1 + WARM_UP + STEPS + AHEAD, ignore_eos=True)
+    prefills = -(-batch * context // llm.max_batched_tokens)  # while which the first rows may go on
+    params = SamplingParams(temperature=0, max_tokens=prefills + WARM_UP + STEPS + AHEAD, ignore_eos=True)
 
     times: list[float] = []
     with_gpu = [ProfilerActivity.CUDA] if model.device.type == "cuda" else []
     for generation in ("warm-up", "timed", "profiled"):
-        pieces = llm.stream(prompts, params)
-        for _ in range(1 + WARM_UP):
-            _step(pieces, batch)
+        steps = llm.core.generate(llm.requests(prompts, params))
+        next(rows for rows in steps if len(rows) == batch)
+        for _ in range(WARM_UP):
+            next(steps)
         if generation != "profiled":
             times = []
             for _ in range(STEPS):
                 start = time.perf_counter()
-                _step(pieces, batch)
+                next(steps)
                 times.append(time.perf_counter() - start)
-            pieces.close()
+            steps.close()
             continue
         with profile(activities=[ProfilerActivity.CPU, *with_gpu]) as profiler:
             for _ in range(STEPS):
                 with record_function(MARK):
-                    _step(pieces, batch)
+                    next(steps)
             if with_gpu:
                 torch.cuda.synchronize()
-        pieces.close()
+        steps.close()
     return pick(engine, list(profiler.events() or ()), 1e6 * statistics.median(times))
-
-
-def _step(pieces: Any, batch: int) -> None:
-    """One decode step: one piece for each row. The first of them runs the step, the others are ready by then."""
-    for _ in itertools.islice(pieces, batch):
-        pass
 
 
 def pick(engine: str, events: list[Any], unprofiled_us: float) -> StepTimeline:

@@ -7,7 +7,6 @@ them all. Compiling happens in the warm-up.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import random
 from collections.abc import Callable
@@ -21,10 +20,12 @@ from nanobench.systems.base import Limits
 from nanoinfer import SamplingParams
 from nanoinfer.cache.dense import READ_MULTIPLE, DenseCache
 from nanoinfer.engine.eager import EagerRunner
-from nanoinfer.engine.engine import Engine, Row
+from nanoinfer.engine.engine import Engine
 from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.scheduler import Row
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step
+from nanoinfer.llm import BATCHED_TOKENS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.text.prompts import RequestMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
@@ -78,32 +79,31 @@ class FixedDense:
             with torch.inference_mode():
                 cache = DenseCache(model.config, batch, self._length, model.device, model.dtype, multiple)
             runner = EagerRunner if self.mode is None else partial(CompiledRunner, step=compiled(self.mode))
-            self.engine = Engine(model, cache, batch, runner=runner)
+            budget = max(batch, BATCHED_TOKENS[model.device.type])  # as the other engines of the book have
+            self.engine = Engine(model, cache, batch, runner=runner, max_batched_tokens=budget)
         return self.engine
 
 
 class CompiledRunner(EagerRunner):
     """Prefill as in the eager runner; decode by a compiled step, one graph for each read length."""
 
-    def __init__(self, model: GPT2, memory: Any, state: BatchState, *, step: Decode) -> None:
-        super().__init__(model, memory, state)
-        self._step, self._bucket = step, memory.bucket
-        for tensor in (state.integers, state.floats, *memory.tensors()):
+    def __init__(self, model: GPT2, cache: Any, state: BatchState, *, step: Decode) -> None:
+        super().__init__(model, cache, state)
+        self._step, self._bucket = step, cache.bucket
+        for tensor in (state.integers, state.floats, *cache.tensors()):
             torch._dynamo.mark_static_address(tensor)  # written in place: torch makes no graph of what may move
 
     def decode(self, batch: int, longest: int, sampler: Sampler) -> Tensor:
         """As the eager runner, with the read length rounded up first: every other length would be compiled too."""
-        # On a copy of the memory: what `begin` stores on it would keep results of the compiled step alive.
-        memory = copy.copy(self.memory)
-        return self._step(self.model, memory, self.state, batch, self._bucket(longest), sampler)
+        return self._step(self.model, self.cache, self.state, batch, self._bucket(longest), sampler)
 
 
 def compiled(mode: str) -> Decode:
     """The decode step under torch.compile, as one graph for each shape."""
     plain: Decode = inspect.unwrap(decode_step)  # the caller is in inference mode already
 
-    def step(model: GPT2, memory: Any, state: Any, batch: int, longest: int, sampler: Any) -> Tensor:
-        return plain(model, memory, state, batch, longest, sampler)
+    def step(model: GPT2, cache: Any, state: Any, batch: int, longest: int, sampler: Any) -> Tensor:
+        return plain(model, cache, state, batch, longest, sampler)
 
     step.__code__ = step.__code__.replace()  # torch counts recompilations by code object: each step needs its own
     fast: Decode = torch.compile(step, mode=mode, dynamic=False, fullgraph=True)

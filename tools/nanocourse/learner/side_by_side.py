@@ -44,7 +44,8 @@ def _first_difference(done: Sequence[Completion], reference: Sequence[Completion
 def last_token_bytes(llm: LLM, done: Completion) -> int:
     """The most bytes in tensors while the last token of a text is computed once more."""
     text = [*done.prompt_token_ids, *done.token_ids[:-1]]
-    return peak_bytes(lambda: llm.generate([text], SamplingParams(max_tokens=1, temperature=0)))
+    requests = llm.requests([text], SamplingParams(max_tokens=1, temperature=0))
+    return peak_bytes(lambda: list(llm.core.generate(requests)))  # in this thread: tensors are followed in one
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
