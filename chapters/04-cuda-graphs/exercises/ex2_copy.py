@@ -16,7 +16,7 @@ from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanoinfer.engine import graphs
 from nanoinfer.engine.state import upload
-from nanoinfer.model.batch import Chunk, Layout, pack, unpack
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
@@ -25,13 +25,12 @@ places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) -> None:
     """Let a recorded prefill find the tokens `new` in its inputs `static`, at its next replay.
 
-    Both have six int64 tensors. token_ids, positions, row: of each token, the tokens of all rows end to end. starts:
-    where each row's tokens begin, and at last how many tokens there are. logits_at: after which tokens one is chosen.
-    logits_row: for which row that is. static: the tensors that were recorded, as long as those of new or longer; starts
-    is longer by one at least; what an earlier call has put there is there still. What is left is padding: token 0 at
-    position 0 of row `nobody`, all in the last of the rows that starts counts; further rows, and those between, have no
-    tokens, and begin where padding does. Padding chooses after token 0, for `nobody`. Of `new` nothing may be needed
-    after the call.
+    Both have six int64 tensors. token_ids, positions, row (N,): the tokens of all rows, end to end. starts (B + 1,):
+    where each row's tokens begin, and N. logits_at, logits_row (K,): after which tokens one is chosen, and for which
+    row. static: the tensors that were recorded, with room for as many tokens and choices or more, for one row more at
+    least, and with whatever an earlier call has put there. What is left of them is padding: token 0 at position 0 of
+    row `nobody`, all of it in static's last row. Rows between have no tokens, and begin where the padding does. Choices
+    that are left are made after the token in place 0, for row `nobody`. Of `new` nothing may be needed after the call.
     """
     tokens = len(new["token_ids"])
     padding = {"token_ids": 0, "positions": 0, "row": nobody, "starts": tokens, "logits_at": 0, "logits_row": nobody}
@@ -52,21 +51,21 @@ def swap(mine: Function) -> Iterator[None]:
         else:
             exact = Layout.of(chunks)
             new = unpack(upload(pack(chunks, exact, dummy), torch.int64, packed.device), exact)
-            mine(
-                *({name: getattr(batch, name) for name in scenes.INPUTS} for batch in (unpack(packed, layout), new)),
-                dummy,
-            )
+            mine(_inputs(unpack(packed, layout)), _inputs(new), dummy)
 
     with places.recorded(), replaced("nanoinfer.engine.graphs:write_chunks", write):
         yield
+
+
+def _inputs(batch: Batch) -> dict[str, Tensor]:
+    return {name: getattr(batch, name) for name in scenes.INPUTS}
 
 
 def _new(chunks: list[tuple[int, int, list[int], bool]]) -> dict[str, Tensor]:
     """Chunks (row, position of the first token, token ids, whether a token follows), packed."""
     packed = [Chunk(*chunk) for chunk in chunks]
     layout = Layout.of(packed)
-    batch = unpack(pack(packed, layout, 0), layout)
-    return {name: getattr(batch, name).clone() for name in scenes.INPUTS}
+    return {name: tensor.clone() for name, tensor in _inputs(unpack(pack(packed, layout, 0), layout)).items()}
 
 
 def _example() -> Call:
@@ -77,9 +76,9 @@ EXERCISE = Spec(
     title="Copy into what was recorded",
     reference=copy_from,
     task=(
-        "A prefill was recorded with inputs for so many tokens and rows. Before each replay the pieces of prompts that\n"
-        "are to be run have to be found there. The checks record a step that reads the inputs, and replay it batch\n"
-        "after batch: `fed` in the chapter's scenes.py."
+        "A prefill was recorded with inputs for so many tokens and rows. Before each replay the pieces of prompts\n"
+        "that are to be run have to be found there. The checks record a step that reads the inputs, and replay it\n"
+        "batch after batch: `fed` in the chapter's scenes.py."
     ),
     invariants=(
         "the recording reads the tensors that it was made with, wherever their names point today",
@@ -99,8 +98,8 @@ EXERCISE = Spec(
         "Invariant: `data_ptr()` of each of the six tensors in static is the same before and after the call; only\n"
         "what lies there is another.",
         "Place: an equals sign behind a name, or behind a dict's entry, moves a label. An equals sign behind a tensor\n"
-        "with an index in brackets writes numbers. And ask what still stands where the new numbers do not reach: three\n"
-        "of the six are padded with another number than 0, and one of these with the number of tokens.",
+        "with an index in brackets writes numbers. And ask what still stands where the new numbers do not reach:\n"
+        "three of the six are padded with another number than 0, one of these with the number of tokens.",
         "Pseudocode:\n"
         "  for each of the six: first its padding everywhere, in place\n"
         "  then the new numbers over its beginning\n"

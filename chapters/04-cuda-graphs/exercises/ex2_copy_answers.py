@@ -58,13 +58,14 @@ WRONG = (
     ),
     Wrong.patch(
         "data-rebound", "What stands behind .data is the numbers, so assigning it writes them.",
-        f"{FILL}\n        {WRITE}",
-        "static[name].data = torch.cat([new[name], torch.full_like(static[name][len(new[name]) :], value)])",
+        f"{FILL}\n        {WRITE}", 'if name == "token_ids":\n            static[name].data = torch.cat([new[name], '
+        f"static[name][tokens:] * 0])\n        else:\n            {FILL}\n            {WRITE}",
         "vllm-project/vllm#50386: a buffer whose memory is another one",
     ),
     Wrong.patch(
-        "rows-of-the-last-batch", "What lies behind the new tokens needs nothing: nobody looks at it.",
-        f"        {FILL}\n", "", "GeeeekExplorer/nano-vllm#190, InternLM/lmdeploy#4569: stale tail rows",
+        "rows-of-the-last-batch", "Rows behind the new ones need nothing: nobody looks at them.",
+        f"        {FILL}\n", f'        if name != "starts":\n            {FILL}\n',
+        "GeeeekExplorer/nano-vllm#190, InternLM/lmdeploy#4569: stale tail rows",
     ),
     Wrong.patch(
         "rows-stay-owned", "A token behind the last row's end writes nowhere, so its row does not matter.",
@@ -113,10 +114,9 @@ WRONG = (
 
 def name_by_name(static: Inputs, new: Inputs, nobody: int) -> None:
     """Each by itself, padded by torch.nn.functional.pad, and one copy_ of the whole."""
-    tokens = len(new["token_ids"])
-    for name, filler in (
-        ("logits_row", nobody), ("logits_at", 0), ("starts", tokens), ("row", nobody), ("positions", 0), ("token_ids", 0)
-    ):  # fmt: skip
+    zeros, tokens = ("token_ids", "positions", "logits_at"), len(new["token_ids"])
+    for name in reversed(new):
+        filler = 0 if name in zeros else tokens if name == "starts" else nobody
         missing = len(static[name]) - len(new[name])
         static[name].copy_(torch.nn.functional.pad(new[name], (0, missing), value=filler))
     static["starts"][-1:].fill_(len(static["row"]))

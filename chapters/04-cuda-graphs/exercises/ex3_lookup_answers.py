@@ -57,7 +57,7 @@ WRONG = (
     ),
     Wrong.patch(
         "tokens-in-the-key", "Another number of tokens needs another graph.", KEY, KEY + ', step["tokens"]',
-        "vllm-project/vllm#36165, sgl-project/sglang#30752: captured by the padded count, and looked up by the real one",
+        "vllm-project/vllm#36165, sgl-project/sglang#30752: captured by the padded count, looked up by the real one",
     ),
     Wrong.patch(
         "without-sampler", "Sampling comes after the step, so it is not in the graph.", KEY,
@@ -120,11 +120,9 @@ def with_a_list(steps: Steps, room: int) -> list[int]:
 def with_times(steps: Steps, room: int) -> list[int]:
     """When each graph was used last; the lowest time goes."""
     graphs: dict[tuple[Any, ...], list[int]] = {}
-    found = []
+    found, moving = [], ("address", "tokens", "length", "temperature")
     for now, step in enumerate(steps):
-        key = tuple(
-            value for name, value in sorted(step.items()) if name not in ("address", "tokens", "length", "temperature")
-        )
+        key = tuple(value for name, value in sorted(step.items()) if name not in moving)
         if now > 0 and step["address"] != steps[now - 1]["address"]:
             graphs.clear()
         entry = graphs.setdefault(key, [now, now])

@@ -51,12 +51,11 @@ def swap(mine: Function) -> Iterator[None]:
     @torch.inference_mode()
     def captured(self: Any, keys: Any, on_capture: Any = None) -> None:
         state, recorder = self.state, self.recorder
+        numbers = torch.arange(len(state.row), device=state.row.device)
 
         def told(call: Callable[..., Any], *step: Any) -> Any:
             """Call it, with each row that is not live sent to the dummy row: the exercise has no line for that."""
-            state.row.copy_(
-                torch.where(state.live > 0, torch.arange(len(state.row), device=state.row.device), state.dummy)
-            )
+            state.row.copy_(torch.where(state.live > 0, numbers, state.dummy))
             return call(*step)
 
         for done, key in enumerate(keys, start=1):
