@@ -29,17 +29,17 @@ def visible(positions: Tensor, longest: int, multiple: int, slots: int) -> Tenso
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """DenseCache.begin makes its mask with it, for prompts too, which the engine reads without a mask."""
-    begin = DenseCache.begin
+    """DenseCache.plan makes its mask with it, for prompts too, which the engine reads without a mask."""
+    plan = DenseCache.plan
 
-    def begin_with_mine(self: Any, step: Any) -> Any:
-        told = begin(self, replace(step, fresh=False))
-        self.visible = mine(told.positions, told.longest, self.read_multiple, self.max_len)
-        self._read = self.visible.shape[-1]
-        self._mask = self.k.new_zeros(self.visible.shape).masked_fill(~self.visible, -torch.inf)
-        return told
+    def plan_with_mine(self: Any, batch: Any) -> Any:
+        made = plan(self, replace(batch, no_context=False))
+        positions = made.batch.padded(made.batch.positions)  # (B, T)
+        visible = mine(positions, batch.max_context, self.read_multiple, self.max_len)
+        mask = self.k.new_zeros(visible.shape).masked_fill(~visible, -torch.inf)
+        return replace(made, read=visible.shape[-1], visible=visible, mask=mask)
 
-    with replaced("nanoinfer.cache.dense:DenseCache.begin", begin_with_mine):
+    with replaced("nanoinfer.cache.dense:DenseCache.plan", plan_with_mine):
         yield
 
 

@@ -30,22 +30,24 @@ def places(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """DenseCache.begin gives the step its positions, and a prefill leaves its rows where the solution says."""
-    begin, prefill_step, following = DenseCache.begin, eager.prefill_step, []
+    """DenseCache.plan gives a step its positions, and a prefill leaves its rows where the solution says."""
+    plan, prefill_step, following = DenseCache.plan, eager.prefill_step, []
 
-    def begin_with_mine(self: Any, step: Any) -> Any:
-        real = torch.arange(step.positions.shape[1], device=step.last.device) <= step.last[:, None]
-        positions, after = mine(real, step.positions[:, 0])
+    def plan_with_mine(self: Any, batch: Any) -> Any:
+        real = batch.padded(torch.ones_like(batch.positions)) > 0  # (B, T)
+        positions, after = mine(real, batch.padded(batch.positions)[:, 0])
         following[:] = [after.long()]
-        return begin(self, replace(step, positions=positions.long()))
+        return plan(self, replace(batch, positions=batch.packed(positions.long())))
 
-    def prefill_and_place(model: Any, memory: Any, state: Any, prompts: Any, sampler: Any) -> None:
+    def prefill_and_place(model: Any, cache: Any, state: Any, batch: Any, sampler: Any) -> Tensor:
         with torch.inference_mode():
-            prefill_step(model, memory, state, prompts, sampler)
-            state.position.index_copy_(0, prompts.rows, following[0])
+            tokens = prefill_step(model, cache, state, batch, sampler)
+            row = torch.searchsorted(batch.starts, batch.logits_at, right=True) - 1  # (K,) of the step
+            state.position.index_copy_(0, batch.logits_row, following[0][row])
+        return tokens
 
     with (
-        replaced("nanoinfer.cache.dense:DenseCache.begin", begin_with_mine),
+        replaced("nanoinfer.cache.dense:DenseCache.plan", plan_with_mine),
         replaced("nanoinfer.engine.eager:prefill_step", prefill_and_place),
     ):
         yield

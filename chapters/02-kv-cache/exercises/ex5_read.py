@@ -32,28 +32,23 @@ def read(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """DenseCache.read, for prompts too, over a cache that begins with NaN in every slot, and keeps it there."""
-    make, begin = DenseCache.__init__, DenseCache.begin
+    """DenseCache.read, for prompts too, in a cache whose rows begin with NaN in every slot."""
+    plan = DenseCache.plan
 
-    def make_poisoned(self: Any, *args: Any, **options: Any) -> None:
-        make(self, *args, **options)
-        self.k.fill_(torch.nan)
-        self.v.fill_(torch.nan)
+    def clear_with_nan(self: Any, rows: slice) -> None:
+        for held in (self.k, self.v):
+            held[:, rows].fill_(torch.nan)
 
-    def begin_and_keep(self: Any, step: Any) -> Any:
-        told = begin(self, replace(step, fresh=False))
-        self.own_positions = told.positions
-        return told
-
-    def read(self: Any, layer: int, q: Tensor) -> Tensor:
-        keys, values = (held[layer, self._rows, : self._read] for held in (self.k, self.v))
-        out: Tensor = mine(q, keys, values, self.own_positions)
-        return out.to(q.dtype)
+    def read(self: Any, plan: Any, layer: int, q: Tensor) -> Tensor:
+        keys, values = (held[layer, plan.rows, : plan.read] for held in (self.k, self.v))
+        positions = plan.batch.padded(plan.batch.positions + 1) - 1  # (B, T), -1 where padding fills a row up
+        return plan.batch.packed(mine(plan.batch.padded(q), keys, values, positions).to(q.dtype))
 
     with (
-        replaced("nanoinfer.cache.dense:DenseCache.__init__", make_poisoned),
-        replaced("nanoinfer.cache.dense:DenseCache.admit", lambda self, row, tokens: None),
-        replaced("nanoinfer.cache.dense:DenseCache.begin", begin_and_keep),
+        replaced("nanoinfer.cache.dense:DenseCache.clear", clear_with_nan),
+        replaced(
+            "nanoinfer.cache.dense:DenseCache.plan", lambda self, batch: plan(self, replace(batch, no_context=False))
+        ),
         replaced("nanoinfer.cache.dense:DenseCache.read", read),
     ):
         yield

@@ -1,8 +1,9 @@
-"""Exercise 2.7: prompts of different lengths go through the model in chunks."""
+"""Exercise 2.7: which tokens a step brings where prompts are read in pieces, and how they lie side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,163 +11,178 @@ import torch
 from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
-from nanocourse.exercises.exercise import IMPORTS, Check, Function, Spec
+from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanocourse.exercises.toy_model import Toy
-from nanoinfer.model.batch import Step
+from nanoinfer.engine import eager
+from nanoinfer.engine.scheduler import Row, Work
+from nanoinfer.model.batch import Batch
 
 
-def prefill(
-    forward: Callable[[list[int], Tensor, Tensor, Tensor], Tensor], prompts: list[list[int]], chunk: int
-) -> Tensor:
-    """Logits (B, V) after the last token of each of B prompts, float32, which go through the model in chunks.
+def next_step(texts: list[list[int]], fed: list[int], chunk: int, budget: int) -> dict[str, list[int]]:
+    """The next step over rows whose texts are read in pieces: their tokens side by side, and nothing between them.
 
-    forward: one step over a cache. It takes rows (which of the prompts: b numbers from 0 to B - 1, in any order), token
-    ids (b, t) int64, their positions (b, t) int64, and the column of each row's last real token (b,) int64; columns
-    behind it are padding, and their ids are not looked at. It writes the real tokens' keys and values to the slots of
-    their positions, lets each query read its row's slots up to its own position, and returns (b, V): the logits at each
-    row's last real token.
-    prompts: token ids of each, at least one, in any lengths. chunk: columns of a step at most.
+    texts: token ids of each row; who is served first stands first. fed: how many of them have been in a step already,
+    fewer than there are. A row brings its next tokens: as many as it has left, but at most `chunk`, and no more than
+    the rows before it have left of `budget` (at least 1), which counts the tokens of the whole step.
+    "token_ids", "positions", "rows": of each token its id, where it stands in its own text, and which text that is.
+    "starts": where in the step the tokens of each row that brings any begin; at the end, how many tokens there are.
+    "logits_at": of each text whose last token is in this step, where in the step it stands.
     """
-    found = {}
-    for start in range(0, max(map(len, prompts)), chunk):
-        rows = [row for row, prompt in enumerate(prompts) if len(prompt) > start]
-        parts = [prompts[row][start : start + chunk] for row in rows]
-        T = max(map(len, parts))
-        ids = torch.tensor([part + [0] * (T - len(part)) for part in parts])
-        positions = torch.arange(start, start + T).expand(len(rows), T)
-        last = torch.tensor([len(part) - 1 for part in parts])
-        logits = forward(rows, ids, positions, last)  # (b, V)
-        found |= {row: logits[at] for at, row in enumerate(rows)}
-    return torch.stack([found[row] for row in range(len(prompts))])
+    ids, positions, rows, starts, logits_at = [], [], [], [0], []
+    for row, text in enumerate(texts):
+        start, begin = fed[row], starts[-1]  # in the text, and in the step
+        count = min(len(text) - start, chunk, budget - begin)
+        if count == 0:  # nothing is left of the budget
+            break
+        ids += text[start : start + count]
+        positions += range(start, start + count)
+        rows += [row] * count
+        starts += [begin + count]
+        if start + count == len(text):
+            logits_at += [begin + count - 1]
+    return {"token_ids": ids, "positions": positions, "rows": rows, "starts": starts, "logits_at": logits_at}
 
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """Engine._prefill runs it over newly admitted rows, and samples from what it returns."""
+    """Scheduler._choose asks it what a step of prompts brings, and EagerRunner.prefill runs that as it is."""
+    chosen: list[tuple[dict[str, list[int]], list[Row]]] = []
 
-    @torch.inference_mode()
-    def prefill(self: Any, admitted: list[Any]) -> None:
-        self.memory.grow([row.length for row in self.rows])
-        slots = slice(admitted[0].slot, admitted[-1].slot + 1)
-        self.state.admit(slots, [row.request for row in admitted])
-        prompts = [list(row.request.prompt_token_ids) for row in admitted]
+    def choose(self: Any) -> tuple[list[Row], list[Work]]:
+        going, begun = [Work(row, 1) for row in self.rows if row.launched], []
+        if going and self._decode_next:
+            self._decode_next = False
+            return [], going
+        while self.waiting and self._admit(self.waiting[0]):
+            begun.append(self.waiting.popleft())
+        rows = sorted((row for row in self.rows if not row.launched), key=lambda row: row.arrived)
+        self._decode_next = bool(rows)
+        return begun, _asked(self, rows) if rows else going
 
-        def forward(rows: list[int], ids: Tensor, positions: Tensor, last: Tensor) -> Tensor:
-            which = torch.tensor([admitted[row].slot for row in rows])
-            there = (part.to(self.device) for part in (ids, positions, last, which))
-            step = Step(*there, longest=int(positions.max()) + 1)
-            self.stats.prefill_steps += 1
-            return self.runner.model(self.memory.begin(step), self.memory)
+    def _asked(self: Any, rows: list[Row]) -> list[Work]:
+        texts = [list(row.request.prompt_token_ids) for row in rows]
+        step = mine(texts, [row.fed for row in rows], self.prefill_chunk, self.max_batched_tokens)
+        work = [Work(rows[at], count) for at, count in Counter(step["rows"]).items()]
+        if not work or any(row.fed + count > row.length for row, count in work):
+            raise ValueError("a step must bring tokens that its rows have left, at least one")
+        chosen[:] = [(step, rows)]
+        return work
 
-        logits = mine(forward, prompts, self.prefill_chunk or max(map(len, prompts)))
-        rows = self.state.at(slots)
-        rows.token.copy_(self._sampler(admitted)(logits.to(self.device).float(), rows))
-        rows.position.copy_(torch.tensor([len(prompt) for prompt in prompts]))
-        rows.step.fill_(1)
-        self.stats.requests += len(admitted)
-        self.stats.prompt_tokens += sum(map(len, prompts))
-        self._launched(admitted, self.state.token[slots])
+    def prefill(self: Any, chunks: Any, sampler: Any) -> Tensor:
+        step, rows = chosen[0]
+        slots = torch.tensor([row.slot for row in rows])
+        parts = ids, positions, row, starts, at = (torch.tensor(part, dtype=torch.int64) for part in step.values())
+        assert len(parts) == len(step)
+        batch = Batch(
+            ids, positions, slots[row], max_context=int(positions.max()) + 1, max_new=int(starts.diff().max()),
+            no_context=not any(chunk.start for chunk in chunks), starts=starts, logits_at=at, logits_row=slots[row[at]],
+        )  # fmt: skip
+        return eager.prefill_step(self.model, self.cache, self.state, batch, sampler)
 
-    with replaced("nanoinfer.engine.engine:Engine._prefill", prefill):
+    with (
+        replaced("nanoinfer.engine.scheduler:Scheduler._choose", choose),
+        replaced("nanoinfer.engine.eager:EagerRunner.prefill", prefill),
+    ):
         yield
 
 
-class Cached:
-    """A toy model over a cache, for B rows: what a query may read is what was written at positions up to its own."""
-
-    def __init__(self, seed: int, vocabulary: int, rows: int) -> None:
-        self.toy = Toy(seed, vocabulary, 64)
-        self.texts: list[dict[int, int]] = [{} for _ in range(rows)]  # token ids by position
-        self.passes: list[list[int]] = []  # real tokens of each row, pass by pass
-
-    def forward(self, rows: list[int], ids: Tensor, positions: Tensor, last: Tensor) -> Tensor:
-        """ValueError for what an engine could not take either."""
-        shapes = {tuple(ids.shape), tuple(positions.shape)}
-        if len(shapes) > 1 or ids.dim() != 2 or tuple(last.shape) != (len(ids),) or len(rows) != len(ids):
-            raise ValueError("rows, ids, positions and last do not fit each other")
-        if not all(0 <= end < ids.shape[1] for end in last.tolist()):
-            raise ValueError(f"last must be from 0 to {ids.shape[1] - 1}")
-        found = []
-        for at, (row, end) in enumerate(zip(rows, last.tolist(), strict=True)):
-            text, here = self.texts[row], positions[at, : end + 1].tolist()
-            text.update(zip(here, ids[at, : end + 1].tolist(), strict=True))
-            found.append(self.toy.logits([text.get(position, 0) for position in range(here[-1] + 1)])[-1])
-        self.passes.append(sorted((last + 1).tolist()))
-        return torch.stack(found)
-
-
 def _example() -> Call:
-    def forward(rows: list[int], ids: Tensor, positions: Tensor, last: Tensor) -> Tensor:
-        """one step; the highest logit is that of the row's last real token's own number"""
-        return torch.eye(4)[[int(ids[at, end]) for at, end in enumerate(last.tolist())]]
-
-    return call(forward, [[3, 1, 2], [0, 3]], 2)
+    return call([[11, 12, 13, 14, 15], [21, 22], [31, 32, 33]], [3, 0, 0], 4, 6)
 
 
 EXERCISE = Spec(
-    title="Prefill in chunks",
-    reference=prefill,
+    title="Prompts in pieces",
+    reference=next_step,
     task=(
-        "A long prompt in one step needs much memory, and everybody else waits for it. So prompts go through the\n"
-        "model in chunks: the first `chunk` tokens of every prompt, then the next ones of those that go on, and so\n"
-        "forth. All rows that have tokens left share a step."
+        "A long prompt in one step makes everybody else wait, so a step is given a budget, and prompts are read in as\n"
+        "many steps as it takes. Say what the next step brings: which tokens, where each of them stands in its text,\n"
+        "where the rows' parts lie in the step, and after which tokens a new one is to be chosen."
     ),
     invariants=(
-        "the result does not depend on `chunk`, but for rounding",
-        "each token goes through the model once, in the order of its text",
-        "there are as many steps as the longest prompt has chunks, and a prompt that has ended is in no further one",
-        "positions go on from chunk to chunk",
+        "the steps of a text, one after the other, bring each of its tokens once, in order",
+        "nothing is padded: as many ids, positions and rows as `starts` says at its end, at most `budget`",
+        "a token is chosen once for each text, in the step that brings its last token",
+        "a row that has one token left brings one: decode is a piece of one token",
     ),
-    lines=9,
+    lines=12,
     example=_example,
-    section="A long prompt, in chunks",
-    axes=("row", "id"),
-    tolerance=1e-4,
-    imports=IMPORTS,
+    section="A long prompt, in pieces",
+    axes=("number",),
+    tolerance=1e-6,
     swap=swap,
-    refuse=("nanoinfer.engine.engine:Engine._prefill", "nanoinfer.engine.engine:Engine._prompt_step"),
+    refuse=("nanoinfer.model.batch:pack", "nanoinfer.engine.scheduler:Scheduler.schedule"),
     hints=(
-        "Invariant: write down the positions of all steps of one row, one behind the other. They are 0, 1, 2, ...\n"
-        "without a gap, without a repetition, and end at its length minus one.",
-        "Place: one loop, over where chunks begin. Within it the rows that still have tokens there are picked, and it\n"
-        "is their own numbers that `forward` wants, not how many they are. A part may be shorter than the chunk; the\n"
-        "step is as wide as its longest part. A row's logits are those of the last step that it was in: keep what\n"
-        "comes, by row, and let later ones take the place of earlier ones.",
+        "Invariant: write the positions of one row down, step after step. They are 0, 1, 2, ... without a gap and\n"
+        "without repetition, whatever its neighbours bring.",
+        "Place: one loop over the rows. How long the step is by now says two things: what is left of the budget, and\n"
+        "where this row's part begins. The smallest of three numbers is how much the row brings; whether that reaches\n"
+        "its text's end decides about logits, and nothing else does.",
         "Pseudocode:\n"
-        "  for each beginning 0, chunk, 2 * chunk, ... below the longest prompt's length:\n"
-        "      the rows whose prompt goes beyond it, and the part of each from there on, `chunk` tokens at most\n"
-        "      fill the parts up on the right to the longest of them\n"
-        "      positions count on from the beginning, and a row's last real column follows from its part\n"
-        "      one step; remember each row's logits under its own number\n"
-        "  put the rows' logits one below the other, in the prompts' order",
+        "  for each row, the first one first:\n"
+        "      how much it brings: the least of what it has left, the chunk, and what is left of the budget\n"
+        "      nothing? then the step is full\n"
+        "      its ids from where it was; their positions; its number, as often\n"
+        "      note where the next row would begin\n"
+        "      where its text has now been brought to the end, note the place of the newest token in the step",
     ),
 )
 
 
-def _call(case: Case, prompts: list[list[int]], chunk: int) -> Call:
-    cached = Cached(int(case.ints("model", 0, 10**6, 1)), 12, len(prompts))
-    return call(cached.forward, prompts, chunk, observe=lambda: {"tokens of each row, pass by pass": cached.passes})
+def _texts(case: Case, lengths: list[int]) -> list[list[int]]:
+    return [case.ints(f"text {b}", 1, 99, length).tolist() for b, length in enumerate(lengths)]
 
 
-def _prompt(case: Case, name: str, length: int) -> list[int]:
-    tokens: list[int] = case.ints(name, 1, 11, length).tolist()
-    return tokens
+def _middle(case: Case, rows: int, chunk: int) -> tuple[list[int], list[int]]:
+    """Lengths and tokens fed of rows that have at least a chunk behind them, and some more than one chunk left."""
+    fed = [case.size(f"fed {b}", 1, 6) for b in range(rows)]
+    return [n + case.size(f"left {b}", 1, chunk + 2) for b, n in enumerate(fed)], fed
 
 
-def one_prompt(case: Case) -> Call:
-    """A chunk reads all chunks before it: the same logits come out as from the whole prompt."""
-    chunk = case.size("chunk", 1, 3)
-    length = chunk * case.size("whole chunks", 1, 3) + case.size("rest", 0, chunk - 1)
-    return _call(case, [_prompt(case, "prompt", length)], chunk)
+def next_tokens(case: Case) -> Call:
+    """A row brings its text's next tokens: what it has left, but no more than `chunk`."""
+    chunk, B = case.size("chunk", 2, 4), case.size("rows", 1, 3)
+    lengths, fed = _middle(case, B, chunk)
+    return call(_texts(case, lengths), fed, chunk, 99)
 
 
-def ragged(case: Case) -> Call:
-    """A row whose prompt has ended is in no further step, and keeps the logits behind its own last token."""
+def within_the_budget(case: Case) -> Call:
+    """All rows together bring at most `budget` tokens: who stands first takes what they may, the next what is left."""
+    lengths = [case.size(f"length {b}", 2, 6) for b in range(4)]
+    budget = sum(lengths[: case.size("whole", 0, 2)]) + case.size("more", 1, 2)
+    return call(_texts(case, lengths), [0] * 4, 9, budget)
+
+
+def places_in_the_text(case: Case) -> Call:
+    """Positions go on where the text's last piece ended, in each row by itself."""
+    lengths, fed = _middle(case, case.size("rows", 1, 3), 3)
+    return call(_texts(case, lengths), fed, 9, 99)
+
+
+def whose_they_are(case: Case) -> Call:
+    """Every token says which text it belongs to, also in a step that takes a part of the texts."""
+    lengths = [case.size(f"length {b}", 1, 4) for b in range(3)]
+    return call(_texts(case, lengths), [0] * 3, 9, sum(lengths) - case.size("less", 0, 1))
+
+
+def where_they_lie(case: Case) -> Call:
+    """Rows lie side by side; a row without tokens is not in the step, and the last number is the step's length."""
+    lengths = [case.size(f"length {b}", 1, 4) for b in range(4)]
+    budget = sum(lengths[: case.size("in the step", 1, 3)])
+    return call(_texts(case, lengths), [0] * 4, 9, budget)
+
+
+def who_gets_a_token(case: Case) -> Call:
+    """Logits are wanted at the last token of each text that this step ends, and of no other."""
     chunk = case.size("chunk", 2, 3)
-    lengths = [case.size("short", 1, chunk), 2 * chunk + case.size("long", 1, chunk - 1), chunk + 1]
-    order = case.permutation("order", 3).tolist()
-    return _call(case, [_prompt(case, f"prompt {at}", lengths[at]) for at in order], chunk)
+    left = [chunk + case.size("long", 1, 2), case.size("short", 1, chunk - 1), chunk, 1]
+    fed = [case.choice(f"fed {b}", (0, chunk, 2 * chunk)) for b in range(4)]
+    order = case.permutation("order", 4).tolist()
+    lengths = [fed[b] + left[b] for b in order]
+    return call(_texts(case, lengths), [fed[b] for b in order], chunk, 4 * chunk - case.size("less", 0, 3))
 
 
-CHECKS = (Check(one_prompt, 5), Check(ragged, 4))
+CHECKS = (
+    Check(next_tokens, 4, part="token_ids"), Check(within_the_budget, 4, part="token_ids"),
+    Check(places_in_the_text, 3, part="positions"), Check(whose_they_are, 3, part="rows"),
+    Check(where_they_lie, 4, part="starts"), Check(who_gets_a_token, 6, part="logits_at"),
+)  # fmt: skip

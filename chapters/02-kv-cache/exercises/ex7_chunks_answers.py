@@ -2,170 +2,233 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
-from torch import Tensor
+from itertools import accumulate, chain
 
 from nanocourse.exercises.exercise import Right, Wrong
 
-Forward = Callable[[list[int], Tensor, Tensor, Tensor], Tensor]
+Step = dict[str, list[int]]
 
 
-def row_after_row(forward: Forward, prompts: list[list[int]], chunk: int) -> Tensor:
-    """Prompts of different lengths cannot share a step."""
-    found = []
-    for row, prompt in enumerate(prompts):
-        for start in range(0, len(prompt), chunk):
-            part = torch.tensor([prompt[start : start + chunk]])
-            positions = torch.arange(start, start + part.shape[1])[None]
-            logits = forward([row], part, positions, torch.tensor([part.shape[1] - 1]))
-        found.append(logits[0])
-    return torch.stack(found)
+def in_turns(texts: list[list[int]], fed: list[int], chunk: int, budget: int) -> Step:
+    """The budget is fair if each row gets one token after the other, in turns."""
+    counts = [0] * len(texts)
+    left = budget
+    while left and any(n < min(len(t) - s, chunk) for n, t, s in zip(counts, texts, fed, strict=True)):
+        for row, (text, start) in enumerate(zip(texts, fed, strict=True)):
+            if left and counts[row] < min(len(text) - start, chunk):
+                counts[row] += 1
+                left -= 1
+    step: Step = {"token_ids": [], "positions": [], "rows": [], "starts": [0], "logits_at": []}
+    for row, (text, start, count) in enumerate(zip(texts, fed, counts, strict=True)):
+        if count:
+            step["token_ids"] += text[start : start + count]
+            step["positions"] += range(start, start + count)
+            step["rows"] += [row] * count
+            step["starts"] += [len(step["rows"])]
+            step["logits_at"] += [len(step["rows"]) - 1] * (start + count == len(text))
+    return step
 
 
-def all_rows_to_the_end(forward: Forward, prompts: list[list[int]], chunk: int) -> Tensor:
-    """Every row is in every step, with padding where its prompt has ended, and the last step's logits count."""
-    longest = max(map(len, prompts))
-    for start in range(0, longest, chunk):
-        parts = [prompt[start : start + chunk] or [0] for prompt in prompts]
-        T = max(map(len, parts))
-        ids = torch.tensor([part + [0] * (T - len(part)) for part in parts])
-        last = torch.tensor([len(part) - 1 for part in parts])
-        logits = forward(list(range(len(prompts))), ids, torch.arange(start, start + T).expand(len(parts), T), last)
-    return logits
+def all_rows_to_the_end(texts: list[list[int]], fed: list[int], chunk: int, budget: int) -> Step:
+    """Every row is in every step, as wide as the widest, with padding where its part has ended."""
+    counts = []
+    for text, start in zip(texts, fed, strict=True):
+        counts.append(min(len(text) - start, chunk, budget - sum(counts)))
+    wide = max(counts)
+    parts = [text[start : start + count] for text, start, count in zip(texts, fed, counts, strict=True)]
+    return {
+        "token_ids": list(chain.from_iterable(part + [0] * (wide - len(part)) for part in parts)),
+        "positions": list(chain.from_iterable(range(start, start + wide) for start in fed)),
+        "rows": [row for row in range(len(texts)) for _ in range(wide)],
+        "starts": list(range(0, len(texts) * wide + 1, wide)),
+        "logits_at": [
+            row * wide + count - 1 for row, count in enumerate(counts) if fed[row] + count == len(texts[row])
+        ],
+    }
 
 
-def one_token_a_step(forward: Forward, prompts: list[list[int]], chunk: int) -> Tensor:
-    """After the first chunk a cached model takes one token at a time."""
-    found: dict[int, Tensor] = {}
-    begins = [0, *range(chunk, max(map(len, prompts)))]
-    for start in begins:
-        rows = [row for row, prompt in enumerate(prompts) if len(prompt) > start]
-        parts = [prompts[row][start : start + (1 if start else chunk)] for row in rows]
-        T = max(map(len, parts))
-        ids = torch.tensor([part + [0] * (T - len(part)) for part in parts])
-        last = torch.tensor([len(part) - 1 for part in parts])
-        logits = forward(rows, ids, torch.arange(start, start + T).expand(len(rows), T), last)
-        found |= {row: logits[at] for at, row in enumerate(rows)}
-    return torch.stack([found[row] for row in range(len(prompts))])
+def longest_first(texts: list[list[int]], fed: list[int], chunk: int, budget: int) -> Step:
+    """Rows are served in the order of what they have left, so that the step is well filled."""
+    step: Step = {"token_ids": [], "positions": [], "rows": [], "starts": [0], "logits_at": []}
+    for row in sorted(range(len(texts)), key=lambda row: fed[row] - len(texts[row])):
+        text, start, begin = texts[row], fed[row], step["starts"][-1]
+        count = min(len(text) - start, chunk, budget - begin)
+        if count:
+            step["token_ids"] += text[start : start + count]
+            step["positions"] += range(start, start + count)
+            step["rows"] += [row] * count
+            step["starts"] += [begin + count]
+            step["logits_at"] += [begin + count - 1] * (start + count == len(text))
+    return step
 
 
-RANGE = "range(0, max(map(len, prompts)), chunk)"
-LAST = "torch.tensor([len(part) - 1 for part in parts])"
-POSITIONS = "torch.arange(start, start + T).expand(len(rows), T)"
-PARTS = "prompts[row][start : start + chunk]"
-STEP = "logits = forward(rows, ids, positions, last)"
-FOUND = "found |= {row: logits[at] for at, row in enumerate(rows)}"
+COUNT = "min(len(text) - start, chunk, budget - begin)"
+IDS = "text[start : start + count]"
+POSITIONS = "range(start, start + count)"
+ROWS = "[row] * count"
+DONE = "if start + count == len(text):"
+AT = "[begin + count - 1]"
+STOP = "if count == 0:  # nothing is left of the budget\n            break"
+END = "logits_at}"
+ENDED = "    return {"
 WRONG = (
     Wrong.patch(
-        "chunk-by-itself", "A chunk is a text of its own, and begins at position 0.", POSITIONS,
-        "torch.arange(T).expand(len(rows), T)", "huggingface/transformers#43082, huggingface/candle#3743",
+        "chunk-by-itself", "A chunk is a text of its own, and begins at position 0.", POSITIONS, "range(count)",
+        "huggingface/transformers#43082, huggingface/candle#3743",
     ),
     Wrong.patch(
-        "padded-column", "The logits that count are the last column's.", LAST, "torch.full((len(rows),), T - 1)",
+        "places-in-the-step", "A token's position is its place in the step.", POSITIONS, "range(begin, begin + count)",
+        "rasbt/reasoning-from-scratch#33: one count of positions for all rows",
+    ),
+    Wrong.patch(
+        "padded-column", "The logits that count are the step's last ones.", END,
+        "[len(ids) - 1 for _ in logits_at]}",
         "huggingface/transformers#3167; mlx-node/mlx-node#47: logits cut at the wrong place",
     ),
     Wrong.patch(
-        "first-chunks-logits", "A row's first token is chosen after its first chunk.", FOUND,
-        "found = {row: logits[at] for at, row in enumerate(rows)} | found",
+        "first-chunks-logits", "A row's first token is chosen after its first chunk.", DONE, "if start == 0:",
         "vllm-project/vllm#4139: tokens are sampled from unfinished prompts",
     ),
-    Wrong(all_rows_to_the_end, "tenstorrent/tt-xla#5830: idle rows get a token of the padding"),
-    Wrong(row_after_row, "right tokens, and the batch is lost: as many steps as all prompts have chunks together"),
     Wrong.patch(
-        "rows-renumbered", "The rows of a step are numbered from 0.", STEP,
-        STEP.replace("rows", "list(range(len(rows)))"),
+        "every-chunks-logits", "A token follows whatever is read.", DONE, "if count:",
+        "tenstorrent/tt-xla#5830 and its sister: rows that get a token though their prompt goes on",
+    ),
+    Wrong.patch(
+        "short-piece-is-the-last", "A piece shorter than the chunk is a text's last one, and no other is.", DONE,
+        "if count < chunk:", "an author's own slip: a whole last chunk, and a piece that the budget cut",
+    ),
+    Wrong.patch(
+        "logits-by-row", "The last token's place is counted within its row.", AT, "[count - 1]",
+        "tenstorrent/tt-xla#5830: count - 1 is taken for the place of a row's last token",
+    ),
+    Wrong.patch(
+        "logits-behind-the-last", "The new token comes behind the last, so its logits do.", AT, "[begin + count]",
+        "pytorch/executorch#2689: which token is number 128?",
+    ),
+    Wrong(all_rows_to_the_end, "huggingface/transformers#3021 and all who pad: a rectangle, most of it empty"),
+    Wrong.patch(
+        "row-after-row", "Texts of different lengths cannot share a step.", ENDED,
+        "    n = starts[1]\n    ids, positions, rows, starts = ids[:n], positions[:n], rows[:n], [0, n]\n"
+        "    logits_at = [n - 1] * (fed[0] + n == len(texts[0]))\n    return {",
+        "right tokens, and the batch is lost: as many steps as all prompts have chunks together",
+    ),
+    Wrong.patch(
+        "rows-renumbered", "The row's number is that of the first token it brings.", ROWS, "[begin] * count",
         "tenstorrent/tt-metal#52808: slots against the order in the chunk",
     ),
     Wrong.patch(
-        "rest-dropped", "A prompt is a number of whole chunks.", RANGE,
-        "range(0, max(chunk, max(map(len, prompts)) // chunk * chunk), chunk)",
+        "rows-once", "Each row is named once.", ROWS, "[row]",
+        "an author's own slip: rows of the step for rows of its tokens",
+    ),
+    Wrong.patch(
+        "rest-dropped", "A text is a number of whole chunks.", COUNT,
+        "min((len(text) - start) // chunk * chunk, budget - begin, chunk)",
         "an author's own slip: the division that rounds down",
     ),
     Wrong.patch(
-        "shortest-prompt", "All prompts end when the first one does.", "max(map(len, prompts)), chunk",
-        "min(map(len, prompts)), chunk", "an author's own slip, hidden as long as prompts are equally long",
+        "whole-or-not-at-all", "What does not fit into the step waits for the next one.", STOP,
+        "if count < min(len(text) - start, chunk):\n            break",
+        "Agrawal et al. 2023, section 3: prompts that are taken whole leave steps half empty",
     ),
     Wrong.patch(
-        "one-token-again", "A chunk begins with the last token of the one before.", PARTS,
-        "prompts[row][max(0, start - 1) : start + chunk]", "skyzh/tiny-llm#46: an offset that does not fit its tokens",
+        "one-token-again", "A piece begins with the last token of the one before.", IDS,
+        "text[max(0, start - 1) : start + count - (start > 0)]",
+        "skyzh/tiny-llm#46: an offset that does not fit its tokens",
     ),
     Wrong.patch(
-        "one-pass", "Chunks change nothing in the result, so they are left out.", "found = {}",
-        "found, chunk = {}, max(chunk, max(map(len, prompts)))",
-        "true of the result; the memory for a whole prompt is needed all the same",
-    ),
-    Wrong(one_token_a_step, "huggingface/candle#3743: whole prompts and single tokens, and nothing between"),
-    Wrong.patch(
-        "one-step-more", "The end of the prompt must be reached, so the end of the range is too.", RANGE,
-        RANGE.replace(", chunk)", " + 1, chunk)"), "an author's own slip: an empty step where the last chunk is full",
+        "fed-forgotten", "A text's next tokens are its first ones.", IDS, "text[:count]",
+        "sgl-project/sglang#36855: a prompt that begins again in every step",
     ),
     Wrong.patch(
-        "longest-first", "The step's rows come in the order of their lengths, and so do the results.",
-        "[found[row] for row in range(len(prompts))]",
-        "[found[row] for row in sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))]",
-        "fartashf/vsepp#36, pytorch/pytorch#4927: sorted for packing, and never put back",
+        "one-pass", "Chunks change nothing in the result, so they are left out.", COUNT,
+        "min(len(text) - start, budget - begin)",
+        "true of the result; everybody else waits for a whole prompt all the same",
     ),
+    Wrong.patch(
+        "one-token-a-step", "After the first chunk a cached model takes one token at a time.", COUNT,
+        "min(len(text) - start, 1 if start else chunk, budget - begin)",
+        "huggingface/candle#3743: whole prompts and single tokens, and nothing between",
+    ),
+    Wrong.patch(
+        "budget-for-each", "The budget is what a row may bring.", COUNT, "min(len(text) - start, chunk, budget)",
+        "an author's own slip: the step grows with the number of rows",
+    ),
+    Wrong.patch(
+        "first-row-unbounded", "The first row must go on in any case, so the budget is the others'.", COUNT,
+        "min(len(text) - start, chunk, budget - begin if begin else chunk)",
+        "vllm-project/vllm#49097: more scheduled in a pass than there may be",
+    ),
+    Wrong.patch(
+        "rows-in-every-step", "A row without tokens is in the step all the same.", STOP,
+        "if count < 0:\n            break", "tenstorrent/tt-xla#5830: a row of no tokens beside the others",
+    ),
+    Wrong.patch(
+        "lengths-for-starts", "What a step must be told is how many tokens each row brings.", ENDED,
+        "    starts = [b - a for a, b in zip(starts, starts[1:], strict=False)]\n    return {",
+        "an author's own slip: lengths where their running total was meant",
+    ),
+    Wrong.patch(
+        "starts-without-an-end", "A row ends where the next one begins, and the last one with the step.", ENDED,
+        "    starts = starts[:-1]\n    return {",
+        "an author's own slip: B numbers for B + 1, and the last row has no end",
+    ),
+    Wrong(in_turns, "an author's own idea of fairness: every prompt is late, and none is first"),
+    Wrong(longest_first, "fartashf/vsepp#36, pytorch/pytorch#4927: sorted for packing, and never put back"),
 )  # fmt: skip
 
 
-def whole_table(forward: Forward, prompts: list[list[int]], chunk: int) -> Tensor:
-    """One padded table of all prompts, cut into strips; rows are picked by tensors."""
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    table = torch.full((len(prompts), int(lengths.max())), 7)
-    for row, prompt in enumerate(prompts):
-        table[row, : len(prompt)] = torch.tensor(prompt)
-    out: Tensor | None = None
-    for start in range(0, table.shape[1], chunk):
-        rows = (lengths > start).nonzero()[:, 0]
-        ends = (lengths[rows] - start).clamp(max=chunk)
-        strip = table[rows, start : start + int(ends.max())]
-        logits = forward(rows.tolist(), strip, torch.arange(start, start + strip.shape[1]).expand_as(strip), ends - 1)
-        out = logits.new_zeros(len(prompts), logits.shape[1]) if out is None else out
-        out[rows] = logits
-    assert out is not None
-    return out
+def token_by_token(texts: list[list[int]], fed: list[int], chunk: int, budget: int) -> Step:
+    """One token after the other, as long as the budget lasts."""
+    ids, positions, rows, starts, at = [], [], [], [], []
+    for row, text in enumerate(texts):
+        for position in range(fed[row], min(fed[row] + chunk, len(text))):
+            if len(ids) == budget:
+                break
+            if position == fed[row]:
+                starts.append(len(ids))
+            if position == len(text) - 1:
+                at.append(len(ids))
+            ids.append(text[position])
+            positions.append(position)
+            rows.append(row)
+    return {"token_ids": ids, "positions": positions, "rows": rows, "starts": [*starts, len(ids)], "logits_at": at}
 
 
-def until_nothing_is_left(forward: Forward, prompts: list[list[int]], chunk: int) -> Tensor:
-    """The prompts are eaten up from the front; the longest rows come first in each step; padded to the whole chunk."""
-    left, logits = {row: (0, list(prompt)) for row, prompt in enumerate(prompts)}, [torch.empty(0)] * len(prompts)
-    while left:
-        rows = sorted(left, key=lambda row: -len(left[row][1]))
-        ids = [(left[row][1] + [3] * chunk)[:chunk] for row in rows]
-        positions = [[left[row][0] + at for at in range(chunk)] for row in rows]
-        ends = [min(chunk, len(left[row][1])) - 1 for row in rows]
-        told = forward(rows, torch.tensor(ids), torch.tensor(positions), torch.tensor(ends))
-        for row, own in zip(rows, told, strict=True):
-            logits[row] = own
-            at, rest = left.pop(row)
-            if len(rest) > chunk:
-                left[row] = (at + chunk, rest[chunk:])
-    return torch.stack(logits)
+def counts_first(texts: list[list[int]], fed: list[int], chunk: int, budget: int) -> Step:
+    """First how many tokens each row brings, by running totals that the budget cuts; then everything from that."""
+    wanted = accumulate(min(len(text) - start, chunk) for text, start in zip(texts, fed, strict=True))
+    ends = [min(end, budget) for end in wanted]
+    begins = [0, *ends[:-1]]
+    ends = [end for begin, end in zip(begins, ends, strict=True) if end > begin]
+    pairs = [
+        (row, fed[row] + at - begin) for row, (begin, end) in enumerate(zip(begins, ends, strict=False))
+        for at in range(begin, end)
+    ]  # fmt: skip
+    return {
+        "logits_at": [at for at, (row, place) in enumerate(pairs) if place + 1 == len(texts[row])],
+        "starts": [0, *ends],
+        "rows": [row for row, _ in pairs],
+        "positions": [place for _, place in pairs],
+        "token_ids": [texts[row][place] for row, place in pairs],
+    }
 
 
-def by_recursion(forward: Forward, prompts: list[list[int]], chunk: int) -> Tensor:
-    """One step, then the same for the rest; float64."""
-
-    def rest(start: int, rows: list[int]) -> dict[int, Tensor]:
-        if not rows:
-            return {}
-        parts = [torch.tensor(prompts[row][start : start + chunk]) for row in rows]
-        ids = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
-        positions = start + torch.arange(ids.shape[1]).repeat(len(rows), 1)
-        told = forward(rows, ids, positions, torch.tensor([len(part) for part in parts]) - 1).double()
-        own = dict(zip(rows, told, strict=True))
-        return own | rest(start + chunk, [row for row in rows if len(prompts[row]) > start + chunk])
-
-    found = rest(0, list(range(len(prompts))))
-    return torch.stack([found[row] for row in sorted(found)])
+def all_and_then_cut(texts: list[list[int]], fed: list[int], chunk: int, budget: int) -> Step:
+    """Every row's piece as if there were no budget, and the whole list cut off at its end."""
+    every = [
+        (row, place, token) for row, text in enumerate(texts)
+        for place, token in list(enumerate(text))[fed[row] :][:chunk]
+    ][:budget]  # fmt: skip
+    rows, positions, ids = (list(part) for part in zip(*every, strict=True))
+    starts = [at for at in range(len(rows)) if at == 0 or rows[at] != rows[at - 1]]
+    last = [at for at in range(len(rows)) if positions[at] == len(texts[rows[at]]) - 1]
+    return {"token_ids": ids, "positions": positions, "rows": rows, "starts": [*starts, len(rows)], "logits_at": last}
 
 
-RIGHT = (Right(whole_table), Right(until_nothing_is_left), Right(by_recursion))
+RIGHT = (Right(token_by_token), Right(counts_first), Right(all_and_then_cut))
 
-_PADDING = "ids of padded columns are not looked at"
+_SMALLEST = "min takes its arguments in any order"
 EQUIVALENT = {
-    "ids = torch.tensor([part + [-1] * (T - len(part)) for part in parts])": _PADDING,
-    "ids = torch.tensor([part + [1] * (T - len(part)) for part in parts])": _PADDING,
+    "count = min(chunk, len(text) - start, budget - begin)": _SMALLEST,
+    "count = min(len(text) - start, budget - begin, chunk)": _SMALLEST,
 }
