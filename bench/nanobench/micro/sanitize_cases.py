@@ -17,6 +17,7 @@ from torch import Tensor
 from nanoinfer.engine import sampling
 from nanoinfer.engine.state import BatchState
 from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 from nanoinfer.model.ops import TorchOps
 
 PAGE = 16
@@ -63,6 +64,26 @@ def attend(device: str, splits: int, size: int = 64, dtype: torch.dtype = torch.
     )
 
 
+def ragged(device: str, prompt: int = 70, size: int = 64, dtype: torch.dtype = torch.float32) -> None:
+    """A row that goes on, a prompt, a piece of one after two pages, a row without tokens, and padding, in one launch."""
+    from nanoinfer.kernels import ragged_attention as ragged_kernels
+
+    chunks = [Chunk(2, 149, [0]), Chunk(0, 0, [0] * prompt), Chunk(3, 2 * PAGE + 1, [0] * 17)]
+    layout = Layout(rows=5, tokens=prompt + 25, logits=3, max_new=prompt, max_context=max(150, prompt))
+    packed, heads, width = pack(chunks, layout, dummy=4), 2, -(-layout.max_context // PAGE)
+    tables = torch.randperm(4 * width, generator=torch.Generator().manual_seed(0)).view(4, width).int() + 1
+    tables = torch.cat([tables, torch.zeros_like(tables[:1])])  # the dummy row's: the null block
+    k_pool, v_pool = _random(2, 1 + 4 * width, heads, PAGE, size, dtype=dtype)
+    arguments = _random(layout.tokens, heads, size, dtype=dtype), k_pool, v_pool, tables
+    batch = unpack(packed, layout)
+    there, work = unpack(packed.to(device), layout), ragged_kernels.work_list(batch).to(device)
+    got = ragged_kernels.attend_ragged(*(t.to(device, copy=True) for t in arguments), there, work)
+    close = 1e-4 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(
+        got.cpu(), paged_attention_torch.attend_ragged(*arguments, batch, None), rtol=close, atol=close
+    )
+
+
 def fused(device: str, rows: int, width: int = 96) -> None:
     """One sublayer by the fused kernels and by plain operations; the width is no power of two."""
     from nanoinfer.kernels.fused import FusedOps
@@ -105,6 +126,11 @@ CASES: dict[str, Callable[[str], None]] = {
     "attend splits": lambda device: attend(device, 4),
     "attend head size 80": lambda device: attend(device, 2, size=80),
     "attend bfloat16": lambda device: attend(device, 4, dtype=torch.bfloat16),
+    "ragged": ragged,
+    "ragged large tiles": lambda device: ragged(device, prompt=520, size=32),
+    "ragged head size 80": lambda device: ragged(device, size=80),
+    # Triton's interpreter, in which every case runs first, multiplies no matrices of bfloat16.
+    "ragged float16": lambda device: ragged(device, dtype=torch.float16),
     "fused one row": lambda device: fused(device, 1),
     "fused 33 rows": lambda device: fused(device, 33),
     "sample": sample,
