@@ -13,7 +13,8 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cli import line_input, options
 from nanoinfer.cli import shell as shell_command
-from nanoinfer.llm import DEFAULT_MODEL, ENGINES
+from nanoinfer.config import ENGINES
+from nanoinfer.llm import DEFAULT_MODEL
 from nanoinfer.model.config import END_OF_TEXT
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
