@@ -197,7 +197,6 @@ class LLM:
             if left and not self._closed:
                 for row in rows:
                     self.core.cancel(row)
-                self._engine_thread.submit(self._loop)
 
     def _loop(self) -> None:
         """In the engine's thread: steps, as long as there is anything to do."""
@@ -209,7 +208,8 @@ class LLM:
             self.core.abandon(error)
 
     def _steps(self) -> Iterator[list[Row]]:
-        while self.core.busy and not self._closed:
+        while self.core.busy:
+            self._check_open()
             yield self.core.step()
 
     def _ended(self, row: Row) -> Completion | None:
@@ -287,7 +287,6 @@ class LLM:
         if self._closed:
             return
         self._closed = True
-        self._engine_thread.submit(self.core.abandon, RuntimeError("this LLM is closed"))
         self._engine_thread.shutdown()
         del self.core, self.model
         if self._torch.cuda.is_available():

@@ -125,15 +125,19 @@ class Engine:
 
         However the caller leaves the iterator, these rows are free afterwards.
         """
-        rows = [self.submit(request) for request in requests]
-        running = set(rows)
+        running: set[Row] = set()
+
+        def listener(row: Row) -> None:
+            if row.ended:
+                running.discard(row)
+
         try:
+            for request in requests:
+                running.add(self.submit(request, listener))
             while running:
-                settled = self.step()
-                running.difference_update(row for row in settled if row.ended)
-                yield settled
+                yield self.step()
         finally:
-            for row in rows:
+            for row in running:
                 self.cancel(row)
             self._take_in()
 
@@ -156,13 +160,17 @@ class Engine:
             if row.cancelled is None:
                 self.scheduler.submit(row)
                 continue
+            self._tell(row)
             if row in self.scheduler.waiting:
                 self.scheduler.waiting.remove(row)
             elif row in self.rows:
                 self._leave([row])
-            if row.listener:
-                row.listener(row)
-            row.listener = None  # of a row that was submitted and cancelled since, both entries are here
+
+    def _tell(self, row: Row) -> None:
+        """Of its cancellation, once: ahead of all that could fail, since somebody may be waiting."""
+        if row.cancelled and row.listener:
+            row.listener(row)
+            row.listener = None
 
     def _begin(self, rows: list[Row]) -> None:
         slots = slice(rows[0].slot, rows[-1].slot + 1)
@@ -243,6 +251,7 @@ class Engine:
         last = [row for settles, _ in launched for row, _ in settles]  # some have left already, by their count
         for row in (*self._inbox, *self.scheduler.waiting, *self.rows, *last):
             self.cancel(row, cause)
+            self._tell(row)
         self._take_in()
         for _, fetch in launched:
             fetch.wait()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.dense import READ_MULTIPLE, DenseCache
+from nanoinfer.cache.dense import READ_MULTIPLE, DenseCache, DensePlan
 from nanoinfer.engine.engine import Engine
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -30,14 +31,17 @@ def cache(device: torch.device, rows: int = 3, max_len: int = 40) -> DenseCache:
     return DenseCache(CONFIG, rows, max_len, device, torch.float32)
 
 
-def step(
-    device: torch.device, positions: list[list[int]], last: list[int], rows: list[int], fresh: bool = True
-) -> Step:
+def prompts(device: torch.device, *chunks: tuple[int, int, int], layout: Layout | None = None) -> Batch:
+    """Chunks of so many tokens, each by its row, where it starts and how many there are."""
+    given = [Chunk(row, start, [0] * count) for row, start, count in chunks]
+    layout = layout or Layout.of(given)
+    return unpack(pack(given, layout, dummy=3).to(device), layout)
+
+
+def decode(device: torch.device, *positions: int) -> Batch:
+    """A decode step of rows 0, 1, ... at these positions."""
     where = torch.tensor(positions, device=device)
-    return Step(
-        torch.zeros_like(where), where, torch.tensor(last, device=device), torch.tensor(rows, device=device),
-        longest=int(where.max()) + 1, fresh=fresh,
-    )  # fmt: skip
+    return Batch(torch.zeros_like(where), where, torch.arange(len(where), device=device), max(positions) + 1)
 
 
 def test_bytes_are_those_of_the_tensors(device: torch.device) -> None:
@@ -62,65 +66,60 @@ def test_bytes_are_those_of_the_allocator() -> None:
     del made
 
 
-def test_prefill_writes_real_columns_and_no_others(device: torch.device) -> None:
-    """Padded columns go to the spare row: slots of a live row past its prompt keep what they held."""
-    memory = cache(device)
-    memory.k.fill_(7.0)
-    memory.v.fill_(7.0)
-    q = k = v = torch.randn(2, 5, 3, 16, device=device)
-    memory.begin(step(device, [[0, 1, 2, 3, 4]] * 2, last=[4, 1], rows=[2, 0]))
-    memory.attend(1, q, k, v)
-    torch.testing.assert_close(memory.k[1, 2, :5], k[0])
-    torch.testing.assert_close(memory.v[1, 0, :2], v[1, :2])
-    assert bool((memory.k[1, 2, 5:] == 7).all())
-    assert bool((memory.k[1, 0, 2:] == 7).all())
-    assert bool((memory.k[1, 1] == 7).all())  # a live row of nobody's in this step
-    assert bool((memory.k[0] == 7).all())  # another layer
-    assert bool((memory.k[1, memory.dummy, 2:5] != 7).any())
+@pytest.mark.parametrize("captured", [False, True])
+def test_prefill_writes_real_tokens_and_no_others(device: torch.device, captured: bool) -> None:
+    """A captured step's padding goes to the dummy row: slots of a live row past its prompt keep what they held."""
+    dense = cache(device)
+    dense.k.fill_(7.0)
+    dense.v.fill_(7.0)
+    batch = prompts(device, (2, 0, 5), (0, 0, 2), layout=dense.layout(4, 8) if captured else None)
+    q = k = v = torch.randn(len(batch.token_ids), 3, 16, device=device)
+    dense.attend(dense.plan(batch), 1, q, k, v)
+    second = 8 if captured else 5  # where the second prompt begins
+    torch.testing.assert_close(dense.k[1, 2, :5], k[:5])
+    torch.testing.assert_close(dense.v[1, 0, :2], v[second : second + 2])
+    assert bool((dense.k[1, 2, 5:] == 7).all())
+    assert bool((dense.k[1, 0, 2:] == 7).all())
+    assert bool((dense.k[1, 1] == 7).all())  # a live row of nobody's in this step
+    assert bool((dense.k[0] == 7).all())  # another layer
+    assert bool((dense.k[1, 3, 1:] == 7).all())
+    assert bool((dense.k[1, 3, 0] != 7).any()) == captured
 
 
 def test_decode_does_not_repeat_the_first_value(device: torch.device) -> None:
     """M04: `is_causal` aligns the triangle to the top left, so that one query over six keys sees key 0 alone."""
-    memory = cache(device)
-    past = torch.randn(1, 5, 3, 16, device=device)
-    memory.begin(step(device, [[0, 1, 2, 3, 4]], last=[4], rows=[0]))
-    memory.attend(0, past, past, past)
-    new = torch.randn(1, 1, 3, 16, device=device)
-    memory.begin(Step(*_one(device, 5), slice(0, 1), longest=6))
-    got = memory.attend(0, new, new, new)
-    every = torch.cat([past, new], 1).transpose(1, 2)  # (1, H, 6, D)
-    expected = F.scaled_dot_product_attention(new.transpose(1, 2), every, every).transpose(1, 2)
+    dense = cache(device)
+    dense.clear(slice(0, 1))
+    past = torch.randn(5, 3, 16, device=device)
+    dense.attend(dense.plan(prompts(device, (0, 0, 5))), 0, past, past, past)
+    new = torch.randn(1, 3, 16, device=device)
+    got = dense.attend(dense.plan(decode(device, 5)), 0, new, new, new)
+    every = torch.cat([past, new]).transpose(0, 1)  # (H, 6, D)
+    expected = F.scaled_dot_product_attention(new.transpose(0, 1), every, every).transpose(0, 1)
     torch.testing.assert_close(got, expected)
-    causal = F.scaled_dot_product_attention(new.transpose(1, 2), every, every, is_causal=True)
-    torch.testing.assert_close(causal[:, :, 0], every[:, :, 0])  # the mistake, as torch makes it
-    assert float((got[:, 0] - past[:, 0]).abs().max()) > 0.1
+    causal = F.scaled_dot_product_attention(new.transpose(0, 1), every, every, is_causal=True)
+    torch.testing.assert_close(causal[:, 0], every[:, 0])  # the mistake, as torch makes it
+    assert float((got - past[0]).abs().max()) > 0.1
 
 
-def _one(device: torch.device, position: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    zero = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    return zero, zero + position, zero[0]
+def spoiled(spoil: Callable[[DenseCache, DensePlan], None]) -> type[DenseCache]:
+    """A cache of which `spoil` is done to after each plan, with what has been written in `written` (rows, slots)."""
 
+    class Spoiled(DenseCache):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            self.written = torch.zeros(self.k.shape[1:3], dtype=torch.bool, device=self.k.device)
 
-@pytest.mark.parametrize("poison", [1e4, -1e4])
-def test_poison(model: GPT2, poison: float) -> None:
-    """Everything that was not written is poisoned before each step; outputs are equal to the last bit."""
+        def plan(self, batch: Batch) -> DensePlan:
+            plan = super().plan(batch)
+            self.written.view(-1)[plan.slots] = True
+            self.written[-1] = False  # the dummy row
+            spoil(self, plan)
+            return plan
 
-    class Poisoned(DenseCache):
-        written: torch.Tensor
-
-        def begin(self, step: Step) -> Step:
-            out = super().begin(step)
-            if not hasattr(self, "written"):
-                self.written = torch.zeros(self.k.shape[1:3], dtype=torch.bool, device=self.k.device)
-            self.written.view(-1)[self._slots] = True
-            self.written[self.dummy] = False
-            empty = ~self.written[None, :, :, None, None]
-            self.k.masked_fill_(empty, poison)
-            self.v.masked_fill_(empty, poison)
-            return out
-
-        def release(self, rows: Sequence[int]) -> None:
-            self.written[list(rows)] = False
+        def clear(self, rows: slice) -> None:
+            super().clear(rows)
+            self.written[rows] = False
 
         def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
             super().move(sources, targets)
@@ -128,36 +127,48 @@ def test_poison(model: GPT2, poison: float) -> None:
                 self.written[target] = self.written[source]
                 self.written[source] = False
 
+    return Spoiled
+
+
+def run(model: GPT2, dense: DenseCache, chunk: int | None = None) -> list[list[int]]:
+    engine = Engine(model, dense, len(dense.k[0]) - 1, prefill_chunk=chunk)
     requests = LLM(model).requests(prompts_of([30, 2, 9, 50, 1]), GREEDY)
-    results = []
-    for kind in (DenseCache, Poisoned):
-        engine = Engine(model, kind(CONFIG, 2, 128, model.device, torch.float32), 2)
-        rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
-        results.append([rows[i].token_ids for i in range(5)])
-    assert results[0] == results[1]
+    rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
+    return [rows[i].token_ids for i in range(5)]
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+@pytest.mark.parametrize("poison", [1e4, -1e4])
+def test_poison(model: GPT2, poison: float, chunk: int | None) -> None:
+    """Everything that was not written is poisoned before each step; outputs are equal to the last bit."""
+
+    def spoil(dense: Any, plan: DensePlan) -> None:
+        empty = ~dense.written[None, :, :, None, None]
+        dense.k.masked_fill_(empty, poison)
+        dense.v.masked_fill_(empty, poison)
+
+    made = [kind(CONFIG, 2, 128, model.device, torch.float32) for kind in (DenseCache, spoiled(spoil))]
+    assert run(model, made[0], chunk) == run(model, made[1], chunk)
 
 
 @pytest.mark.parametrize("chunk", [None, 7])
 @pytest.mark.parametrize("held", ["keys", "values", "both"])
 def test_nan_of_an_old_text_harms_nobody(model: GPT2, held: str, chunk: int | None) -> None:
-    """All slots hold NaN before a generation, and those of a row again when it leaves, while another one goes on."""
+    """Rows hold NaN from the start, the dummy row too, and whichever row is not live holds it again at every step."""
 
-    class Left(DenseCache):
-        def spoil(self, rows: slice | list[int]) -> None:
-            for name, memory in (("keys", self.k), ("values", self.v)):
-                if held in (name, "both"):
-                    memory[:, rows] = torch.nan
+    def spoil(dense: DenseCache, plan: DensePlan | None) -> None:
+        free = slice(None) if plan is None else slice(len(engine.rows), None)
+        for name, memory in (("keys", dense.k), ("values", dense.v)):
+            if held in (name, "both"):
+                memory[:, free] = torch.nan
 
-        def release(self, rows: Sequence[int]) -> None:
-            self.spoil(list(rows))
-
-    requests = LLM(model).requests(prompts_of([30, 2, 9, 50, 1]), GREEDY)
     results = []
-    for kind in (DenseCache, Left):
-        memory = kind(CONFIG, 2, 128, model.device, torch.float32, read_multiple=16)
-        if isinstance(memory, Left):
-            memory.spoil(slice(None))
-        engine = Engine(model, memory, 2, prefill_chunk=chunk)
+    for kind in (DenseCache, spoiled(spoil)):
+        dense = kind(CONFIG, 2, 128, model.device, torch.float32, read_multiple=16)
+        if kind is not DenseCache:
+            spoil(dense, None)
+        engine = Engine(model, dense, 2, prefill_chunk=chunk)
+        requests = LLM(model).requests(prompts_of([30, 2, 9, 50, 1]), GREEDY)
         rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
         results.append([rows[i].token_ids for i in range(5)])
     assert results[0] == results[1]
@@ -173,15 +184,19 @@ def test_nan_is_not_hidden_by_a_mask(device: torch.device) -> None:
         v[:, :, 5:] = value
         got = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         assert torch.allclose(got, expected, atol=1e-5) == hidden
-    assert bool(cache(device).v.isfinite().all())
+    dense = cache(device)
+    for memory in (dense.k, dense.v):
+        memory.fill_(torch.nan)
+        dense.clear(slice(1, 3))
+        assert memory.isnan().any(-1).any(-1)[0].all(1).tolist() == [True, False, False, True]
+        assert not memory[:, 1:3].any()
 
 
 def test_no_query_sees_nothing(device: torch.device) -> None:
     """M02: a softmax over nothing is NaN in some versions of torch and 0 in others; here no mask has an empty row."""
-    memory = cache(device)
-    for positions, last in (([[5, 6, 7], [0, 1, 2]], [2, 0]), ([[0], [39]], [0, 0])):
-        memory.begin(step(device, positions, last, rows=[0, 1], fresh=False))
-        assert bool(memory.visible.any(-1).all())
+    dense = cache(device)
+    for batch in (prompts(device, (0, 5, 3), (1, 0, 1)), decode(device, 0, 39)):
+        assert bool(dense.plan(batch).visible.any(-1).all())
     nothing = torch.zeros(1, 1, 1, 4, dtype=torch.bool, device=device)
     x = torch.randn(1, 1, 4, 16, device=device)
     out = F.scaled_dot_product_attention(x[:, :, :1], x, x, attn_mask=nothing)
@@ -189,37 +204,30 @@ def test_no_query_sees_nothing(device: torch.device) -> None:
 
 
 def test_mask_is_the_past_and_oneself(device: torch.device) -> None:
-    memory = cache(device)
-    memory.begin(step(device, [[3, 4], [0, 1]], last=[1, 1], rows=[0, 1], fresh=False))
-    assert memory.visible.shape == (2, 1, 2, 40)
-    assert memory.visible.sum(-1)[:, 0].tolist() == [[4, 5], [1, 2]]
-    assert memory.visible[0, 0, 0, :6].tolist() == [True, True, True, True, False, False]
+    plan = cache(device).plan(prompts(device, (0, 3, 2), (1, 0, 2)))
+    assert plan.visible.shape == (2, 1, 2, 40)
+    assert plan.visible.sum(-1)[:, 0].tolist() == [[4, 5], [1, 2]]
+    assert plan.visible[0, 0, 0, :6].tolist() == [True, True, True, True, False, False]
+    assert torch.equal(plan.mask == 0, plan.visible)
 
 
 def test_read_lengths_are_few(model: GPT2) -> None:
     """Over a whole generation the read length takes three values, and nothing else changes in shape."""
     seen = set()
-
-    class Watched(DenseCache):
-        def begin(self, step: Step) -> Step:
-            out = super().begin(step)
-            if not step.fresh:
-                seen.add(self._read)
-            return out
-
-    engine = Engine(model, Watched(CONFIG, 1, 300, model.device, torch.float32), 1)
+    watched = spoiled(lambda dense, plan: None if plan.batch.no_context else seen.add(plan.read))
+    engine = Engine(model, watched(CONFIG, 1, 300, model.device, torch.float32), 1)
     list(engine.generate(LLM(model).requests(prompts_of([4]), SamplingParams(max_tokens=290, ignore_eos=True))))
     assert seen == {READ_MULTIPLE, 2 * READ_MULTIPLE, 300}
 
 
 def test_move_takes_everything_along(device: torch.device) -> None:
-    memory = cache(device)
-    memory.k.copy_(torch.randn_like(memory.k))
-    memory.v.copy_(torch.randn_like(memory.v))
-    k, v = memory.k[:, 2].clone(), memory.v[:, 2].clone()
-    memory.move([2], [0])
-    assert torch.equal(memory.k[:, 0], k)
-    assert torch.equal(memory.v[:, 0], v)
+    dense = cache(device)
+    dense.k.copy_(torch.randn_like(dense.k))
+    dense.v.copy_(torch.randn_like(dense.v))
+    k, v = dense.k[:, 2].clone(), dense.v[:, 2].clone()
+    dense.move([2], [0])
+    assert torch.equal(dense.k[:, 0], k)
+    assert torch.equal(dense.v[:, 0], v)
 
 
 @pytest.mark.gpu
@@ -238,15 +246,24 @@ def test_a_mask_rules_out_flash_attention() -> None:
 
 
 def test_capacity_is_said_before_anything_is_computed(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache that does not fit is refused by its size; the same LLM then runs what fits."""
-    llm = LLM(model, engine="dense", max_batch=4)
+    """A cache that does not fit is refused by its size when the LLM is made; one that fits runs."""
     needed = DenseCache.bytes(CONFIG, 4, 120, torch.float32)
     monkeypatch.setattr("nanoinfer.cache.make_cache.free_memory", lambda device: needed - 1)
     with monkeypatch.context() as patch:
         patch.setattr(GPT2, "forward", None)
-        with pytest.raises(ValueError, match=r"4 rows and 120 tokens takes .* GB, but .* GB free: lower max_batch"):
-            llm.generate(prompts_of([100] * 4), GREEDY)
-    assert len(llm.generate(prompts_of([100] * 3), GREEDY)) == 3
+        with pytest.raises(ValueError, match=r"4 rows of 120 tokens takes .* GB, but .* GB free: lower max_batch"):
+            LLM(model, engine="dense", max_batch=4, max_len=120)
+    assert len(LLM(model, engine="dense", max_batch=3, max_len=120).generate(prompts_of([100] * 4), GREEDY)) == 4
+
+
+def test_rows_that_nobody_asked_for_take_half_of_the_free_memory(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where max_batch is left out: 64, or as many as half of the memory holds, and always one."""
+    row = DenseCache.bytes(CONFIG, 1, 300, torch.float32) // 2
+    for free, rows in ((10**12, 64), (2 * 9 * row, 8), (2 * 65 * row - 1, 63), (2 * row, 1)):
+        monkeypatch.setattr("nanoinfer.cache.make_cache.free_memory", lambda device, free=free: free)
+        llm = LLM(model, engine="dense")
+        assert (llm.max_batch, len(llm.core.cache.k[0])) == (rows, rows + 1)
+    assert LLM(model, engine="dense", max_len=100).max_batch == 2  # and a dummy row, in place of one of 300
 
 
 @pytest.mark.gpu

@@ -554,10 +554,11 @@ def test_in_the_interpreter() -> None:
 
 @pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's process")
 def test_launches_of_the_paged_cache(small_model: GPT2) -> None:
-    graph, _ = record(Rows(small_model, "paged").step)
-    launches = [name for name in graph.operations if name.startswith("triton.")]
-    assert launches.count("triton._write_kernel") == SMALL.n_layer
-    assert launches.count("triton._attend_kernel") == SMALL.n_layer
+    rows = Rows(small_model, "paged")
+    for step, attention in ((rows.step, "triton._attend_kernel"), (rows.run_prompts, "triton._ragged_kernel")):
+        graph, _ = record(step)
+        launches = [name for name in graph.operations if name.startswith("triton.")]
+        assert launches == ["triton._write_kernel", attention] * SMALL.n_layer
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's process")

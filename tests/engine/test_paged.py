@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.blocks import NULL, BlockAllocator
+from nanoinfer.cache.blocks import NULL, BlockAllocator, BlockManager
 from nanoinfer.cache.paged import PagedCache, choose_splits
 from nanoinfer.engine.engine import Engine, Row
 from nanoinfer.model.config import ModelConfig
@@ -31,11 +29,11 @@ def cache(device: torch.device, blocks: int, max_batch: int = 4, max_len: int = 
     return PagedCache(CONFIG, max_batch, max_len, blocks, 16, device, torch.float32)
 
 
-def run(model: GPT2, memory: PagedCache, lengths: list[int], new: int | list[int]) -> list[Row]:
+def run(model: GPT2, paged: PagedCache, lengths: list[int], new: int | list[int]) -> list[Row]:
     each = [new] * len(lengths) if isinstance(new, int) else new
     params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in each]
     requests = LLM(model).requests(prompts_of(lengths), params)
-    engine = Engine(model, memory, memory.tables.shape[0] - 1)
+    engine = Engine(model, paged, paged.tables.shape[0] - 1)
     rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
     return [rows[i] for i in range(len(lengths))]
 
@@ -73,58 +71,107 @@ def test_exhaustion_and_misuse_are_errors() -> None:
     assert allocator.allocate() == first
 
 
-# The cache: promises, growth, moves.
+# The block manager, and what the device's tables are told.
 
 
 def test_growth_takes_blocks_when_texts_need_them(device: torch.device) -> None:
-    memory = cache(device, blocks=9)
-    memory.admit(0, 40)
-    memory.grow([16])
-    assert memory.allocator.free_blocks == 7
-    memory.grow([17])
-    assert memory.allocator.free_blocks == 6
-    memory.grow([32])
-    assert memory.allocator.free_blocks == 6
-    assert memory.tables[0, :3].count_nonzero() == 2
-    memory.release([0])
-    assert memory.allocator.free_blocks == 8
-    assert not memory.tables.any()
+    paged = cache(device, blocks=9)
+    blocks = paged.blocks
+    assert blocks.reserve(0, 40)
+    blocks.grow(0, 16)
+    assert blocks.allocator.free_blocks == 7
+    blocks.grow(0, 17)
+    assert blocks.allocator.free_blocks == 6
+    blocks.grow(0, 32)
+    assert blocks.allocator.free_blocks == 6
+    assert not paged.tables.any()  # until it is updated, before a step
+    paged.update()
+    assert paged.tables[0].tolist() == [*blocks.owned[0], *[NULL] * 6]
+    assert not blocks.begun
+    blocks.release(0)
+    assert blocks.allocator.free_blocks == 8
+    assert not paged.tables[1:].any()
 
 
-def test_a_promise_holds_blocks_that_are_not_taken_yet(device: torch.device) -> None:
+def test_a_reservation_holds_blocks_that_are_not_taken_yet() -> None:
     """P06: exactly enough is enough, and one block less is not."""
-    memory = cache(device, blocks=1 + 5)
-    memory.admit(0, 48)  # three blocks
-    memory.grow([1])
-    assert memory.can_admit(32)
-    assert not memory.can_admit(33)
-    memory.admit(1, 32)
-    memory.grow([48, 32])
-    assert memory.allocator.free_blocks == 0
-    memory.release([0])
-    assert memory.can_admit(48)
-    assert not memory.can_admit(49)
+    blocks = BlockManager(1 + 5, 16, 4)
+    assert blocks.reserve(0, 48)  # three blocks
+    blocks.grow(0, 1)
+    assert not blocks.reserve(1, 33)
+    assert blocks.reserved == 2  # of a refusal nothing stays
+    assert blocks.reserve(1, 32)
+    blocks.grow(0, 48)
+    blocks.grow(1, 32)
+    assert blocks.allocator.free_blocks == 0
+    blocks.release(0)
+    assert not blocks.reserve(0, 49)
+    assert blocks.reserve(0, 48)
+    assert [blocks.fits(tokens) for tokens in (80, 81)] == [True, False]
 
 
-def test_move_takes_table_and_promise_along(device: torch.device) -> None:
-    memory = cache(device, blocks=10)
-    for row in range(3):
-        memory.admit(row, 40)
-    memory.grow([20, 20, 33])
-    table = memory.tables[2].clone()
-    memory.release([0])
-    memory.move([2], [0])
-    assert torch.equal(memory.tables[0], table)
-    assert not memory.tables[2].any()
-    memory.grow([40, 20])
-    memory.release([0])
-    memory.release([1])
-    assert memory.allocator.free_blocks == 9
+def test_what_is_truncated_stays_reserved() -> None:
+    """The blocks past a text's new end are free, for this row alone."""
+    blocks = BlockManager(1 + 5, 16, 2)
+    assert blocks.reserve(0, 48)
+    blocks.grow(0, 48)
+    for length, owned in ((48, 3), (33, 3), (32, 2), (1, 1), (0, 0)):
+        blocks.truncate(0, length)
+        assert (len(blocks.owned[0]), blocks.reserved) == (owned, 3 - owned)
+        assert not blocks.reserve(1, 33)
+    blocks.grow(0, 48)
+    assert blocks.reserve(1, 32)
+
+
+def test_move_takes_table_and_reservation_along(device: torch.device) -> None:
+    paged = cache(device, blocks=10)
+    blocks = paged.blocks
+    for row, length in enumerate((20, 20, 33)):
+        assert blocks.reserve(row, 40)
+        blocks.grow(row, length)
+    paged.update()
+    table = paged.tables[2].clone()
+    blocks.release(0)
+    blocks.move([2], [0])
+    paged.move([2], [0])
+    assert torch.equal(paged.tables[0], table)
+    assert (blocks.owned[2], blocks.reservation[2]) == ([], 0)
+    blocks.grow(0, 40)
+    blocks.grow(1, 20)
+    blocks.release(0)
+    blocks.release(1)
+    assert blocks.allocator.free_blocks == 9
+    assert blocks.reserved == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 70)), max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_tables_are_told_of_every_block_that_is_owned(history: list[tuple[int, int, int]]) -> None:
+    """Whatever happens between two updates, each row's table begins with the blocks that it owns, in their order."""
+    blocks, lengths = BlockManager(1 + 12, 16, 4), [0] * 4
+    tables = [[NULL] * 5 for _ in range(4)]
+    for action, row, number in history:
+        if action == 0 and not blocks.reservation[row]:
+            blocks.reserve(row, number)
+        elif action in {1, 2}:
+            lengths[row] = min(number, 16 * blocks.reservation[row])
+            (blocks.grow if action == 1 else blocks.truncate)(row, lengths[row])
+        elif action == 3:
+            blocks.release(row)
+        elif action == 4:
+            assert len({told[:2] for told in blocks.begun}) == len(blocks.begun)  # else the device may write either
+            for where, column, block in blocks.begun:
+                tables[where][column] = block
+            blocks.begun.clear()
+            for owned, table in zip(blocks.owned, tables, strict=True):
+                assert table[: len(owned)] == owned
+        assert blocks.allocator.free_blocks + sum(map(len, blocks.owned)) == 12
+        assert blocks.reserved == sum(blocks.reservation) - sum(map(len, blocks.owned))
 
 
 def test_bytes_are_those_of_the_tensors(device: torch.device) -> None:
-    memory = cache(device, blocks=7)
-    size = sum(t.numel() * t.element_size() for t in (memory.k, memory.v))
+    paged = cache(device, blocks=7)
+    size = sum(t.numel() * t.element_size() for t in (paged.k, paged.v))
     assert PagedCache.bytes(CONFIG, 7, 16, torch.float32) == size
 
 
@@ -135,13 +182,13 @@ def test_bytes_are_those_of_the_tensors(device: torch.device) -> None:
 def test_a_small_pool_makes_requests_wait(model: GPT2, device: torch.device, blocks: int) -> None:
     """Seven requests through pools of every size, down to one that holds a single long row at a time."""
     lengths, new = [30, 1, 50, 9, 20, 3, 33], [10, 20, 5, 30, 1, 40, 9]
-    memory = cache(device, blocks)
-    rows = run(model, memory, lengths, new)
+    paged = cache(device, blocks)
+    rows = run(model, paged, lengths, new)
     params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in new]
     expected = LLM(model, engine="naive").generate(prompts_of(lengths), params)
     assert [tuple(row.token_ids) for row in rows] == [c.token_ids for c in expected]
-    assert memory.allocator.free_blocks == blocks - 1
-    assert not memory.tables.any()
+    assert paged.blocks.allocator.free_blocks == blocks - 1
+    assert paged.blocks.reserved == 0
 
 
 def test_what_can_never_fit_is_refused_before_anything_runs(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,53 +202,66 @@ def test_what_can_never_fit_is_refused_before_anything_runs(model: GPT2, monkeyp
     print(verify_tokens(llm.forward_logits, done, fits))
 
 
-def test_an_engine_whose_memory_is_too_small_says_so(model: GPT2, device: torch.device) -> None:
-    """`LLM` never makes such a pair; an engine put together by hand must not wait for ever."""
-    with pytest.raises(RuntimeError, match="no room"):
-        run(model, cache(device, blocks=3), [50], 20)
+def test_an_engine_whose_pool_is_too_small_says_so(model: GPT2, device: torch.device) -> None:
+    """`LLM` checks before; an engine that was put together by hand must neither wait for ever nor begin the others."""
+    engine = Engine(model, cache(device, blocks=3), 4)
+    requests = LLM(model).requests(prompts_of([5, 50]), SamplingParams(max_tokens=20, ignore_eos=True))
+    with pytest.raises(ValueError, match="prompt 1 may grow to 70 tokens, which 2 blocks of 16 cannot hold"):
+        list(engine.generate(requests))
+    assert not engine.busy
 
 
-def test_poisoned_pool(model: GPT2, device: torch.device) -> None:
-    """P01, P02, P08: the pool is full of NaN, and every block that is given back is filled with NaN again."""
+@pytest.mark.parametrize("chunk", [None, 7])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_poisoned_pool(model: GPT2, device: torch.device, mixed: bool, chunk: int | None) -> None:
+    """P01, P02, P08: the pool is full of NaN, and so is every block that is free, at every step."""
 
     class Poisoned(PagedCache):
-        def release(self, rows: Sequence[int]) -> None:
-            for block in [block for row in rows for block in self.owned[row]]:
-                self.k[:, block] = float("nan")
-                self.v[:, block] = float("nan")
-            super().release(rows)
+        def update(self) -> None:
+            super().update()
+            free = [block for block in range(self.k.shape[1]) if not self.blocks.allocator.owned[block]]
+            self.k[:, free] = float("nan")
+            self.v[:, free] = float("nan")
 
-    lengths = [30, 1, 50, 9, 20, 3, 33]
-    clean = run(model, cache(device, 12, max_batch=3), lengths, 20)
-    memory = Poisoned(CONFIG, 3, 128, 12, 16, device, torch.float32)
-    memory.k.fill_(float("nan"))
-    memory.v.fill_(float("nan"))
-    poisoned = run(model, memory, lengths, 20)
-    assert [row.token_ids for row in poisoned] == [row.token_ids for row in clean]
-
-
-def test_poisoned_pool_in_chunks(model: GPT2, device: torch.device) -> None:
-    """The same for prompts that come in chunks: pages of a context that goes on hold NaN past its end."""
-    memory = cache(device, 40, max_batch=4)
-    memory.k.fill_(float("nan"))
-    memory.v.fill_(float("nan"))
-    params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
-    llm = LLM(model, engine="naive")
-    requests = llm.requests(prompts_of([30, 1, 70, 9]), params)
-    engine = Engine(model, memory, 4, prefill_chunk=20)
-    rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
-    expected = llm.generate(prompts_of([30, 1, 70, 9]), params)
-    assert [tuple(rows[i].token_ids) for i in range(4)] == [c.token_ids for c in expected]
+    requests = LLM(model).requests(
+        prompts_of([30, 1, 50, 9, 20, 3, 33]), SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    )
+    results = []
+    for kind in (PagedCache, Poisoned):
+        paged = kind(CONFIG, 3, 128, 12, 16, device, torch.float32)
+        paged.k.fill_(float("nan"))
+        paged.v.fill_(float("nan"))
+        engine = Engine(model, paged, 3, prefill_chunk=chunk, mixed=mixed)
+        rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
+        results.append([tuple(rows[i].token_ids) for i in range(7)])
+    assert results[0] == results[1]
+    expected = LLM(model, engine="naive").generate(
+        prompts_of([30, 1, 50, 9, 20, 3, 33]), SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    )
+    assert results[0] == [c.token_ids for c in expected]
 
 
 def test_the_last_block_and_other_rows_stay_untouched(model: GPT2, device: torch.device) -> None:
     """G01: padding that wraps around would write into the last block; a sentinel there survives a ragged batch."""
-    memory = cache(device, 30)
-    memory.k[:, 29] = 7.0
-    memory.v[:, 29] = 7.0
-    run(model, memory, [30, 1, 50], 20)
-    assert bool((memory.k[:, 29] == 7).all())
-    assert bool((memory.v[:, 29] == 7).all())
+    paged = cache(device, 30)
+    paged.k[:, 29] = 7.0
+    paged.v[:, 29] = 7.0
+    run(model, paged, [30, 1, 50], 20)
+    assert bool((paged.k[:, 29] == 7).all())
+    assert bool((paged.v[:, 29] == 7).all())
+
+
+def test_the_pool_takes_what_can_be_used_as_far_as_memory_goes(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step computes stays free, and a tenth of the rest; a pool of one block that does not fit is refused."""
+    one = PagedCache.bytes(CONFIG, 1, 16, torch.float32)
+    step = 256 * 16 * CONFIG.inner + 3 * 12 * CONFIG.padded_vocab
+    for free, blocks in ((None, 3 * 19), (10**9, 3 * 19), (step + 40 * one, 36), (2 * one, 1)):
+        monkeypatch.setattr("nanoinfer.cache.make_cache.free_memory", lambda device, free=free: free)
+        llm = LLM(model, engine="paged", max_batch=3, max_batched_tokens=256)
+        assert str(llm.core.cache.blocks) == f"{blocks} blocks of 16"
+    monkeypatch.setattr("nanoinfer.cache.make_cache.free_memory", lambda device: 2 * one - 1)
+    with pytest.raises(ValueError, match=r"a pool of 1 blocks takes .* GB free: lower kv_blocks"):
+        LLM(model, engine="paged", max_batch=3)
 
 
 def test_waste_of_both_caches() -> None:
