@@ -99,9 +99,9 @@ WRONG = (
         "huggingface/transformers#45323: tokens beyond the length, found by whoever reads them",
     ),
     Wrong.patch(
-        "ids-are-all", "The ids are the input; the rest follows from them.",
-        WRITE, f'if name == "token_ids":\n            {WRITE}',
-        "GeeeekExplorer/nano-vllm#190: all of several static tensors but one forgotten",
+        "ids-are-all", "The ids are the input: where they stand, and whose they are, follows from them.",
+        WRITE, f'if name not in ("positions", "row"):\n            {WRITE}',
+        "GeeeekExplorer/nano-vllm#190: some of several static tensors forgotten",
     ),
     Wrong(rows_forgotten, "right in the first batch, and wrong as soon as one is refilled"),
     Wrong.patch(
