@@ -91,7 +91,7 @@ def test_the_walk_is_that_of_the_cache() -> None:
     rows = walking.batch(cache)
     assert [row.length for row in rows] == sorted(walking.GROWN, reverse=True)
     owned = [page for row in rows for page in row.pages]
-    assert len(set(owned)) == len(owned) == walking.BLOCKS - 1 - cache.allocator.free_blocks
+    assert len(set(owned)) == len(owned) == walking.BLOCKS - 1 - cache.blocks.allocator.free_blocks
     assert NULL not in owned
     for row in rows:
         assert tuple(page for part in row.splits for page in part) == row.pages

@@ -134,8 +134,8 @@ class TestPages:
 
 class TestIndex:
     def test_what_a_section_speaks_of(self, index: Index) -> None:
-        section = '<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.grow") ]]]-->\n`BlockAllocator.free()`, `nix`'
-        assert [named.path for named in index.of(section)] == ["PagedCache.grow", "BlockAllocator.free"]
+        section = '<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.plan") ]]]-->\n`BlockAllocator.free()`, `nix`'
+        assert [named.path for named in index.of(section)] == ["PagedCache.plan", "BlockAllocator.free"]
 
     def test_a_name_of_several_modules_is_taken_for_none(self, index: Index) -> None:
         assert index.of("`write_pages`") == []  # of the kernels, and of their reference

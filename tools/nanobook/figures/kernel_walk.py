@@ -7,6 +7,7 @@ go, and `choose_splits` says into how many parts a context is cut.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,21 +43,32 @@ def history() -> PagedCache:
     config = ModelConfig(n_layer=1, n_head=1, n_embd=1, n_positions=MAX_LEN, vocab_size=2)
     rows = len(PARTED) + len(GROWN)
     cache = PagedCache(config, rows, MAX_LEN, BLOCKS, PAGE, torch.device("cpu"), torch.float32)
+    blocks = cache.blocks
+
+    def grow(lengths: Sequence[int]) -> None:
+        for row, length in enumerate(lengths):
+            blocks.grow(row, length)
+        cache.update()
+
+    def leave(gone: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
+        for row in gone:
+            blocks.release(row)
+        blocks.move(sources, targets)
+        cache.move(sources, targets)
+
     for row, length in enumerate(PARTED):
-        cache.admit(row, length)
-    cache.grow(PARTED)
-    cache.release([1])  # the last row takes its place
-    cache.move([2], [1])
+        blocks.reserve(row, length)
+    grow(PARTED)
+    leave([1], [2], [1])  # the last row takes its place
     for row, length in enumerate(GROWN, start=2):
-        cache.admit(row, length)
+        blocks.reserve(row, length)
     for step in range(1, STEPS + 1):
         if step == STEPS // 2:
-            cache.release([0, 1])
-            cache.move([4, 5], [0, 1])
+            leave([0, 1], [4, 5], [0, 1])
             order = (2, 3, 0, 1)  # which of GROWN the rows are now
         now = [PARTED[0], PARTED[2], *GROWN] if step < STEPS // 2 else [GROWN[i] for i in order]
         grown = [length * step // STEPS for length in now]
-        cache.grow([*now[:2], *grown[2:]] if step < STEPS // 2 else grown)
+        grow([*now[:2], *grown[2:]] if step < STEPS // 2 else grown)
     return cache
 
 
