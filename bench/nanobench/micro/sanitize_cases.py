@@ -65,7 +65,7 @@ def attend(device: str, splits: int, size: int = 64, dtype: torch.dtype = torch.
 
 
 def ragged(device: str, prompt: int = 70, size: int = 64, dtype: torch.dtype = torch.float32) -> None:
-    """A row that goes on, a prompt, a piece of one after two pages, a row without tokens, and padding, in one launch."""
+    """A row that goes on, a prompt, a piece of one after two pages, a row without tokens, and padding."""
     from nanoinfer.kernels import ragged_attention as ragged_kernels
 
     chunks = [Chunk(2, 149, [0]), Chunk(0, 0, [0] * prompt), Chunk(3, 2 * PAGE + 1, [0] * 17)]
@@ -74,14 +74,13 @@ def ragged(device: str, prompt: int = 70, size: int = 64, dtype: torch.dtype = t
     tables = torch.randperm(4 * width, generator=torch.Generator().manual_seed(0)).view(4, width).int() + 1
     tables = torch.cat([tables, torch.zeros_like(tables[:1])])  # the dummy row's: the null block
     k_pool, v_pool = _random(2, 1 + 4 * width, heads, PAGE, size, dtype=dtype)
-    arguments = _random(layout.tokens, heads, size, dtype=dtype), k_pool, v_pool, tables
-    batch = unpack(packed, layout)
+    q, batch = _random(layout.tokens, heads, size, dtype=dtype), unpack(packed, layout)
     there, work = unpack(packed.to(device), layout), ragged_kernels.work_list(batch).to(device)
-    got = ragged_kernels.attend_ragged(*(t.to(device, copy=True) for t in arguments), there, work)
+    q_, k_, v_, tables_ = (t.to(device, copy=True) for t in (q, k_pool, v_pool, tables))
+    got = ragged_kernels.attend_ragged(q_, k_, v_, tables_, there, work)
+    expected = paged_attention_torch.attend_ragged(q, k_pool, v_pool, tables, batch, None)
     close = 1e-4 if dtype == torch.float32 else 2e-2
-    torch.testing.assert_close(
-        got.cpu(), paged_attention_torch.attend_ragged(*arguments, batch, None), rtol=close, atol=close
-    )
+    torch.testing.assert_close(got.cpu(), expected, rtol=close, atol=close)
 
 
 def fused(device: str, rows: int, width: int = 96) -> None:
