@@ -24,7 +24,7 @@ def token_bytes(config: ModelConfig = GPT2) -> int:
 
 
 def cache_bytes(config: ModelConfig = GPT2, rows: int = ROWS, slots: int = SLOTS) -> int:
-    """Of a cache of so many rows; the spare row is left out here, to keep it simple."""
+    """Of a cache of so many rows; the dummy row is left out here, to keep it simple."""
     return rows * slots * token_bytes(config)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -12,8 +12,7 @@ from matplotlib.patches import Rectangle
 from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, WIDTH, Drawing
 from nanobench.report.values import size
 from nanobook.examples import load
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Chunk
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")
@@ -78,7 +77,7 @@ def columns() -> Drawing:
 def slots() -> Drawing:
     """The cache of the running example: after the prompts, and after two decode steps."""
     words = [[run.word(i) for i in run.text_ids(row, 2)] for row in range(2)]
-    lengths = run.batch()[1]
+    lengths = [len(run.encode(prompt)) for prompt in run.PROMPTS]
 
     def draw() -> Figure:
         figure, ax = boxes.canvas(12.4, 7.65)
@@ -89,24 +88,22 @@ def slots() -> Drawing:
                 boxes.write(ax, (2.86 + 1.6 * slot, top), f"slot {slot}", MUTED, 9.5, "center")
             for row in range(3):
                 y = top + 0.25 + 0.95 * row
-                boxes.write(ax, (1.9, y + 0.39), f"row {row}" if row < 2 else "spare row", align="right")
+                boxes.write(ax, (1.9, y + 0.39), f"row {row}" if row < 2 else "dummy row", align="right")
                 for slot in range(SLOTS):
                     filled = row < 2 and slot < lengths[row] + extra
                     new = filled and (panel == 0 or slot >= lengths[row])
-                    padding = row == 2 and slot == 2
                     square(ax, (2.1 + 1.6 * slot, y), "new" if new else "read" if filled else "empty", 1.52)
-                    text = words[row][slot] if filled else "padding" if padding else ""
-                    color = GROUND if new else MUTED if padding else None
-                    boxes.write(ax, (2.86 + 1.6 * slot, y + 0.39), text, color, 10, "center")
+                    text = words[row][slot] if filled else ""
+                    boxes.write(ax, (2.86 + 1.6 * slot, y + 0.39), text, GROUND if new else None, 10, "center")
         return figure
 
     def held(row: int, extra: int) -> str:
         return " ".join(words[row][: lengths[row] + extra])
 
     alt = (
-        f"A cache of two rows of {SLOTS} slots and a spare row. After the prompts row 0 holds {held(0, 0)} in slots 0 "
-        f"to 2 and row 1 {held(1, 0)} in slots 0 and 1; row 1's padded column went to slot 2 of the spare row. After "
-        f"two decode steps row 0 holds {held(0, 2)} and row 1 {held(1, 2)}: each new token stands at its own position."
+        f"A cache of two rows of {SLOTS} slots and a dummy row, which stays empty. After the prompts row 0 holds "
+        f"{held(0, 0)} in slots 0 to 2 and row 1 {held(1, 0)} in slots 0 and 1. After two decode steps row 0 holds "
+        f"{held(0, 2)} and row 1 {held(1, 2)}: each new token stands at its own position."
     ).replace('"', "'")
     rows = tuple(
         (f"row {row}", *(words[row][: lengths[row] + 2] + ["empty"] * SLOTS)[:SLOTS]) for row in range(2)
@@ -118,10 +115,8 @@ def slots() -> Drawing:
 
 def visible(positions: list[int]) -> list[list[bool]]:
     """What the engine's own mask lets queries at these positions read, of SLOTS slots."""
-    cache = DenseCache(run.model().config, 1, SLOTS, torch.device("cpu"), torch.float64)
-    where = torch.tensor([positions])
-    cache.begin(Step(where, where, torch.tensor([len(positions) - 1]), torch.tensor([0]), longest=max(positions) + 1))
-    table: list[list[bool]] = cache.visible[0, 0].tolist()
+    batch = replace(run.step(Chunk(0, positions[0], positions)), no_context=False)
+    table: list[list[bool]] = run.new_cache(1, SLOTS).plan(batch).visible[0, 0].tolist()
     return table
 
 

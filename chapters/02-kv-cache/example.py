@@ -10,7 +10,6 @@ from torch import Tensor
 
 from nanobook.examples import load
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.dense import DenseCache
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")
@@ -55,7 +54,7 @@ def newest_alone() -> None:
 def slots() -> None:
     """Text where a token's slot is its position, and where it is something else."""
     for label, name in (
-        ("slot = position", ""), ("slot = column", "column-is-slot"),
+        ("slot = position", ""), ("slot = place in step", "column-is-slot"),
         ("offset counted twice", "offset-counted-twice"),
     ):  # fmt: skip
         run.show(label, run.continued(run.PROMPTS[:1], "2.2" if name else "", name)[0])
@@ -89,8 +88,8 @@ def padded() -> None:
 
 def padded_on_the_left() -> None:
     """What follows row 1 with its padding on the left."""
-    right = run.one.logits(run.batch()[0])[1, 1].softmax(-1)
-    print(f"{'padding on the right':44}{run.best(right)}")
+    right = run.one.probs(1)
+    print(f"{'without padding':44}{run.best(right)}")
     for label, hidden, own in (
         ("on the left", False, False), ("on the left, hidden", True, False),
         ("on the left, hidden, positions of its own", True, True),
@@ -98,16 +97,17 @@ def padded_on_the_left() -> None:
         print(f"{label:44}{run.best(run.left_padded(hidden, own))}")
 
 
-def spare_row() -> None:
-    """One number of the keys that the prefill leaves in each slot."""
+def dummy_row() -> None:
+    """One number of the keys in each slot, after a step in which row 0 is padding."""
+    stored = {"id": "2.2", "name": "padding-stored"}
     cases = (
-        ("into the spare row", {}), ("into row 1 at its own position", {"id": "2.2", "name": "padding-stored"}),
-        ("into row 1 at position 0", {"id": "2.2", "name": "padding-stored", "padded_position": 0}),
+        ("into the dummy row", {}), ("into row 0, behind its text", {"position": 2} | stored),
+        ("into row 0, at position 0", stored),
     )  # fmt: skip
-    print(f"{'the padded column is written':34}{'row 1: slot 0':>14}{'1':>9}{'2':>9}{'spare: slot 2':>18}")
+    print(f"{'the padding is written':34}{'row 0: slot 0':>14}{'1':>9}{'2':>9}{'dummy: slot 0':>18}")
     for label, how in cases:
-        k = run.prefilled(**how).k[0, :, :, 0, 0]  # (rows, slots)
-        print(f"{label:34}{k[1, 0]:14.3f}{k[1, 1]:9.3f}{k[1, 2]:9.3f}{k[2, 2]:18.3f}")
+        k = run.decoded_beside(**how).k[0, :, :, 0, 1]  # (rows, slots)
+        print(f"{label:34}{k[0, 0]:14.3f}{k[0, 1]:9.3f}{k[0, 2]:9.3f}{k[2, 0]:18.3f}")
 
 
 def hidden_slots() -> None:
@@ -134,14 +134,13 @@ def refilled() -> None:
 
 
 def chunks() -> None:
-    """A prompt of 19 tokens whole and in chunks: steps, columns, and how far the logits are from each other."""
-    whole = run.one.logits(torch.tensor([run.encode(LONG)]))[0, -1]
-    T = len(run.encode(LONG))
-    print(f"{'chunk':8}{'steps':>6}{'columns each':>16}   largest difference of the logits")
+    """A prompt of 19 tokens whole and in chunks: steps, tokens, and how far the logits are from each other."""
+    ids = run.encode(LONG)
+    whole, T = run.one.logits(torch.tensor([ids]))[0, -1], len(ids)
+    print(f"{'chunk':8}{'steps':>6}{'tokens each':>16}   largest difference of the logits")
     for chunk in (T, 8, 3, 1):
-        cache = DenseCache(run.model().config, 1, T, torch.device("cpu"), torch.float64)
         sizes = [min(chunk, T - start) for start in range(0, T, chunk)]
-        logits = run.in_chunks(cache, run.encode(LONG), chunk)
+        logits = run.in_chunks(run.new_cache(1, T), ids, chunk)
         each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]}, last {sizes[-1]}"
         difference = float((logits - whole).abs().max())
         print(f"{chunk:<8}{len(sizes):>6}{each:>16}   {'below 1e-5' if difference < 1e-5 else f'{difference:.1e}'}")

@@ -17,36 +17,41 @@ from nanobook.examples import load
 from nanocourse.exercises import answers
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
-from nanoinfer.cache.naive import FullContext
-from nanoinfer.model.batch import Step
+from nanoinfer.cache.naive import FullContext, Plan
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
 one = load(here.parent / "01-naive" / "running.py")
-PROMPTS, model, batch, word, show = one.PROMPTS, one.model, one.batch, one.word, one.show
+PROMPTS, model, word, show = one.PROMPTS, one.model, one.word, one.show
 BothWays = one.NoMask  # every query reads every key
 LAYER, HEAD = 4, 2  # of the keys that are shown
 NEW = 14
 
 
 class Keep(FullContext):
-    """No mistake: keeps q, k and v of every layer, (T, H, D) each, of the one row that goes through."""
+    """No mistake: keeps q, k and v of every layer, (N, H, D) each."""
 
     def __init__(self, inner: FullContext) -> None:
         self.inner = inner
         self.seen: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self.seen.append((q[0], k[0], v[0]))
-        return self.inner.attend(layer, q, k, v)
+    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.seen.append((q, k, v))
+        return self.inner.attend(plan, layer, q, k, v)
+
+
+def step(*chunks: Chunk) -> Batch:
+    """The step that brings these tokens, of rows 0 and 1."""
+    layout = Layout.of(chunks)
+    return unpack(pack(chunks, layout, dummy=2), layout)
 
 
 @torch.inference_mode()
 def states(ids: Sequence[int], both_ways: bool = False) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Queries, keys and values of every layer, of one pass over a text."""
-    keep, T = Keep(BothWays() if both_ways else FullContext()), len(ids)
-    step = Step(torch.tensor([ids]), torch.arange(T)[None], torch.tensor([T - 1]), slice(0, 1), longest=T)
-    model()(step, keep)
+    keep = Keep(BothWays() if both_ways else FullContext())
+    model()(step(Chunk(0, 0, ids)), keep)
     return keep.seen
 
 
@@ -71,21 +76,24 @@ def continued(
     return [prompt + row.text for prompt, row in zip(prompts, told, strict=True)]
 
 
-def prompt_step(padded_position: int | None = None) -> Step:
-    """The example's prefill: two rows of three columns. padded_position: where the padding is said to stand."""
-    ids, lengths = batch()
-    positions = torch.arange(3).expand(2, 3).clone()
-    if padded_position is not None:
-        positions[1, 2] = padded_position
-    return Step(ids, positions, torch.tensor(lengths) - 1, torch.arange(2), longest=3, fresh=True)
+def new_cache(rows: int = 2, slots: int = 6) -> DenseCache:
+    """An empty cache for the small model."""
+    cache = DenseCache(model().config, rows, slots, torch.device("cpu"), torch.float64)
+    cache.clear(slice(0, rows + 1))
+    return cache
 
 
 @torch.inference_mode()
-def prefilled(padded_position: int | None = None, id: str = "", name: str = "") -> DenseCache:
-    """A cache of two rows and six slots after the example's prefill."""
+def decoded_beside(position: int = 0, id: str = "", name: str = "") -> DenseCache:
+    """Row 0 has read `Once upon` of its prompt, row 1 has gone on by a step in which row 0 is padding.
+
+    position: where the padding is said to stand.
+    """
+    cache, (first, second), newest = new_cache(), map(encode, PROMPTS), text_ids(1, 1)[-1]
+    model()(step(Chunk(0, 0, first[:2], complete=False), Chunk(1, 0, second)), cache)
+    ids, positions, rows = torch.tensor([[0, newest], [position, 2], [2, 1]])  # 2: the dummy row
     with wrong(id, name):
-        cache = DenseCache(model().config, 2, 6, torch.device("cpu"), torch.float64)
-        model()(cache.begin(prompt_step(padded_position)), cache)
+        model()(Batch(ids, positions, rows, max_context=3), cache)
     return cache
 
 
@@ -97,21 +105,19 @@ class LeftPadded(FullContext):
         if hidden:
             self.mask[1, :, 1:, 0] = False
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask).transpose(1, 2)
+    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (plan.batch.padded(x).transpose(1, 2) for x in (q, k, v))  # (2, H, 3, D)
+        return plan.batch.packed(F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask).transpose(1, 2))
 
 
 @torch.inference_mode()
 def left_padded(hidden: bool, own_positions: bool) -> Tensor:
     """Probabilities (V,) after row 1, which has its padding on the left."""
-    ids, _ = batch()
-    ids[1] = ids[1].roll(1)
-    positions = torch.arange(3).expand(2, 3).clone()
+    first, second = map(encode, PROMPTS)
+    rectangle = step(Chunk(0, 0, first), Chunk(1, 0, [0, *second]))
     if own_positions:
-        positions[1] = torch.tensor([0, 0, 1])
-    step = Step(ids, positions, torch.tensor([2, 2]), slice(0, 2), longest=3)
-    probs: Tensor = model()(step, LeftPadded(hidden))[1].softmax(-1)
+        rectangle.positions[3:] = torch.tensor([0, 0, 1])
+    probs: Tensor = model()(rectangle, LeftPadded(hidden))[1].softmax(-1)
     return probs
 
 
@@ -132,9 +138,5 @@ def in_chunks(cache: DenseCache, ids: Sequence[int], chunk: int) -> Tensor:
     """Logits (V,) after a prompt that goes through the model in chunks."""
     logits = torch.empty(0)
     for start in range(0, len(ids), chunk):
-        part = torch.tensor([ids[start : start + chunk]])
-        T = part.shape[1]
-        positions, last = torch.arange(start, start + T)[None], torch.tensor([T - 1])
-        step = Step(part, positions, last, torch.tensor([0]), longest=start + T, fresh=start == 0)
-        logits = model()(cache.begin(step), cache)[0]
+        logits = model()(step(Chunk(0, start, ids[start : start + chunk])), cache)[0]
     return logits

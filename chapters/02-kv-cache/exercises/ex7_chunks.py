@@ -71,8 +71,8 @@ def swap(mine: Function) -> Iterator[None]:
     def prefill(self: Any, chunks: Any, sampler: Any) -> Tensor:
         step, rows = chosen[0]
         slots = torch.tensor([row.slot for row in rows])
-        parts = ids, positions, row, starts, at = (torch.tensor(part, dtype=torch.int64) for part in step.values())
-        assert len(parts) == len(step)
+        names = ("token_ids", "positions", "rows", "starts", "logits_at")
+        ids, positions, row, starts, at = (torch.tensor(step[name], dtype=torch.int64) for name in names)
         batch = Batch(
             ids, positions, slots[row], max_context=int(positions.max()) + 1, max_new=int(starts.diff().max()),
             no_context=not any(chunk.start for chunk in chunks), starts=starts, logits_at=at, logits_row=slots[row[at]],
@@ -87,7 +87,7 @@ def swap(mine: Function) -> Iterator[None]:
 
 
 def _example() -> Call:
-    return call([[11, 12, 13, 14, 15], [21, 22], [31, 32, 33]], [3, 0, 0], 4, 6)
+    return call([[11, 12, 13], [21, 22, 23]], [2, 0], 2, 4)
 
 
 EXERCISE = Spec(

@@ -11,7 +11,7 @@ from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.naive import Naive
-from nanoinfer.engine.engine import RowMemory
+from nanoinfer.engine.engine import RowCache
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step
@@ -41,21 +41,24 @@ def read_bytes(rows: int, slots: int) -> int:
 
 def cache_of(model: GPT2, rows: int, multiple: int = 128) -> DenseCache:
     """A cache of SLOTS slots a row that is read in steps of `multiple`."""
-    return DenseCache(CONFIG, rows, SLOTS, model.device, model.dtype, multiple)
+    cache = DenseCache(CONFIG, rows, SLOTS, model.device, model.dtype, multiple)
+    cache.clear(slice(0, rows))
+    return cache
 
 
 @torch.inference_mode()
-def step_seconds(model: GPT2, memory: RowMemory, rows: int, context: int) -> float:
+def step_seconds(model: GPT2, cache: RowCache, rows: int, context: int) -> float:
     """The median time of a decode step of rows that hold so many tokens already."""
     found = []
     for _ in range(REPEATS + 1):
         state = BatchState.empty(rows, model.device)
         state.position.fill_(context)
         state.live.fill_(1)
+        state.row.copy_(torch.arange(rows + 1))
         _wait(model)
         start = time.perf_counter()
         for step in range(STEPS):
-            decode_step(model, memory, state, rows, context + step + 1, greedy)
+            decode_step(model, cache, state, rows, context + step + 1, greedy)
         _wait(model)
         found.append((time.perf_counter() - start) / STEPS)
     return statistics.median(found[1:])
