@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Semaphore
 from typing import Any
 
 import pytest
 import torch
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.engine.engine import Engine, Row
-from nanoinfer.engine.state import BatchState, Fetch
 from nanoinfer.config import ENGINES
+from nanoinfer.engine import eager
+from nanoinfer.engine.engine import Engine, Row
+from nanoinfer.engine.sampling import greedy
+from nanoinfer.engine.state import BatchState, Fetch
+from nanoinfer.model.batch import Batch, Chunk
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
@@ -47,13 +52,32 @@ def llm(make: Callable[..., LLM]) -> LLM:
 
 
 def engine_of(llm: LLM, max_batch: int, lag: int = 0) -> Engine:
-    """The engine itself: `LLM` makes it anew for each call, or once where it replays graphs."""
-    if llm.engine.endswith("-graph"):
-        engine = LLM(llm.model, engine=llm.engine, max_batch=max_batch).graph_engine
-        assert engine is not None
-        engine.lag = lag
-        return engine
-    return Engine(llm.model, llm._spec.make([SMALL.n_positions] * max_batch), max_batch, lag=lag)
+    """An engine as `LLM` makes it, to be driven by hand."""
+    engine = LLM(llm.model, engine=llm.engine, max_batch=max_batch).core
+    engine.lag = lag
+    return engine
+
+
+def idle(llm: LLM) -> None:
+    """Wait until the engine's thread has nothing left to do."""
+    llm._worker.submit(int).result()
+    assert not llm.core.busy
+
+
+class Gate:
+    """Lets the engine take a step when it is told to."""
+
+    def __init__(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._steps, step = Semaphore(0), llm.core.step
+
+        def one_step() -> list[Row]:
+            assert self._steps.acquire(timeout=60)
+            return step()
+
+        monkeypatch.setattr(llm.core, "step", one_step)
+
+    def open(self, steps: int = 1000) -> None:
+        self._steps.release(steps)
 
 
 def test_more_prompts_than_rows(llm: LLM) -> None:
@@ -110,7 +134,7 @@ def test_rows_that_end_together_move_nobody(llm: LLM, monkeypatch: pytest.Monkey
     """Rows go from the end of the batch: one that is to go itself is never moved into a gap first."""
     engine = engine_of(llm, 3)
     moves: list[tuple[int, int]] = []
-    monkeypatch.setattr(engine.memory, "move", lambda source, target: moves.append((source, target)))
+    monkeypatch.setattr(engine.cache, "move", lambda source, target: moves.append((source, target)))
     list(engine.generate(llm.requests(prompts_of([4, 1, 9]), GREEDY)))
     assert moves == []
 
@@ -174,30 +198,120 @@ def test_stream_is_generate(llm: LLM) -> None:
     assert [last[i].completion.token_ids for i in range(5)] == [c.token_ids for c in expected]
 
 
-def test_streams_pieces_as_they_come(llm: LLM) -> None:
-    """The first piece is there after one step, not after the last."""
+def test_streams_pieces_as_they_come(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece is there after its step: the next one does not begin before the piece has been read."""
+    gate, ends = Gate(llm, monkeypatch), []
+    gate.open(1)
+    for piece in llm.stream(prompts_of([4]), GREEDY):
+        ends.append(piece.completion is not None)
+        assert llm.stats.decode_steps == len(ends) - 1
+        gate.open(1)
+    assert ends == [False] * 11 + [True]
+
+
+def test_a_reader_who_is_slow_stalls_nobody(llm: LLM) -> None:
+    """The engine is done while one piece has been read, and times are those of the engine."""
     stream = llm.stream(prompts_of([4]), GREEDY)
-    next(stream)
-    assert llm.stats.decode_steps == 0
-    next(stream)
-    assert llm.stats.decode_steps == 1
+    first = next(stream)
+    idle(llm)
+    assert llm.stats.new_tokens == 12
+    pieces = [first, *stream]
+    assert [piece.token_id for piece in pieces] == list(llm.generate(prompts_of([4]), GREEDY)[0].token_ids)
 
 
-def test_a_second_generation_is_refused_by_name(llm: LLM) -> None:
-    stream = llm.stream(prompts_of([4]), GREEDY)
-    next(stream)
-    with pytest.raises(RuntimeError, match="generating already"):
-        llm.generate(prompts_of([3]))
-    assert len(list(stream)) == 11  # the first goes on unharmed
-    assert llm.generate(prompts_of([3]), GREEDY)
+def test_a_generation_beside_an_open_stream(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both get the tokens that they get alone, and share steps."""
+    alone = [llm.generate(prompts_of([n], seed=n), GREEDY)[0].token_ids for n in (4, 3)]
+    gate, before = Gate(llm, monkeypatch), llm.stats.decode_steps
+    gate.open(3)
+    stream = llm.stream(prompts_of([4], seed=4), GREEDY)
+    first = next(stream)
+    gate.open()
+    (other,) = llm.generate(prompts_of([3], seed=3), GREEDY)
+    assert [other.token_ids, tuple(piece.token_id for piece in (first, *stream))] == alone[::-1]
+    assert llm.stats.decode_steps - before <= 13  # 11 each, of which the other had seen two
 
 
-def test_closed_stream_leaves_the_llm_usable(llm: LLM) -> None:
+def test_generations_from_several_threads(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for rows as prompts of one call do, and each gets its own."""
+    prompts = [prompts_of([length, 5], seed=length) for length in (4, 1, 9, 2)]
+    alone = [[c.token_ids for c in llm.generate(pair, GREEDY)] for pair in prompts]
+    gate, submitted, rows = Gate(llm, monkeypatch), Semaphore(0), []
+    submit, step = llm.core.submit, llm.core.step
+    monkeypatch.setattr(llm.core, "submit", lambda *given: [submit(*given), submitted.release()][0])
+    monkeypatch.setattr(llm.core, "step", lambda: [step(), rows.append(len(llm.core.rows))][0])
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(llm.generate, pair, GREEDY) for pair in prompts]
+        assert all(submitted.acquire(timeout=60) for _ in range(8))
+        gate.open()
+        done = [future.result() for future in futures]
+    assert [[c.token_ids for c in pair] for pair in done] == alone
+    assert [[c.index for c in pair] for pair in done] == [[0, 1]] * 4
+    assert max(rows) == 3
+
+
+def test_a_closed_stream_ends_its_generation(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the next step: no token is computed for nobody, and the LLM is as before."""
     expected = llm.generate(prompts_of([4]), GREEDY)
-    stream = llm.stream(prompts_of([4, 7]), GREEDY)
-    next(stream)
-    stream.close()
+    with monkeypatch.context() as patch:
+        gate, before = Gate(llm, patch), llm.stats.new_tokens
+        gate.open(1)
+        stream = llm.stream(prompts_of([4, 7]), GREEDY)
+        next(stream)
+        stream.close()
+        gate.open()
+        idle(llm)
+    assert llm.stats.new_tokens - before == 2
+    assert not llm.core.state.integers[:6, :-1].any()
     assert [c.token_ids for c in llm.generate(prompts_of([4]), GREEDY)] == [c.token_ids for c in expected]
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_cancelled_rows(llm: LLM, lag: int) -> None:
+    """One that runs, one that waits, one in its last step: the others go on unharmed, and the loop ends."""
+    engine, expected = engine_of(llm, 2, lag), llm.generate(prompts_of([4, 1, 9, 2, 30]), GREEDY)
+    requests = llm.requests(prompts_of([4, 1, 9, 2, 30]), GREEDY)
+    rows: dict[int, Row] = {}
+    for settled in engine.generate(requests):
+        rows |= {row.request.index: row for row in settled}
+        for row in settled:
+            if row.request.index == 1 and len(row.token_ids) == 3:
+                engine.cancel(row)
+                rows[3] = engine.scheduler.waiting[1]
+                engine.cancel(rows[3])
+            if row.request.index == 4 and len(row.token_ids) == 11:
+                engine.cancel(row)
+    assert [len(rows[i].token_ids) for i in range(5)] == [12, 3, 12, 0, 11]
+    assert [rows[i].finish_reason for i in range(5)] == ["length", None, "length", None, None]
+    assert all(tuple(rows[i].token_ids) == c.token_ids[: len(rows[i].token_ids)] for i, c in enumerate(expected))
+    while engine.busy:
+        assert engine.step() == []
+    assert not engine.rows
+    assert not engine.state.integers[:6, :-1].any()
+
+
+def test_all_rows_cancelled_end_the_loop(llm: LLM) -> None:
+    engine = engine_of(llm, 2)
+    for _ in engine.generate(llm.requests(prompts_of([4, 1, 9, 2, 30]), GREEDY)):
+        for row in (*engine.rows, *engine.scheduler.waiting):
+            engine.cancel(row)
+    assert not engine.busy
+
+
+def test_a_row_cancelled_by_another_is_heard_of(llm: LLM) -> None:
+    stream = llm.stream(prompts_of([4]), GREEDY)
+    submit = llm.core.submit
+
+    def cancelled(*given: Any) -> Row:
+        row = submit(*given)
+        llm.core.cancel(row)
+        return row
+
+    llm.core.submit = cancelled  # type: ignore[method-assign]
+    with pytest.raises(CancelledError, match="cancelled"):
+        next(stream)
+    del llm.core.submit
+    assert len(llm.generate(prompts_of([4]), GREEDY)) == 1
 
 
 def test_the_device_is_current_in_each_step_and_not_between(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,10 +335,10 @@ def test_the_device_is_current_in_each_step_and_not_between(llm: LLM, monkeypatc
             return original(*args)
 
         monkeypatch.setattr(owner, name, watched)
-    for _ in llm.stream(prompts_of([4, 7, 2, 9, 5]), MIXED):
+    for _ in llm.core.generate(llm.requests(prompts_of([4, 7, 2, 9, 5]), MIXED)):
         assert not current
     assert seen == {"forward", "admit", "move", "free", "__init__"}
-    next(llm.stream(prompts_of([4, 7]), GREEDY))  # and closed
+    next(llm.core.generate(llm.requests(prompts_of([4, 7]), GREEDY)))  # and closed
     assert not current
 
 
@@ -263,6 +377,25 @@ def test_an_error_in_a_step_leaves_the_llm_usable(llm: LLM, monkeypatch: pytest.
     assert [c.token_ids for c in llm.generate(prompts_of([4, 6]), GREEDY)] == [c.token_ids for c in expected]
 
 
+def test_a_failure_is_heard_of_by_all_who_wait(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in the batch, those that wait for a row, and though what follows a failure fails as well."""
+    expected = llm.generate(prompts_of([4, 6]), GREEDY)
+
+    def failing(*given: object) -> None:
+        raise Boom
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(3) as pool:
+        gate, submitted, submit = Gate(llm, patch), Semaphore(0), llm.core.submit
+        patch.setattr(llm.core, "submit", lambda *given: [submit(*given), submitted.release()][0])
+        patch.setattr(GPT2, "forward", failing)
+        patch.setattr(BatchState, "free", failing)
+        futures = [pool.submit(llm.generate, prompts_of([4, 6]), GREEDY) for _ in range(3)]
+        assert all(submitted.acquire(timeout=60) for _ in range(6))
+        gate.open()
+        assert [type(future.exception(timeout=60)) for future in futures] == [Boom] * 3
+    assert [c.token_ids for c in llm.generate(prompts_of([4, 6]), GREEDY)] == [c.token_ids for c in expected]
+
+
 def test_stats_recount_from_the_results(llm: LLM) -> None:
     done = llm.generate(prompts_of([4, 1, 9, 2, 30]), MIXED)
     assert llm.stats.new_tokens == sum(len(c.token_ids) for c in done)
@@ -270,24 +403,33 @@ def test_stats_recount_from_the_results(llm: LLM) -> None:
     assert llm.stats.requests == 5
 
 
-def test_prompts_of_a_step_are_packed(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a nested list would be, row by row; and no tensor is made of a list of tokens, which took the host 106 ms."""
-    lengths, slots = [99, 1, 40, 98] * 64, list(range(256))
-    requests = LLM(small_model, engine="naive").requests(prompts_of(lengths), GREEDY)
-    engine = engine_of(LLM(small_model, engine="naive"), 1)
-    rows = [Row(request, slot=slot, asked=0.0) for request, slot in zip(requests, slots, strict=True)]
+def test_prompts_of_a_step_go_to_the_device_in_one_copy(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    """End to end, nothing between them; and no tensor is made of a list of tokens, which took the host 106 ms."""
+    prompts, ran, copies = prompts_of([99, 1, 40, 98] * 64), [], []
+    runner = LLM(small_model, engine="naive", max_batch=256).core.runner
+
+    def forward(model: GPT2, batch: Batch, cache: object) -> torch.Tensor:
+        assert batch.logits_at is not None
+        ran.append(batch)
+        return torch.zeros(len(batch.logits_at), SMALL.vocab_size)
+
+    monkeypatch.setattr(GPT2, "forward", forward)
+    monkeypatch.setattr(eager, "upload", lambda tensor, *_: [tensor, copies.append(len(tensor))][0])
     for start, chunk in ((0, 99), (0, 64), (40, 40), (80, 99)):
-        part = [row.request.prompt_token_ids[start : start + chunk] for row in rows if row.length > start]
-        width = max(map(len, part))
-        nested = torch.tensor([[*ids, *[0] * (width - len(ids))] for ids in part])
+        going = [(row, ids) for row, ids in enumerate(prompts) if len(ids) > start]
+        chunks = [Chunk(row, start, ids[start : start + chunk], len(ids) <= start + chunk) for row, ids in going]
         with monkeypatch.context() as patched:
             patched.setattr(torch, "tensor", lambda *_, **__: pytest.fail("a tensor of a list"))
-            step = engine._prompt_step(rows, start, chunk)
-        assert torch.equal(step.token_ids, nested)
-        assert step.last.tolist() == [len(ids) - 1 for ids in part]
-        assert isinstance(step.rows, torch.Tensor)
-        assert step.rows.tolist() == [row.slot for row in rows if row.length > start]
-        assert step.positions[-1].tolist() == list(range(start, start + width))
+            runner.prefill(chunks, greedy)
+        N, K = sum(len(c.token_ids) for c in chunks), sum(c.complete for c in chunks)
+        assert copies.pop() == 3 * N + len(chunks) + 1 + 2 * K
+        batch = ran.pop()
+        assert batch.token_ids.tolist() == [token for c in chunks for token in c.token_ids]
+        assert batch.positions.tolist() == [start + n for c in chunks for n in range(len(c.token_ids))]
+        assert batch.row.tolist() == [c.row for c in chunks for _ in c.token_ids]
+        ends = batch.starts[1:].tolist()
+        assert batch.logits_at.tolist() == [end - 1 for c, end in zip(chunks, ends, strict=True) if c.complete]
+        assert batch.logits_row.tolist() == [c.row for c in chunks if c.complete]
 
 
 def test_metrics(llm: LLM) -> None:

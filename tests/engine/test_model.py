@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,8 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.naive import FullContext, Naive, forward_logits
-from nanoinfer.model.batch import Step
+from nanoinfer.cache.naive import FullContext, Naive, Plan, forward_logits
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model, save_model
@@ -103,35 +105,31 @@ def test_ragged_batch_to_the_last_position(pair: Pair) -> None:
     print(verify_tokens(pair.oracle, completions, params))
 
 
-class HiddenKey(FullContext):
+class HiddenKey(Naive):
     """A mistake to be caught: key 1 is never read."""
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        T = q.shape[1]
+    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        T = plan.batch.max_new
         mask = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
         if T > 2:
             mask[2:, 1] = False
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+        q, k, v = (plan.batch.padded(x).transpose(1, 2) for x in (q, k, v))
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return plan.batch.packed(out.transpose(1, 2))
 
 
-class WrongPositions(FullContext):
+class WrongPositions(Naive):
     """A mistake to be caught: every position after the first is one too small."""
 
-    def begin(self, step: Step) -> Step:
-        positions = (step.positions - 1).clamp(min=0)
-        return Step(step.token_ids, positions, step.last, step.rows, step.longest)
+    def plan(self, batch: Batch) -> Plan:
+        plan = super().plan(batch)
+        return Plan(replace(plan.batch, positions=(plan.batch.positions - 1).clamp(min=0)))
 
 
 @pytest.mark.parametrize("mistake", [HiddenKey, WrongPositions])
-def test_the_proof_can_fail(pair: Pair, monkeypatch: pytest.MonkeyPatch, mistake: type[FullContext]) -> None:
+def test_the_proof_can_fail(pair: Pair, monkeypatch: pytest.MonkeyPatch, mistake: type[Naive]) -> None:
     """The proof above is worth something only if these two mistakes do not pass it."""
-
-    class Mistaken(mistake, Naive):  # type: ignore[misc, valid-type]
-        def begin(self, step: Step) -> Step:
-            return mistake.begin(self, Naive.begin(self, step))
-
-    monkeypatch.setattr("nanoinfer.cache.make_cache.Naive", Mistaken)
+    monkeypatch.setattr("nanoinfer.cache.make_cache.Naive", mistake)
     completions = LLM(pair.ours, engine="naive").generate(prompts_of([3, 7, 20]), GREEDY)
     with pytest.raises(AssertionError, match="the oracle chooses"):
         verify_tokens(pair.oracle, completions, GREEDY)
@@ -163,9 +161,9 @@ def test_differentiable(small_model: GPT2) -> None:
     """The model trains: gradients reach every parameter. Inference mode stands in the engine."""
     model = random_model(ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=8, vocab_size=20), seed=0)
     model.requires_grad_(True)
-    token_ids = torch.tensor([[1, 2, 3, 4]])
-    step = Step(token_ids, torch.arange(4)[None], torch.tensor([3]), torch.tensor([0]), 4)
-    model.head(model.hidden(step, FullContext())).square().sum().backward()
+    layout = Layout.of([Chunk(0, 0, [1, 2, 3, 4])])
+    batch = unpack(pack([Chunk(0, 0, [1, 2, 3, 4])], layout, dummy=1), layout)
+    model.head(model.hidden(batch, partial(FullContext().attend, Plan(batch)))).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
 
 

@@ -6,16 +6,18 @@ The names P.., G.. and M.. are those of the course's list of defects: public thr
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.engine.engine import Engine, RowMemory
+from nanoinfer.cache.dense import DenseCache, DensePlan
+from nanoinfer.cache.naive import Plan
 from nanoinfer.config import ENGINES
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -47,8 +49,30 @@ def tokens(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> list[t
     return [completion.token_ids for completion in llm.generate(prompts, params)]
 
 
-def memory_of(llm: LLM, max_batch: int, max_len: int = CONFIG.n_positions) -> RowMemory:
-    return llm._spec.make([max_len] * max_batch)
+def logits_of(llm: LLM, chunks: list[Chunk]) -> Tensor:
+    """What the model gives after these chunks, with the cache of the LLM, in which it stands what came before."""
+    cache: Any = llm.core.cache
+    for chunk in chunks:
+        if chunk.start == 0:
+            cache.clear(slice(chunk.row, chunk.row + 1))
+        if cache.blocks:
+            if chunk.start == 0:
+                assert cache.blocks.reserve(chunk.row, cache.max_len)
+            cache.blocks.grow(chunk.row, chunk.start + len(chunk.token_ids))
+    cache.update()
+    layout = Layout.of(chunks)
+    return llm.model(unpack(pack(chunks, layout, llm.max_batch).to(llm.model.device), layout), cache)
+
+
+def fed(llm: LLM, token_ids: list[int], position: int) -> Tensor:
+    """The same after one more token of each row: a decode step."""
+    cache: Any = llm.core.cache
+    for row in range(len(token_ids) if cache.blocks else 0):
+        cache.blocks.grow(row, position + 1)
+    cache.update()
+    ids = torch.tensor(token_ids, device=llm.model.device)
+    rows = torch.arange(len(ids), device=llm.model.device)
+    return llm.model(Batch(ids, torch.full_like(ids, position), rows, position + 1), cache)
 
 
 def test_ragged_batch(model: GPT2, make: Callable[..., LLM]) -> None:
@@ -83,35 +107,26 @@ def test_to_the_last_position(model: GPT2, make: Callable[..., LLM]) -> None:
 @pytest.mark.long
 def test_the_last_position_itself(device: torch.device, engine_name: str) -> None:
     """A direct step at position 1023 of the small model, which generation never feeds; and generation up to it."""
-    llm = LLM(engine=engine_name, device=str(device), dtype="float32")
-    model, memory = llm.model, memory_of(llm, 2, 1024)
-    text = torch.tensor(prompts_of([1024, 1024], vocab_size=50257), device=device)
-    rows = torch.tensor([0, 1], device=device)
+    llm = LLM(engine=engine_name, device=str(device), dtype="float32", max_batch=2)
+    texts = prompts_of([1024, 1024], vocab_size=50257)
     with torch.inference_mode():
-        memory.admit(0, 1024)
-        memory.admit(1, 1024)
-        memory.grow([1024, 1024])
-        for start, stop in ((0, 1023), (1023, 1024)):
-            positions = torch.arange(start, stop, device=device).expand(2, stop - start)
-            last = torch.full_like(rows, stop - start - 1)
-            where = rows if start == 0 else slice(0, 2)
-            step = Step(text[:, start:stop], positions, last, where, longest=stop, fresh=start == 0)
-            logits = model(memory.begin(step), memory)
-    torch.testing.assert_close(logits, llm.forward_logits(text)[:, -1], rtol=0, atol=2e-4)
+        logits_of(llm, [Chunk(row, 0, text[:1023]) for row, text in enumerate(texts)])
+        logits = fed(llm, [text[1023] for text in texts], 1023)
+    expected = llm.forward_logits(texts)[:, -1]
+    torch.testing.assert_close(logits, expected, rtol=0, atol=2e-4)
     params = SamplingParams(temperature=0, max_tokens=99, ignore_eos=True)
-    done = llm.generate([text[0, :1003].tolist(), text[1, :7].tolist()], params)
-    assert [len(c.token_ids) for c in done] == [21, 99]
-    print(verify_tokens(llm.forward_logits, done, params))
+    with LLM(engine=engine_name, device=str(device), dtype="float32", max_batch=2) as llm:
+        done = llm.generate([texts[0][:1003], texts[1][:7]], params)
+        assert [len(c.token_ids) for c in done] == [21, 99]
+        print(verify_tokens(llm.forward_logits, done, params))
 
 
 def test_two_generations_on_one_cache(model: GPT2, make: Callable[..., LLM]) -> None:
     """The second batch, of another shape, lies over what the first one left."""
-    llm = make()
-    engine = Engine(model, memory_of(llm, 3), 3)
+    llm = make(max_batch=3)
     for lengths in ([100, 3, 40], [2, 60], [200, 1, 1], [5]):
         prompts = prompts_of(lengths, seed=len(lengths))
-        rows = {r.request.index: r for rs in engine.generate(llm.requests(prompts, GREEDY)) for r in rs}
-        assert [tuple(rows[i].token_ids) for i in range(len(lengths))] == tokens(make(), prompts, GREEDY)
+        assert tokens(llm, prompts, GREEDY) == tokens(make(), prompts, GREEDY)
 
 
 def test_refilled_rows(model: GPT2, make: Callable[..., LLM]) -> None:
@@ -127,6 +142,24 @@ def test_chunked_prefill(make: Callable[..., LLM], chunk: int) -> None:
     """Same tokens; rows of the batch end in different chunks."""
     prompts = prompts_of([1, 7, 8, 64, 150])
     assert tokens(make(prefill_chunk=chunk), prompts, GREEDY) == tokens(make(), prompts, GREEDY)
+
+
+@pytest.mark.parametrize("budget, max_batch", [(5, 5), (20, 3), (40, 2)])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_budget_of_tokens(model: GPT2, make: Callable[..., LLM], mixed: bool, budget: int, max_batch: int) -> None:
+    """Prompts come in pieces beside rows that go on, in steps of their own or in the same: every token is right."""
+    prompts = prompts_of([1, 70, 8, 64, 150])
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (30, 3, 20, 1, 9)]
+    llm = make(max_batch=max_batch, max_batched_tokens=budget)
+    llm.core.scheduler.mixed = mixed
+    done = llm.generate(prompts, params)
+    print(verify_tokens(LLM(model).forward_logits, done, params))
+    assert llm.stats.prefill_steps > 293 / budget
+
+
+def test_which_steps_share_is_the_recipe_s(model: GPT2, make: Callable[..., LLM], engine_name: str) -> None:
+    """Where attention pads, prompts and rows that go on take turns; in pages on a GPU they share a step."""
+    assert make().core.scheduler.mixed == (model.device.type == "cuda" and engine_name.startswith("paged"))
 
 
 def test_a_row_alone_and_in_a_batch(model: GPT2, make: Callable[..., LLM]) -> None:
@@ -150,18 +183,10 @@ def test_cached_and_full_forward(model: GPT2, engine_name: str, dtype: torch.dty
     The gap between the two best logits is printed beside the error: where it is smaller, a flipped token is no mistake.
     """
     same = random_model(CONFIG, seed=7, std=STD, device=model.device, dtype=dtype)
-    llm = LLM(same, engine=engine_name)
-    memory = memory_of(llm, 1)
-    text = torch.tensor(prompts_of([40]), device=model.device)
-    got = []
+    llm, text = LLM(same, engine=engine_name, max_batch=1), prompts_of([40])[0]
     with torch.inference_mode():
-        memory.admit(0, 40)
-        for at in range(40):
-            memory.grow([at + 1])
-            position = torch.tensor([[at]], device=model.device)
-            step = Step(text[:, at : at + 1], position, position[0] * 0, slice(0, 1), longest=at + 1, fresh=at == 0)
-            got.append(same(memory.begin(step), memory))
-    full = llm.forward_logits(text)[0]
+        got = [logits_of(llm, [Chunk(0, 0, text[:1])]), *(fed(llm, text[at : at + 1], at) for at in range(1, 40))]
+    full = llm.forward_logits([text])[0]
     error = float((torch.cat(got) - full).abs().max() / full.abs().max())
     best = full.topk(2).values
     print(f"{dtype}: error {error:.1e} of the largest logit, closest call {float((best[:, 0] - best[:, 1]).min()):.1e}")
@@ -171,20 +196,20 @@ def test_cached_and_full_forward(model: GPT2, engine_name: str, dtype: torch.dty
 class HideKey:
     """A mistake to be caught: slot 1 is never read once there are three tokens."""
 
-    def begin(self, step: Step) -> Step:
-        out = super().begin(step)  # type: ignore[misc]
-        if not step.fresh:
-            hidden = (self.position[: self._read] == 1) & (step.positions[:, None, :, None] > 1)  # type: ignore[attr-defined]
-            self._mask = self._mask.masked_fill(hidden, -torch.inf)  # type: ignore[has-type]
-        return out
+    def plan(self, batch: Batch) -> DensePlan:
+        plan = super().plan(batch)  # type: ignore[misc]
+        if plan.mask is None:
+            return plan
+        hidden = (self.position[: plan.read] == 1) & (batch.padded(batch.positions)[:, None, :, None] > 1)  # type: ignore[attr-defined]
+        return replace(plan, mask=plan.mask.masked_fill(hidden, -torch.inf))
 
 
 class WrongPosition:
     """A mistake to be caught: the model is told positions one too small, as after a padded prompt."""
 
-    def begin(self, step: Step) -> Step:
-        s = super().begin(step)  # type: ignore[misc]
-        return Step(s.token_ids, (s.positions - 1).clamp(min=0), s.last, s.rows, s.longest, s.fresh)
+    def plan(self, batch: Batch) -> DensePlan:
+        plan = super().plan(batch)  # type: ignore[misc]
+        return replace(plan, batch=replace(batch, positions=(batch.positions - 1).clamp(min=0)))
 
 
 @pytest.mark.parametrize("mistake", [HideKey, WrongPosition])
@@ -208,24 +233,23 @@ def test_right_padding_needs_no_mask_and_left_padding_needs_positions(model: GPT
     class LeftMask:
         """Hides six padded columns on the left, as an attention mask does; positions go on from 0 at the padding."""
 
-        def begin(self, step: Step) -> Step:
-            return step
+        def plan(self, batch: Batch) -> Plan:
+            return Plan(batch)
 
-        def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             seen = torch.ones(18, 18, dtype=torch.bool, device=q.device).tril()
             seen[:, :6] = False
             seen[:6, 0] = True  # a row that sees nothing has no softmax
             out = torch.nn.functional.scaled_dot_product_attention(
-                *(x.transpose(1, 2) for x in (q, k, v)), attn_mask=seen
+                *(x.transpose(0, 1) for x in (q, k, v)), attn_mask=seen
             )
-            return out.transpose(1, 2)
+            return out.transpose(0, 1)
 
-    left = torch.cat([torch.zeros(1, 6, dtype=torch.int64, device=model.device), prompt], 1)
-    rows = torch.tensor([0], device=model.device)
+    left = Layout.of([Chunk(0, 0, [0] * 18)])
+    batch = unpack(pack([Chunk(0, 0, [0] * 6 + prompt[0].tolist())], left, dummy=1).to(model.device), left)
     with torch.inference_mode():
-        naive_positions = torch.arange(18, device=model.device)[None]
-        wrong = model(Step(left, naive_positions, rows + 17, rows, 18), LeftMask())
-        right = model(Step(left, (naive_positions - 6).clamp(min=0), rows + 17, rows, 18), LeftMask())
+        wrong = model(batch, LeftMask())
+        right = model(replace(batch, positions=(batch.positions - 6).clamp(min=0)), LeftMask())
     assert float((wrong[0] - alone).abs().max()) > 0.1
     torch.testing.assert_close(right[0], alone, rtol=0, atol=1e-4)
 
