@@ -17,7 +17,7 @@ from nanoinfer.kernels.launcher import Launcher
 from nanoinfer.model.batch import Batch
 
 MANY = 512  # tokens of a step from which on large tiles keep a GPU busy
-TILE = 64  # tokens of the context that are read at once
+TILE = 64  # tokens of the context that are read at once, of all but the longest heads
 
 
 @triton.jit
@@ -95,8 +95,9 @@ def attend_ragged(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, bat
     N, H, D = q.shape
     out = torch.empty(N, H, D, dtype=q.dtype, device=q.device)
     tensors = q, k_pool, v_pool, tables, batch.row, batch.positions, work, out
+    tile = TILE if D * q.element_size() <= 256 else TILE // 2  # shared memory of a T4 holds no more
     _attend(
         (len(work), H, 1), tensors, (q.stride(0), tables.stride(0), D**-0.5), H=H, D=D,
-        D_POWER=max(16, 1 << (D - 1).bit_length()), PAGE=k_pool.shape[2], QUERIES=tile_of(N), TILE=TILE,
+        D_POWER=max(16, 1 << (D - 1).bit_length()), PAGE=k_pool.shape[2], QUERIES=tile_of(N), TILE=tile,
     )  # fmt: skip
     return out

@@ -1,0 +1,386 @@
+"""Attention for any number of new tokens a row: the reference against a plain softmax, the Triton kernel against it.
+
+The kernel is compiled on a GPU, and elsewhere runs in Triton's interpreter, in a process of its own: see
+test_paged_attention.py. Whatever no token was written to holds NaN, and pools stand between guard zones of NaN.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.engine.fake_graph import record
+from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import prefill_step
+from nanoinfer.kernels import paged_attention_torch as reference
+from nanoinfer.model.batch import NEWEST, Batch, Chunk, Layout, pack, unpack
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.requests import Request, SamplingParams
+from tests.conftest import SMALL, prompts_of
+from tests.engine.test_paged_attention import DEVICE, INTERPRETED, RUNS_HERE, TOLERANCE, guarded, here
+
+# Tokens before the step, and in it: every count around a tile of 16, decode rows, and long rows among short ones.
+MIXED = [(0, 1), (0, 2), (5, 15), (16, 16), (31, 17), (0, 40), (70, 1), (100, 40), (1, 1)]
+
+
+@pytest.mark.skipif(RUNS_HERE, reason="this is that process")
+@pytest.mark.long
+def test_in_the_interpreter() -> None:
+    pytest.importorskip("triton", reason="there are no wheels of Triton here")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-k",
+        "kernel",
+        __file__,
+    ]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout[-3000:]
+    passed = int(result.stdout.rsplit(" passed", 1)[0].split()[-1])
+    assert passed >= 25
+
+
+class Case(NamedTuple):
+    """Rows of which some tokens are in pages already, in a random order of pages; the new ones are written too."""
+
+    q: Tensor  # (N, H, D), strided as a part of qkv
+    k_pool: Tensor
+    v_pool: Tensor
+    tables: Tensor
+    batch: Batch
+
+    @property
+    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.q, self.k_pool, self.v_pool, self.tables
+
+    def plain(self) -> Tensor:
+        """(N, H, D) float64: for each token a softmax over its text so far, gathered slot by slot."""
+        out = torch.full(self.q.shape, torch.nan, dtype=torch.float64)
+        page = self.k_pool.shape[2]
+        q, k_pool, v_pool = (x.double().cpu() for x in (self.q, self.k_pool, self.v_pool))
+        for n, (row, position) in enumerate(zip(self.batch.row.tolist(), self.batch.positions.tolist(), strict=True)):
+            slots = [(int(self.tables[row, t // page]), t % page) for t in range(position + 1)]
+            keys, values = (torch.stack([pool[p, :, at] for p, at in slots], 1) for pool in (k_pool, v_pool))
+            scores = (keys * q[n][:, None]).sum(-1) * q.shape[-1] ** -0.5  # (H, S)
+            out[n] = (scores.softmax(-1)[..., None] * values).sum(1)
+        return out
+
+
+def case_of(
+    rows: Sequence[tuple[int, int]],
+    H: int = 2,
+    D: int = 32,
+    page: int = 16,
+    dtype: torch.dtype = torch.float32,
+    padding: tuple[int, int] | None = None,
+    device: str = DEVICE,
+) -> Case:
+    """padding: rows without tokens, and tokens of the dummy row, as a captured step has them."""
+    generator = torch.Generator().manual_seed(len(rows) + D + page)
+    slots = torch.randperm(len(rows), generator=generator).tolist()
+    chunks = [Chunk(slot, start, [1] * new) for slot, (start, new) in zip(slots, rows, strict=True)]
+    layout = Layout.of(chunks)
+    if padding is not None:
+        layout = Layout(len(rows) + padding[0] + 1, layout.tokens + padding[1], len(rows), 999, layout.max_context)
+        layout = layout._replace(max_new=layout.tokens)
+    batch = unpack(pack(chunks, layout, len(rows)).to(device), layout)
+    width = -(-layout.max_context // page) + 1
+    counts = [-(-(start + new) // page) for start, new in rows]
+    order = (torch.randperm(sum(counts) + 2, generator=generator) + 1).tolist()  # never the null page
+    k_pool, v_pool = (guarded(sum(counts) + 3, H, page, D, dtype=dtype) for _ in range(2))
+    k_pool, v_pool = k_pool.to(device), v_pool.to(device)
+    tables = torch.zeros(len(rows) + 1, width, dtype=torch.int32)
+    for slot, (start, new), count in zip(slots, rows, counts, strict=True):
+        pages = [order.pop() for _ in range(count)]
+        tables[slot, :count] = torch.tensor(pages)
+        for pool in (k_pool, v_pool):
+            values = torch.randn(start + new, H, D, generator=generator).to(device, dtype)
+            for t in range(start + new):
+                pool[pages[t // page], :, t % page] = values[t]
+    qkv = torch.randn(layout.tokens, 3, H, D, generator=generator).to(device, dtype)
+    tables = tables.to(device)[:, : width - 1]  # a part of a wider table, as the cache's
+    return Case(qkv[:, 0], k_pool, v_pool, tables, batch)
+
+
+def real(case: Case) -> Tensor:
+    """(N,) which tokens are not of the dummy row."""
+    return (case.batch.row < len(case.tables) - 1).cpu()
+
+
+def kernel(case: Case, work: Tensor | None = None) -> Tensor:
+    from nanoinfer.kernels import ragged_attention
+
+    return ragged_attention.attend_ragged(
+        *case.arguments, case.batch, ragged_attention.work_list(case.batch) if work is None else work
+    )
+
+
+def check_kernel(case: Case) -> None:
+    got, expected, chosen = (
+        kernel(case).cpu(),
+        reference.attend_ragged(*case.arguments, case.batch, None).cpu(),
+        real(case),
+    )
+    assert bool(got[chosen].isfinite().all())
+    tolerance = TOLERANCE[got.dtype]
+    torch.testing.assert_close(got[chosen], expected[chosen], rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(got[chosen].double(), case.plain()[chosen], rtol=2 * tolerance, atol=2 * tolerance)
+
+
+@pytest.mark.parametrize("D", [32, 40, 64, 80, 128])
+@pytest.mark.parametrize("page", [16, 32, 64, 128, 256])
+def test_the_reference(page: int, D: int) -> None:
+    case = case_of(MIXED, D=D, page=page, dtype=torch.float64, device="cpu")
+    got = reference.attend_ragged(*case.arguments, case.batch, reference.work_list(case.batch))
+    torch.testing.assert_close(got, case.plain(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("padding", [(0, 0), (0, 1), (2, 0), (3, 30)])
+def test_the_reference_with_padding(padding: tuple[int, int]) -> None:
+    """Whatever the null block holds, which here is NaN, no real token sees it."""
+    padded, case = (case_of(MIXED, dtype=torch.float64, padding=p, device="cpu") for p in (padding, None))
+    got = reference.attend_ragged(*padded.arguments, padded.batch, None)
+    assert len(got) == len(case.q) + padding[1]
+    torch.testing.assert_close(got[: len(case.q)], padded.plain()[: len(case.q)], rtol=1e-12, atol=1e-12)
+
+
+def test_the_reference_can_fail() -> None:
+    """One key hidden, positions off by one, the rows of others: far outside the tolerance, each."""
+    case = case_of(MIXED, dtype=torch.float64, device="cpu")
+    expected, batch = case.plain(), case.batch
+    hidden = replace(batch, positions=(batch.positions - 1).clamp(min=0))
+    swapped = replace(batch, row=(batch.row + 1) % len(MIXED))
+    for wrong in (hidden, swapped):
+        assert (
+            float((reference.attend_ragged(*case.arguments, wrong, None) - expected).nan_to_num(9.0).abs().max()) > 0.01
+        )
+
+
+@here
+@pytest.mark.parametrize("page", [16, 32, 64, 128, 256])
+def test_kernel_block_sizes(page: int) -> None:
+    check_kernel(case_of(MIXED, page=page))
+
+
+@here
+@pytest.mark.parametrize("D", [16, 32, 40, 64, 80, 96, 128])
+def test_kernel_head_sizes(D: int) -> None:
+    """Powers of two and others: padded lanes neither read nor write."""
+    check_kernel(case_of([(3, 17), (40, 1), (0, 5)], H=3, D=D))
+
+
+@here
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_kernel_dtypes(dtype: torch.dtype) -> None:
+    check_kernel(case_of([(60, 20), (0, 17), (33, 1)], D=64, dtype=dtype))
+
+
+@here
+@pytest.mark.parametrize("new", [1, 2, 15, 16, 17, 40])
+def test_kernel_one_row(new: int) -> None:
+    """Alone, as a prompt and as a piece of one."""
+    for start in (0, 1, 63, 64, 100):
+        check_kernel(case_of([(start, new)], H=1, D=16))
+
+
+@here
+@pytest.mark.parametrize("padding", [(0, 0), (0, 1), (2, 0), (3, 30)])
+def test_kernel_with_padding(padding: tuple[int, int]) -> None:
+    check_kernel(case_of([(5, 15), (31, 17), (0, 1)], padding=padding))
+
+
+@here
+def test_kernel_with_large_tiles() -> None:
+    """From 512 tokens on a program takes 64 of a row."""
+    case = case_of([(0, 300), (37, 64), (10, 65), (200, 1), (0, 63), (0, 30)], H=1, D=16)
+    assert len(case.q) >= 512
+    check_kernel(case)
+
+
+@here
+def test_kernel_scores_near_the_limits() -> None:
+    """One huge key early in the text, and scores in the hundreds: without a running maximum exp overflows."""
+    case = case_of([(80, 17), (0, 20)])
+    row = int(case.batch.row[0])
+    case.k_pool[int(case.tables[row, 0]), :, 3] = 60.0 * case.q[0].sign()
+    case.q.mul_(20)
+    check_kernel(case)
+
+
+@here
+def test_kernel_identical_rows_give_identical_results() -> None:
+    """To the last bit, whatever pages they lie in and whoever is beside them."""
+    case = case_of([(30, 20), (30, 20)])
+    first, second = int(case.batch.row[0]), int(case.batch.row[20])
+    case.q[20:] = case.q[:20]
+    for pool in (case.k_pool, case.v_pool):
+        for a, b in zip(case.tables[first].tolist(), case.tables[second].tolist(), strict=True):
+            pool[b] = pool[a]
+    got = kernel(case)
+    assert torch.equal(got[:20], got[20:])
+
+
+@here
+def test_kernel_and_a_decode_step_agree() -> None:
+    """Rows of one token each: what `attend_pages` gives."""
+    from nanoinfer.kernels import paged_attention
+
+    case = case_of([(5, 1), (0, 1), (77, 1), (31, 1)])
+    lengths = case.batch.positions + 1
+    done = torch.zeros(4 * 2, dtype=torch.int32, device=DEVICE)
+    decoded = paged_attention.attend_pages(case.q, case.k_pool, case.v_pool, case.tables[case.batch.row], lengths, done)
+    torch.testing.assert_close(kernel(case), decoded, rtol=1e-5, atol=1e-5)
+
+
+@here
+def test_kernel_comparison_can_fail() -> None:
+    """One key hidden, another row's pages, and a work list that leaves a token out."""
+    from nanoinfer.kernels import ragged_attention
+
+    case = case_of([(40, 17), (20, 17)])
+    batch, expected = case.batch, reference.attend_ragged(*case.arguments, case.batch, None)
+    hidden, swapped = replace(batch, positions=batch.positions - 1), replace(batch, row=1 - batch.row)
+    short = ragged_attention.work_list(batch).clone()
+    short[0, 1] -= 1
+    for got in (kernel(case._replace(batch=hidden)), kernel(case._replace(batch=swapped)), kernel(case, short)):
+        assert not torch.allclose(got, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 150), min_size=1, max_size=12), st.booleans())
+def test_work_list(counts: list[int], empty_last: bool) -> None:
+    """Every token in exactly one item, no item over two rows, and as many items as are known without a value."""
+    ragged_attention = pytest.importorskip(
+        "nanoinfer.kernels.ragged_attention", reason="there are no wheels of Triton here"
+    )
+    counts = counts if sum(counts) else [1, *counts]
+    counts = [*counts, 0] if empty_last else counts
+    N, starts = sum(counts), torch.tensor([0, *counts]).cumsum(0)
+    none = torch.zeros(N, dtype=torch.int64)
+    work = ragged_attention.work_list(Batch(none, none, none, 1, max_new=max(counts), starts=starts))
+    tile = ragged_attention.tile_of(N)
+    assert tile == (64 if N >= 512 else 16)
+    assert (work.dtype, work.shape) == (torch.int32, (-(-N // tile) + len(counts), 2))
+    row_of = [row for row, count in enumerate(counts) for _ in range(count)]
+    taken = []
+    for first, count in work.tolist():
+        assert 0 <= count <= tile
+        taken += range(first, first + count)
+        assert len(set(row_of[first : first + count])) <= 1
+    assert taken == list(range(N))
+
+
+SHARED = {75: 65536, 80: 166912, 89: 101376, 90: 232448}  # bytes of shared memory that a program may take
+COMPILED = [
+    (torch.float16, 64, 8, 75), (torch.float16, 64, 600, 75), (torch.float16, 64, 600, 80), (torch.float16, 80, 600, 90),
+    (torch.float32, 64, 600, 75), (torch.float32, 64, 600, 90), (torch.float32, 40, 8, 89), (torch.float32, 128, 600, 75),
+]  # fmt: skip
+
+
+@pytest.mark.skipif(INTERPRETED, reason="interpreted kernels cannot be compiled")
+@pytest.mark.parametrize("dtype, D, N, capability", COMPILED)
+def test_compiles_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, D: int, N: int, capability: int
+) -> None:
+    """With the constants that it is launched with, and within the shared memory of the GPUs of that kind."""
+    triton = pytest.importorskip("triton", reason="there are no wheels of Triton here")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from nanoinfer.kernels import ragged_attention
+
+    launched: list[Any] = []
+    monkeypatch.setattr(ragged_attention, "_attend", lambda *call, **constants: launched.extend([*call, constants]))
+    q, pools = torch.zeros(N, 12, D, dtype=dtype), torch.zeros(2, 2, 12, 16, D, dtype=dtype)
+    batch = unpack(pack([Chunk(0, 0, [1] * N)], layout := Layout(1, N, 1, N, N), 1), layout)
+    table = torch.zeros(2, 40, dtype=torch.int32)
+    ragged_attention.attend_ragged(q, *pools, table, batch, ragged_attention.work_list(batch))
+    _, tensors, _, constants = launched
+    names = {torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
+    kinds = [*(names[tensor.dtype] for tensor in tensors), "i32", "i32", "fp32", *["constexpr"] * len(constants)]
+    kernel = ragged_attention._ragged_kernel
+    signature = dict(zip(kernel.arg_names, kinds, strict=True))
+    assert list(signature)[-len(constants) :] == list(constants)
+    source = ASTSource(kernel, signature=signature, constexprs=constants)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
+    assert len(compiled.asm["cubin"]) > 1000
+    assert compiled.metadata.shared <= SHARED[capability]
+
+
+def cache_with(blocks: list[int], dtype: torch.dtype = torch.float32) -> PagedCache:
+    """A pool of NaN, with this many blocks for each row."""
+    cache = PagedCache(SMALL, 3, SMALL.n_positions, 20, 16, torch.device("cpu"), dtype)
+    cache.k.fill_(torch.nan)
+    cache.v.fill_(torch.nan)
+    for row, count in enumerate(blocks):
+        assert cache.blocks.reserve(row, 16 * count)
+        cache.blocks.grow(row, 16 * count)
+    cache.update()
+    return cache
+
+
+@pytest.mark.skipif(INTERPRETED, reason="plain PyTorch")
+@pytest.mark.parametrize("recorded", [False, True])
+@torch.inference_mode()
+def test_a_row_whose_prompt_goes_on_changes_nothing(small_model: GPT2, recorded: bool) -> None:
+    """Neither token, position, step nor live; its neighbours' tokens are as without it, in steps of all kinds."""
+    params = SamplingParams(temperature=0.9)
+    requests = [Request(i, tuple(ids), params, 5 + i, 9, frozenset()) for i, ids in enumerate(prompts_of([20, 30, 6]))]
+    first, second, third = (request.prompt_token_ids for request in requests)
+    cache, state = cache_with([3, 3, 3]), BatchState.empty(3, torch.device("cpu"))
+    state.admit(slice(0, 3), requests)
+    layout = cache.layout(4, 64)
+
+    def run(*chunks: Chunk) -> list[int]:
+        """The tokens of the chunks that are complete."""
+        packed = pack(chunks, layout, state.dummy)
+        if recorded:
+            held = pack([], layout, state.dummy).clone()
+            graph, tokens = record(
+                lambda: prefill_step(small_model, cache, state, unpack(held, layout), SAMPLERS.unfiltered)
+            )
+            held.copy_(packed)
+            graph.replay()
+        else:
+            tokens = prefill_step(small_model, cache, state, unpack(packed, layout), SAMPLERS.unfiltered)
+        return tokens[: sum(chunk.complete for chunk in chunks)].tolist()
+
+    (newest,) = run(Chunk(0, 0, first))
+    before = state.integers.clone()
+    assert before[:4, 0].tolist() == [newest, 20, 1, 1]
+    assert run(Chunk(1, 0, second[:13], complete=False)) == []
+    assert torch.equal(state.integers[:, :3], before[:, :3])
+    one, two = run(Chunk(0, 20, (NEWEST,)), Chunk(2, 0, third), Chunk(1, 13, second[13:29], complete=False))
+    assert state.integers[:4, :3].T.tolist() == [[one, 21, 2, 1], [0, 0, 0, 0], [two, 6, 1, 1]]
+    assert state.row.tolist() == [0, 3, 2, 3]
+    three, four = run(Chunk(0, 21, (NEWEST,)), Chunk(1, 29, second[29:]))
+    assert state.integers[:4, :3].T.tolist() == [[three, 22, 3, 1], [four, 30, 1, 1], [two, 6, 1, 1]]
+
+    alone = BatchState.empty(3, torch.device("cpu"))
+    alone.admit(slice(0, 3), requests)
+    cache, state = cache_with([3, 3, 3]), alone
+    assert run(Chunk(0, 0, first)) == [newest]
+    assert run(Chunk(0, 20, (NEWEST,))) == [one]
+    assert run(Chunk(0, 21, (NEWEST,))) == [three]
+    assert run(Chunk(1, 0, second)) == [four]
+    assert run(Chunk(2, 0, third)) == [two]
