@@ -12,7 +12,6 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanoinfer.config import RECIPES, EngineConfig
 from nanoinfer.requests import Completion, Piece, Request, SamplingParams
+from nanoinfer.worker import Worker
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +54,7 @@ class LLM:
 
         import torch  # here and not above: `import nanoinfer` and a refused argument cost no second
 
-        from nanoinfer.cache.make_cache import default_max_batch
+        from nanoinfer.cache.make_cache import MAX_BATCH, default_max_batch
         from nanoinfer.devices import choose_device, choose_dtype, has_triton
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
@@ -82,7 +82,8 @@ class LLM:
             raise ValueError(f"engine {self.engine} needs Triton on a GPU: pip install triton, or use an engine dense")
         if config.fused and not (on_gpu and has_triton()):
             raise ValueError("fused kernels need a CUDA GPU and Triton")
-        self.max_batch = config.max_batch or default_max_batch(config, self.model, self.max_len)
+        most = config.max_batched_tokens or MAX_BATCH
+        self.max_batch = config.max_batch or min(most, default_max_batch(config, self.model, self.max_len))
         self.max_batched_tokens = config.max_batched_tokens or max(BATCHED_TOKENS[device.type], self.max_batch)
         self.tokenizer = gpt2_tokenizer()
         self._torch, self._closed = torch, False
@@ -95,7 +96,7 @@ class LLM:
         self._threads: Threads | None = None if on_gpu else Threads(config.threads)
         if self._threads is not None:
             self._threads.try_products(self.model.layers[0].c_fc[0].detach())
-        self._engine_thread = ThreadPoolExecutor(1, "nanoinfer")
+        self._worker = Worker("nanoinfer")
 
     def _make_engine(self) -> Engine:
         """The engine of the recipe, over a cache that stays where it is."""
@@ -185,7 +186,7 @@ class LLM:
         rows = [self.core.submit(request, listener, asked) for request in requests]
         left = len(rows)
         try:
-            self._engine_thread.submit(self._loop)
+            self._worker.submit(self._loop)
             while left:
                 item = _next(events)
                 if isinstance(item, BaseException):
@@ -209,7 +210,8 @@ class LLM:
 
     def _steps(self) -> Iterator[list[Row]]:
         while self.core.busy:
-            self._check_open()
+            if self._worker.stopping.is_set():
+                raise RuntimeError("this LLM is closed")
             yield self.core.step()
 
     def _ended(self, row: Row) -> Completion | None:
@@ -264,7 +266,7 @@ class LLM:
         self._check_open()
         if RECIPES[self.engine].launch == "graph":
             runner: Any = self.core.runner
-            self._engine_thread.submit(runner.warm_up, list(dict.fromkeys(self.core.samplers)), on_capture).result()
+            self._worker.submit(runner.warm_up, list(dict.fromkeys(self.core.samplers)), on_capture).result()
 
     def forward_logits(self, token_ids: Any) -> torch.Tensor:
         """Logits (B, T, vocab_size), float32, of token ids (B, T), by one plain pass over the full context."""
@@ -287,7 +289,7 @@ class LLM:
         if self._closed:
             return
         self._closed = True
-        self._engine_thread.shutdown()
+        self._worker.stop()
         del self.core, self.model
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
