@@ -36,11 +36,12 @@ from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine import fake_graph
+from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, ladder, pick
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import decode_step, prefill_step
-from nanoinfer.model.batch import Step
+from nanoinfer.engine.step import decode_step
+from nanoinfer.model.batch import Batch, Chunk
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 
@@ -55,8 +56,8 @@ print("recording on", device, "with", type(recorder).__name__)
 # ## 1. A batch in the middle of its texts
 #
 # Two rows of a batch of at most four. All that changes from step to step lies in one tensor, a line each for token,
-# position, number of the step, whether the row is live, seed and top-k; a column is a row of the batch. The fifth
-# column is the spare row.
+# position, number of the step, whether the row is live, seed, top-k, and the row's own number, which says where it
+# writes; a column is a row of the batch. The fifth column is the dummy row: a row that is not live writes there.
 
 # %%
 config = ModelConfig(n_layer=1, n_head=2, n_embd=32, n_positions=32, vocab_size=50)
@@ -64,15 +65,11 @@ model = random_model(config, seed=50, std=1.0, device=device)
 cache = PagedCache(config, 4, 32, 9, 16, device, torch.float32)  # blocks of 16, nine of them
 state = BatchState.empty(4, device)
 for row in (0, 1):
-    cache.admit(row, 12)
-cache.grow([12, 12])  # all the blocks that they will need
-state.integers[3, :2] = 1  # live
-ids, last = torch.tensor([[3, 1, 4], [1, 5, 0]], device=device), torch.tensor([2, 1], device=device)
-prompts = Step(
-    ids, torch.arange(3, device=device).expand(2, 3), last, torch.tensor([0, 1], device=device), 3, fresh=True
-)
-prefill_step(model, cache, state, prompts, greedy)
-show("state: token, position, step, live, seed, top-k", state.integers)
+    cache.blocks.reserve(row, 12)
+    cache.blocks.grow(row, 12)  # all the blocks that it will need
+cache.update()  # the device's tables hear of them
+EagerRunner(model, cache, state).prefill([Chunk(0, 0, (3, 1, 4)), Chunk(1, 0, (1, 5))], greedy)
+show("state: token, position, step, live, seed, top-k, row", state.integers)
 
 # %% [markdown]
 # ## 2. A decode step
@@ -156,13 +153,15 @@ assert torch.equal(torch.stack(replayed), right)
 # ## 7. Rows of nobody
 #
 # The recorded step has four rows, and two are live. What rows 2 and 3 fed and wrote: token 0 at position 0, to slot 0,
-# in the null block. Their lengths are 1: they read what they have just written.
+# in the null block. Their lengths are 1: they read one slot, and what comes of it is thrown away.
 
 # %%
-show("slots that the step wrote to", cache.slots[None])
-show("slots that each row read", cache.lengths[None])
+fed = state.at(slice(0, rows))
+plan = cache.plan(Batch(fed.token, fed.position, fed.row, longest))
+show("slots that the next step writes to", plan.slots[None])
+show("how many slots each row reads", plan.lengths[None])
 show("state after four replays", state.integers)
-assert not state.integers[:, 2:].any()
+assert not state.integers[:6, 2:4].any()
 
 # %% [markdown]
 # ## 8. The result is overwritten
@@ -279,9 +278,9 @@ def told(llm: LLM, params: Any = None) -> list[str]:
 with recording():
     llm = engine()
 told(llm, SHORT)
-runner = llm.graph_engine.runner
+runner = llm.core.runner
 for key in runner.graphs:
-    print(key, "  reads up to", key.longest, "  fresh" if key.fresh else "")
+    print(key, "  reads up to", key.longest, "  sampler", key.sampler.__name__)
 stats = llm.stats
 print(f"decode steps {stats.decode_steps}, replayed {stats.replayed_steps}; rows of nobody {stats.padding_share:.1%}")
 source(GraphRunner.decode)
@@ -294,7 +293,7 @@ source(GraphRunner.decode)
 
 # %%
 before = len(runner.graphs)
-llm.graph_engine.memory.k = llm.graph_engine.memory.k.clone()
+llm.core.cache.k = llm.core.cache.k.clone()
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     again = told(llm, SHORT)
@@ -315,9 +314,9 @@ with recording():
 print(*right, sep="\n")
 
 # %% [markdown]
-# ## Break 1: prompts are bound to the names of the inputs
+# ## Break 1: tokens are bound to the names of the inputs
 #
-# A captured prefill reads its prompts from tensors that it knows. Here the new prompts are assigned to their names.
+# A captured prefill reads its tokens from tensors that it knows. Here the new ones are assigned to their names.
 # Guess: an error, the old text, or what else?
 
 # %%
@@ -346,7 +345,7 @@ with recording():
 guess = "..."
 with answers.mistake("4.3", "without-read"):
     short = engine("dense-graph")
-    short.graph_engine.memory.read_multiple = 16
+    short.core.cache.read_multiple = 16
     wrong = told(short)
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong != right
