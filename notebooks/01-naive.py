@@ -29,7 +29,7 @@ from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.naive import FullContext
 from nanoinfer.engine.sampling import gumbel, random_bits, threshold
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -39,49 +39,49 @@ _ = torch.set_grad_enabled(False)
 # %% [markdown]
 # ## The model and the step
 #
-# One layer, two heads of four numbers, a vocabulary of ten tokens, random weights. Two rows of three columns; row 1 has
-# only two real tokens, so its column 2 is padding.
+# One layer, two heads of four numbers, a vocabulary of ten tokens, random weights. The step brings two texts, of three
+# tokens and of two, end to end. Each token knows where it stands in its own text, and which row that text is.
 
 # %%
 config = ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=8, vocab_size=10)
 model = random_model(config, seed=1, std=0.3)
-B, T, C, H, D = 2, 3, config.n_embd, config.n_head, config.head_size
+N, C, H, D = 5, config.n_embd, config.n_head, config.head_size
 
-ids = torch.tensor([[3, 1, 4], [1, 5, 0]])
-positions = torch.arange(T).expand(B, T)
-last = torch.tensor([2, 1])  # the column of each row's last real token
-step = Step(ids, positions, last, rows=slice(0, B), longest=T)
+ids = torch.tensor([3, 1, 4, 1, 5])
+positions = torch.tensor([0, 1, 2, 0, 1])
+row = torch.tensor([0, 0, 0, 1, 1])
 
-show("token ids", ids)
-show("positions", positions)
+show("token ids, positions, rows", torch.stack([ids, positions, row]))
 
 # %% [markdown]
-# The record that carries them. Nothing in it is counted from columns: positions are an input.
+# The record that carries them. It says besides where each row's tokens begin, and after which tokens one is to be
+# chosen: the last of each row.
 
 # %%
-source(Step)
+starts, logits_at = torch.tensor([0, 3, 5]), torch.tensor([2, 4])
+step = Batch(ids, positions, row, max_context=3, max_new=3, no_context=True, starts=starts, logits_at=logits_at)
 
 # %% [markdown]
 # ## 1. What each token is
 #
-# A row of the token embedding for each id. Token 1 stands in both rows: its vector is the same.
+# A line of the token embedding for each id. Token 1 stands in both texts: its vector is the same.
 
 # %%
-what = F.embedding(ids, model.wte.weight)  # (B, T, C)
+what = F.embedding(ids, model.wte.weight)  # (N, C)
 show("token embeddings", what)
-assert torch.equal(what[0, 1], what[1, 0])
+assert torch.equal(what[1], what[3])
 
 # %% [markdown]
 # ## 2. Where it stands
 #
-# A row of the position embedding for each position, the first *update* that is added. Now token 1 has two different
+# A line of the position embedding for each position, the first *update* that is added. Now token 1 has two different
 # vectors, since it stands at position 1 in row 0 and at position 0 in row 1.
 
 # %%
-where = F.embedding(positions, model.wpe.weight)  # (B, T, C)
+where = F.embedding(positions, model.wpe.weight)  # (N, C)
 x = what + where
 show("the residual stream", x)
-assert not torch.equal(x[0, 1], x[1, 0])
+assert not torch.equal(x[1], x[3])
 
 # %% [markdown]
 # ## 3. A normalised copy
@@ -93,7 +93,7 @@ block = model.h[0]
 h = F.layer_norm(x, (C,), block.ln_1.weight, block.ln_1.bias)
 show("h", h)
 plain = F.layer_norm(x, (C,))
-mean, deviation = float(plain[0, 0].mean()), float(plain[0, 0].std(correction=0))
+mean, deviation = float(plain[0].mean()), float(plain[0].std(correction=0))
 print(f"before it is scaled and shifted: mean {abs(mean):.3f}, deviation {deviation:.3f}")
 
 # %% [markdown]
@@ -102,42 +102,42 @@ print(f"before it is scaled and shifted: mean {abs(mean):.3f}, deviation {deviat
 # One matrix makes all three, for all heads. Shown are the queries and the keys of head 0.
 
 # %%
-qkv = h @ block.attn.c_attn.weight + block.attn.c_attn.bias  # (B, T, 3 * C)
-q, k, v = qkv.view(B, T, 3, H, D).unbind(2)  # (B, T, H, D) each
-show("queries of head 0", q[:, :, 0])
-show("keys of head 0", k[:, :, 0])
+qkv = h @ block.attn.c_attn.weight + block.attn.c_attn.bias  # (N, 3 * C)
+q, k, v = qkv.view(N, 3, H, D).unbind(1)  # (N, H, D) each
+show("queries of head 0", q[:, 0])
+show("keys of head 0", k[:, 0])
 
 # %% [markdown]
 # ## 5. Scores
 #
-# Every query with every key, over the square root of D. Rows of the table are queries, columns are keys.
+# Every query with every key, over the square root of D. Lines of the table are queries, columns are keys.
 
 # %%
-scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / D**0.5  # (B, H, T, T)
-show("scores of head 0, row 0 and row 1", scores[:, 0])
+scores = torch.einsum("qhd,khd->hqk", q, k) / D**0.5  # (H, N, N)
+show("scores of head 0", scores[0])
 
 # %% [markdown]
 # ## 6. The mask
 #
-# A key may be read if it stands at the query's position or before it. Positions are compared, not column numbers. What
-# may not be read becomes minus infinity; below it is drawn as -inf.
+# A key may be read if it is of the query's own row, and stands at the query's position or before it. What may not be
+# read becomes minus infinity; below it is drawn as -inf.
 
 # %%
-later = positions[:, None, None, :] > positions[:, None, :, None]  # (B, 1, T, T)
-masked = scores.masked_fill(later, -torch.inf)
-show("masked scores of head 0", masked[:, 0])
+hidden = (row != row[:, None]) | (positions > positions[:, None])  # (N, N)
+masked = scores.masked_fill(hidden, -torch.inf)
+show("masked scores of head 0", masked[0])
 
 # %% [markdown]
 # ## 7. Weights
 #
-# Softmax over the keys. Every row of the table sums to 1. The padding of batch row 1 (its query 2) reads the real
-# tokens, but nobody reads *it*: in the table [1] the last column is zero for the queries 0 and 1.
+# Softmax over the keys. Every line of the table sums to 1, and nobody reads another row: two blocks of numbers stand
+# apart.
 
 # %%
 weights = masked.softmax(-1)
-show("weights of head 0", weights[:, 0])
-assert torch.allclose(weights.sum(-1), torch.ones(B, H, T))
-assert float(weights[1, :, :2, 2].max()) == 0
+show("weights of head 0", weights[0])
+assert torch.allclose(weights.sum(-1), torch.ones(H, N))
+assert float(weights[:, row != row[:, None]].max()) == 0
 
 # %% [markdown]
 # ## 8. The update of attention
@@ -145,21 +145,23 @@ assert float(weights[1, :, :2, 2].max()) == 0
 # Values summed by these weights, heads side by side, one more matrix. The result is added to the stream.
 
 # %%
-y = torch.einsum("bhqk,bkhd->bqhd", weights, v).reshape(B, T, C)
+y = torch.einsum("hqk,khd->qhd", weights, v).reshape(N, C)
 update = y @ block.attn.c_proj.weight + block.attn.c_proj.bias
 show("update", update)
 x = x + update
 show("the stream with it", x)
 
 # %% [markdown]
-# The engine hands q, k and v to its *memory* and gets `y` back. This is the naive memory's attention, and it gives the
-# same numbers:
+# The engine hands q, k and v to its *cache* and gets `y` back. The naive cache computes no scores between rows: it pads
+# the rows to one length, and a triangle hides the padding with the rest. It gives the same numbers:
 
 # %%
 source(FullContext.attend)
 
 # %%
-print("largest difference:", float((FullContext().attend(0, q, k, v).reshape(B, T, C) - y).abs().max()))
+cache = FullContext()
+theirs = cache.attend(cache.plan(step), 0, q, k, v).reshape(N, C)
+print("largest difference:", float((theirs - y).abs().max()))
 
 # %% [markdown]
 # ## 9. The update of the MLP
@@ -168,21 +170,20 @@ print("largest difference:", float((FullContext().attend(0, q, k, v).reshape(B, 
 
 # %%
 h = F.layer_norm(x, (C,), block.ln_2.weight, block.ln_2.bias)
-inner = F.gelu(h @ block.mlp.c_fc.weight + block.mlp.c_fc.bias, approximate="tanh")  # (B, T, 4 * C)
+inner = F.gelu(h @ block.mlp.c_fc.weight + block.mlp.c_fc.bias, approximate="tanh")  # (N, 4 * C)
 x = x + inner @ block.mlp.c_proj.weight + block.mlp.c_proj.bias
-show("inside the MLP, row 0, the first twelve numbers", inner[0, :, :12])
+show("inside the MLP, the first twelve numbers", inner[:, :12])
 show("the stream after the block", x)
 
 # %% [markdown]
-# ## 10. The last real token
+# ## 10. The last token of each row
 #
-# The stream is normalised at last, and each row gives the column of its last real token: column 2 of row 0, column 1 of
-# row 1.
+# The stream is normalised at last, and the tokens at 2 and at 4 go on.
 
 # %%
-final = F.layer_norm(x, (C,), model.ln_f.weight, model.ln_f.bias)  # (B, T, C)
-chosen = final[torch.arange(B), last]  # (B, C)
-show("each row's last real token", chosen)
+final = F.layer_norm(x, (C,), model.ln_f.weight, model.ln_f.bias)  # (N, C)
+chosen = final[logits_at]  # (B, C)
+show("each row's last token", chosen)
 
 # %% [markdown]
 # ## 11. Logits
@@ -292,7 +293,8 @@ print("root mean square of the stream of the tiny model, before and after its bl
 # %% [markdown]
 # ## Break 3: the last column
 #
-# Every row's logits are taken from the last column of the batch. `The fox` has two tokens, `Once upon a time` has four.
+# The rows are laid out as a rectangle, and every row's logits are taken from its last column. `The fox` has two tokens,
+# `Once upon a time` has four.
 # Guess: which of the two rows goes wrong? Both, the short one, the long one? And what if each runs alone?
 
 # %%
@@ -304,7 +306,7 @@ assert together[0] != right[0]
 assert [together[1], alone[0]] == [right[1], right[0]]
 
 # %% [markdown]
-# *Repaired:* the step carries each row's own last column. A test that runs rows alone would never have seen it.
+# *Repaired:* the step says which token is each row's last. A test that runs rows alone would never have seen it.
 
 # %%
 assert told("The fox", "Once upon a time") == right
@@ -341,8 +343,9 @@ assert together[1] == alone[0]
 guess = "..."
 tokens, milliseconds = (64, 128, 256, 512), []
 for length in tokens:
-    text = torch.randint(0, 50257, (1, length), generator=torch.Generator().manual_seed(0))
-    here = Step(text, torch.arange(length)[None], torch.tensor([length - 1]), slice(0, 1), longest=length)
+    text, place = torch.randint(0, 50257, (length,), generator=torch.Generator().manual_seed(0)), torch.arange(length)
+    here = Batch(text, place, torch.zeros_like(place), max_context=length, max_new=length, no_context=True,
+                 starts=torch.tensor([0, length]), logits_at=torch.tensor([length - 1]))  # fmt: skip
     times = []
     for _ in range(4):
         start = time.perf_counter()
