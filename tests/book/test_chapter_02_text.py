@@ -117,7 +117,7 @@ class TestRunningExample:
                     assert same == (not both_ways or layer == 0), (both_ways, layer)
 
     def test_left_padding_needs_both(self, running: ModuleType) -> None:
-        right = running.one.logits(running.batch()[0])[1, 1].softmax(-1)
+        right = running.one.probs(1)
         assert torch.allclose(running.left_padded(True, True), right, atol=1e-6)
         for hidden, own in ((False, False), (True, False), (False, True)):
             assert not torch.allclose(running.left_padded(hidden, own), right, atol=1e-3), (hidden, own)
@@ -126,8 +126,7 @@ class TestRunningExample:
         ids = running.encode("Once upon a time there was a king")
         whole = running.one.logits(torch.tensor([ids]))[0, -1]
         for chunk in (1, 3, len(ids)):
-            cache = DenseCache(running.model().config, 1, len(ids), torch.device("cpu"), torch.float64)
-            assert torch.allclose(running.in_chunks(cache, ids, chunk), whole, atol=1e-6)
+            assert torch.allclose(running.in_chunks(running.new_cache(1, len(ids)), ids, chunk), whole, atol=1e-6)
 
     def test_mistakes_that_the_text_shows(self, running: ModuleType) -> None:
         """Each changes the text of the row that it is shown on, but for the one that the text calls invisible."""
@@ -141,16 +140,17 @@ class TestRunningExample:
         assert running.continued() == right  # no mistake leaves a trace
 
     def test_padding_at_position_0_overwrites_the_first_token(self, running: ModuleType) -> None:
-        sound = running.prefilled().k
-        own, first = (
-            running.prefilled(at, "2.2", "padding-stored").k for at in (None, 0)
-        )  # into row 1, at its own position and at position 0
-        assert torch.equal(own[:, 1, :2], sound[:, 1, :2])
-        assert not torch.equal(first[:, 1, 0], sound[:, 1, 0])
-        assert torch.equal(own[:, 1, 2], sound[:, 2, 2])
+        sound = running.decoded_beside().k
+        behind, first = (
+            running.decoded_beside(at, "2.2", "padding-stored").k for at in (2, 0)
+        )  # into row 0, behind its text and at position 0
+        assert torch.equal(behind[:, 0, :2], sound[:, 0, :2])
+        assert not torch.equal(first[:, 0, 0], sound[:, 0, 0])
+        assert torch.equal(first[0, 0, 0], sound[0, 2, 0])  # in layer 0, which has read nothing yet
+        assert torch.equal(sound[:, 0, 2:], torch.zeros_like(sound[:, 0, 2:]))  # by the dummy row, no slot is touched
 
     def test_blocks_print_the_same_twice(self) -> None:
-        for name in ("same_again", "what_changes", "top_left", "padded_on_the_left", "spare_row", "hidden_slots"):
+        for name in ("same_again", "what_changes", "top_left", "padded_on_the_left", "dummy_row", "hidden_slots"):
             assert printed(CHAPTER / "example.py", name) == printed(CHAPTER / "example.py", name)
 
 
