@@ -10,8 +10,9 @@ import torch
 from nanobench.report.values import size
 from nanobook.examples import load
 from nanocourse.exercises import answers
+from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.dense import DenseCache
-from nanoinfer.cache.paged import PagedCache, choose_splits
+from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 from nanoinfer.model.config import PRESETS
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
@@ -30,7 +31,7 @@ def room() -> None:
         empty = GPT2.n_positions - length
         print(f"{row:<4}{length:>8}{GPT2.n_positions:>8}{empty / GPT2.n_positions:>8.0%}{size(empty * TOKEN):>24}")
     whole = DenseCache.bytes(GPT2, len(run.RAGGED), GPT2.n_positions, BFLOAT16)
-    print(f"taken with the spare row: {size(whole)}, of which {1 - sum(run.RAGGED) * TOKEN / whole:.0%} hold no token")
+    print(f"taken with the dummy row: {size(whole)}, of which {1 - sum(run.RAGGED) * TOKEN / whole:.0%} hold no token")
 
 
 def tables() -> None:
@@ -41,7 +42,7 @@ def tables() -> None:
         for at, block in enumerate(table):
             words = " ".join(run.word(i) for i in text[at * run.BLOCK : (at + 1) * run.BLOCK])
             print(f"        block {block:<3} {words}")
-    print(f"free    {', '.join(map(str, sorted(held.memory.allocator._free)))}; block 0 is nobody's")
+    print(f"free    {', '.join(map(str, sorted(held.cache.blocks.allocator._free)))}; block 0 is nobody's")
 
 
 def slots() -> None:
@@ -81,41 +82,44 @@ def late_by_one() -> None:
 
 
 def minus_one() -> None:
-    """Slots of a ragged step, with padding at slot 0 and at slot -1."""
-    positions, last = torch.arange(5).expand(2, 5), torch.tensor([4, 1])
-    tables = torch.tensor([[3, 5], [7, 0]])
+    """Slots of a padded step, with padding at slot 0 and at slot -1."""
+    tables, row = torch.tensor([[3, 5], [7, 1]]), torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
+    positions = torch.tensor([2, 3, 4, 0, 1, 0, 0, 0])
+    print(f"row                {row.tolist()}   rows 0 and 1, and three of nobody")
+    print(f"position           {positions.tolist()}")
     for name, function in (
         ("padding to slot 0", answers.reference("3.2")),
         ("padding to -1", answers.wrong("3.2", "minus-one")),
     ):
-        found = function(tables, positions, last, run.BLOCK)
-        print(f"{name:18} row 0: {found[0].tolist()}   row 1: {found[1].tolist()}")
+        print(f"{name:18} {function(tables, row, positions, run.BLOCK).tolist()}")
     print(
         f"slot -1 is place {-1 % run.BLOCK} of block {-1 // run.BLOCK}: in Python and in PyTorch, the last of the pool"
     )
 
 
-def promises() -> None:
+def reservations() -> None:
     """Eight free blocks and two requests: what is left for a next one."""
-    memory = PagedCache(PRESETS["tiny"], 4, 128, 1 + 8, 16, torch.device("cpu"), torch.float32)
+    blocks = BlockManager(1 + 8, 16, max_batch=4)
 
     def line(what: str) -> None:
-        free, promised = memory.allocator.free_blocks, memory.reserved
-        most = max((tokens for tokens in range(1, 129) if memory.can_admit(tokens)), default=0)
+        free, most = blocks.allocator.free_blocks, 0
+        while blocks.reserve(2, most + 1):
+            blocks.release(2)
+            most += 1
         told = f"up to {most} tokens" if most else "waits"
-        print(f"{what:44}{free:>5} free  {promised} of them promised   next request: {told}")
+        print(f"{what:44}{free:>5} free  {blocks.reserved} of them reserved   next request: {told}")
 
     line("nobody is running")
-    memory.admit(0, 70)
-    memory.grow([20])
+    blocks.reserve(0, 70)
+    blocks.grow(0, 20)
     line("row 0 may reach 70 tokens, and has 20")
-    memory.admit(1, 40)
-    memory.grow([20, 10])
+    blocks.reserve(1, 40)
+    blocks.grow(1, 10)
     line("row 1 may reach 40 tokens, and has 10")
-    memory.grow([40, 30])
+    blocks.grow(0, 40)
+    blocks.grow(1, 30)
     line("both have grown by 20")
-    memory.release([0])
-    memory.move([1], [0])
+    blocks.release(0)
     line("row 0 ended at 40 tokens, by a stop token")
 
 
@@ -196,15 +200,6 @@ def masks() -> None:
         print(f"{name:22}{float(result):6.2f}")
 
 
-def programs() -> None:
-    """Programs of a launch for gpt2, and the splits that the engine chooses for a context of 1024."""
-    print(f"{'rows':>6}{'programs, not split':>21}{'splits chosen':>15}{'programs':>10}{'tokens each':>13}")
-    for batch in (1, 2, 8, 16, 64, 256):
-        splits = choose_splits(batch, GPT2.n_head, 1024)
-        alone = batch * GPT2.n_head
-        print(f"{batch:>6}{alone:>21}{splits:>15}{alone * splits:>10}{1024 // splits:>13}")
-
-
 def joined() -> None:
     """Row 2's head in two parts, as two programs find them, and three ways to join."""
     q, keys, values = run.head_of(run.ROW)
@@ -237,6 +232,41 @@ def widths() -> None:
     print("a text grows to 1024 tokens; versions of the kernel, if this is a compile-time constant:")
     for name, count in ways.items():
         print(f"{name:42}{count:>5}")
+
+
+def rectangles() -> None:
+    """A step of prompts as a rectangle; and one of a piece beside rows that decode, its pages gathered, for a layer."""
+
+    def line(what: str, tokens: int, places: int) -> None:
+        print(f"{what:36} {tokens:,} tokens; as a rectangle {places:,} ({places / tokens:.1f} times)")
+
+    line("31 prompts of 10 tokens, one of 900:", 31 * 10 + 900, 32 * 900)
+    line("31 rows that decode, a piece of 64:", 31 + 64, 32 * 64)
+    contexts, layer = [40] * 31 + [900], TOKEN // GPT2.n_layer
+    held, gathered = sum(contexts) * layer, len(contexts) * -(-max(contexts) // 16) * 16 * layer
+    moved = f"{size(3 * gathered)} ({3 * gathered / held:.0f} times)"
+    print(f"their keys and values: {size(held)}; gathered, and then read: {moved}")
+
+
+def work() -> None:
+    """The work list of a step: a prompt of 40 tokens, a piece of 20 behind 90, and a row that decodes behind 299."""
+    from nanoinfer.kernels.ragged_attention import tile_of, work_list  # here: there is no Triton for macOS and Windows
+
+    chunks = [Chunk(row, start, [0] * n) for row, start, n in ((0, 0, 40), (1, 90, 20), (2, 299, 1))]
+    layout = Layout.of(chunks)
+    batch = unpack(pack(chunks, layout, dummy=3), layout)
+    print("tile  row  tokens of the step  their positions  reads")
+    for tile, (first, count) in enumerate(work_list(batch).tolist()):
+        if not count:
+            print(f"{tile:>4}    -")
+            continue
+        last = first + count - 1
+        at, end = int(batch.positions[first]), int(batch.positions[last])
+        spans = f"{f'{first} to {last}' if count > 1 else first:>18}  {f'{at} to {end}' if count > 1 else at:>15}"
+        print(f"{tile:>4}  {int(batch.row[first]):>3}  {spans}  its row's first {end + 1}")
+    size_of = tile_of(layout.tokens)
+    told = f"{layout.tokens} / {size_of}, rounded up, + {layout.rows}"
+    print(f"at most {told} = {-(-layout.tokens // size_of) + layout.rows} tiles")
 
 
 def small_file() -> None:

@@ -92,7 +92,7 @@ def byte_times() -> None:
 def kv_usage_table() -> None:
     """Both caches on the same ragged batch: means over the decode steps."""
     report = kv_usage()
-    print(f"{'':8}{'allocated':>12}{'promised':>12}{'owned':>12}{'tokens':>12}{'owned, no token':>18}")
+    print(f"{'':8}{'allocated':>12}{'reserved':>12}{'owned':>12}{'tokens':>12}{'owned, no token':>18}")
     for h in report.held:
         cells = "".join(f"{size(value):>12}" for value in (h.allocated, h.promised, h.owned, h.tokens))
         print(f"{h.engine:8}{cells}{share(h.fragmentation):>18}")

@@ -19,8 +19,9 @@ from torch import Tensor
 from nanocourse.exercises import answers
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.paged import PagedCache
-from nanoinfer.engine.engine import Engine, Row
-from nanoinfer.model.batch import Step
+from nanoinfer.engine.engine import Engine
+from nanoinfer.engine.scheduler import Row
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.text.tokenizer import gpt2_tokenizer
@@ -45,7 +46,7 @@ class Pool:
     steps: the run itself, kept here because a run that is let go frees its rows.
     """
 
-    memory: PagedCache
+    cache: PagedCache
     texts: list[list[int]]
     tables: list[list[int]]
     steps: Iterator[list[Row]]
@@ -54,15 +55,15 @@ class Pool:
 @cache
 def pool() -> Pool:
     """The three texts after some decode steps, growing side by side."""
-    memory = PagedCache(model().config, len(PROMPTS), 32, BLOCKS, BLOCK, torch.device("cpu"), torch.float64)
-    engine = Engine(model(), memory, len(PROMPTS))
+    paged = PagedCache(model().config, len(PROMPTS), 32, BLOCKS, BLOCK, torch.device("cpu"), torch.float64)
+    engine = Engine(model(), paged, len(PROMPTS))
     llm = LLM(model(), engine="naive")
     requests = llm.requests(list(PROMPTS), SamplingParams(max_tokens=12, **GREEDY))
     steps = engine.generate(requests)
     for _ in range(STEPS + 1):  # the prompts, and so many tokens more
         next(steps)
     texts = [[*row.request.prompt_token_ids, *row.token_ids][:-1] for row in engine.rows]  # the newest is not fed
-    return Pool(memory, texts, [list(blocks) for blocks in memory.owned[: len(PROMPTS)]], steps)
+    return Pool(paged, texts, [list(blocks) for blocks in paged.blocks.owned], steps)
 
 
 def word(token_id: int) -> str:
@@ -72,26 +73,20 @@ def word(token_id: int) -> str:
 
 def head_of(row: int) -> tuple[Tensor, Tensor, Tensor]:
     """One head at the row's next step: query (D,), keys and values (S, D) out of the row's pages."""
-    held = pool()
-    seen: dict[str, Tensor] = {}
+    held, seen = pool(), {}
+    last = torch.tensor([text[-1] for text in held.texts])
+    positions = torch.tensor([len(text) - 1 for text in held.texts])
+    plan = held.cache.plan(Batch(last, positions, torch.arange(len(last)), max_context=32))
 
-    class Watch(PagedCache):
-        def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            if layer == LAYER:
-                seen["q"] = q[row, 0, HEAD]
-            return super().attend(layer, q, k, v)
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        seen[layer] = q[row, HEAD]
+        return held.cache.attend(plan, layer, q, k, v)  # the newest written token again: it writes what stands there
 
-    memory = held.memory
-    last = torch.tensor([text[-1] for text in held.texts])[:, None]
-    position = torch.tensor([len(text) - 1 for text in held.texts])[:, None]
-    kind, memory.__class__ = memory.__class__, Watch
     with torch.inference_mode():
-        fed = Step(last, position, torch.zeros(len(last), dtype=torch.int64), slice(0, len(last)), longest=32)
-        model()(memory.begin(fed), memory)  # the newest written token once more: it writes what stands there
-    memory.__class__ = kind
+        model().hidden(plan.batch, attend)
     blocks, n = held.tables[row], len(held.texts[row])
-    keys, values = (p[LAYER, blocks, HEAD].flatten(0, 1)[:n] for p in (memory.k, memory.v))
-    return seen["q"], keys, values
+    keys, values = (p[LAYER, blocks, HEAD].flatten(0, 1)[:n] for p in (held.cache.k, held.cache.v))
+    return seen[LAYER], keys, values
 
 
 def continued(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any) -> list[str]:
