@@ -33,7 +33,7 @@ from nanoinfer.cache.naive import Naive, forward_logits
 from nanoinfer.engine.sampling import greedy as choose_greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step
-from nanoinfer.model.batch import Step
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.weights import random_model
 
@@ -42,33 +42,33 @@ _ = torch.set_grad_enabled(False)
 # %% [markdown]
 # ## The model, the prompts, and an empty cache
 #
-# One layer, two heads of four numbers, a vocabulary of ten tokens, random weights. Row 0 has three tokens, row 1 two
-# and a column of padding. The cache has a row for each, six slots long, and a spare row at the end.
+# One layer, two heads of four numbers, a vocabulary of ten tokens, random weights. Row 0 has three tokens, row 1 two.
+# The cache has a row for each, six slots long, and a dummy row at the end.
 
 # %%
 config = ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=8, vocab_size=10)
 model = random_model(config, seed=4, std=0.6)
-B, T, C, H, D = 2, 3, config.n_embd, config.n_head, config.head_size
-ROWS, SLOTS, SPARE = B + 1, 6, B
+B, C, H, D = 2, config.n_embd, config.n_head, config.head_size
+ROWS, SLOTS = B + 1, 6
 
-ids = torch.tensor([[3, 1, 4], [1, 5, 0]])
-last = torch.tensor([2, 1])  # the column of each row's last real token
+prompts = [[3, 1, 4], [1, 5]]
+lengths = torch.tensor([3, 2])
+ids = torch.tensor([3, 1, 4, 1, 5])  # (N,) the tokens of both rows, side by side
 keys = torch.zeros(ROWS, SLOTS, H, D)
 values = torch.zeros(ROWS, SLOTS, H, D)
-show("token ids", ids)
+show("token ids", ids[None])
 show("keys of head 0, first number, in every slot", keys[:, :, 0, 0])
 
 # %% [markdown]
-# ## 1. Positions
+# ## 1. Positions and rows
 #
-# Padding stands on the right, so columns are positions, row by row. They say two things: which position embedding a
-# token gets, and into which slot it goes.
+# Each token says where it stands in its own text, and whose text that is. The position says two things: which position
+# embedding the token gets, and into which slot it goes.
 
 # %%
-positions = torch.arange(T).expand(B, T)
-real = torch.arange(T) <= last[:, None]  # (B, T)
-show("positions", positions)
-show("real", real.int())
+positions = torch.tensor([0, 1, 2, 0, 1])  # (N,)
+rows = torch.tensor([0, 0, 0, 1, 1])  # (N,)
+show("id, position and row of each token", torch.stack((ids, positions, rows)))
 
 # %% [markdown]
 # ## 2. Queries, keys and values of the prompts
@@ -80,36 +80,34 @@ block = model.h[0]
 
 
 def queries_keys_values(ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The stream (B, T, C), and q, k, v (B, T, H, D) of the one layer."""
+    """The stream (N, C), and q, k, v (N, H, D) of the one layer."""
     x = F.embedding(ids, model.wte.weight) + F.embedding(positions, model.wpe.weight)
     h = F.layer_norm(x, (C,), block.ln_1.weight, block.ln_1.bias)
     qkv = h @ block.attn.c_attn.weight + block.attn.c_attn.bias
-    return x, *qkv.view(*ids.shape, 3, H, D).unbind(2)
+    return x, *qkv.view(-1, 3, H, D).unbind(1)
 
 
 x, q, k, v = queries_keys_values(ids, positions)
-show("keys of head 0", k[:, :, 0])
+show("keys of head 0", k[:, 0])
 
 # %% [markdown]
 # ## 3. Slots
 #
-# A slot is a position, in the row's own row of the cache. The padded column is sent to the spare row. Rows end to
-# end, a slot is one number: row times six, plus position.
+# A slot is a position, in the row's own row of the cache. Rows end to end, a slot is one number: row times six, plus
+# position.
 
 # %%
-rows = torch.where(real, torch.arange(B)[:, None], SPARE)  # (B, T)
-slots = rows * SLOTS + positions  # (B, T)
-show("row of the cache", rows)
-show("slot, rows end to end", slots)
+slots = rows * SLOTS + positions  # (N,)
+show("slot, rows end to end", slots[None])
 
 # %% [markdown]
 # ## 4. Written
 #
-# Every column is written, in one operation; none is left out. Row 1's slot 2 stays empty.
+# Every token is written, all in one operation. Row 1's slot 2 stays empty, and so does the dummy row.
 
 # %%
-keys.view(-1, H, D).index_copy_(0, slots.flatten(), k.flatten(0, 1))
-values.view(-1, H, D).index_copy_(0, slots.flatten(), v.flatten(0, 1))
+keys.view(-1, H, D).index_copy_(0, slots, k)
+values.view(-1, H, D).index_copy_(0, slots, v)
 show("keys of head 0, first number, in every slot", keys[:, :, 0, 0])
 assert float(keys[1, 2].abs().max()) == 0
 
@@ -120,34 +118,33 @@ assert float(keys[1, 2].abs().max()) == 0
 # plain pass chooses the first new token of each row.
 
 # %%
-after = forward_logits(model, ids)[torch.arange(B), last]  # (B, V)
-new = after.argmax(-1)[:, None]  # (B, 1)
-show("logits after each row's last real token", after)
-show("new tokens", new)
+after = torch.cat([forward_logits(model, torch.tensor([prompt]))[:, -1] for prompt in prompts])  # (B, V)
+new = after.argmax(-1)  # (B,)
+show("logits after each row's last token", after)
+show("new tokens", new[:, None])
 
 # %% [markdown]
 # # The decode step
 #
-# ## 6. One column a row
+# ## 6. One token a row
 #
-# Only the new tokens go through the model. They stand behind each row's own text: at position 3 and at position 2,
-# not at the padded length.
+# Only the new tokens go through the model. They stand behind each row's own text: at position 3 and at position 2.
 
 # %%
-where = (last + 1)[:, None]  # (B, 1)
+where = lengths  # (B,)
 x, q, k, v = queries_keys_values(new, where)
-show("positions", where)
-show("queries of head 0", q[:, :, 0])
+show("positions", where[:, None])
+show("queries of head 0", q[:, 0])
 
 # %% [markdown]
 # ## 7. Written, before anything is read
 #
-# Row 1's new token fills the slot that its padding did not get.
+# Row 1's new token fills slot 2, which was empty.
 
 # %%
-slots = torch.arange(B)[:, None] * SLOTS + where
-keys.view(-1, H, D).index_copy_(0, slots.flatten(), k.flatten(0, 1))
-values.view(-1, H, D).index_copy_(0, slots.flatten(), v.flatten(0, 1))
+slots = torch.arange(B) * SLOTS + where
+keys.view(-1, H, D).index_copy_(0, slots, k)
+values.view(-1, H, D).index_copy_(0, slots, v)
 show("keys of head 0, first number, in every slot", keys[:, :, 0, 0])
 
 # %% [markdown]
@@ -156,8 +153,8 @@ show("keys of head 0, first number, in every slot", keys[:, :, 0, 0])
 # A query reads the slots up to its own position: four in row 0, three in row 1. Below, 1 is read and 0 is hidden.
 
 # %%
-visible = torch.arange(SLOTS) <= where[:, :, None]  # (B, 1, SLOTS)
-show("visible", visible[:, 0].int())
+visible = torch.arange(SLOTS) <= where[:, None]  # (B, SLOTS)
+show("visible", visible.int())
 
 # %% [markdown]
 # ## 9. Scores and weights
@@ -166,23 +163,23 @@ show("visible", visible[:, 0].int())
 # 1.
 
 # %%
-scores = torch.einsum("bqhd,bshd->bhqs", q, keys[:B]) / D**0.5  # (B, H, 1, SLOTS)
+scores = torch.einsum("bhd,bshd->bhs", q, keys[:B]) / D**0.5  # (B, H, SLOTS)
 weights = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
-show("weights of head 0", weights[:, 0, 0])
-assert torch.allclose(weights.sum(-1), torch.ones(B, H, 1))
+show("weights of head 0", weights[:, 0])
+assert torch.allclose(weights.sum(-1), torch.ones(B, H))
 
 # %% [markdown]
-# ## 10. The rest of the block, for one column
+# ## 10. The rest of the block, for one token
 #
 # Values by these weights, then chapter 1's block: everything but attention looks at one token at a time.
 
 # %%
-y = torch.einsum("bhqs,bshd->bqhd", weights, values[:B]).reshape(B, 1, C)
+y = torch.einsum("bhs,bshd->bhd", weights, values[:B]).reshape(B, C)
 x = x + y @ block.attn.c_proj.weight + block.attn.c_proj.bias
 h = F.layer_norm(x, (C,), block.ln_2.weight, block.ln_2.bias)
 inner = F.gelu(h @ block.mlp.c_fc.weight + block.mlp.c_fc.bias, approximate="tanh")
 x = x + inner @ block.mlp.c_proj.weight + block.mlp.c_proj.bias
-final = F.layer_norm(x, (C,), model.ln_f.weight, model.ln_f.bias)[:, 0]
+final = F.layer_norm(x, (C,), model.ln_f.weight, model.ln_f.bias)
 logits = final @ model.wte.weight[: config.vocab_size].T  # (B, V)
 show("logits", logits)
 
@@ -193,18 +190,18 @@ show("logits", logits)
 # not change.
 
 # %%
-texts = [[*ids[row, : last[row] + 1].tolist(), int(new[row])] for row in range(B)]
+texts = [[*prompts[row], int(new[row])] for row in range(B)]
 for row, text in enumerate(texts):
     again = forward_logits(model, torch.tensor([text]))[0, -1]
     print(f"row {row}: text {text}, largest difference {float((again - logits[row]).abs().max()):.1e}")
     assert torch.allclose(again, logits[row], atol=1e-5)
 
 # %% [markdown]
-# The engine's cache does what you have just done by hand. `begin` makes slots and mask once a step; `write` and
-# `read` run in every layer:
+# The engine's cache does what you have just done by hand. `plan` makes slots and mask once a step; `write` and
+# `read` run in every layer. Where rows bring different numbers of tokens, `read` fills them up to a rectangle:
 
 # %%
-source(DenseCache.begin)
+source(DenseCache.plan)
 source(DenseCache.write)
 source(DenseCache.read)
 
@@ -214,13 +211,20 @@ source(DenseCache.read)
 # The same cache answers for two new tokens at once, at positions 3 and 4. The mask has a line for each; the second
 # query reads the first one's slot.
 
+
 # %%
+def step(*chunks: Chunk) -> Batch:
+    """The engine's list of tokens, from what each row brings."""
+    layout = Layout.of(chunks)
+    return unpack(pack(chunks, layout, dummy=1), layout)
+
+
 cache = DenseCache(config, 1, SLOTS, model.device, model.dtype)
-first = Step(torch.tensor([[3, 1, 4]]), torch.arange(3)[None], torch.tensor([2]), torch.tensor([0]), 3, fresh=True)
-model(cache.begin(first), cache)
-chunk = Step(torch.tensor([[1, 5]]), torch.tensor([[3, 4]]), torch.tensor([1]), torch.tensor([0]), longest=5)
-by_chunk = model(cache.begin(chunk), cache)
-show("visible to the chunk", cache.visible[0, 0].int())
+cache.clear(slice(0, 2))
+model(step(Chunk(row=0, start=0, token_ids=[3, 1, 4])), cache)
+chunk = step(Chunk(row=0, start=3, token_ids=[1, 5]))
+by_chunk = model(chunk, cache)
+show("visible to the chunk", cache.plan(chunk).visible[0, 0].int())
 whole = forward_logits(model, torch.tensor([[3, 1, 4, 1, 5]]))[:, -1]
 print("largest difference from the whole text at once:", f"{float((by_chunk - whole).abs().max()):.1e}")
 assert torch.allclose(by_chunk, whole, atol=1e-5)
@@ -234,8 +238,8 @@ assert torch.allclose(by_chunk, whole, atol=1e-5)
 guess = "..."
 for number in (0.0, 1e4, torch.nan):
     values[1, 3:] = number
-    y = torch.einsum("bhqs,bshd->bqhd", weights, values[:B])
-    print(f"slots 3 to 5 hold {number}: {[round(n, 4) for n in y[1, 0, 0].tolist()]}")
+    y = torch.einsum("bhs,bshd->bhd", weights, values[:B])
+    print(f"slots 3 to 5 hold {number}: {[round(n, 4) for n in y[1, 0].tolist()]}")
 
 # %% [markdown]
 # # Break it
@@ -261,8 +265,8 @@ print(*right, sep="\n")
 # %% [markdown]
 # ## Break 1: the column is the slot
 #
-# A decode step has one column, number 0, and the new key is written to slot 0. Guess: which tokens does a query still
-# find in the cache, and what does the text look like?
+# A decode step brings one token a row, number 0, and the new key is written to slot 0. Guess: which tokens does a
+# query still find in the cache, and what does the text look like?
 
 # %%
 guess = "..."
@@ -273,7 +277,7 @@ assert wrong != right
 
 # %% [markdown]
 # Each new token overwrites the one before it, and the slots that it should have filled stay zeros, which the mask
-# lets through. The mistake is in two lines; find them:
+# lets through. Find the lines with the mistake:
 
 # %%
 print(answers.source("2.2", "column-is-slot"))
@@ -325,8 +329,8 @@ assert told("The fox", LONG) == right
 # %% [markdown]
 # ## Break 4: a weight of zero
 #
-# In this exercise the engine's cache begins with NaN in every slot, and what is hidden is given the weight 0. Guess:
-# NaN is nobody's best logit; what does `argmax` make of it?
+# In this exercise a row of the engine's cache begins with NaN in every slot, and what is hidden is given the weight 0.
+# Guess: NaN is nobody's best logit; what does `argmax` make of it?
 
 # %%
 guess = "..."
@@ -336,11 +340,11 @@ print("your guess:", guess, *wrong, sep="\n")
 assert wrong[0] != right[0]
 
 # %% [markdown]
-# Token 0 is `!`. *Repaired:* the engine's own cache begins as zeros, so that there is never a NaN to be hidden.
+# Token 0 is `!`. *Repaired:* in the engine's own cache a row begins as zeros, so there is never a NaN to be hidden.
 
 # %%
 assert told("The fox", LONG) == right
-print("finite in a new cache:", bool(DenseCache(config, 1, SLOTS, model.device, model.dtype).v.isfinite().all()))
+print("finite in the rows that were used:", bool(llm.core.cache.v[:, :2].isfinite().all()))
 
 # %% [markdown]
 # ## Break 5: a chunk by itself
@@ -371,14 +375,15 @@ assert told("The fox", LONG, by=in_chunks) == right
 
 
 # %%
-def step_ms(memory: Naive | DenseCache, context: int) -> float:
+def step_ms(cache: Naive | DenseCache, context: int) -> float:
     """Milliseconds of a decode step of one row that has so many tokens."""
     state, times = BatchState.empty(1, llm.model.device), []
     for _ in range(5):
         state.position.fill_(context)
         state.live.fill_(1)
+        state.row.zero_()
         start = time.perf_counter()
-        decode_step(llm.model, memory, state, 1, context + 1, choose_greedy)
+        decode_step(llm.model, cache, state, 1, context + 1, choose_greedy)
         times.append(time.perf_counter() - start)
     return 1e3 * sorted(times[1:])[1]
 
@@ -386,8 +391,9 @@ def step_ms(memory: Naive | DenseCache, context: int) -> float:
 guess = "..."
 contexts, small = (32, 128, 256, 512), PRESETS["small"]
 naive_ms = [step_ms(Naive(1, 1024, llm.model.device), context) for context in contexts]
-memory = DenseCache(small, 1, 1024, llm.model.device, llm.model.dtype)
-dense_ms = [step_ms(memory, context) for context in contexts]
+cache = DenseCache(small, 1, 1024, llm.model.device, llm.model.dtype)
+cache.clear(slice(0, 2))
+dense_ms = [step_ms(cache, context) for context in contexts]
 for context, one, other in zip(contexts, naive_ms, dense_ms, strict=True):
     print(f"{context:4} tokens: {one:7.1f} ms without a cache, {other:6.1f} ms with one")
 print(f"your guess: {guess}, measured: {naive_ms[-1] / dense_ms[-1]:.1f}")
@@ -417,7 +423,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# What it takes: bytes of a cache, in bfloat16, beside the weights. The spare row is counted.
+# What it takes: bytes of a cache, in bfloat16, beside the weights. The dummy row is counted.
 
 # %%
 for name in ("small", "gpt2", "gpt2-xl"):
