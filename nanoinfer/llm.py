@@ -84,7 +84,9 @@ class LLM:
             raise ValueError("fused kernels need a CUDA GPU and Triton")
         most = config.max_batched_tokens or MAX_BATCH
         self.max_batch = config.max_batch or min(most, default_max_batch(config, self.model, self.max_len))
-        self.max_batched_tokens = config.max_batched_tokens or max(BATCHED_TOKENS[device.type], self.max_batch)
+        # Naive reads whole texts at every step: a prompt in pieces would be read again with each.
+        most = self.max_batch * self.max_len if config.recipe.cache == "naive" else BATCHED_TOKENS[device.type]
+        self.max_batched_tokens = config.max_batched_tokens or max(most, self.max_batch)
         self.tokenizer = gpt2_tokenizer()
         self._torch, self._closed = torch, False
         self.core = self._make_engine()
