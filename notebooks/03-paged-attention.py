@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # Chapter 3: a decode step through table, slots and pages
+# # Chapter 3: a step through table, slots and pages
 #
 # This notebook follows one decode step of a very small GPT-2 through a paged cache: which blocks two rows own, where
 # the new keys are written, which pages attention reads, and how partial results are joined. Then you break the real
@@ -33,11 +33,11 @@ from nanocourse.exercises import answers, chapters
 from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.blocks import BlockAllocator
-from nanoinfer.cache.naive import FullContext
+from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.cache.naive import FullContext, Plan
 from nanoinfer.cache.paged import PagedCache, choose_splits
-from nanoinfer.kernels.paged_attention_torch import attend_pages, gather_pages, write_pages
-from nanoinfer.model.batch import Step
+from nanoinfer.kernels.paged_attention_torch import attend_pages, attend_ragged, gather_pages, write_pages
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 
@@ -47,57 +47,63 @@ _ = torch.set_grad_enabled(False)
 # ## A pool, and nobody in it
 #
 # One layer, two heads of four numbers, blocks of two tokens. Ten blocks, of which block 0 is nobody's. The tables
-# have a line for each of two rows, and one for padding; an entry of 0 is not in use.
+# have a line for each of two rows, and the dummy row's; an entry of 0 names the null block. A pool is memory as it
+# comes. Here it is filled with zeros, so that you can see what is written.
 
 # %%
 config = ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=10)
 model = random_model(config, seed=4, std=0.4)
 BLOCK, H, D = 2, config.n_head, config.head_size
 cache = PagedCache(config, 2, config.n_positions, 10, BLOCK, torch.device("cpu"), torch.float32)
+cache.k.zero_(), cache.v.zero_()
+blocks = cache.blocks  # the host's part: who owns which
 print("keys of all layers:", tuple(cache.k.shape), "layers, blocks, heads, places, numbers")
 show("tables", cache.tables)
 
 # %% [markdown]
 # ## 1. Two rows are admitted
 #
-# Row 0 may reach 8 tokens, row 1 may reach 7: four blocks each. They are promised, not taken. Of nine free blocks one
-# is left that another row could be promised.
+# Row 0 may reach 8 tokens, row 1 may reach 7: four blocks each. They are reserved, not taken. Of nine free blocks one
+# is left that another row could reserve.
 
 # %%
-cache.admit(0, 8)
-cache.admit(1, 7)
-print("free blocks:", cache.allocator.free_blocks, " of them promised:", cache.reserved)
-print("room for a row of 2 tokens:", cache.can_admit(2), " of 3 tokens:", cache.can_admit(3))
-source(PagedCache.can_admit)
+print("row 0:", blocks.reserve(0, 8), "  row 1:", blocks.reserve(1, 7))
+print("free blocks:", blocks.allocator.free_blocks, " of them reserved:", blocks.reserved)
+source(BlockManager.reserve)
 
 # %% [markdown]
 # ## 2. Their prompts need blocks
 #
-# Four tokens and two: row 0 takes two blocks, row 1 one. `grow` is called before every step.
+# Four tokens and two: row 0 takes two blocks, row 1 one. `grow` is called before every step, and `update` tells the
+# device's tables what rows have begun.
 
 # %%
-cache.grow([4, 2])
+blocks.grow(0, 4)
+blocks.grow(1, 2)
+print("row, column, block:", blocks.begun)
+cache.update()
 show("tables", cache.tables)
-source(BlockAllocator.allocate)
+source(BlockManager.grow)
 
 # %% [markdown]
 # ## 3. The prompts' slots
 #
-# A slot is block times block size plus place. Row 1 has only two real tokens; its other columns are padding, and go to
-# slot 0.
+# Both prompts' tokens lie end to end. The step has room for eight, as a recorded one would: two are padding, tokens of
+# the dummy row at position 0. A slot is block times block size plus place, and padding goes to slot 0.
 
 # %%
-ids, last = torch.tensor([[3, 1, 4, 1], [1, 5, 0, 0]]), torch.tensor([3, 1])
-prompts = Step(ids, torch.arange(4).expand(2, 4), last, rows=torch.tensor([0, 1]), longest=4, fresh=True)
-cache.begin(prompts)
-show("slots", cache.slots.view(2, 4))
-source(PagedCache.begin)
+chunks = [Chunk(0, 0, [3, 1, 4, 1]), Chunk(1, 0, [1, 5])]
+layout = Layout(rows=3, tokens=8, logits=2, max_new=8, max_context=12)
+prompts = unpack(pack(chunks, layout, dummy=2), layout)
+plan = cache.plan(prompts)
+show("row, position and slot of each token", torch.stack((prompts.row, prompts.positions, plan.slots)))
+source(PagedCache.plan)
 
 # %% [markdown]
 # ## 4. What lies in the pool now
 #
 # The model runs, and its attention writes keys and values. Shown is the first number of head 0's keys, a line for
-# each block: block 0 has taken row 1's padding, and the rest of the pool is untouched.
+# each block: block 0 has taken the padding, and the rest of the pool is untouched.
 
 # %%
 model(prompts, cache)
@@ -110,7 +116,9 @@ show("head 0's keys, first number, by block and place", cache.k[0, :, 0, :, 0])
 # a block, so each row takes one, and now the blocks of a row are no neighbours any more.
 
 # %%
-cache.grow([5, 3])
+blocks.grow(0, 5)
+blocks.grow(1, 3)
+cache.update()
 show("tables", cache.tables)
 
 # %% [markdown]
@@ -119,9 +127,9 @@ show("tables", cache.tables)
 # One token a row: row 0's stands at position 4, row 1's at position 2.
 
 # %%
-step = Step(torch.tensor([[5], [9]]), torch.tensor([[4], [2]]), torch.tensor([0, 0]), rows=slice(0, 2), longest=5)
-cache.begin(step)
-print("slots:", cache.slots.tolist(), " lengths that a query reads:", cache.lengths.tolist())
+step = Batch(torch.tensor([5, 9]), torch.tensor([4, 2]), row=torch.tensor([0, 1]), max_context=5)
+plan = cache.plan(step)
+print("slots:", plan.slots.tolist(), " lengths that a query reads:", plan.lengths.tolist())
 
 # %% [markdown]
 # ## 7. Write
@@ -131,22 +139,29 @@ print("slots:", cache.slots.tolist(), " lengths that a query reads:", cache.leng
 
 # %%
 block = model.h[0]
-x = model.wte.weight[step.token_ids[:, 0]] + model.wpe.weight[step.positions[:, 0]]  # (B, C)
-h = torch.nn.functional.layer_norm(x, (8,), block.ln_1.weight, block.ln_1.bias)
-q, k, v = (h @ block.attn.c_attn.weight + block.attn.c_attn.bias).view(2, 3, H, D).unbind(1)  # (B, H, D) each
-write_pages(k, v, cache.k[0], cache.v[0], cache.slots)
+
+
+def qkv(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (N, H, D) of the batch's tokens."""
+    x = model.wte.weight[batch.token_ids] + model.wpe.weight[batch.positions]  # (N, C)
+    h = torch.nn.functional.layer_norm(x, (8,), block.ln_1.weight, block.ln_1.bias)
+    return (h @ block.attn.c_attn.weight + block.attn.c_attn.bias).view(-1, 3, H, D).unbind(1)
+
+
+q, k, v = qkv(step)
+write_pages(k, v, cache.k[0], cache.v[0], plan.slots)
 show("head 0's keys, first number, by block and place", cache.k[0, :, 0, :, 0])
 source(write_pages)
 
 # %% [markdown]
 # ## 8. Read by the table
 #
-# The pages of each row side by side, as the plain twin of the kernel reads them: head 0's keys, a line for each slot.
+# The pages of each row side by side, as the kernel's reference reads them: head 0's keys, a line for each slot.
 # Row 0 has five tokens in three pages. Row 1 has three tokens in two; its third table entry is 0, so the null block is
 # read in its place, and masked.
 
 # %%
-tables, lengths = cache.tables[:2, :3], cache.lengths
+tables, lengths = plan.tables, plan.lengths
 keys, values = gather_pages(cache.k[0], tables), gather_pages(cache.v[0], tables)  # (B, H, S, D)
 show("head 0's keys, row 0 and row 1", keys[:, 0])
 
@@ -189,7 +204,7 @@ assert abs(acc / total - plain) < 1e-5
 # %% [markdown]
 # ## 11. All rows and heads
 #
-# The twin of the kernel gives the same numbers; and so does chapter 1's attention over the whole texts, without any
+# The kernel's reference gives the same numbers; and so does chapter 1's attention over the whole texts, without any
 # cache.
 
 # %%
@@ -197,19 +212,17 @@ paged = attend_pages(q, cache.k[0], cache.v[0], tables, lengths, cache.splits_do
 show("attention's result, row 0 and row 1", paged)
 
 
-class Keep(FullContext):
-    """Chapter 1's memory, which keeps what attention gave."""
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self.out = super().attend(layer, q, k, v)
-        return self.out
+def chapter_1(text: list[int]) -> Tensor:
+    """Attention's result (n, H, D) over a whole text, without a cache."""
+    chunks = [Chunk(0, 0, text)]
+    whole = unpack(pack(chunks, Layout.of(chunks), dummy=0), Layout.of(chunks))
+    return FullContext().attend(Plan(whole), 0, *qkv(whole))
 
 
 for row, text in enumerate(([3, 1, 4, 1, 5], [1, 5, 9])):
-    whole, n = Keep(), len(text)
-    model(Step(torch.tensor([text]), torch.arange(n)[None], torch.tensor([n - 1]), slice(0, 1), longest=n), whole)
-    print(f"row {row}: largest difference from chapter 1's {float((whole.out[0, -1] - paged[row]).abs().max()):.1e}")
-    assert torch.allclose(whole.out[0, -1], paged[row], atol=1e-5)
+    out = chapter_1(text)[-1]
+    print(f"row {row}: largest difference from chapter 1's {float((out - paged[row]).abs().max()):.1e}")
+    assert torch.allclose(out, paged[row], atol=1e-5)
 
 # %% [markdown]
 # ## 12. Two parts, and their join
@@ -245,12 +258,34 @@ if HAS_TRITON:
         os.environ["TRITON_INTERPRET"] = "1"
     small = run_file(folder / "small_kernel.py", "small_kernel")
     out = small.attend(*(x.to(device) for x in (q, cache.k[0], cache.v[0], tables, lengths)))
-    os.environ.pop("TRITON_INTERPRET", None)  # the engine below takes the twins on a CPU: they are faster there
-    print(f"largest difference from the twin's: {float((out.cpu() - paged).abs().max()):.1e}")
+    os.environ.pop("TRITON_INTERPRET", None)  # the engine below takes the references on a CPU: they are faster there
+    print(f"largest difference from the reference's: {float((out.cpu() - paged).abs().max()):.1e}")
     assert torch.allclose(out.cpu(), paged, atol=1e-5)
 else:
     print("There is no Triton here: it has wheels for Linux alone. Everything else in this notebook runs.")
 print((folder / "small_kernel.py").read_text().split("@triton.jit")[1].split("def attend(")[0])
+
+# %% [markdown]
+# ## 14. Any number of new tokens
+#
+# A step in which row 0 decodes and row 1 brings a piece of three tokens, behind its context. A token sees its row's
+# slots up to its own position: that is the whole mask. The ragged kernel's reference gives what chapter 1 gives for
+# both texts.
+
+# %%
+blocks.grow(0, 6)
+blocks.grow(1, 6)
+cache.update()
+chunks = [Chunk(0, 5, [2]), Chunk(1, 3, [2, 6, 5])]
+mixed = unpack(pack(chunks, Layout.of(chunks), dummy=2), Layout.of(chunks))
+plan = cache.plan(mixed)
+new_q, new_k, new_v = qkv(mixed)
+write_pages(new_k, new_v, cache.k[0], cache.v[0], plan.slots)
+out = attend_ragged(new_q, cache.k[0], cache.v[0], plan.tables, mixed, None)
+show("who sees which slot of its row", (torch.arange(6) <= mixed.positions[:, None]).int())
+right = torch.cat((chapter_1([3, 1, 4, 1, 5, 2])[5:], chapter_1([1, 5, 9, 2, 6, 5])[3:]))
+print(f"largest difference from chapter 1's {float((out - right).abs().max()):.1e}")
+assert torch.allclose(out, right, atol=1e-5)
 
 # %% [markdown]
 # # Break it
@@ -297,8 +332,9 @@ assert told(*PROMPTS) == right
 # %% [markdown]
 # ## Break 2: the newest token needs no room yet
 #
-# A row takes its next block one step too late, so the first token of each block has no slot of its own: it goes to
-# the null block. Guess: how many of the three texts change?
+# A row takes its next block one step too late, so the first token of each block has no slot of its own. It goes where
+# the table's entry still points: to the null block, or to one that a row of an earlier call has left. Guess: how many
+# of the three texts change?
 
 # %%
 guess = "..."
@@ -349,7 +385,7 @@ print("your guess:", guess)
 show("masked scores, unmasked values: row 0 and row 1", by_scores_alone)
 
 # %% [markdown]
-# *Repaired:* the values are replaced before they are multiplied. That is what the twin and the kernels do.
+# *Repaired:* the values are replaced before they are multiplied. That is what the reference and the kernels do.
 
 # %%
 whole = attend_pages(q, cache.k[0], poisoned, tables, lengths, cache.splits_done)

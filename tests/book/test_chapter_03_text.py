@@ -18,9 +18,11 @@ import torch
 from nanobook.examples import EXAMPLE, load, printed
 from nanobook.text.page_blocks import Place, excerpt
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.naive import FullContext, Plan
 from nanoinfer.cache.paged import choose_splits
 from nanoinfer.devices import has_triton
 from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import (
     has_ten_questions,
@@ -56,6 +58,12 @@ def text() -> str:
 @pytest.fixture(scope="module")
 def sections(text: str) -> dict[str, str]:
     return numbered_sections(without_code(text))
+
+
+def whole_text(token_ids: list[int]) -> Batch:
+    """One row that brings all its tokens."""
+    chunks = [Chunk(0, 0, token_ids)]
+    return unpack(pack(chunks, Layout.of(chunks), dummy=1), Layout.of(chunks))
 
 
 class TestSmall:
@@ -162,7 +170,7 @@ class TestRunningExample:
         held = running.pool()
         for row, (table, ids) in enumerate(zip(held.tables, held.texts, strict=True)):
             assert len(table) == -(-len(ids) // running.BLOCK)
-            assert held.memory.tables[row, : len(table)].tolist() == table
+            assert held.cache.tables[row, : len(table)].tolist() == table
         owned = [block for table in held.tables for block in table]
         assert len(set(owned)) == len(owned)
         assert 0 not in owned
@@ -170,28 +178,23 @@ class TestRunningExample:
 
     def test_the_head_that_is_shown_is_the_models(self, running: ModuleType) -> None:
         """Its keys are those that a plain pass over the text has in that layer and head."""
-        from nanoinfer.cache.naive import FullContext
-        from nanoinfer.model.batch import Step
+        seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        batch = whole_text(running.pool().texts[running.ROW])
+        plain = FullContext()
 
-        seen = {}
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            seen[layer] = q, k
+            return plain.attend(Plan(batch), layer, q, k, v)
 
-        class Keep(FullContext):
-            def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-                seen[layer] = q, k
-                return super().attend(layer, q, k, v)
-
-        ids = torch.tensor([running.pool().texts[running.ROW]])
-        n = ids.shape[1]
-        step = Step(ids, torch.arange(n)[None], torch.tensor([n - 1]), slice(0, 1), longest=n)
         with torch.inference_mode():
-            running.model()(step, Keep())
+            running.model().hidden(batch, attend)
         q, keys, _ = running.head_of(running.ROW)
         plain_q, plain_k = seen[running.LAYER]
-        assert torch.allclose(keys, plain_k[0, :, running.HEAD], atol=1e-4)
-        assert torch.allclose(q, plain_q[0, -1, running.HEAD], atol=1e-4)
+        assert torch.allclose(keys, plain_k[:, running.HEAD], atol=1e-4)
+        assert torch.allclose(q, plain_q[-1, running.HEAD], atol=1e-4)
 
     def test_blocks_print_the_same_twice(self) -> None:
-        for name in ("tables", "online", "joined", "promises"):
+        for name in ("tables", "online", "joined", "reservations"):
             assert printed(CHAPTER / EXAMPLE, name) == printed(CHAPTER / EXAMPLE, name)
 
     def test_what_is_said_of_the_examples(self) -> None:
@@ -209,11 +212,36 @@ class TestRunningExample:
         assert rows[0] != rows[1]
         assert rows[2] == rows[3]
 
-    def test_the_figure_shows_what_the_formula_says(self) -> None:
-        rows = [line.split() for line in printed(CHAPTER / EXAMPLE, "programs")[1:]]
-        for batch, alone, splits, programs, tokens in (map(int, row) for row in rows):
-            assert splits == choose_splits(batch, 12, 1024)
-            assert (alone, programs, tokens) == (batch * 12, batch * 12 * splits, 1024 // splits)
+    def test_the_star_is_what_the_formula_says(self) -> None:
+        """The splits that were measured as the engine's choice are those that it chooses."""
+        measured = load(CHAPTER / "measured.py")
+        starred = [t for t in measured.kernels().times if t.chosen and t.context == 1024]
+        assert len(starred) >= 4
+        for time in starred:
+            assert measured.splits_of(time) == choose_splits(time.batch, 12, 1024)
+
+    @triton
+    def test_the_work_list_is_what_is_said_of_it(self) -> None:
+        """Each token of the step is in one tile, with tokens of its own row alone, and one tile is too many."""
+        lines = [line.split() for line in printed(CHAPTER / EXAMPLE, "work")[1:-1]]
+        assert lines.pop() == [str(len(lines)), "-"]
+        tokens = {0: range(40), 1: range(40, 60), 2: range(60, 61)}
+        seen: list[int] = []
+        for _, row, first, *rest in lines:
+            last = rest[1] if rest[0] == "to" else first
+            tile = range(int(first), int(last) + 1)
+            assert len(tile) <= 16
+            assert set(tile) <= set(tokens[int(row)])
+            seen += tile
+        assert seen == list(range(61))
+        assert printed(CHAPTER / EXAMPLE, "work")[-1].endswith(f"= {len(lines) + 1} tiles")
+
+    def test_a_rectangle_costs_what_the_engine_does_not_compute(self) -> None:
+        """The tokens of the first line are those that a step of these prompts brings."""
+        chunks = [Chunk(row, 0, range(n)) for row, n in enumerate([10] * 31 + [900])]
+        layout = Layout.of(chunks)
+        (first, *_) = printed(CHAPTER / EXAMPLE, "rectangles")
+        assert f"{layout.tokens:,} tokens; as a rectangle {layout.rows * layout.max_new:,} " in first
 
 
 class TestMeasured:
@@ -295,6 +323,13 @@ class TestPage:
             shown |= {line.strip() for line in lines}
         known = ("n = ", "joins = True", "if joins:", "result", "tl.store(out")  # the last lines, told in words
         assert not {line for line in body - shown if not line.startswith(known)}
+
+    def test_the_ragged_kernel_is_told_from_its_source(self, text: str) -> None:
+        """Scores, mask and sums of its loop, the list of its work, and its reference."""
+        shown = re.findall(r'excerpt\("nanoinfer.kernels.ragged_attention:(\w+)"', text)
+        assert shown == ["_ragged_kernel", "work_list"]
+        assert "scores = tl.where(token[None, :] <= position[:, None], scores" in text
+        assert "[`attend_ragged`](../../nanoinfer/kernels/paged_attention_torch.py)" in text
 
     def test_ten_questions(self) -> None:
         has_ten_questions(CHAPTER)

@@ -59,7 +59,7 @@ def room(device: torch.device) -> float:
 
 
 def dense_rows(device: torch.device) -> float:
-    """Rows of 1024 tokens in the pool, one of them spare."""
+    """Rows of 1024 tokens in the pool, one of them the dummy row."""
     config, rows = PRESETS["small"], 1
     while DenseCache.bytes(config, rows + 1, config.n_positions, torch.float32) <= POOL:
         rows += 1
