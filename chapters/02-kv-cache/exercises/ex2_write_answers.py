@@ -104,7 +104,7 @@ WRONG = (
         "vllm-project/vllm#38719: what runs beside the rows writes garbage to slot 0",
     ),
     Wrong.patch(
-        "spare-row-by-minus-one-slot", "Padding goes to slot -1, which no token has.",
+        "dummy-row-by-minus-one-slot", "Padding goes to slot -1, which no token has.",
         BOTH, BOTH.replace("places, positions", "rows, torch.where(real, positions, -1)"),
         "vllm-project/vllm#43810: slot -1 is the last one, and somebody's",
     ),

@@ -56,7 +56,7 @@ WRONG = (
         'memory - shape["parameters"]', "an author's own slip: numbers for bytes",
     ),
     Wrong.patch(
-        "spare-row-forgotten", "A batch of n rows is a cache of n rows.", "free // row - 1", "free // row",
+        "dummy-row-forgotten", "A batch of n rows is a cache of n rows.", "free // row - 1", "free // row",
         "NVIDIA/TensorRT-LLM#13278: out of slots, for want of one for padding",
     ),
     Wrong.patch(

@@ -91,7 +91,7 @@ WRONG = (
     ),
     Wrong.patch(
         "every-chunks-logits", "A token follows whatever is read.", DONE, "if count:",
-        "tenstorrent/tt-xla#5830 and its sister: rows that get a token though their prompt goes on",
+        "vllm-project/vllm#4139 in its general form: every unfinished prompt is sampled from",
     ),
     Wrong.patch(
         "short-piece-is-the-last", "A piece shorter than the chunk is a text's last one, and no other is.", DONE,
@@ -128,7 +128,7 @@ WRONG = (
     Wrong.patch(
         "whole-or-not-at-all", "What does not fit into the step waits for the next one.", STOP,
         "if count < min(len(text) - start, chunk):\n            break",
-        "Agrawal et al. 2023, section 3: prompts that are taken whole leave steps half empty",
+        "an author's own slip: steps stay half empty, and a text longer than the budget waits for ever",
     ),
     Wrong.patch(
         "one-token-again", "A piece begins with the last token of the one before.", IDS,
