@@ -59,28 +59,33 @@ def graph_llm(
     lag: int = 2,
     max_batch: int = 4,
     read_multiple: int | None = None,
+    mixed: bool = False,
     **settings: Any,
 ) -> LLM:
     """An `LLM` that replays recordings, of a fake unless a recorder is given."""
     with warnings.catch_warnings():  # that a CPU records nothing: the fake does
         warnings.simplefilter("ignore", RuntimeWarning)
         llm = LLM(model, engine=engine, max_batch=max_batch, **{"max_graph_batch": max_batch, **settings})
-    running = engine_of(llm)
-    running.lag, runner_of(llm).recorder = lag, recorder or Recording()
-    if read_multiple and isinstance(running.memory, DenseCache):
-        running.memory.read_multiple = read_multiple
+    llm.core.lag, runner_of(llm).recorder, llm.core.scheduler.mixed = lag, recorder or Recording(), mixed
+    if read_multiple and isinstance(llm.core.cache, DenseCache):
+        llm.core.cache.read_multiple = read_multiple
     return llm
 
 
 def engine_of(llm: LLM) -> Engine:
-    assert llm.graph_engine is not None
-    return llm.graph_engine
+    return llm.core
 
 
 def runner_of(llm: LLM) -> GraphRunner:
-    runner = engine_of(llm).runner
+    runner = llm.core.runner
     assert isinstance(runner, GraphRunner)
     return runner
+
+
+def idle(llm: LLM) -> None:
+    """Wait until the engine's thread has nothing left to do."""
+    llm._worker.submit(int).result()
+    assert not llm.core.busy
 
 
 def greedy_rows(*counts: int) -> list[SamplingParams]:
@@ -100,13 +105,13 @@ def steps(llm: LLM, lengths: Sequence[int], params: Any) -> Iterator[list[Row]]:
 def interrupted(
     llm: LLM, lengths: Sequence[int], params: Any, at: int, action: Callable[[], object]
 ) -> list[Completion]:
-    """A generation that goes on after `action`, which is called in the middle of it, after `at` tokens."""
+    """A generation that goes on after `action`, which is called between two of its steps, after `at` tokens."""
     done: list[Completion] = []
-    for number, piece in enumerate(llm.stream(prompts_of(list(lengths)), params), start=1):
-        if number == at:
+    for settled in steps(llm, lengths, params):
+        at -= len(settled)
+        if at <= 0 < at + len(settled):
             action()
-        if piece.completion:
-            done.append(piece.completion)
+        done += [llm._completion(row) for row in settled if row.finish_reason]
     return sorted(done, key=lambda completion: completion.index)
 
 
@@ -122,18 +127,19 @@ def watch(owner: object, name: str, before: Callable[..., object]) -> None:
 
 
 def live_bits(llm: LLM) -> list[Tensor]:
-    """The bits of all keys and values; zeros where padding writes, in the spare row or the null block."""
-    memory: Any = engine_of(llm).memory
-    nobody = memory.dummy if isinstance(memory, DenseCache) else 0
-    copies = [memory.k.clone(), memory.v.clone()]
+    """The bits of all keys and values; zeros where padding writes, in the dummy row or the null block."""
+    cache: Any = llm.core.cache
+    nobody = -1 if isinstance(cache, DenseCache) else 0
+    copies = [cache.k.clone(), cache.v.clone()]
     for copy in copies:
         copy[:, nobody] = 0
     return [copy.view(torch.int32) for copy in copies]
 
 
 def state_bits(llm: LLM) -> list[Tensor]:
-    state = engine_of(llm).state
-    return [state.integers.clone(), state.floats.clone().view(torch.int32)]
+    """Those of the rows; the dummy row takes what padding writes here, too."""
+    state = llm.core.state
+    return [state.integers[:, :-1].clone(), state.floats[:, :-1].clone().view(torch.int32)]
 
 
 def same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:

@@ -23,6 +23,7 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
+from tests.engine.fake_graphed import idle
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 MIXED = [
@@ -56,12 +57,6 @@ def engine_of(llm: LLM, max_batch: int, lag: int = 0) -> Engine:
     engine = LLM(llm.model, engine=llm.engine, max_batch=max_batch).core
     engine.lag = lag
     return engine
-
-
-def idle(llm: LLM) -> None:
-    """Wait until the engine's thread has nothing left to do."""
-    llm._worker.submit(int).result()
-    assert not llm.core.busy
 
 
 class Gate:

@@ -26,6 +26,7 @@ from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, Key, Replayable, 
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.engine.state import BatchState, Fetch
 from nanoinfer.engine.step import decode_step
+from nanoinfer.model.batch import NEWEST
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -39,6 +40,7 @@ from tests.engine.fake_graphed import (  # fmt: skip
     engine_of,
     graph_llm,
     greedy_rows,
+    idle,
     interrupted,
     live_bits,
     runner_of,
@@ -130,7 +132,7 @@ def test_every_batch_hits_a_captured_key(model: GPT2, engine: str) -> None:
 
 
 def test_keys(model: GPT2, engine: str) -> None:
-    """All that is baked is in the key: shape, read length, fresh or continued context, sampler."""
+    """All that is baked is in the key: shape, read length, sampler. A piece that goes on samples nothing: greedy."""
     llm = graph_llm(model, engine, read_multiple=32, prefill_chunk=40)
     for sampler, params in (
         (GREEDY, greedy_rows(8)),
@@ -138,14 +140,13 @@ def test_keys(model: GPT2, engine: str) -> None:
         (FILTERED, SamplingParams(top_k=9, max_tokens=8, ignore_eos=True)),
     ):
         llm.generate(prompts_of([60]), params)
-        all_at_once = 100  # paged attention finds each row's length itself
-        continued, before, after = (64, 64, 96) if engine == "dense-graph" else (all_at_once,) * 3
-        expected = {
-            Key(1, 64, 64, True, sampler), Key(1, 32, continued, False, sampler),
-            Key(1, 1, before, False, sampler), Key(1, 1, after, False, sampler),
-        }  # fmt: skip
-        assert {key for key in runner_of(llm).graphs if key.sampler is sampler} == expected
-    assert len(runner_of(llm).graphs) == 3 * len(expected)
+        first = {Key(1, 64, 64, GREEDY)} if sampler is GREEDY else set()
+        if engine == "dense-graph":  # the second piece, which has a context, runs eagerly
+            expected = {Key(1, 1, 64, sampler), Key(1, 1, 96, sampler)}
+        else:  # paged attention finds each row's length itself
+            expected = {Key(1, 32, 32, sampler), Key(1, 1, 100, sampler)}
+        assert {key for key in runner_of(llm).graphs if key.sampler is sampler} == expected | first
+    assert len(runner_of(llm).graphs) == 3 * len(expected) + 1
 
 
 def test_the_least_recently_used_goes(model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,15 +184,39 @@ def test_tokens_are_the_oracle_s(model: GPT2, engine: str, lag: int) -> None:
     assert not llm.stats.fallbacks
 
 
+PIECE = "a piece of a prompt, where prompts are captured whole"
+
+
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("chunk", [7, 20, 64])
-def test_chunked_prefill(model: GPT2, engine: str, chunk: int) -> None:
-    """Chunks that go on are captured under keys of their own, also the last one before the context's end."""
-    llm = graph_llm(model, engine, prefill_chunk=chunk, read_multiple=32)
+def test_chunked_prefill(model: GPT2, engine: str, chunk: int, mixed: bool) -> None:
+    """Pieces of prompts, beside rows that go on or without them, also the last one before the context's end.
+
+    In pages they are replayed; a rectangle is captured for whole prompts, so that the others run eagerly, counted.
+    """
+    llm = graph_llm(model, engine, prefill_chunk=chunk, read_multiple=32, mixed=mixed)
+    shared: list[bool] = []
+    watch(runner_of(llm), "prefill", lambda chunks, _: shared.append(any(c.token_ids == (NEWEST,) for c in chunks)))
     lengths = [99, 3, 45, 80, 95]
     prove(llm, lengths, greedy_rows(1, 30, 20, 20, 5))
-    assert any(key.columns > 1 and not key.fresh for key in runner_of(llm).graphs)
-    assert llm.stats.replayed_prefills == llm.stats.prefill_steps
-    assert not llm.stats.fallbacks
+    assert any(shared) == mixed
+    eagerly = llm.stats.prefill_steps - llm.stats.replayed_prefills
+    assert llm.stats.fallbacks == ({PIECE: eagerly} if engine == "dense-graph" else {})
+    assert (eagerly > 0) == (engine == "dense-graph")
+    assert llm.stats.replayed_prefills > 0
+
+
+def test_a_prefill_s_input_is_written_in_one_copy(model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the recording reads it: chunks, where they begin and end, and whose tokens are chosen."""
+    llm = graph_llm(model, engine, lag=0)
+    prove(llm, [4, 9, 30], greedy_rows(2, 2, 2))
+    (captured,) = [captured for key, captured in runner_of(llm).graphs.items() if key.columns > 1]
+    written: list[Tensor] = []
+    monkeypatch.setattr("nanoinfer.engine.graphs.upload", lambda tensor, *_: written.append(tensor) or tensor)
+    prove(llm, [7, 2, 30], greedy_rows(2, 2, 2))
+    assert [packed.tolist() for packed in written] == [captured.packed.tolist()]
+    assert llm.stats.captures == len(runner_of(llm).graphs)
+    assert llm.stats.padding_tokens == 2 * (128 if engine == "dense-graph" else 64) - (4 + 9 + 30) - (7 + 2 + 30)
 
 
 def test_captured_short_replayed_long(model: GPT2, engine: str) -> None:
@@ -208,8 +233,8 @@ def test_captured_short_replayed_long(model: GPT2, engine: str) -> None:
 def test_capture_with_a_full_pool(model: GPT2) -> None:
     """G32: what padding needs was set aside at the start."""
     llm = graph_llm(model, "paged-graph", kv_blocks=6, max_batch=5)
-    free, memory = [], engine_of(llm).memory
-    watch(runner_of(llm).recorder, "record", lambda step: free.append(memory.allocator.free_blocks))
+    free, blocks = [], engine_of(llm).cache.blocks
+    watch(runner_of(llm).recorder, "record", lambda step: free.append(blocks.allocator.free_blocks))
     prove(llm, [16, 16, 16], greedy_rows(16, 16, 16))
     assert decodes(llm) == [4]
     assert free[-1] == 0
@@ -231,9 +256,9 @@ def test_a_draining_batch(model: GPT2, engine: str) -> None:
 
 def reluctant(llm: LLM) -> None:
     """Admits at the start, and then not before some steps have passed, so that a batch shrinks and grows again."""
-    running = engine_of(llm)
-    admits = running.memory.can_admit
-    running.memory.can_admit = lambda tokens: llm.stats.decode_steps in {0, 5} and admits(tokens)  # type: ignore[method-assign]
+    scheduler = engine_of(llm).scheduler
+    admit = scheduler._admit
+    scheduler._admit = lambda row: llm.stats.decode_steps in {0, 5} and admit(row)  # type: ignore[method-assign]
 
 
 def test_bits_are_those_of_the_eager_step_padded_alike(model: GPT2, engine: str) -> None:
@@ -246,6 +271,8 @@ def test_bits_are_those_of_the_eager_step_padded_alike(model: GPT2, engine: str)
     watch(runner_of(replayed), "decode", lambda batch, *_: batches.append(batch))
     for llm in (replayed, called):
         reluctant(llm)
+        for memory in (engine_of(llm).cache.k, engine_of(llm).cache.v):
+            memory.zero_()  # what nobody writes is compared as well
     lengths = [4, 9, 1, 16, 7]
     for _ in zip(steps(replayed, lengths, params), steps(called, lengths, params), strict=True):
         assert same(live_bits(replayed), live_bits(called))
@@ -262,7 +289,7 @@ def test_three_replays_give_the_same_bits(model: GPT2, engine: str) -> None:
     before, results = state_bits(llm), []
     with torch.inference_mode():
         for _ in range(3):
-            engine_of(llm).state.integers.copy_(before[0])
+            engine_of(llm).state.integers[:, :-1].copy_(before[0])
             graph.replay()
             results.append([*state_bits(llm), *live_bits(llm)])
     assert same(results[0], results[1])
@@ -276,27 +303,23 @@ def test_three_replays_give_the_same_bits(model: GPT2, engine: str) -> None:
 def test_a_step_writes_where_it_should(model: GPT2, engine: str) -> None:
     """G01, G02, G03: of all slots, the last one included, a padded step changes one of each live row."""
     llm = graph_llm(model, engine, max_batch=5, lag=0)
-    running, memory = engine_of(llm), engine_of(llm).memory
-    memory.k.fill_(7.0)
-    memory.v.fill_(7.0)
-    if engine == "dense-graph":
-        memory.admit = lambda row, tokens: None  # the zeros that a row begins with are no step's
+    running, cache = engine_of(llm), engine_of(llm).cache
+    cache.k.fill_(7.0)
+    cache.v.fill_(7.0)
+    cache.clear = lambda rows: None  # the zeros that a dense row begins with are no step's
     inside = (0, 3, 4) if engine == "dense-graph" else (0, 2, 4)  # layers, heads, channels: a slot is what remains
 
     def slots(row: Row, positions: range) -> list[tuple[int, int]]:
         if engine == "dense-graph":
             return [(row.slot, at) for at in positions]
-        return [(memory.owned[row.slot][at // 16], at % 16) for at in positions]
+        return [(cache.blocks.owned[row.slot][at // 16], at % 16) for at in positions]
 
     before, number = live_bits(llm), 0
     for number, _ in enumerate(steps(llm, [15, 1, 30], greedy_rows(20, 20, 20)), start=1):
         if not running.rows:
             break
         after = live_bits(llm)
-        fed = [
-            (row, range(row.length - 2, row.length - 1) if number > 1 else range(row.length - 1))
-            for row in running.rows
-        ]
+        fed = [(row, range(row.fed - 1 if number > 1 else 0, row.fed)) for row in running.rows]
         expected = {slot for row, positions in fed for slot in slots(row, positions)}
         for old, new in zip(before, after, strict=True):
             assert {tuple(at) for at in (old != new).amax(inside).nonzero().tolist()} == expected
@@ -306,11 +329,13 @@ def test_a_step_writes_where_it_should(model: GPT2, engine: str) -> None:
 
 
 def test_rows_of_nobody_stay_as_made(model: GPT2, engine: str) -> None:
-    """Promise 4: token 0 at position 0, step after step."""
+    """Promise 4: token 0 at position 0 of the dummy row, step after step; and no live row is taken for one."""
     llm = graph_llm(model, engine, max_batch=8, lag=0)
+    state = engine_of(llm).state
     for _ in steps(llm, [1, 1, 1, 1, 1], [PARAMS[1]] * 5):
         rows = len(engine_of(llm).rows)
-        assert not engine_of(llm).state.integers[:, rows:8].any()
+        assert not state.integers[:6, rows:8].any()
+        assert state.row.tolist() == [*range(rows), *[8] * (9 - rows)]
     assert decodes(llm) == [8]
 
 
@@ -322,7 +347,7 @@ def test_garbage_in_rows_of_nobody(model: GPT2, engine: str) -> None:
     state, noise = engine_of(llm).state, torch.Generator().manual_seed(0)
 
     def litter(*_: object) -> None:
-        state.integers[:, 3:] = torch.randint(0, 100, (6, 2), generator=noise)
+        state.integers[:6, 3:] = torch.randint(0, 100, (6, 2), generator=noise)
         state.live[3:] = 0
         state.floats[:, 3:] = torch.tensor([[float("nan"), float("inf")]] * 2)
 
@@ -355,20 +380,21 @@ def test_poison(model: GPT2, engine: str, lag: int) -> None:
     llm = graph_llm(model, engine, lag=lag)
     expected = tokens(llm, LENGTHS, PARAMS)
     llm = graph_llm(model, engine, lag=lag)
-    memory: Any = engine_of(llm).memory
-    memory.k.fill_(torch.nan)
-    memory.v.fill_(torch.nan)
+    running, cache = engine_of(llm), engine_of(llm).cache
+    cache.k.fill_(torch.nan)
+    cache.v.fill_(torch.nan)
 
-    def release(rows: list[int]) -> None:
-        where = rows if engine == "dense-graph" else [block for row in rows for block in memory.owned[row]]
-        memory.k[:, where] = torch.nan
-        memory.v[:, where] = torch.nan
+    def leave(rows: list[Row]) -> None:
+        slots = [row.slot for row in rows]
+        where = slots if engine == "dense-graph" else [b for slot in slots for b in cache.blocks.owned[slot]]
+        cache.k[:, where] = torch.nan
+        cache.v[:, where] = torch.nan
 
-    watch(memory, "release", release)
+    watch(running, "_leave", leave)
     assert tokens(llm, LENGTHS, PARAMS) == expected
     assert llm.stats.padding_rows > 0
-    if engine == "paged-graph":  # what padding wrote last: its rows compute with what they read, and get no NaN
-        assert bool(memory.k[:, 0, :, 0].isfinite().all())
+    if engine == "paged-graph":
+        assert not cache.tables[-1].any()  # where padding writes, still
 
 
 # Captures while rows are live
@@ -394,10 +420,11 @@ def test_captures_touch_nobody(model: GPT2, engine: str) -> None:
     running, capture, live = engine_of(llm), runner_of(llm)._capture, []
 
     def nobody(step: object) -> None:
-        assert not running.state.integers.any()
+        assert not running.state.integers[:6].any()
+        assert bool((running.state.row == running.state.dummy).all())
 
     def watched(keys: list[Key]) -> None:
-        live.append(int(running.state.live.sum()))
+        live.append(int(running.state.live[:-1].sum()))
         before = [*state_bits(llm), *live_bits(llm)]
         capture(keys)
         assert same([*state_bits(llm), *live_bits(llm)], before)
@@ -410,7 +437,7 @@ def test_captures_touch_nobody(model: GPT2, engine: str) -> None:
 
 
 def test_warm_up(model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G23: all steps are warmed before the first is recorded, largest first; after it, no greedy request waits."""
+    """G23: all steps are warmed before the first is recorded, largest first; after it, no request waits."""
     monkeypatch.setattr("nanoinfer.engine.graphs.PREFILL_TOKENS", 128)
     llm = graph_llm(model, engine, max_batch=5, read_multiple=64)
     runner = runner_of(llm)
@@ -423,14 +450,20 @@ def test_warm_up(model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert told == [(n, count) for n in range(1, count + 1)]
     assert [key.rows for key in runner.graphs] == sorted((key.rows for key in runner.graphs), reverse=True)
     assert {key.rows for key in runner.graphs if key.columns == 1} == {1, 2, 4, 5}
-    prefills = {(key.rows, key.columns) for key in runner.graphs if key.fresh}
-    assert prefills == {(1, 16), (1, 32), (1, 64), (1, 100), (2, 16), (2, 32), (2, 64), (4, 16), (4, 32), (8, 16)}
+    prefills = {(key.rows, key.columns) for key in runner.graphs if key.columns > 1}
+    assert prefills == {
+        (rows, columns) for rows in (1, 2, 4, 8) for columns in (16, 32, 64, 128)
+        if engine == "paged-graph" or rows * columns <= 128
+    }  # fmt: skip
+    assert {key.sampler for key in runner.graphs} == set(SAMPLERS)
     assert llm.stats.captures == count
     assert llm.stats.capture_s > 0
     for lengths in ([1], [90], [3, 3], [9, 1, 16], [5, 5, 5, 5], [1, 2, 3, 4, 5]):
-        prove(llm, lengths, greedy_rows(*[9] * len(lengths)))
+        for one in ({"temperature": 0}, {"seed": 3}, {"top_k": 9, "seed": 3}):
+            prove(llm, lengths, SamplingParams(max_tokens=9, ignore_eos=True, **one))
     llm.warm_up()
     assert llm.stats.captures == count
+    assert not llm.stats.fallbacks
 
 
 def test_warm_up_captures_no_more_than_is_kept(model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,7 +501,7 @@ def test_a_tensor_that_has_moved(engine: str, what: str) -> None:
     llm = graph_llm(model, engine)
     prove(llm, LENGTHS, PARAMS)
     graphs, running = list(runner_of(llm).graphs.values()), engine_of(llm)
-    memory: Any = running.memory
+    cache: Any = running.cache
     if what == "weights":
         old = model.wte.weight.data
         model.wte.weight.data = old.clone()
@@ -476,8 +509,8 @@ def test_a_tensor_that_has_moved(engine: str, what: str) -> None:
         old = running.state.integers
         running.state = running.runner.state = BatchState(old.clone(), running.state.floats)
     else:
-        old = getattr(memory, what)
-        setattr(memory, what, old.clone())
+        old = getattr(cache, what)
+        setattr(cache, what, old.clone())
     with torch.inference_mode():
         old.fill_(-1)  # who still reads it is seen
     with pytest.warns(RuntimeWarning) as caught:
@@ -563,7 +596,7 @@ class Failing(Recording):
         self.where, self.error, self.rows = where, error, rows
 
     def _fail(self, where: str, step: Any) -> None:
-        if where == self.where and step.func is decode_step and step.args[3] == self.rows:
+        if where == self.where and getattr(step, "func", None) is decode_step and step.args[3] == self.rows:
             raise self.error
 
     def warm(self, step: Callable[[], object]) -> None:
@@ -591,7 +624,7 @@ def test_a_failure_costs_one_key(model: GPT2, engine: str, where: str, error: Ex
     with pytest.warns(RuntimeWarning) as caught:
         prove(llm, [4, 1, 9, 30], params)
     (message,) = [str(w.message) for w in caught]
-    assert message.startswith(f"decode of 2 x 1 tokens runs without a graph: {said}")
+    assert message.startswith(f"decode of 2 rows runs without a graph: {said}")
     assert "trace" not in message
     assert decodes(llm) == [4, 1]
     assert llm.stats.fallbacks == {"not captured": 2}  # steps from five tokens to seven
@@ -605,7 +638,7 @@ def test_a_failure_in_warm_up(model: GPT2, engine: str) -> None:
     whole = graph_llm(model, engine)
     whole.warm_up()
     llm = graph_llm(model, engine, recorder=Failing("record", torch.OutOfMemoryError("CUDA out of memory")))
-    with pytest.warns(RuntimeWarning, match="decode of 2 x 1") as caught:
+    with pytest.warns(RuntimeWarning, match="decode of 2 rows") as caught:
         llm.warm_up()
     assert len(caught) == len(SAMPLERS)
     assert set(runner_of(whole).graphs) - set(runner_of(llm).graphs) == runner_of(llm).failed
@@ -634,7 +667,8 @@ def test_an_interrupt_in_a_generation(model: GPT2, engine: str) -> None:
     llm = graph_llm(model, engine, recorder=Failing("record", KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         llm.generate(prompts_of([4, 1, 9, 30]), greedy_rows(9, 2, 7, 5))
-    assert not engine_of(llm).state.integers[:, :4].any()
+    idle(llm)
+    assert not engine_of(llm).state.integers[:6, :4].any()
     runner_of(llm).recorder = Recording()
     prove(llm, LENGTHS, PARAMS)
 
@@ -666,10 +700,10 @@ def test_turned_off(model: GPT2, engine: str, settings: dict[str, Any]) -> None:
     llm = graph_llm(model, engine)
     running, stats = engine_of(llm), GraphStats()
 
-    def make(model: GPT2, memory: Any, state: BatchState) -> GraphRunner:
-        return GraphRunner(model, memory, state, max_len=100, stats=stats, **settings)
+    def make(model: GPT2, cache: Any, state: BatchState) -> GraphRunner:
+        return GraphRunner(model, cache, state, max_len=100, stats=stats, **settings)
 
-    llm.graph_engine = Engine(model, running.memory, 4, stats, runner=make)
+    llm.core = Engine(model, running.cache, 4, stats, runner=make)
     llm.warm_up()
     prove(llm, LENGTHS, PARAMS)
     assert runner_of(llm).graphs == {}
@@ -683,8 +717,7 @@ def test_on_a_cpu(model: GPT2, engine: str) -> None:
         llm = LLM(model, engine=engine, max_batch=4)
     assert len(told) == 1
     with llm:
-        assert llm.graph_engine is not None
-        assert llm.graph_engine.lag == 0
+        assert llm.core.lag == 0
         llm.warm_up()
         prove(llm, LENGTHS, PARAMS)
         assert runner_of(llm).graphs == {}
@@ -707,23 +740,26 @@ def test_late_stops(model: GPT2, engine: str, lag: int) -> None:
     ]
     expected = LLM(model, engine=engine.removesuffix("-graph")).generate(prompts_of(LENGTHS), stops)
     llm = graph_llm(model, engine, lag=lag)
-    memory: Any = engine_of(llm).memory
+    running, cache, blocks = engine_of(llm), engine_of(llm).cache, engine_of(llm).cache.blocks
     computed: list[int] = []
-    watch(engine_of(llm), "_launched", lambda rows, tokens: computed.append(len(rows)))
+    watch(running.scheduler, "launch", lambda work: computed.append(sum(part.complete for part in work)))
     for _ in range(2):
         done: dict[int, Row] = {}
         for settled in steps(llm, LENGTHS, stops):
             done |= {row.request.index: row for row in settled}
+            assert running.state.row[len(running.rows) :].unique().tolist() == [4]  # G03: rows of nobody
             if engine == "paged-graph":
-                owned = [block for blocks in memory.owned for block in blocks]
-                assert len(owned) == len(set(owned)) == memory.allocator.blocks - 1 - memory.allocator.free_blocks
-                assert not memory.tables[len(engine_of(llm).rows) :].any()  # G03: rows of nobody name the null block
+                owned = [block for row in blocks.owned for block in row]
+                assert len(owned) == len(set(owned)) == blocks.allocator.blocks - 1 - blocks.allocator.free_blocks
+                assert not any(blocks.owned[len(running.rows) :])
+                assert not cache.tables[-1].any()
+        while running.busy:
+            assert running.step() == []
         assert [tuple(done[i].token_ids) for i in range(8)] == [c.token_ids for c in expected]
         assert [done[i].finish_reason for i in range(8)] == [c.finish_reason for c in expected]
         if engine == "paged-graph":
-            assert memory.allocator.free_blocks == memory.allocator.blocks - 1
-            assert memory.can_admit(16 * memory.allocator.free_blocks)  # and none is still promised to anybody
-            assert not memory.tables.any()
+            assert blocks.allocator.free_blocks == blocks.allocator.blocks - 1
+            assert blocks.reserved == 0  # and none is still promised to anybody
     assert llm.stats.new_tokens == 2 * sum(len(c.token_ids) for c in expected)
     assert sum(computed) == llm.stats.new_tokens + llm.stats.dropped_tokens
     assert (llm.stats.dropped_tokens > 0) == (lag > 0)
