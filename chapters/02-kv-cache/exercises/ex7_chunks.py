@@ -70,9 +70,10 @@ def swap(mine: Function) -> Iterator[None]:
 
     def prefill(self: Any, chunks: Any, sampler: Any) -> Tensor:
         step, rows = chosen[0]
-        slots = torch.tensor([row.slot for row in rows])
+        device = self.state.token.device
+        slots = torch.tensor([row.slot for row in rows], device=device)
         names = ("token_ids", "positions", "rows", "starts", "logits_at")
-        ids, positions, row, starts, at = (torch.tensor(step[name], dtype=torch.int64) for name in names)
+        ids, positions, row, starts, at = (torch.tensor(step[name], dtype=torch.int64, device=device) for name in names)
         batch = Batch(
             ids, positions, slots[row], max_context=int(positions.max()) + 1, max_new=int(starts.diff().max()),
             no_context=not any(chunk.start for chunk in chunks), starts=starts, logits_at=at, logits_row=slots[row[at]],
