@@ -211,7 +211,7 @@ class GraphRunner(EagerRunner):
             self.graphs.clear()
         if why_not is None and key not in self.graphs and key not in self.failed:
             self._capture([key])
-        if key in self.graphs:
+        if why_not is None and key in self.graphs:
             self.graphs.move_to_end(key)
             return self.graphs[key]
         self.stats.fallbacks[why_not or "not captured"] += 1
