@@ -192,9 +192,10 @@ def warmed() -> None:
 def nobody() -> None:
     """Three live rows in the graph of four, after some steps: what the captured step computes with."""
     made = run.llm()
-    made.generate(list(run.PROMPTS), run.GREEDY)  # captures
-    engine = made.core
-    steps = engine.generate(made.requests(list(run.PROMPTS), run.GREEDY))
+    engine, requests = made.core, made.requests(list(run.PROMPTS), run.GREEDY)
+    for _ in engine.generate(requests):
+        pass  # captures
+    steps = engine.generate(requests)
     for _ in range(6):
         next(steps)
     rows = engine.state.at(slice(0, 4))
