@@ -55,9 +55,9 @@ EXERCISE = Spec(
     title="The logits that count",
     reference=last_logits,
     task=(
-        "A batch holds rows of different lengths, padded on the right to a common T. Each row's next token is "
-        "chosen from\n"
-        "the logits after its own last real token, and from those alone."
+        "A batch holds rows of different lengths, padded on the right to a common T, as most codes lay it out. Each "
+        "row's\n"
+        "next token is chosen from the logits after its own last real token, and from those alone."
     ),
     invariants=(
         "what stands in padded columns changes nothing",

@@ -16,7 +16,7 @@ def cost(shape: dict[str, int], tokens: int, bytes_per_number: int) -> dict[str,
     "bytes": weights read from memory, each number that is needed once: matrices with their biases, LayerNorms, the
     token embedding once (it is the head, too), and one row of the position embedding for each token.
     "launches": operations that are launched: two lookups and their sum; in each block two LayerNorms, two sums, four
-    matrix products with their bias, attention, GELU; at the end a LayerNorm, the last column taken, the head.
+    matrix products with their bias, attention, GELU; at the end a LayerNorm, the last token taken, the head.
     """
     L, C, V, T = shape["n_layer"], shape["n_embd"], shape["vocab_size"], tokens
     matrices = 12 * C * C  # numbers of one block: 3 + 1 + 4 + 4 times C * C
