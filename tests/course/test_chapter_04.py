@@ -231,7 +231,8 @@ class TestPlaces:
     @pytest.mark.parametrize(
         "id, name",
         [
-            ("4.2", "entries-rebound"), ("4.2", "ids-are-all"), ("4.2", "rows-forgotten"), ("4.3", "without-read"),
+            ("4.2", "entries-rebound"), ("4.2", "ids-are-all"), ("4.2", "rows-forgotten"), ("4.2", "padding-is-a-row"),
+            ("4.2", "padding-chooses-for-row-0"), ("4.3", "without-read"),
             ("4.5", "all-rows-alike"), ("4.5", "as-row-0"), ("4.5", "newest-left-out"),
             ("4.6", "straight"), ("4.6", "rebound"), ("4.6", "memory-exchanged"), ("4.7", "the-same-tensor"),
         ],
