@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import fields
 
 import pytest
@@ -9,17 +10,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.model.batch import NEWEST_ALONE, Batch, Chunk, Layout, pack, unpack
 
 DUMMY = 9
 
 
 @st.composite
 def chunks_of(draw: st.DrawFn, rows: int = 5) -> list[Chunk]:
-    """Pieces of prompts, whole ones, and single tokens, of rows in any order."""
+    """Rows that go on, and then pieces of prompts and whole ones, of rows in any order."""
     slots = draw(st.permutations(range(DUMMY)))[: draw(st.integers(1, rows))]
-    ids = st.lists(st.integers(-1, 300), min_size=1, max_size=7)
-    return [Chunk(slot, draw(st.integers(0, 20)), tuple(draw(ids)), draw(st.booleans())) for slot in slots]
+    ids, start = st.lists(st.integers(-1, 300), min_size=1, max_size=7), st.integers(0, 20)
+    going = draw(st.integers(0, len(slots)))
+    return [Chunk(slot, draw(start), NEWEST_ALONE) for slot in slots[:going]] + [
+        Chunk(slot, draw(start), array("q", draw(ids)), draw(st.booleans())) for slot in slots[going:]
+    ]
 
 
 Token = tuple[int, int, int]  # id, position, row
@@ -67,7 +71,8 @@ def test_as_many_as_there_are(chunks: list[Chunk]) -> None:
 @settings(deadline=None, derandomize=True)
 @given(chunks_of(), st.integers(0, 3), st.integers(0, 3))
 def test_a_rectangle(chunks: list[Chunk], more_rows: int, more_columns: int) -> None:
-    """Each row is padded on its right, and rows of padding follow: a captured prefill of the dense cache."""
+    """Each row is padded on its right, and rows of padding follow: a captured prefill of the dense cache, whole."""
+    chunks = [Chunk(chunk.row, 0, array("q", chunk.token_ids), chunk.complete) for chunk in chunks]
     B, T = len(chunks) + more_rows, max(len(chunk.token_ids) for chunk in chunks) + more_columns
     layout = Layout(B, B * T, B, T, T, no_context=True)
     rows = [tokens_of(chunk) + [PADDING] * (T - len(chunk.token_ids)) for chunk in chunks]

@@ -432,10 +432,11 @@ def in_use(allocate: Any, self: BlockAllocator) -> int:
     return block
 
 
-def uncounted(grow: Any, self: BlockManager, row: int, length: int) -> None:
+def uncounted(grow: Any, self: BlockManager, row: int, length: int) -> Any:
     reserved = self.reserved
-    grow(self, row, length)
+    room = grow(self, row, length)
     self.reserved = reserved
+    return room
 
 
 def half_released(release: Any, self: BlockManager, row: int) -> None:
