@@ -295,6 +295,7 @@ assert torch.allclose(out, right, atol=1e-5)
 
 # %%
 llm = LLM(engine="paged", dtype="float32")
+llm.core.cache.k.zero_(), llm.core.cache.v.zero_()  # mistakes read what nobody wrote: the same at every run
 GREEDY = SamplingParams(max_tokens=24, temperature=0)
 
 

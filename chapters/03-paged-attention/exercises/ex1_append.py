@@ -34,13 +34,14 @@ def grow(
 def swap(mine: Function) -> Iterator[None]:
     """BlockManager.grow asks it, row by row, and puts what it answers into the allocator and the tables."""
 
-    def grow_row(self: Any, row: int, length: int) -> None:
+    def grow_row(self: Any, row: int, length: int) -> int:
         before = self.owned[row]
         (after,), free = mine([list(before)], [length], list(self.allocator._free), self.block_size)
         self.begun += [(row, at, block) for at, block in enumerate(after) if [block] != before[at : at + 1]]
         self.reserved -= len(after) - len(before)
         self.owned[row], self.allocator._free = list(after), list(free)
         self.allocator.owned[:] = bytes(block not in free for block in range(self.allocator.blocks))
+        return 0  # of room to spare, so that it is asked before every step
 
     with replaced("nanoinfer.cache.blocks:BlockManager.grow", grow_row):
         yield
