@@ -35,6 +35,18 @@ def kernels(
 
 
 @app.command()
+def ragged(
+    device: Device = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/ragged.json"),
+    model: Annotated[str | None, typer.Option(help="As in `nanoinfer generate`.")] = None,
+) -> None:
+    """Short prompts beside a long one, a row that runs while a prompt arrives, and the ragged kernel alone."""
+    from nanobench.micro.ragged import measure
+
+    measure(device, out, model)
+
+
+@app.command()
 def sampling(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
     out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/sampling.json"),

@@ -45,7 +45,9 @@ def last_token_bytes(llm: LLM, done: Completion) -> int:
     """The most bytes in tensors while the last token of a text is computed once more."""
     text = [*done.prompt_token_ids, *done.token_ids[:-1]]
     requests = llm.requests([text], SamplingParams(max_tokens=1, temperature=0))
-    return peak_bytes(lambda: list(llm.core.generate(requests)))  # in this thread: tensors are followed in one
+    steps = llm.core.generate(requests)
+    size: int = llm._worker.submit(peak_bytes, lambda: list(steps)).result()  # where the engine runs, and in turn
+    return size
 
 
 def peak_bytes(run: Callable[[], object]) -> int:

@@ -1,0 +1,156 @@
+"""Prompts of different lengths, and a prompt that arrives while a row runs: TTFT, the row's pause, attention alone.
+
+Attention alone is one layer of gpt2's heads, inside a graph, and needs a GPU. The engines run on a CPU too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+import torch
+
+from nanobench.core.machine import stamp
+from nanobench.core.records import Record, ResultsFile, Spread
+from nanobench.micro.graph_timing import call_seconds
+from nanobench.micro.ragged_variants import CASES, ragged_variants
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.config import RECIPES
+from nanoinfer.devices import choose_device, choose_dtype
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import load_model
+
+CALLS = 8  # in a graph
+SHORT, LONG, ARRIVING = 10, 900, 1000  # tokens of prompts
+ROWS = 32  # the last one long, the others short
+CHUNKS = (None, 64)  # prefill_chunk
+RUNNING = 16  # tokens that the row has made when the long prompt arrives
+ONE = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+MANY = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+
+
+class AttentionTime(Record):
+    """Seconds of one call of attention for one layer."""
+
+    case: str
+    tokens: int  # new ones, of all rows
+    columns: int  # of the rectangle that holds them
+    arm: str
+    seconds: Spread
+
+
+class EngineTimes(Record):
+    """One engine: a call of 31 short prompts and a long one; and a row that runs while a longer one arrives."""
+
+    engine: str
+    prefill_chunk: int | None
+    alone_s: Spread  # to the first token of a short prompt, medians of the rows, with no long one beside them
+    short_s: Spread  # the same, beside the long one
+    long_s: Spread  # to the long one's first token
+    step_s: Spread  # between two tokens of the row that runs, before anything arrives
+    pause_s: Spread  # the longest time between two of its tokens, from the arrival on
+
+
+class RaggedReport(ResultsFile):
+    """One run of `python -m bench ragged`."""
+
+    kind: Literal["ragged"] = "ragged"
+    model: str
+    dtype: str
+    attention: tuple[AttentionTime, ...]
+    engines: tuple[EngineTimes, ...]
+
+
+def measure(device_name: str | None, path: Path, model: str | None) -> RaggedReport:
+    """Measure both, print them, write them to `path`. model: None is random gpt2 on a GPU, the small one on a CPU."""
+    device = choose_device(device_name)
+    on_gpu, dtype = device.type == "cuda", choose_dtype(None, device)
+    name = model or ("random:gpt2" if on_gpu else "small")
+    attention = []
+    if on_gpu:
+        with torch.inference_mode():
+            attention = [time for case, rows in CASES.items() for time in _attention(case, rows, device, dtype)]
+    else:
+        print("no GPU: attention alone is left out, and engines with graphs, which would run as those without")
+    weights = load_model(name, device, dtype, seed=0)
+    engines = []
+    for engine, recipe in RECIPES.items():
+        if recipe.cache != "naive" and (on_gpu or recipe.launch == "eager"):
+            engines += [_engine(weights, engine, chunk, 15 if on_gpu else 3) for chunk in CHUNKS]
+    report = RaggedReport(
+        model=name, dtype=str(dtype).removeprefix("torch."), attention=tuple(attention), engines=tuple(engines),
+        **stamp(device),
+    )  # fmt: skip
+    report.save(path)
+    return report
+
+
+def _attention(
+    case: str, rows: Sequence[tuple[int, int]], device: torch.device, dtype: torch.dtype
+) -> list[AttentionTime]:
+    variants = ragged_variants(rows, device, dtype)
+    calls = {arm: partial(lambda call, i: call(), call) for arm, call in variants.items()}
+    tokens, columns = sum(new for _, new in rows), len(rows) * max(new for _, new in rows)
+    found = []
+    for arm, spread in call_seconds(calls, CALLS, 9).items():
+        found.append(AttentionTime(case=case, tokens=tokens, columns=columns, arm=arm, seconds=spread))
+        us = [1e6 * seconds for seconds in (spread.median, spread.p10, spread.p90)]
+        print(f"{case:44} {arm:22} {us[0]:9.1f} us  ({us[1]:.1f} to {us[2]:.1f})")
+    return found
+
+
+def _engine(model: GPT2, engine: str, chunk: int | None, repeats: int) -> EngineTimes:
+    """One engine with one prefill_chunk, warmed up, and every run once before it is timed."""
+    draws = random.Random(0)
+    short = [draws.choices(range(model.config.vocab_size), k=SHORT) for _ in range(ROWS - 1)]
+    long, arriving = (draws.choices(range(model.config.vocab_size), k=length) for length in (LONG, ARRIVING))
+    with LLM(model, engine=engine, max_batch=ROWS, prefill_chunk=chunk) as llm:
+        llm.warm_up()
+        runs = [
+            (median(first_tokens(llm, short)), first_tokens(llm, [*short, long]), gaps(llm, short[0], arriving))
+            for _ in range(repeats + 1)
+        ][1:]
+    found = EngineTimes(
+        engine=engine, prefill_chunk=chunk, alone_s=Spread.of([alone for alone, _, _ in runs]),
+        short_s=Spread.of([median(times[:-1]) for _, times, _ in runs]),
+        long_s=Spread.of([times[-1] for _, times, _ in runs]),
+        step_s=Spread.of([before for _, _, (before, _) in runs]),
+        pause_s=Spread.of([longest for _, _, (_, longest) in runs]),
+    )  # fmt: skip
+    ms = [1e3 * spread.median for spread in (found.alone_s, found.short_s, found.long_s, found.step_s, found.pause_s)]
+    print(
+        f"{engine:12} prefill_chunk {chunk!s:4} first token of short prompts {ms[0]:8.2f} ms alone, {ms[1]:8.2f} beside"
+        f" a long one ({ms[2]:.2f} ms); a row's step {ms[3]:.2f} ms, its longest pause {ms[4]:.2f} ms"
+    )
+    return found
+
+
+def first_tokens(llm: LLM, prompts: list[list[int]]) -> list[float]:
+    """Seconds from the call to each prompt's first token."""
+    asked = time.perf_counter()
+    rows = [llm.core.submit(request, asked=asked) for request in llm.requests(prompts, ONE)]
+    while llm.core.busy:
+        llm.core.step()
+    return [row.metrics().ttft_s for row in rows]
+
+
+def gaps(llm: LLM, running: list[int], arriving: list[int]) -> tuple[float, float]:
+    """Seconds between two tokens of a row: the median before another prompt arrives, and the longest from then on."""
+    core, (first, second) = llm.core, llm.requests([running, arriving], [MANY, ONE])
+    row = core.submit(first)
+    while len(row.token_ids) < RUNNING:
+        core.step()
+    newcomer = core.submit(second)
+    while not newcomer.ended or len(row.token_ids) < 2 * RUNNING:
+        core.step()
+    core.cancel(row)
+    while core.busy:
+        core.step()
+    between = [after - before for before, after in itertools.pairwise(row.times)]
+    return median(between[: RUNNING - 1]), max(between[RUNNING - 1 :])
