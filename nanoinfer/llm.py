@@ -156,7 +156,7 @@ class LLM:
         Raises ValueError for a bad prompt, before anything is computed.
         """
         asked = time.perf_counter()
-        done = list(self._run(self.requests(prompts, params), asked, self._ended))
+        done = list(self._run(self.requests(prompts, params), asked, self._completion))
         return sorted(done, key=lambda completion: completion.index)
 
     def stream(
@@ -174,18 +174,19 @@ class LLM:
         asked = time.perf_counter()
         requests = self.requests(prompts, params)
         requests = [replace(request, text=request.text or TextStream(self.tokenizer)) for request in requests]
-        return self._run(requests, asked, self._piece)
+        return self._run(requests, asked, self._piece, every_token=True)
 
-    def _run(self, requests: list[Request], asked: float, event: Callable[[Row], Any]) -> Generator[Any, None, None]:
-        """Submit the requests; yield the events of their tokens, as they come from the engine's thread."""
+    def _run(
+        self, requests: list[Request], asked: float, event: Callable[[Row], Any], every_token: bool = False
+    ) -> Generator[Any, None, None]:
+        """Submit the requests; yield the events of their tokens, or of their ends, from the thread of the engine."""
         self._check_open()
         events: SimpleQueue[Any] = SimpleQueue()
 
         def listener(row: Row) -> None:
-            if row.cancelled or (made := event(row)) is not None:
-                events.put(row.cancelled or made)
+            events.put(row.cancelled or event(row))
 
-        rows = [self.core.submit(request, listener, asked) for request in requests]
+        rows = [self.core.submit(request, listener, every_token=every_token, asked=asked) for request in requests]
         left = len(rows)
         try:
             self._worker.submit(self._loop)
@@ -215,10 +216,6 @@ class LLM:
             if self._worker.stopping.is_set():
                 raise RuntimeError("this LLM is closed")
             yield self.core.step()
-
-    def _ended(self, row: Row) -> Completion | None:
-        """The completion of a row that has ended."""
-        return self._completion(row) if row.finish_reason is not None else None
 
     def _piece(self, row: Row) -> Piece:
         """What a row's newest token has made certain."""

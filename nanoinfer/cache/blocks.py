@@ -69,13 +69,14 @@ class BlockManager:
         self.reserved += wanted
         return True
 
-    def grow(self, row: int, length: int) -> None:
-        """Give the row the blocks for a text of this length, out of its reservation."""
+    def grow(self, row: int, length: int) -> int:
+        """Give the row the blocks for a text of this length, out of its reservation; how many tokens they hold."""
         owned = self.owned[row]
         while len(owned) * self.block_size < length:
             owned.append(self.allocator.allocate())
             self.begun.append((row, len(owned) - 1, owned[-1]))
             self.reserved -= 1
+        return len(owned) * self.block_size
 
     def truncate(self, row: int, length: int) -> None:
         """Take back the row's blocks past a text of this length. They stay reserved for it."""

@@ -20,7 +20,7 @@ from nanoinfer.engine.sampling import SAMPLERS, Sampler, Samplers
 from nanoinfer.engine.scheduler import Blocks, Row, Scheduler, Work
 from nanoinfer.engine.state import BatchState, Fetch, upload
 from nanoinfer.engine.stats import Stats
-from nanoinfer.model.batch import NEWEST, Chunk
+from nanoinfer.model.batch import NEWEST_ALONE, Chunk
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.requests import Request
 
@@ -103,21 +103,26 @@ class Engine:
             )
 
     def submit(
-        self, request: Request, listener: Callable[[Row], None] | None = None, asked: float | None = None
+        self,
+        request: Request,
+        listener: Callable[[Row], None] | None = None,
+        *,
+        every_token: bool = False,
+        asked: float | None = None,
     ) -> Row:
         """Let a request wait for its turn. ValueError for one that could never run, whatever else does.
 
-        listener: told of each of the row's tokens, and of its cancellation, in the thread that calls `step`.
+        listener: told, in the thread that calls `step`, when the row has ended, and of each token if `every_token`.
         """
         self.check(request)
-        row = Row(request, time.perf_counter() if asked is None else asked, listener)
+        row = Row(request, time.perf_counter() if asked is None else asked, listener, every_token)
         self._inbox.append(row)
         return row
 
     def cancel(self, row: Row, cause: BaseException | None = None) -> None:
         """From the next step on, nothing more comes of this row. One that has ended stays as it is."""
         if not row.ended:
-            row.cancelled = cause or CancelledError("cancelled")
+            row.cancelled, row.ended = cause or CancelledError("cancelled"), True
             self._inbox.append(row)
 
     def generate(self, requests: Sequence[Request]) -> Generator[list[Row], None, None]:
@@ -125,19 +130,15 @@ class Engine:
 
         However the caller leaves the iterator, these rows are free afterwards.
         """
-        running: set[Row] = set()
-
-        def listener(row: Row) -> None:
-            if row.ended:
-                running.discard(row)
-
+        rows: list[Row] = []
         try:
             for request in requests:
-                running.add(self.submit(request, listener))
-            while running:
-                yield self.step()
+                rows.append(self.submit(request))
+            for row in rows:
+                while not row.ended:
+                    yield self.step()
         finally:
-            for row in running:
+            for row in rows:
                 self.cancel(row)
             self._take_in()
 
@@ -182,9 +183,9 @@ class Engine:
     def _launch(self, work: list[Work]) -> None:
         """Run a step, start the copy of its tokens, and let rows go that need no further step."""
         self.cache.update()
-        longest = max(row.fed + count for row, count in work)
-        sampler = self._sampler([part.row for part in work if part.complete])
-        if all(row.launched for row, _ in work):
+        sampler = self._sampler([row for row, _ in work])
+        if work[-1].row.launched:  # prompts come last
+            longest = max([row.length for row, _ in work])
             tokens = self.runner.decode(work[-1].row.slot + 1, longest, sampler)
             self.stats.decode_steps += 1
             settles = [(row, row.slot) for row, _ in work]
@@ -194,7 +195,7 @@ class Engine:
             settles = [(part.row, at) for at, part in enumerate(part for part in work if part.complete)]
         complete = self.scheduler.launch(work)
         self._in_flight.append((settles, Fetch(tokens)))
-        self._leave([row for row in complete if row.launched == row.request.limit])
+        self._leave([row for row in complete if row.launched == row.limit])
 
     def _collect(self, lag: int) -> list[Row]:
         """Take in the tokens of the oldest step but for the newest `lag`. The one place where the host waits."""
@@ -204,28 +205,27 @@ class Engine:
         tokens = fetch.wait()
         now = time.perf_counter()
         going = [(row, at) for row, at in settles if not row.ended]
+        self.stats.new_tokens += len(going)  # ahead of listeners: who hears that a row has ended may look here
         self.stats.dropped_tokens += len(settles) - len(going)
         for row, at in going:
             self._settle(row, tokens[at], now)
         rows = [row for row, _ in going]
         # Rows that ended by their count have left already, when their last step was launched.
-        self._leave([row for row in rows if row.finish_reason and row.launched < row.request.limit])
+        self._leave([row for row in rows if row.ended and row.launched < row.limit])
         return rows
 
     def _settle(self, row: Row, token: int, now: float) -> None:
         """Give a row its token, and its finish reason where it ends."""
         row.token_ids.append(token)
         row.times.append(now)
-        self.stats.new_tokens += 1
         stopped, text = token in row.request.stop_ids, row.request.text
         if text is not None and not stopped:
             text.push(token)
             stopped = text.stopped
-        if stopped:
-            row.finish_reason = "stop"
-        elif len(row.token_ids) == row.request.limit:
-            row.finish_reason = "length"
-        if row.listener:
+        if stopped or len(row.token_ids) == row.limit:
+            row.finish_reason = "stop" if stopped else "length"
+            row.ended = True
+        if row.listener and (row.ended or row.every_token):
             row.listener(row)
 
     def _leave(self, rows: Sequence[Row]) -> None:
@@ -258,11 +258,12 @@ class Engine:
 
     def _sampler(self, rows: Sequence[Row]) -> Sampler:
         """The cheapest sampler that serves all these rows. Which one it is changes no row's token."""
-        return self.samplers[max((row.sampler for row in rows), default=0)]
+        return self.samplers[max([row.sampler for row in rows])]
 
 
 def _chunk(work: Work) -> Chunk:
     """A row's next tokens: of its prompt, or the newest, which is on the device."""
-    row, count = work
-    token_ids = row.request.prompt_token_ids[row.fed : row.fed + count] if row.launched == 0 else (NEWEST,)
-    return Chunk(row.slot, row.fed, token_ids, work.complete)
+    row, tokens = work
+    if row.launched:
+        return Chunk(row.slot, row.fed, NEWEST_ALONE)
+    return Chunk(row.slot, row.fed, row.prompt[row.fed : row.fed + tokens], work.complete)

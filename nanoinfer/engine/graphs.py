@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, cycle
+from threading import Lock
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -86,7 +87,12 @@ class CapturedStep:
 
 
 class CudaRecorder:
-    """Records CUDA graphs on a stream of its own, all in one memory pool: they never run at once."""
+    """Records CUDA graphs on a stream of its own, all in one memory pool: they never run at once.
+
+    Other engines go on in threads of their own: what these do must not end a capture, nor a capture them.
+    """
+
+    _turn = Lock()  # of all recorders: a capture begins by waiting for the device, which one that is running forbids
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -104,15 +110,19 @@ class CudaRecorder:
 
     def record(self, step: Callable[[], object]) -> Replayable:
         """A graph of the step, which is not executed."""
-        # The matrix library's workspace then comes out of the graphs' own pool. One from outside is let go by whoever
-        # clears them, torch.compile among others, and the graph would go on writing there: pytorch#193402.
-        torch._C._cuda_clearCublasWorkspaces()
-        if not self._graphs:  # a pool ends with its last graph, though a tensor of it may live on
-            self._pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        # The outer `with` is for a capture that fails: torch would then go on working on the capture's stream.
-        with torch.cuda.stream(self._stream), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            step()
+        with self._turn:
+            # The matrix library's workspace then comes out of the graphs' own pool. One from outside is let go by
+            # whoever clears them, torch.compile among others, and the graph would go on writing there: pytorch#193402.
+            torch._C._cuda_clearCublasWorkspaces()
+            if not self._graphs:  # a pool ends with its last graph, though a tensor of it may live on
+                self._pool = torch.cuda.graph_pool_handle()
+            graph, place = torch.cuda.CUDAGraph(), {"pool": self._pool, "stream": self._stream}
+            # The outer `with` is for a capture that fails: torch would then go on working on the capture's stream.
+            with (
+                torch.cuda.stream(self._stream),
+                torch.cuda.graph(graph, **place, capture_error_mode="thread_local"),
+            ):
+                step()
         self._graphs.add(graph)
         return graph
 

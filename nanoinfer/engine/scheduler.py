@@ -7,6 +7,7 @@ a budget: Agrawal et al. 2023, "SARATHI: Efficient LLM Inference by Piggybacking
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ class Blocks(Protocol):
 
     def fits(self, tokens: int) -> bool: ...
     def reserve(self, row: int, tokens: int) -> bool: ...
-    def grow(self, row: int, length: int) -> None: ...
+    def grow(self, row: int, length: int) -> int: ...
     def release(self, row: int) -> None: ...
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None: ...
 
@@ -31,25 +32,26 @@ class Row:
 
     request: Request
     asked: float  # when it was asked for, time.perf_counter()
-    listener: Callable[[Row], None] | None = None  # told of each token, in the engine's thread
+    listener: Callable[[Row], None] | None = None  # told, in the engine's thread, when it has ended
+    every_token: bool = False  # whether it is told of each token as well
     slot: int = -1  # its row in the batch state and in the cache
     arrived: int = 0  # its number, in order of arrival
     length: int = 0  # tokens of the text so far, the newest, which is not fed yet, included
     fed: int = 0  # of these, tokens that the model has been given
     launched: int = 0  # new tokens whose step has been launched
+    room: int = 0  # tokens that its blocks hold
     token_ids: list[int] = field(default_factory=list)  # new tokens that have reached the host
     times: list[float] = field(default_factory=list)  # when each did, time.perf_counter()
     finish_reason: FinishReason | None = None
     cancelled: BaseException | None = None  # why nothing more comes of it
+    ended: bool = False
 
     def __post_init__(self) -> None:
         params = self.request.params
-        self.length = len(self.request.prompt_token_ids)
+        self.length, self.limit = len(self.request.prompt_token_ids), self.request.limit
+        self.prompt = array("q", self.request.prompt_token_ids)  # slices are copied as memory, not token by token
         self.sampler = 0 if params.greedy else 2 if params.filters else 1  # which of Samplers serves it
-
-    @property
-    def ended(self) -> bool:
-        return self.finish_reason is not None or self.cancelled is not None
+        self.newest = Work(self, 1)  # its part in each step once its prompt has been fed
 
     def metrics(self) -> Metrics:
         gaps = (after - before for before, after in zip(self.times, self.times[1:], strict=False))
@@ -95,18 +97,19 @@ class Scheduler:
         begun, work = self._choose()
         if self.blocks:
             for row, tokens in work:
-                self.blocks.grow(row.slot, row.fed + tokens)
+                if row.fed + tokens > row.room:
+                    row.room = self.blocks.grow(row.slot, row.fed + tokens)
         return begun, work
 
     def _choose(self) -> tuple[list[Row], list[Work]]:
-        going = [Work(row, 1) for row in self.rows if row.launched]
+        going = [row.newest for row in self.rows if row.launched]
         if going and self._decode_next:
             self._decode_next = False
             return [], going
         budget = self.max_batched_tokens - (len(going) if self.mixed else 0)
         prompts: list[Work] = []
         begun: list[Row] = []
-        for row in sorted((row for row in self.rows if not row.launched), key=lambda row: row.arrived):
+        for row in sorted([row for row in self.rows if not row.launched], key=lambda row: row.arrived):
             budget -= self._feed(row, budget, prompts)
         while budget and self.waiting and self._admit(self.waiting[0]):
             begun.append(self.waiting.popleft())
@@ -133,12 +136,13 @@ class Scheduler:
 
     def launch(self, work: Sequence[Work]) -> list[Row]:
         """This work is on its way: count it, and return the rows that get a token by it."""
-        complete = [part.row for part in work if part.complete]
+        complete = []
         for row, tokens in work:
             row.fed += tokens
-        for row in complete:
-            row.launched += 1
-            row.length += 1
+            if row.fed == row.length:
+                row.launched += 1
+                row.length += 1
+                complete.append(row)
         return complete
 
     def remove(self, rows: Sequence[Row]) -> tuple[list[int], list[int]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import takewhile
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 NEWEST = -1  # in place of a token id: the row's newest token, which only the device knows
+NEWEST_ALONE = (NEWEST,)
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,20 @@ def pack(chunks: Sequence[Chunk], layout: Layout, dummy: int) -> Tensor:
         for values, value in ((ids, 0), (positions, 0), (row, dummy)):
             values.extend(array("q", [value]) * count)
 
+    going = list(takewhile(lambda chunk: chunk.token_ids is NEWEST_ALONE, chunks))  # all at once: there may be many
+    numbers = _counting(max(layout.max_context, len(going)))
+    ids.extend(array("q", [NEWEST]) * len(going))
+    positions.extend([chunk.start for chunk in going])
+    row.extend([chunk.row for chunk in going])
+    starts.extend(numbers[: len(going)])
+    at.extend(starts)
+    chosen.extend(row)
     rectangle = layout.rows * layout.max_new == layout.tokens
-    for chunk in chunks:
+    for chunk in chunks[len(going) :]:
         count = len(chunk.token_ids)
         starts.append(len(ids))
         ids.extend(chunk.token_ids)
-        positions.extend(range(chunk.start, chunk.start + count))
+        positions.extend(numbers[chunk.start : chunk.start + count])
         row.extend(array("q", [chunk.row]) * count)
         if chunk.complete:
             at.append(len(ids) - 1)
@@ -120,6 +130,16 @@ def pack(chunks: Sequence[Chunk], layout: Layout, dummy: int) -> Tensor:
     at.extend(array("q", [0]) * (layout.logits - len(at)))
     chosen.extend(array("q", [dummy]) * (layout.logits - len(chosen)))
     return torch.frombuffer(ids + positions + row + starts + at + chosen, dtype=torch.int64)
+
+
+def _counting(most: int) -> array[int]:
+    """0, 1, 2, ... up to `most` and further: a slice is copied as memory."""
+    return _counted(1 << most.bit_length())
+
+
+@cache
+def _counted(count: int) -> array[int]:
+    return array("q", range(count))
 
 
 def unpack(packed: Tensor, layout: Layout) -> Batch:
