@@ -116,12 +116,12 @@ class CudaRecorder:
             torch._C._cuda_clearCublasWorkspaces()
             if not self._graphs:  # a pool ends with its last graph, though a tensor of it may live on
                 self._pool = torch.cuda.graph_pool_handle()
-            graph, place = torch.cuda.CUDAGraph(), {"pool": self._pool, "stream": self._stream}
-            # The outer `with` is for a capture that fails: torch would then go on working on the capture's stream.
-            with (
-                torch.cuda.stream(self._stream),
-                torch.cuda.graph(graph, **place, capture_error_mode="thread_local"),
-            ):
+            graph = torch.cuda.CUDAGraph()
+            capture = torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            )  # fmt: skip
+            # The outer stream is for a capture that fails: torch would then go on working on the capture's.
+            with torch.cuda.stream(self._stream), capture:
                 step()
         self._graphs.add(graph)
         return graph

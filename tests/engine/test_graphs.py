@@ -567,7 +567,8 @@ def test_a_pool_ends_with_its_last_graph(monkeypatch: pytest.MonkeyPatch) -> Non
     """torch refuses to capture into a pool without graphs in which a tensor still lives: a new one is begun then."""
     handles, pools = count(), []
 
-    def graph(recorded: object, pool: int, stream: None) -> nullcontext[None]:
+    def graph(recorded: object, pool: int, stream: None, capture_error_mode: str) -> nullcontext[None]:
+        assert capture_error_mode == "thread_local"  # what other threads do ends no capture
         pools.append(pool)
         return nullcontext()
 
