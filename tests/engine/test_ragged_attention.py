@@ -102,8 +102,8 @@ def case_of(
     chunks = [Chunk(slot, start, [1] * new) for slot, (start, new) in zip(slots, rows, strict=True)]
     layout = Layout.of(chunks)
     if padding is not None:
-        layout = Layout(len(rows) + padding[0] + 1, layout.tokens + padding[1], len(rows), 999, layout.max_context)
-        layout = layout._replace(max_new=layout.tokens)
+        N = layout.tokens + padding[1]
+        layout = Layout(len(rows) + padding[0] + 1, N, len(rows), N, layout.max_context)
     batch = unpack(pack(chunks, layout, len(rows)).to(device), layout)
     width = -(-layout.max_context // page) + 1
     counts = [-(-(start + new) // page) for start, new in rows]

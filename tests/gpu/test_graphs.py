@@ -10,10 +10,12 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import Barrier
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
@@ -22,9 +24,10 @@ from torch import Tensor
 from nanoinfer import LLM
 from nanoinfer.cache.naive import forward_logits
 from nanoinfer.engine.graphs import ladder, pick
-from nanoinfer.engine.sampling import Samplers
+from nanoinfer.engine.sampling import Sampler, Samplers
 from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import decode_step
+from nanoinfer.engine.step import decode_step, prefill_step
+from nanoinfer.model.batch import NEWEST, Chunk, Layout, pack, unpack
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -36,6 +39,7 @@ from tests.engine.fake_graphed import (
     Rerun,
     engine_of,
     greedy_rows,
+    idle,
     interrupted,
     live_bits,
     runner_of,
@@ -43,10 +47,12 @@ from tests.engine.fake_graphed import (
     state_bits,
     steps,
     tokens,
+    watch,
 )
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("error::RuntimeWarning")]
 ROOT = Path(__file__).parents[2]
+PIECE = "a piece of a prompt, where prompts are captured whole"
 
 
 class Kind(NamedTuple):
@@ -122,21 +128,104 @@ def test_two_generations_and_every_length(small_model: GPT2, model: GPT2, kind: 
 
 
 def test_chunked_prefill(small_model: GPT2, model: GPT2, kind: Kind) -> None:
+    """In pages all are replayed, beside rows that go on; a rectangle is captured for whole prompts, the rest runs."""
     llm = make(model, kind, max_batch=3, prefill_chunk=20)
+    kinds = []
+    watch(runner_of(llm), "prefill", lambda chunks, _: kinds.append({chunk.token_ids[0] == NEWEST for chunk in chunks}))
     prove(small_model, llm, [99, 3, 45, 80, 95], greedy_rows(1, 30, 20, 20, 5))
-    assert llm.stats.replayed_prefills == llm.stats.prefill_steps
-    assert any(key.columns > 1 and not key.fresh for key in runner_of(llm).graphs)
+    eagerly = llm.stats.prefill_steps - llm.stats.replayed_prefills
+    assert llm.stats.replayed_prefills > 0
+    if kind.engine == "paged-graph":
+        assert {False, True} in kinds
+        assert not llm.stats.fallbacks
+        assert eagerly == 0
+    else:
+        assert all(each == {False} for each in kinds)
+        assert llm.stats.fallbacks == {PIECE: eagerly}
+
+
+def test_no_request_captures_after_warm_up(small_model: GPT2, model: GPT2, kind: Kind) -> None:
+    """Greedy, sampled, filtered, whole and in pieces: none has to wait for a capture."""
+    for chunk in (None, 20):
+        llm = make(model, kind, max_batch=4, prefill_chunk=chunk)
+        llm.warm_up()
+        captures = llm.stats.captures
+        for params in (*([each] * 8 for each in PARAMS[:3]), PARAMS):
+            prove(small_model, llm, LENGTHS, params)
+        assert llm.stats.captures == captures
+        assert llm.stats.replayed_steps == llm.stats.decode_steps > 0
+        assert set(llm.stats.fallbacks) <= ({PIECE} if kind.engine == "dense-graph" and chunk else set())
+
+
+def test_nan_of_an_old_text(small_model: GPT2, model: GPT2, kind: Kind) -> None:
+    """Whatever a cache held before, nobody who begins reads it."""
+    llm = make(model, kind, max_batch=4)
+    for _ in range(2):
+        prove(small_model, llm, LENGTHS, PARAMS)
+        idle(llm)
+        cache: Any = engine_of(llm).cache
+        cache.k.fill_(float("nan"))
+        cache.v.fill_(float("nan"))
+
+
+def test_two_engines_capture_in_two_threads(small_model: GPT2, model: GPT2, kind: Kind) -> None:
+    """Each in its own, on one GPU: neither ends a capture of the other, or is ended by one."""
+    llms, both = [make(model, kind, max_batch=4) for _ in range(2)], Barrier(2)
+
+    def run(llm: LLM) -> None:
+        both.wait(60)
+        for seed in range(3):
+            done = llm.generate(prompts_of(LENGTHS, seed=seed), PARAMS)
+            print(verify_tokens(lambda text: forward_logits(small_model, text), done, PARAMS))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, llms))
+    assert all(llm.stats.captures > 0 and not llm.stats.fallbacks for llm in llms)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_mixed_step_is_the_step(small_model: GPT2, model: GPT2, fused: bool) -> None:
+    """Pieces of prompts beside rows that go on: the replay's tokens and state, to the bit, are those of the call."""
+    llm = make(model, Kind("paged-graph", fused), max_batch=4, prefill_chunk=20)
+    engine_of(llm).lag = 0
+    runner, state, cache = runner_of(llm), engine_of(llm).state, cast(Any, engine_of(llm).cache)
+    replay, mixed = runner.prefill, []
+
+    def both(chunks: Sequence[Chunk], sampler: Sampler) -> Tensor:
+        tensors = state.integers, state.floats, cache.k, cache.v
+        before = [tensor.clone() for tensor in tensors]
+        tokens = replay(chunks, sampler).clone()
+        replayed, pools = state_bits(llm), [cache.k.clone(), cache.v.clone()]
+        for tensor, saved in zip(tensors, before, strict=True):
+            tensor.copy_(saved)
+        wanted = sum(len(chunk.token_ids) for chunk in chunks)
+        layout = cache.layout(1 << (len(chunks) - 1).bit_length(), pick(runner.columns, wanted))
+        batch = unpack(pack(chunks, layout, state.dummy).to("cuda"), layout)
+        called = prefill_step(runner.model, cache, state, batch, sampler)
+        complete = sum(chunk.complete for chunk in chunks)
+        assert torch.equal(called[:complete], tokens[:complete])
+        assert same(state_bits(llm), replayed)
+        for ours, theirs in zip((cache.k, cache.v), pools, strict=True):  # but for the null block
+            torch.testing.assert_close(ours[:, 1:], theirs[:, 1:], rtol=1e-4, atol=1e-4, equal_nan=True)
+        mixed.append(len({chunk.token_ids[0] == NEWEST for chunk in chunks}) == 2)
+        return tokens
+
+    runner.prefill = both  # type: ignore[method-assign]
+    prove(small_model, llm, [99, 3, 45, 80, 95, 7], [*greedy_rows(1, 30, 20), *PARAMS[1:4]])
+    assert sum(mixed) > 3
+    assert llm.stats.replayed_prefills == llm.stats.prefill_steps == len(mixed)
 
 
 def test_a_full_pool(small_model: GPT2, model: GPT2) -> None:
     """G32, and P01: captured and padded when no block is free, in a pool that held nothing but NaN."""
     llm = make(model, Kind("paged-graph", True), max_batch=5, kv_blocks=6)
-    memory: Any = engine_of(llm).memory
-    memory.k.fill_(float("nan"))
-    memory.v.fill_(float("nan"))
+    cache: Any = engine_of(llm).cache
+    cache.k.fill_(float("nan"))
+    cache.v.fill_(float("nan"))
     prove(small_model, llm, [16, 16, 16], greedy_rows(16, 16, 16))
     assert decodes(llm) == [4]
-    assert memory.allocator.free_blocks == 6
+    assert cache.blocks.allocator.free_blocks == 6
+    assert cache.blocks.reserved == 0
 
 
 def test_replays_are_the_step(model: GPT2, kind: Kind) -> None:
@@ -149,14 +238,14 @@ def test_replays_are_the_step(model: GPT2, kind: Kind) -> None:
     runner, state = runner_of(llm), engine_of(llm).state
     key, captured = next((key, captured) for key, captured in runner.graphs.items() if key.columns == 1)
     assert key.rows == 4
-    saved, results = state_bits(llm), []
+    saved, results = state.integers.clone(), []
     with torch.inference_mode():
         for number in range(4):
-            state.integers.copy_(saved[0])
+            state.integers.copy_(saved)
             if number < 3:
                 captured.graph.replay()
             else:
-                decode_step(runner.model, runner.memory, state, key.rows, key.longest, key.sampler)
+                decode_step(runner.model, runner.cache, state, key.rows, key.longest, key.sampler)
             results.append((state_bits(llm), live_bits(llm)))
     for bits, memory in results[1:3]:
         assert same(bits, results[0][0])
@@ -164,8 +253,10 @@ def test_replays_are_the_step(model: GPT2, kind: Kind) -> None:
     assert same(results[3][0], results[0][0])
     print("keys and values of the called step have the same bits:", same(results[3][1], results[0][1]))
     for called, replayed in zip(results[3][1], results[0][1], strict=True):
-        torch.testing.assert_close(called.view(torch.float32), replayed.view(torch.float32), rtol=1e-4, atol=1e-4)
-    assert not torch.equal(results[0][0][0], saved[0])
+        torch.testing.assert_close(
+            called.view(torch.float32), replayed.view(torch.float32), rtol=1e-4, atol=1e-4, equal_nan=True
+        )  # what nothing has been written to may be NaN
+    assert not torch.equal(results[0][0][0], saved[:, :-1])
 
 
 def test_captures_touch_no_live_row(small_model: GPT2, model: GPT2, kind: Kind) -> None:
@@ -357,7 +448,8 @@ def report(name, change=lambda llm: None, fused=True):
     print(json.dumps({
         "name": name, "warnings": [str(w.message) for w in caught if w.category is RuntimeWarning],
         "decodes": decodes, "replayed": llm.stats.replayed_steps, "fallbacks": dict(llm.stats.fallbacks),
-        "default_stream": torch.cuda.current_stream() == torch.cuda.default_stream(),
+        "default_stream": llm._worker.submit(
+            lambda: torch.cuda.current_stream() == torch.cuda.default_stream()).result(),
     }), flush=True)
 
 
@@ -415,7 +507,7 @@ def test_out_of_memory_at_a_capture(fresh: dict[str, dict[str, Any]]) -> None:
     """The first recording, the prefill's, gets no memory: it alone runs eagerly, and says why."""
     starved = fresh["out of memory"]
     (warning,) = starved["warnings"]
-    assert warning.startswith("prefill of 4 x 32 tokens runs without a graph: OutOfMemoryError: CUDA out of memory")
+    assert warning.startswith("prefill of 4 rows, 64 wide runs without a graph: OutOfMemoryError: CUDA out of memory")
     assert starved["fallbacks"] == {"not captured": 1}
     assert sorted(starved["decodes"]) == [1, 2, 4]
     assert starved["default_stream"]
@@ -427,7 +519,7 @@ def test_a_step_that_synchronizes(fresh: dict[str, dict[str, Any]]) -> None:
     In torch before 2.12 (pytorch#180395) such a process captures nothing more: its allocator believes that it still is.
     """
     failed = fresh["synchronizes"]
-    assert failed["warnings"][0].startswith("decode of 2 x 1 tokens runs without a graph: ")
+    assert failed["warnings"][0].startswith("decode of 2 rows runs without a graph: ")
     assert failed["fallbacks"]["not captured"] >= 2
     assert failed["default_stream"]
     assert 4 in failed["decodes"]
@@ -440,7 +532,7 @@ def test_a_step_that_synchronizes(fresh: dict[str, dict[str, Any]]) -> None:
 def test_pages_beyond_32_bits() -> None:
     """P04: a page whose first number is past 2^31: what is written there is what is read, and its neighbour stays."""
     from nanoinfer.kernels import paged_attention as paged_kernels
-    from nanoinfer.kernels import paged_attention_torch
+    from nanoinfer.kernels import paged_attention_torch, ragged_attention
 
     device, H, D, page = torch.device("cuda"), 12, 64, 16
     pages = 2**31 // (H * page * D) + 2
@@ -460,6 +552,11 @@ def test_pages_beyond_32_bits() -> None:
         got = paged_kernels.attend_pages(q[:1], k_pool, v_pool, table, lengths, done, splits)
         expected = paged_attention_torch.attend_pages(q[:1], k_pool, v_pool, table, lengths, done)
         torch.testing.assert_close(got, expected, rtol=2e-3, atol=2e-3)
+    layout = Layout.of(chunks := [Chunk(0, page + 2, (7, 7))])
+    batch = unpack(pack(chunks, layout, 1).to(device), layout)
+    ragged = q[:2], k_pool, v_pool, table, batch
+    got = ragged_attention.attend_ragged(*ragged, ragged_attention.work_list(batch))
+    torch.testing.assert_close(got, paged_attention_torch.attend_ragged(*ragged, None), rtol=2e-3, atol=2e-3)
 
 
 def test_the_workspace_of_matrix_kernels_is_the_graphs_own(kind: Kind) -> None:

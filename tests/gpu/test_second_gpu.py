@@ -56,10 +56,14 @@ def test_tokens(small_model: GPT2, place: tuple[int, str], engine: str, fused: b
     done = llm.generate(prompts_of(LENGTHS), PARAMS)
     assert torch.cuda.current_device() == current
     prove(small_model, done)
-    if llm.graph_engine is not None:
+    if engine.endswith("-graph"):
         assert llm.stats.replayed_steps == llm.stats.decode_steps > 0
         assert llm.stats.replayed_prefills == llm.stats.prefill_steps > 0
         assert not llm.stats.fallbacks
+    for settled in llm.core.generate(llm.requests(prompts_of(LENGTHS), PARAMS)):  # in this thread, not the engine's own
+        assert torch.cuda.current_device() == current
+        done += [llm._completion(row) for row in settled if row.finish_reason]
+    prove(small_model, sorted(done[len(LENGTHS) :], key=lambda completion: completion.index))
     logits = llm.forward_logits([[1, 2, 3]])
     assert (logits.device, torch.cuda.current_device()) == (torch.device(device), current)
     torch.testing.assert_close(
