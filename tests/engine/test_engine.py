@@ -233,7 +233,7 @@ def test_generations_from_several_threads(llm: LLM, monkeypatch: pytest.MonkeyPa
     alone = [[c.token_ids for c in llm.generate(pair, GREEDY)] for pair in prompts]
     gate, submitted, rows = Gate(llm, monkeypatch), Semaphore(0), []
     submit, step = llm.core.submit, llm.core.step
-    monkeypatch.setattr(llm.core, "submit", lambda *given: [submit(*given), submitted.release()][0])
+    monkeypatch.setattr(llm.core, "submit", lambda *given, **named: [submit(*given, **named), submitted.release()][0])
     monkeypatch.setattr(llm.core, "step", lambda: [step(), rows.append(len(llm.core.rows))][0])
     with ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(llm.generate, pair, GREEDY) for pair in prompts]
@@ -297,8 +297,8 @@ def test_a_row_cancelled_by_another_is_heard_of(llm: LLM) -> None:
     stream = llm.stream(prompts_of([4]), GREEDY)
     submit = llm.core.submit
 
-    def cancelled(*given: Any) -> Row:
-        row = submit(*given)
+    def cancelled(*given: Any, **named: Any) -> Row:
+        row = submit(*given, **named)
         llm.core.cancel(row)
         return row
 
@@ -381,7 +381,7 @@ def test_a_failure_is_heard_of_by_all_who_wait(llm: LLM, monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patch, ThreadPoolExecutor(3) as pool:
         gate, submitted, submit = Gate(llm, patch), Semaphore(0), llm.core.submit
-        patch.setattr(llm.core, "submit", lambda *given: [submit(*given), submitted.release()][0])
+        patch.setattr(llm.core, "submit", lambda *given, **named: [submit(*given, **named), submitted.release()][0])
         patch.setattr(GPT2, "forward", failing)
         patch.setattr(BatchState, "free", failing)
         futures = [pool.submit(llm.generate, prompts_of([4, 6]), GREEDY) for _ in range(3)]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event, Semaphore
 from typing import Any
 
 import pytest
@@ -36,6 +40,8 @@ def sentence(caught: pytest.ExceptionInfo[ValueError]) -> str:
         ({"max_len": 1}, ["max_len", "2"]),
         ({"seed": -1}, ["seed"]),
         ({"prefill_chunk": 0}, ["prefill_chunk", "0"]),
+        ({"max_batched_tokens": 0}, ["max_batched_tokens", "at least 1", "0"]),
+        ({"max_batched_tokens": 7, "max_batch": 8}, ["max_batched_tokens", "at least 8", "7"]),
         ({"block_size": 8}, ["block_size", "16 to 256"]),
         ({"block_size": 48}, ["block_size", "power of two"]),
         ({"kv_blocks": 0}, ["kv_blocks"]),
@@ -158,6 +164,44 @@ def test_closed() -> None:
         llm.generate("a")
     with pytest.raises(RuntimeError, match="closed"):
         llm.forward_logits([[1]])
+
+
+def test_a_setting_that_does_not_exist_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="max_batchs"):
+        LLM("random:tiny", max_batchs=3)
+
+
+def test_those_who_wait_hear_that_the_llm_is_closed(small_model: GPT2) -> None:
+    """In the batch or waiting for a row: nobody waits for ever, and nobody is told of a result."""
+    llm, submitted = LLM(small_model, engine="dense", max_batch=2), Semaphore(0)
+    step, submit, goes_on = llm.core.step, llm.core.submit, Event()
+    llm.core.submit = lambda *given, **named: [submit(*given, **named), submitted.release()][0]  # type: ignore[method-assign]
+    llm.core.step = lambda: [step(), goes_on.wait(60)][0]  # type: ignore[method-assign]
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(llm.generate, prompts_of([3, 5]), SHORT) for _ in range(3)]
+        assert all(submitted.acquire(timeout=60) for _ in range(6))
+        closing = pool.submit(llm.close)
+        while not llm._closed:
+            pass
+        goes_on.set()
+        for future in waiting:
+            assert str(future.exception(timeout=60)) == "this LLM is closed"
+        closing.result(timeout=60)
+
+
+def test_a_program_ends_though_a_stream_is_open() -> None:
+    """Without a word, and without its text being finished first."""
+    code = """
+from nanoinfer import LLM, SamplingParams
+llm = LLM("random:tiny", device="cpu", max_len=256)
+params = SamplingParams(max_tokens=250, ignore_eos=True)
+stream = llm.stream(["a"] * 300, params)
+next(stream)
+import atexit
+atexit.register(lambda: print(llm.stats.new_tokens < 300 * 250))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_a_stream_of_a_closed_llm(small_model: GPT2) -> None:

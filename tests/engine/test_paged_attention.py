@@ -287,7 +287,7 @@ def test_another_way_to_launch_is_noticed(
 
     form, calls = launched
     if change == "no driver":
-        monkeypatch.setattr(kernels, "driver", None)
+        monkeypatch.setattr("nanoinfer.kernels.launcher.driver", None)
     elif change == "no _run":
         monkeypatch.setattr(type(form), "run", lambda self, *call: calls.append(call))
         del form._run
