@@ -8,7 +8,6 @@ Triton's way to launch: test_paged_attention.py; weights that have moved: test_g
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -20,14 +19,13 @@ import nanoinfer.engine.engine
 import nanoinfer.llm
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import ENGINES, RECIPES
-from nanoinfer.engine.fake_graph import FakeRecorder
-from nanoinfer.engine.graphs import GraphRunner
 from nanoinfer.model.batch import Batch, Chunk
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2, Attend
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
+from tests.engine.fake_graphed import graph_llm, idle
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 PLAIN = [engine for engine, recipe in RECIPES.items() if recipe.launch == "eager"]
@@ -51,21 +49,6 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(GPT2, "hidden", counting)
     return counts
-
-
-def replaying(model: GPT2, engine: str, max_batch: int = 4, **settings: Any) -> LLM:
-    """An `LLM` that records and replays on a CPU."""
-    with warnings.catch_warnings():  # that a CPU records nothing: the fake does
-        warnings.simplefilter("ignore", RuntimeWarning)
-        llm = LLM(model, engine=engine, max_batch=max_batch, max_graph_batch=max_batch, **settings)
-    assert isinstance(llm.core.runner, GraphRunner)
-    llm.core.runner.recorder = FakeRecorder()
-    return llm
-
-
-def idle(llm: LLM) -> None:
-    """Wait until the engine's thread has nothing more to do."""
-    llm._worker.submit(lambda: None).result(timeout=60)
 
 
 @pytest.mark.parametrize("long_first", [False, True])
@@ -141,8 +124,7 @@ def test_no_request_captures_after_warm_up(small_model: GPT2, engine: str, mixed
 
     Tokens are the oracle's: a piece of a prompt is never taken for a whole one, which has graphs by now.
     """
-    llm = replaying(small_model, engine, max_batch=2, max_batched_tokens=64, prefill_chunk=20)
-    llm.core.scheduler.mixed = mixed
+    llm = graph_llm(small_model, engine, max_batch=2, max_batched_tokens=64, prefill_chunk=20, mixed=mixed)
     llm.warm_up()
     captures = llm.stats.captures
     assert captures > 0
@@ -177,7 +159,7 @@ def test_times_are_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:
         return timed
 
     monkeypatch.setattr(GPT2, "forward", taking(1, GPT2.forward))
-    llm = LLM(engine="dense", threads=1)
+    llm = LLM(engine="dense", device="cpu", threads=1)
     monkeypatch.setattr(type(llm.tokenizer), "encode", taking(100, type(llm.tokenizer).encode))
     (done,) = llm.generate("One day", GREEDY)
     assert (done.metrics.ttft_s, done.metrics.itl_s) == (101, (1,) * 11)
