@@ -11,6 +11,7 @@ import os
 import random
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -99,6 +100,8 @@ class LLM:
         if self._threads is not None:
             self._threads.try_products(self.model.layers[0].c_fc[0].detach())
         self._worker = Worker("nanoinfer")
+        self._running: deque[Row] = deque()  # in order of arrival
+        self._made: list[tuple[SimpleQueue[Any], Any]] = []  # events of a step, and who waits for them
 
     def _make_engine(self) -> Engine:
         """The engine of the recipe, over a cache that stays where it is."""
@@ -184,9 +187,10 @@ class LLM:
         events: SimpleQueue[Any] = SimpleQueue()
 
         def listener(row: Row) -> None:
-            events.put(row.cancelled or event(row))
+            self._made.append((events, row.cancelled or event(row)))
 
         rows = [self.core.submit(request, listener, every_token=every_token, asked=asked) for request in requests]
+        self._running += rows
         left = len(rows)
         try:
             self._worker.submit(self._loop)
@@ -209,13 +213,28 @@ class LLM:
             for _ in steps if self._threads is None else self._threads.run(steps, _decoded):
                 pass
         except BaseException as error:  # whatever it is, those who wait for tokens must hear of it
-            self.core.abandon(error)
+            try:
+                self.core.abandon(error)
+            finally:
+                self._deliver()
+
+    def _deliver(self) -> None:
+        """Hand the events out, once a step is over: who gets the last one may use the engine."""
+        made, self._made = self._made, []
+        for events, item in made:
+            events.put(item)
 
     def _steps(self) -> Iterator[list[Row]]:
-        while self.core.busy:
+        while self._running:
             if self._worker.stopping.is_set():
                 raise RuntimeError("this LLM is closed")
-            yield self.core.step()
+            first = self._running[0]
+            if first.finish_reason or not first.listener:  # None once it is told of a cancellation
+                self._running.popleft()
+            else:
+                settled = self.core.step()
+                self._deliver()
+                yield settled
 
     def _piece(self, row: Row) -> Piece:
         """What a row's newest token has made certain."""
