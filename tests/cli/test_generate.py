@@ -19,6 +19,7 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cli import prompts as prompt_sources
 from nanoinfer.cli import terminal
+from nanoinfer.cli.options import BatchOptions
 from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model, save_model
@@ -153,6 +154,13 @@ def test_lines_are_prompts_in_order_with_seeds_that_follow(
     assert result.out == "".join(f"==> {i} <==\n{p}{t}\n" for i, (p, t) in enumerate(parts, 1))
     assert "3 prompts" in result.err
     assert "seeds 5 to 7" in result.err
+
+
+def test_rows_at_once_are_the_llms_own_choice_unless_given(tiny: GPT2) -> None:
+    for given, rows in ((None, 64), (3, 3)):
+        options = BatchOptions(engine="paged", max_batch=given)
+        with options.load(tiny) as llm:
+            assert (options.max_batch, llm.max_batch) == (given, rows)
 
 
 def test_texts_come_in_order_also_where_a_later_one_ends_first(

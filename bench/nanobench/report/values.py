@@ -71,7 +71,7 @@ def case_bytes(result: Result) -> int | None:
 
 
 def made_bytes(result: Result) -> int:
-    """Bytes that an engine took when it was made: tensors, and what is reserved for graphs; 0 for most."""
+    """Bytes that an engine took when it was made: tensors, and what is reserved for graphs; 0 for who keeps none."""
     if (stages := result.stages) is None:
         return 0
     cache = stages.made.allocated - stages.before.allocated
