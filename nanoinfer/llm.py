@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 LAG = 2  # steps that the host is behind a device that replays graphs
 DEFAULT_MODEL = "small"
-BATCHED_TOKENS = {"cpu": 256, "cuda": 2048}  # of one step; on a GPU, those of the largest captured one
 
 
 class LLM:
@@ -56,7 +55,7 @@ class LLM:
         import torch  # here and not above: `import nanoinfer` and a refused argument cost no second
 
         from nanoinfer.cache.make_cache import MAX_BATCH, default_max_batch
-        from nanoinfer.devices import choose_device, choose_dtype, has_triton
+        from nanoinfer.devices import batched_tokens, choose_device, choose_dtype, has_triton
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
         from nanoinfer.text.prompts import RequestMaker
@@ -86,7 +85,7 @@ class LLM:
         most = config.max_batched_tokens or MAX_BATCH
         self.max_batch = config.max_batch or min(most, default_max_batch(config, self.model, self.max_len))
         # Naive reads whole texts at every step: a prompt in pieces would be read again with each.
-        most = self.max_batch * self.max_len if config.recipe.cache == "naive" else BATCHED_TOKENS[device.type]
+        most = self.max_batch * self.max_len if config.recipe.cache == "naive" else batched_tokens(device)
         self.max_batched_tokens = config.max_batched_tokens or max(most, self.max_batch)
         self.tokenizer = gpt2_tokenizer()
         self._torch, self._closed = torch, False

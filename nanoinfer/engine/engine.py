@@ -188,12 +188,13 @@ class Engine:
             longest = max([row.length for row, _ in work])
             tokens = self.runner.decode(work[-1].row.slot + 1, longest, sampler)
             self.stats.decode_steps += 1
-            settles = [(row, row.slot) for row, _ in work]
+            complete = self.scheduler.launch(work)
+            settles = [(row, row.slot) for row in complete]
         else:
             tokens = self.runner.prefill([_chunk(part) for part in work], sampler)
             self.stats.prefill_steps += 1
-            settles = [(part.row, at) for at, part in enumerate(part for part in work if part.complete)]
-        complete = self.scheduler.launch(work)
+            complete = self.scheduler.launch(work)
+            settles = list(zip(complete, range(len(complete)), strict=True))
         self._in_flight.append((settles, Fetch(tokens)))
         self._leave([row for row in complete if row.launched == row.limit])
 

@@ -19,13 +19,13 @@ from torch import Tensor
 from nanobench.systems.base import Limits
 from nanoinfer import SamplingParams
 from nanoinfer.cache.dense import READ_MULTIPLE, DenseCache
+from nanoinfer.devices import batched_tokens
 from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.engine import Engine
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step
-from nanoinfer.llm import BATCHED_TOKENS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.text.prompts import RequestMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
@@ -79,7 +79,7 @@ class FixedDense:
             with torch.inference_mode():
                 cache = DenseCache(model.config, batch, self._length, model.device, model.dtype, multiple)
             runner = EagerRunner if self.mode is None else partial(CompiledRunner, step=compiled(self.mode))
-            budget = max(batch, BATCHED_TOKENS[model.device.type])  # as the other engines of the book have
+            budget = max(batch, batched_tokens(model.device))  # as the other engines of the book have
             self.engine = Engine(model, cache, batch, runner=runner, max_batched_tokens=budget)
         return self.engine
 
