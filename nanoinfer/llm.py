@@ -227,8 +227,7 @@ class LLM:
         while self._running:
             if self._worker.stopping.is_set():
                 raise RuntimeError("this LLM is closed")
-            first = self._running[0]
-            if first.finish_reason or not first.listener:  # None once it is told of a cancellation
+            if self._running[0].listener is None:  # it has been told of the end
                 self._running.popleft()
             else:
                 settled = self.core.step()

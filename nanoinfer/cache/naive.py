@@ -48,6 +48,9 @@ class FullContext:
     def clear(self, rows: slice) -> None:
         """These rows begin new texts. Nothing of the old ones is ever read."""
 
+    def free(self, rows: slice) -> None:
+        """These rows are padding from now on. What they read makes no difference to anyone."""
+
     def update(self) -> None:
         """Called before each step, for what the host alone knows: nothing."""
 

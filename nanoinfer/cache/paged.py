@@ -59,7 +59,8 @@ class PagedCache:
         self.blocks = BlockManager(blocks, block_size, max_batch)
         shape = (2, config.n_layer, blocks, config.n_head, block_size, config.head_size)
         self.k, self.v = torch.empty(shape, dtype=dtype, device=device)  # (L, blocks, H, block_size, D) each
-        # The last row is the dummy row's, for padding; like all that was never in use, it names the null block.
+        self.k[:, NULL], self.v[:, NULL] = 0, 0
+        # The last row is the dummy row's, for padding; like all that is not in use, it names the null block.
         self.tables = torch.full(
             (max_batch + 1, self.blocks.blocks_of(max_len)), NULL, dtype=torch.int32, device=device
         )
@@ -73,6 +74,10 @@ class PagedCache:
 
     def clear(self, rows: slice) -> None:
         """These rows begin new texts: what their blocks held before is never read."""
+
+    def free(self, rows: slice) -> None:
+        """These rows are padding from now on: they read the null block."""
+        self.tables[rows] = NULL
 
     def update(self) -> None:
         """Tell the tables which blocks rows have begun. Called before each step."""
@@ -91,7 +96,7 @@ class PagedCache:
         block = self.tables[batch.row, batch.positions // self.block_size]  # (N,); the null block for padding
         slots = torch.add(batch.positions % self.block_size, block, alpha=self.block_size)
         tables = self.tables[:, : self.blocks.blocks_of(batch.max_context)]
-        if batch.starts is None:  # token n is row n's; one of a row of nobody reads one slot of whatever block
+        if batch.starts is None:  # token n is row n's; of a padding row it reads one slot of the null block
             return PagedPlan(batch, slots, tables[: batch.rows], lengths=batch.positions + 1)
         return PagedPlan(batch, slots, tables, work=self._ragged.work_list(batch))
 

@@ -47,6 +47,7 @@ class RowCache(Cache, Protocol):
     @property
     def blocks(self) -> Blocks | None: ...
     def clear(self, rows: slice) -> None: ...
+    def free(self, rows: slice) -> None: ...
     def update(self) -> None: ...
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None: ...
 
@@ -228,6 +229,8 @@ class Engine:
             row.ended = True
         if row.listener and (row.ended or row.every_token):
             row.listener(row)
+        if row.ended:
+            row.listener = None  # who listens may hold the model, and the row would hold it
 
     def _leave(self, rows: Sequence[Row]) -> None:
         """Take rows out of the batch: the last rows move into the gaps, so that live rows stay 0..n-1.
@@ -243,7 +246,9 @@ class Engine:
             self.cache.move(sources, targets)
             source, target = upload([sources, targets], torch.int64, self.state.token.device)
             self.state.move(source, target)
-        self.state.free(slice(before - len(rows), before))
+        freed = slice(before - len(rows), before)
+        self.state.free(freed)
+        self.cache.free(freed)
 
     @on_device
     def abandon(self, cause: BaseException) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -271,6 +272,7 @@ def test_what_torch_holds_unused_is_free(monkeypatch: pytest.MonkeyPatch) -> Non
     from nanoinfer.devices import free_memory
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 100))
+    gc.collect()  # of tests before
     device = torch.device("cuda")
     held = torch.empty(2**28, dtype=torch.uint8, device=device)
     before = free_memory(device)

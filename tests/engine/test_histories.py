@@ -59,6 +59,9 @@ class Device:
             assert self.state.seed[slot] > 0
             self.texts[slot] = []
 
+    def free(self, rows: slice) -> None:
+        """Padding rows are told by the state."""
+
     def update(self) -> None:
         self.fail()
         if self.blocks:
@@ -286,9 +289,10 @@ def stopped_in_time(leave: Any, self: Engine, rows: Sequence[Row]) -> None:
 
 
 def told_twice(settle: Any, self: Engine, row: Row, *token: object) -> None:
+    listener = row.listener
     settle(self, row, *token)
-    if row.finish_reason == "stop" and row.listener:
-        row.listener(row)
+    if row.finish_reason == "stop" and listener:
+        listener(row)
 
 
 def crossed(remove: Any, self: Scheduler, rows: Sequence[Row]) -> Any:
