@@ -200,8 +200,8 @@ class Engine:
         self._leave([row for row in complete if row.launched == row.limit])
 
     def _collect(self, lag: int) -> list[Row]:
-        """Take in the tokens of the oldest step but for the newest `lag`. The one place where the host waits."""
-        if len(self._in_flight) <= lag:
+        """Take in the tokens of the oldest step, if it is over, or `lag` steps behind. The one place that waits."""
+        if not self._in_flight or (len(self._in_flight) <= lag and not self._in_flight[0][1].arrived):
             return []
         settles, fetch = self._in_flight.popleft()
         tokens = fetch.wait()

@@ -132,6 +132,11 @@ class Fetch:
         else:
             self._host, self._arrived = tokens.clone(), None
 
+    @property
+    def arrived(self) -> bool:
+        """Whether they are known to be there already, so that `wait` would not wait."""
+        return self._arrived is not None and bool(self._arrived.query())  # type: ignore[no-untyped-call]
+
     def wait(self) -> list[int]:
         """The tokens; on a GPU, the host waits here until they have arrived."""
         if self._arrived is not None:

@@ -17,14 +17,14 @@ from nanoinfer.kernels.launcher import Launcher
 from nanoinfer.model.batch import Batch
 
 MANY = 512  # tokens of a step from which on large tiles keep a GPU busy
-TILE = 64  # tokens of the context that are read at once, of all but the longest heads
+TILE_BYTES = 16384  # of keys, and of values, that are read at once: shared memory of a T4 holds no more
 
 
 @triton.jit
 def _ragged_kernel(
     q, k_pool, v_pool, tables, row, positions, work, out, q_stride, table_stride, scale,
     H: tl.constexpr, D: tl.constexpr, D_POWER: tl.constexpr, PAGE: tl.constexpr, QUERIES: tl.constexpr,
-    TILE: tl.constexpr,
+    TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Program (i, h) attends from the tokens of item i of the work list, head h, to their row's pages."""
     head = tl.program_id(1)
@@ -40,7 +40,7 @@ def _ragged_kernel(
     total = tl.zeros((QUERIES,), dtype=tl.float32)
     acc = tl.zeros((QUERIES, D_POWER), dtype=tl.float32)
 
-    for start in tl.range(0, end, TILE):
+    for start in tl.range(0, end, TILE, num_stages=STAGES):
         token = start + tl.arange(0, TILE)  # (TILE,)
         inside = token < end
         page = tl.load(table + token // PAGE, mask=inside, other=0).to(tl.int64)
@@ -93,11 +93,12 @@ def attend_ragged(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, bat
     which hold the new ones already. work: of `work_list`. Sums are in float32, and so are products of float32.
     """
     N, H, D = q.shape
+    D_POWER = max(16, 1 << (D - 1).bit_length())
     out = torch.empty(N, H, D, dtype=q.dtype, device=q.device)
     tensors = q, k_pool, v_pool, tables, batch.row, batch.positions, work, out
-    tile = TILE if D * q.element_size() <= 256 else TILE // 2  # shared memory of a T4 holds no more
+    tile = max(32, min(128, TILE_BYTES // (D_POWER * q.element_size())))
     _attend(
         (len(work), H, 1), tensors, (q.stride(0), tables.stride(0), D**-0.5), H=H, D=D,
-        D_POWER=max(16, 1 << (D - 1).bit_length()), PAGE=k_pool.shape[2], QUERIES=tile_of(N), TILE=tile,
+        D_POWER=D_POWER, PAGE=k_pool.shape[2], QUERIES=tile_of(N), TILE=tile, STAGES=2 if N >= MANY else 3,
     )  # fmt: skip
     return out
