@@ -37,6 +37,8 @@ def keep(replay: Callable[[], None], tokens: Tensor, count: int) -> list[Tensor]
 class Kept:
     """In place of `Fetch`: the tokens of one step that has been launched, kept by a solution."""
 
+    arrived = False  # as far as the engine knows: it looks when it must
+
     def __init__(self, mine: Function, tokens: Tensor) -> None:
         (self._tokens,) = mine(lambda: None, tokens, 1)
 
