@@ -158,6 +158,12 @@ show("the stream with it", x)
 # %%
 source(FullContext.attend)
 
+# %% [markdown]
+# `padded` makes the rectangle, and nothing else in this chapter does. A shorter row is followed by zeros.
+
+# %%
+source(Batch.padded)
+
 # %%
 cache = FullContext()
 theirs = cache.attend(cache.plan(step), 0, q, k, v).reshape(N, C)
