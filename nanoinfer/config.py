@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 DTYPES = ("float32", "bfloat16", "float16")
+MAX_BATCH = 64  # rows, where nobody says how many
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from nanoinfer.config import RECIPES, EngineConfig
+from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig
 from nanoinfer.requests import Completion, Piece, Request, SamplingParams
 from nanoinfer.worker import Worker
 
@@ -54,7 +54,7 @@ class LLM:
 
         import torch  # here and not above: `import nanoinfer` and a refused argument cost no second
 
-        from nanoinfer.cache.make_cache import MAX_BATCH, default_max_batch
+        from nanoinfer.cache.make_cache import default_max_batch
         from nanoinfer.devices import batched_tokens, choose_device, choose_dtype, has_triton
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
@@ -108,13 +108,10 @@ class LLM:
         from nanoinfer.devices import has_triton
         from nanoinfer.engine import cpu_sampling
         from nanoinfer.engine.engine import Engine
-        from nanoinfer.engine.graph_stats import GraphStats
-        from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, affordable_rows
         from nanoinfer.engine.sampling import SAMPLERS, Samplers
 
         config, model, on_gpu = self.config, self.model, self.model.device.type == "cuda"
         cache: Any = make_cache(config, model, self.max_batch, self.max_len, self.max_batched_tokens)
-        samplers = SAMPLERS  # what a step that may be recorded can use
         limits: dict[str, Any] = {
             "max_batched_tokens": self.max_batched_tokens,
             "prefill_chunk": config.prefill_chunk,
@@ -123,7 +120,11 @@ class LLM:
         if config.recipe.launch == "eager":
             samplers = SAMPLERS if on_gpu else Samplers(filtered=cpu_sampling.sample_filtered)
             return Engine(model, cache, self.max_batch, samplers=samplers, **limits)
-        recorder, why_not = None, None
+
+        from nanoinfer.engine.graph_stats import GraphStats
+        from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, affordable_rows
+
+        recorder, why_not, samplers = None, None, SAMPLERS  # which a step that may be recorded can use, on a CPU too
         max_rows = min(
             self.max_batch, affordable_rows(model) if config.max_graph_batch is None else config.max_graph_batch
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -50,3 +52,13 @@ def prompts_of(lengths: list[int], vocab_size: int = SMALL.vocab_size, seed: int
     """Random prompts of the given lengths."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(0, vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def changed(owner: Any, name: str, change: Callable[..., Any]) -> Callable[[pytest.MonkeyPatch], None]:
+    """A mutant: `change` is called in place of a method, with the method as its first argument."""
+    original = getattr(owner, name)
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(owner, name, lambda *args: change(original, *args))
+
+    return mutate

@@ -9,11 +9,10 @@ from __future__ import annotations
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.naive import Naive
 from nanoinfer.cache.paged import PagedCache
-from nanoinfer.config import EngineConfig
+from nanoinfer.config import MAX_BATCH, EngineConfig
 from nanoinfer.devices import free_memory
 from nanoinfer.model.gpt2 import GPT2
 
-MAX_BATCH = 64
 DENSE_SHARE = 0.5  # of free memory that dense rows may take where nobody says how many
 POOL_SHARE = 0.9  # of the memory that a step leaves free
 

@@ -15,6 +15,7 @@ from nanoinfer.cli.options import BatchOptions, SamplingOptions, model_option, s
 from nanoinfer.cli.output import Writer, figures, json_line, show_stats
 from nanoinfer.cli.prompts import check_lengths, from_argument, read_prompts
 from nanoinfer.cli.terminal import remark
+from nanoinfer.config import MAX_BATCH
 
 EPILOG = """\
 Examples:
@@ -68,7 +69,7 @@ def generate(
     params = sampling.params(stop=stops, stop_token_ids=stop_token_id or (), ignore_eos=ignore_eos)
     model.check()
     prompts = read_prompts(prompt, file, lines)
-    if len(prompts) < (model.max_batch or 64):  # the cache needs no more rows than there are prompts
+    if len(prompts) < (model.max_batch or MAX_BATCH):  # the cache needs no more rows than there are prompts
         model = replace(model, max_batch=len(prompts))
     each = with_seeds(params, len(prompts))
     check_lengths(prompts, lines, model.model_name, model.max_len)

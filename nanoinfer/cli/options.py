@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from nanoinfer.cli.errors import CommandError, Refused, refusing
-from nanoinfer.config import EngineConfig
+from nanoinfer.config import MAX_BATCH, EngineConfig
 from nanoinfer.llm import DEFAULT_MODEL, LLM
 from nanoinfer.model.hub import HUB_NAMES, locate, random_config
 from nanoinfer.requests import MAX_SEED, SamplingParams
@@ -160,7 +160,7 @@ class BatchOptions(ModelOptions):
     """Those of a model that runs several prompts at once."""
 
     max_batch: Annotated[
-        int | None, model_option(help="Rows that run at once.", show_default="64, or as many as fit")
+        int | None, model_option(help="Rows that run at once.", show_default=f"{MAX_BATCH}, or as many as fit")
     ] = None
     max_graph_batch: Annotated[
         int | None,

@@ -146,7 +146,8 @@ class Engine:
     @on_device
     def step(self) -> list[Row]:
         """Launch the next step, if there is work for one, and take in an earlier one: the rows that got a token."""
-        self._take_in()
+        if self._inbox:
+            self._take_in()
         begun, work = self.scheduler.schedule()
         if begun:
             self._begin(begun)

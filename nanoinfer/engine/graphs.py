@@ -135,6 +135,8 @@ class GraphRunner(EagerRunner):
     max_rows: of a captured decode step at most; further rows run eagerly. max_len: of a row's text.
     """
 
+    cache: GraphCache
+
     def __init__(
         self,
         model: GPT2,
@@ -148,7 +150,7 @@ class GraphRunner(EagerRunner):
         stats: GraphStats,
     ) -> None:
         super().__init__(model, cache, state)
-        self.graph_cache, self.recorder, self.stats = cache, recorder if max_rows else None, stats
+        self.recorder, self.stats = recorder if max_rows else None, stats
         self.why_not = why_not
         self.max_len, self.rows = max_len, ladder(max_rows)
         self.columns = [columns for columns in powers(16, PREFILL_TOKENS) if columns < 2 * cache.widest]
@@ -160,7 +162,7 @@ class GraphRunner(EagerRunner):
 
     def decode(self, batch: int, longest: int, sampler: Sampler) -> Tensor:
         rows = pick(self.rows, batch)
-        key = Key(rows or batch, 1, self.graph_cache.bucket(longest), sampler)
+        key = Key(rows or batch, 1, self.cache.bucket(longest), sampler)
         captured = self._captured(key, "more rows than the largest graph has" if rows is None else None)
         if captured is None:
             return super().decode(batch, longest, sampler)
@@ -171,7 +173,7 @@ class GraphRunner(EagerRunner):
         return self.state.token[:batch]
 
     def prefill(self, chunks: Sequence[Chunk], sampler: Sampler) -> Tensor:
-        shape, why_not = self.graph_cache.captured(chunks), None
+        shape, why_not = self.cache.captured(chunks), None
         if shape is None:
             shape, why_not = (0, 0), "a piece of a prompt, where prompts are captured whole"
         rows, columns = 1 << (shape[0] - 1).bit_length(), pick(self.columns, shape[1]) or 0
@@ -181,7 +183,7 @@ class GraphRunner(EagerRunner):
         captured = self._captured(key, why_not)
         if captured is None:
             return super().prefill(chunks, sampler)
-        layout, count = self.graph_cache.layout(rows, columns), sum(len(chunk.token_ids) for chunk in chunks)
+        layout, count = self.cache.layout(rows, columns), sum(len(chunk.token_ids) for chunk in chunks)
         write_chunks(captured.packed, chunks, layout, self.state.dummy)
         captured.graph.replay()
         self.stats.replayed_prefills += 1
@@ -193,7 +195,7 @@ class GraphRunner(EagerRunner):
 
         on_capture: told after each how many of how many are done.
         """
-        reads = sorted({self.graph_cache.bucket(longest) for longest in range(1, self.max_len + 1)})
+        reads = sorted({self.cache.bucket(longest) for longest in range(1, self.max_len + 1)})
         shapes = [(rows, columns) for columns in self.columns for rows in powers(1, 2 * max(self.rows, default=0) - 1)]
         keys = [Key(*shape, shape[1], sampler) for sampler in samplers for shape in shapes if self._fits(*shape)]
         keys += [Key(rows, 1, read, sampler) for sampler in samplers for read in reads for rows in self.rows]
@@ -206,7 +208,7 @@ class GraphRunner(EagerRunner):
         """Whether a prefill of this shape is captured."""
         if columns not in self.columns or rows > 2 * max(self.rows, default=0) - 1:
             return False
-        layout = self.graph_cache.layout(rows, columns)
+        layout = self.cache.layout(rows, columns)
         return rows <= layout.tokens <= PREFILL_TOKENS
 
     def _captured(self, key: Key, why_not: str | None) -> CapturedStep | None:
@@ -260,7 +262,7 @@ class GraphRunner(EagerRunner):
         tokens = torch.zeros(key.rows, dtype=torch.int64, device=device)
         if key.columns == 1:
             return partial(decode_step, *arguments, key.rows, key.longest, key.sampler), tokens[:0], tokens[:0]
-        layout = self.graph_cache.layout(key.rows, key.columns)
+        layout = self.cache.layout(key.rows, key.columns)
         packed = upload(pack([], layout, self.state.dummy), torch.int64, device)
 
         def run() -> None:
@@ -301,7 +303,7 @@ class GraphRunner(EagerRunner):
         return tuple(map(Tensor.data_ptr, (model.ln_f.weight, model.ln_f.bias, model.wpe.weight)))
 
     def _current_addresses(self) -> tuple[int, ...]:
-        tensors = self.state.integers, self.state.floats, *self.graph_cache.tensors(), self.model.wte.weight
+        tensors = self.state.integers, self.state.floats, *self.cache.tensors(), self.model.wte.weight
         return tuple(tensor.data_ptr() for tensor in tensors)
 
 

@@ -104,7 +104,7 @@ def pack(chunks: Sequence[Chunk], layout: Layout, dummy: int) -> Tensor:
             values.extend(array("q", [value]) * count)
 
     going = list(takewhile(lambda chunk: chunk.token_ids is NEWEST_ALONE, chunks))  # all at once: there may be many
-    numbers = _counting(max(layout.max_context, len(going)))
+    numbers = _counting(1 << max(layout.max_context, len(going)).bit_length())
     ids.extend(array("q", [NEWEST]) * len(going))
     positions.extend([chunk.start for chunk in going])
     row.extend([chunk.row for chunk in going])
@@ -132,13 +132,9 @@ def pack(chunks: Sequence[Chunk], layout: Layout, dummy: int) -> Tensor:
     return torch.frombuffer(ids + positions + row + starts + at + chosen, dtype=torch.int64)
 
 
-def _counting(most: int) -> array[int]:
-    """0, 1, 2, ... up to `most` and further: a slice is copied as memory."""
-    return _counted(1 << most.bit_length())
-
-
 @cache
-def _counted(count: int) -> array[int]:
+def _counting(count: int) -> array[int]:
+    """0, 1, 2, ..., of which a slice is copied as memory."""
     return array("q", range(count))
 
 

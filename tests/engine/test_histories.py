@@ -25,6 +25,7 @@ from nanoinfer.engine.scheduler import Row, Scheduler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import NEWEST, Chunk
 from nanoinfer.requests import Request, SamplingParams
+from tests.conftest import changed
 
 PARAMS = SamplingParams()
 LONGEST = 30
@@ -257,12 +258,6 @@ def test_a_thousand_histories() -> None:
         History(Random(seed)).run()
 
 
-def mutant(owner: Any, name: str, change: Callable[..., Any]) -> Callable[[pytest.MonkeyPatch], None]:
-    """`change` is called in place of a method, with the method as its first argument."""
-    original = getattr(owner, name)
-    return lambda patch: patch.setattr(owner, name, lambda *args: change(original, *args))
-
-
 def seen_at_once(collect: Any, self: Engine, lag: int) -> Any:
     """Rows that have ended get what their steps in flight bring, too."""
     for row, _ in self._in_flight[0][0] if len(self._in_flight) > lag else ():
@@ -301,19 +296,19 @@ def crossed(remove: Any, self: Scheduler, rows: Sequence[Row]) -> Any:
 
 
 MUTANTS = {
-    "tokens after the end": mutant(Engine, "_collect", seen_at_once),
-    "abandoned steps are collected": mutant(Engine, "abandon", unlucky),
-    "slots of now": mutant(Engine, "_leave", late_slots),
-    "rows that end by count stay": mutant(Engine, "_leave", stopped_in_time),
-    "the last token is told twice": mutant(Engine, "_settle", told_twice),
-    "a cancelled row runs on": mutant(Engine, "cancel", lambda cancel, self, row, *cause: None),
-    "the cache moves nothing": mutant(Device, "move", lambda move, self, sources, targets: None),
-    "the state moves nothing": mutant(BatchState, "move", lambda move, self, source, target: None),
-    "rows that left are live": mutant(BatchState, "free", lambda free, self, rows: None),
-    "rows begin anywhere": mutant(BatchState, "admit", lambda admit, self, rows, requests: admit(
+    "tokens after the end": changed(Engine, "_collect", seen_at_once),
+    "abandoned steps are collected": changed(Engine, "abandon", unlucky),
+    "slots of now": changed(Engine, "_leave", late_slots),
+    "rows that end by count stay": changed(Engine, "_leave", stopped_in_time),
+    "the last token is told twice": changed(Engine, "_settle", told_twice),
+    "a cancelled row runs on": changed(Engine, "cancel", lambda cancel, self, row, *cause: None),
+    "the cache moves nothing": changed(Device, "move", lambda move, self, sources, targets: None),
+    "the state moves nothing": changed(BatchState, "move", lambda move, self, source, target: None),
+    "rows that left are live": changed(BatchState, "free", lambda free, self, rows: None),
+    "rows begin anywhere": changed(BatchState, "admit", lambda admit, self, rows, requests: admit(
         self, slice(0, len(requests)), requests)),
-    "the moves are crossed": mutant(Scheduler, "remove", crossed),
-    "reservations are kept": mutant(BlockManager, "release", lambda release, self, row: self.truncate(row, 0)),
+    "the moves are crossed": changed(Scheduler, "remove", crossed),
+    "reservations are kept": changed(BlockManager, "release", lambda release, self, row: self.truncate(row, 0)),
 }  # fmt: skip
 
 

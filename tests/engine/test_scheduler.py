@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nanoinfer.cache.blocks import NULL, BlockAllocator, BlockManager
 from nanoinfer.engine.scheduler import Row, Scheduler, Work
 from nanoinfer.requests import Request, SamplingParams
+from tests.conftest import changed
 
 PARAMS = SamplingParams()
 LONGEST = 40  # tokens of a text at most
@@ -294,16 +295,6 @@ def test_histories(random: Random) -> None:
 def test_ten_thousand_histories() -> None:
     for seed in range(10_000):
         History(Random(seed)).run()
-
-
-def changed(owner: Any, name: str, change: Callable[..., Any]) -> Callable[[pytest.MonkeyPatch], None]:
-    """A mutant: `change` is called in place of a method, with the method as its first argument."""
-    original = getattr(owner, name)
-
-    def mutate(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(owner, name, lambda *args: change(original, *args))
-
-    return mutate
 
 
 def reordered(self: Scheduler, key: Callable[[Row], int]) -> None:
