@@ -49,6 +49,10 @@ class EngineConfig:
     prefill_chunk: tokens of one prompt in one step at most; None sets no limit of its own.
     block_size: tokens a block of the paged cache. kv_blocks: blocks of its pool; None takes what max_batch rows can
     use, as far as memory goes.
+    prefix_caching: whether texts that begin alike share the blocks of a paged cache, and find them again later.
+    preemption: whether paged rows are admitted with the room of their prompt alone. A row that finds no room to go on
+    then makes the youngest give its room back; that one is computed again later. If not, each reserves the room of its
+    longest text.
     max_graph_batch: rows of the largest captured step, of the engines with graphs; 0 captures nothing, None captures
     what memory allows. NANOINFER_GRAPHS=0 in the environment is as 0. fused: whether those engines compute with the
     fused kernels of chapter 4; None is yes on a GPU with Triton.
@@ -67,6 +71,8 @@ class EngineConfig:
     prefill_chunk: int | None = None
     block_size: int = 16
     kv_blocks: int | None = None
+    prefix_caching: bool = False
+    preemption: bool = False
     max_graph_batch: int | None = None
     fused: bool | None = None
     seed: int = 0

@@ -104,6 +104,7 @@ class Request:
     seed: int  # params.seed, or the one drawn for it
     limit: int  # new tokens at most: max_tokens, or fewer where the context ends first
     stop_ids: frozenset[int]
+    sample: int = 0  # which of the prompt's params.n samples
     text: TextStream | None = None  # is given each token, where stop strings are looked for or text is streamed
 
 
@@ -131,7 +132,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Completion:
-    """What came of one prompt.
+    """What came of one prompt, or of one of its samples.
 
     token_ids holds the stop token, if one ended the row; text does not.
     finish_reason: "stop" (end-of-text, a stop token or a stop string) or "length" (max_tokens or the context).
@@ -144,6 +145,7 @@ class Completion:
     finish_reason: FinishReason
     seed: int
     metrics: Metrics
+    sample: int = 0
 
 
 @dataclass(frozen=True)

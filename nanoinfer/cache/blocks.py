@@ -37,10 +37,10 @@ class BlockAllocator:
 
 
 class BlockManager:
-    """Which row owns which blocks: a row reserves the blocks of its longest text, and takes them as it grows.
+    """Which row owns which blocks: a row reserves blocks ahead, takes them as it grows, and then those that are left.
 
-    So growth never fails, and no row is ever evicted. owned: each row's blocks, in order. reservation: blocks that each
-    row may come to own. reserved: of these, how many are not taken yet. begun: what tables on a device do not know yet.
+    Within its reservation growth never fails. owned: each row's blocks, in order. reservation: blocks that each row may
+    come to own. reserved: of these, how many are not taken yet. begun: what tables on a device do not know yet.
     """
 
     def __init__(self, blocks: int, block_size: int, max_batch: int) -> None:
@@ -53,6 +53,11 @@ class BlockManager:
     def __str__(self) -> str:
         return f"{self.allocator.blocks - 1} blocks of {self.block_size}"
 
+    @property
+    def available(self) -> int:
+        """Blocks that no row owns or has reserved."""
+        return self.allocator.free_blocks - self.reserved
+
     def blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
@@ -60,22 +65,28 @@ class BlockManager:
         """Whether a row of up to `tokens` tokens could run, if it were alone."""
         return self.blocks_of(tokens) < self.allocator.blocks
 
-    def reserve(self, row: int, tokens: int) -> bool:
-        """Reserve the blocks of up to `tokens` tokens for `row`, which is free. False, and nothing done: too many."""
+    def reserve(self, row: int, tokens: int, text: Sequence[int] = ()) -> bool:
+        """Reserve the blocks of up to `tokens` tokens for `row`, which is free. False, and nothing done: too many.
+
+        text: what it begins with, for managers whose blocks may hold some of that already; the row then owns these.
+        """
         wanted = self.blocks_of(tokens)
-        if wanted > self.allocator.free_blocks - self.reserved:
+        if wanted > self.available:
             return False
         self.reservation[row] = wanted
         self.reserved += wanted
         return True
 
     def grow(self, row: int, length: int) -> int:
-        """Give the row the blocks for a text of this length, out of its reservation; how many tokens they hold."""
+        """Give the row the blocks for a text of this length, its reserved ones first; how many tokens they hold."""
         owned = self.owned[row]
         while len(owned) * self.block_size < length:
+            if len(owned) < self.reservation[row]:
+                self.reserved -= 1
+            else:
+                self.reservation[row] += 1
             owned.append(self.allocator.allocate())
             self.begun.append((row, len(owned) - 1, owned[-1]))
-            self.reserved -= 1
         return len(owned) * self.block_size
 
     def truncate(self, row: int, length: int) -> None:
@@ -86,8 +97,8 @@ class BlockManager:
             self.reserved += 1
         self.begun = [each for each in self.begun if each[0] != row or each[1] < len(owned)]
 
-    def release(self, row: int) -> None:
-        """Take back the row's blocks and its reservation."""
+    def release(self, row: int, text: Sequence[int] = ()) -> None:
+        """Take back the row's blocks and its reservation. text: its tokens, as far as they are known and written."""
         self.truncate(row, 0)
         self.reserved -= self.reservation[row]
         self.reservation[row] = 0

@@ -19,10 +19,12 @@ from nanoinfer.requests import FinishReason, Metrics, Request
 class Blocks(Protocol):
     """Whose room a row's text takes: chapter 3's block manager."""
 
+    @property
+    def available(self) -> int: ...
     def fits(self, tokens: int) -> bool: ...
-    def reserve(self, row: int, tokens: int) -> bool: ...
+    def reserve(self, row: int, tokens: int, text: Sequence[int]) -> bool: ...
     def grow(self, row: int, length: int) -> int: ...
-    def release(self, row: int) -> None: ...
+    def release(self, row: int, text: Sequence[int]) -> None: ...
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None: ...
 
 
@@ -128,7 +130,7 @@ class Scheduler:
         slot = len(self.rows)
         if slot == self.max_batch:
             return False
-        if self.blocks and not self.blocks.reserve(slot, row.length + row.request.limit):
+        if self.blocks and not self.blocks.reserve(slot, row.length + row.request.limit, row.prompt):
             return False
         row.slot = slot
         self.rows.append(row)
@@ -153,7 +155,7 @@ class Scheduler:
         sources, targets = [row.slot for row in moving], sorted(slot for slot in gone if slot < after)
         if self.blocks:
             for slot in gone:
-                self.blocks.release(slot)
+                self.blocks.release(slot, ())
             self.blocks.move(sources, targets)
         for row, target in zip(moving, targets, strict=True):
             row.slot, self.rows[target] = target, row

@@ -430,24 +430,24 @@ def uncounted(grow: Any, self: BlockManager, row: int, length: int) -> Any:
     return room
 
 
-def half_released(release: Any, self: BlockManager, row: int) -> None:
+def half_released(release: Any, self: BlockManager, row: int, text: Sequence[int]) -> None:
     self.truncate(row, 0)
 
 
-def kept(release: Any, self: BlockManager, row: int) -> None:
+def kept(release: Any, self: BlockManager, row: int, text: Sequence[int]) -> None:
     self.owned[row], owned = [], self.owned[row]
     self.reserved += len(owned) - self.reservation[row]
     self.reservation[row] = 0
 
 
-def overbooked(reserve: Any, self: BlockManager, row: int, tokens: int) -> bool:
+def overbooked(reserve: Any, self: BlockManager, row: int, tokens: int, text: Sequence[int]) -> bool:
     reserved, self.reserved = self.reserved, 0
     done = reserve(self, row, tokens)
     self.reserved += reserved
     return done
 
 
-def for_too_few(reserve: Any, self: BlockManager, row: int, tokens: int) -> Any:
+def for_too_few(reserve: Any, self: BlockManager, row: int, tokens: int, text: Sequence[int]) -> Any:
     return reserve(self, row, tokens - 1)
 
 

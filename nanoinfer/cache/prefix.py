@@ -1,0 +1,1 @@
+"""Blocks that texts share where they begin alike. Chapter 5."""
