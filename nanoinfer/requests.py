@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from nanoinfer.text.stop import TextStream
@@ -17,6 +17,8 @@ FinishReason = Literal["stop", "length"]
 
 MAX_SEED = 2**63 - 1
 TOP_K_LIMIT = 2**31 - 1  # top_k is held as int32 on the device
+SAMPLES_LIMIT = 128
+TOP_LOGPROBS = 20  # of one token at most
 COLDEST = 1e-5  # logits over a smaller temperature could leave float32
 
 
@@ -24,7 +26,7 @@ COLDEST = 1e-5  # logits over a smaller temperature could leave float32
 class SamplingParams:
     """How the next token is chosen, and when a row ends. Names follow vLLM.
 
-    max_tokens: new tokens at most, at least 1; the model's context may end a row earlier.
+    max_tokens: new tokens at most; the model's context may end a row earlier. 0 only with prompt_logprobs.
     temperature: divides the logits; 0 is greedy (the highest logit, no randomness), and below 1e-5 it becomes 0.
     top_k: keep the k highest logits and all that tie with the k-th; 0 keeps all.
     top_p: of what top_k kept, the fewest most probable tokens that reach this probability; 1.0 keeps all.
@@ -32,6 +34,13 @@ class SamplingParams:
     stop: strings that end the row; the text ends before the first of them.
     stop_token_ids: token ids that end the row, besides end-of-text.
     ignore_eos: go on past end-of-text.
+    n: samples of the prompt, 1 to 128, each with a seed of its own; of a greedy row all are the same.
+    presence_penalty: from -2 to 2, taken off the logit of each token that the row has generated.
+    frequency_penalty: from -2 to 2, taken off as often as the row has generated the token. Both act before
+    temperature, on greedy rows too, and leave the prompt's tokens alone.
+    logprobs: of each new token, and of the 0 to 20 most probable in its place: log_softmax of the model's own logits,
+    before penalties, temperature and filters. None asks for none.
+    prompt_logprobs: the same of every prompt token but the first, which nothing precedes.
 
     ValueError, naming the argument, its value and what is allowed, for anything else.
     """
@@ -44,16 +53,35 @@ class SamplingParams:
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        check_int("max_tokens", self.max_tokens, 1)
+        check_int("max_tokens", self.max_tokens, 0)
+        if self.max_tokens == 0 and self.prompt_logprobs is None:
+            raise ValueError("max_tokens must be at least 1 where no prompt_logprobs are asked for, not 0")
+        check_int("n", self.n, 1, SAMPLES_LIMIT)
         check_int("top_k", self.top_k, 0, TOP_K_LIMIT)
         check_float("temperature", self.temperature, "a finite number of at least 0", lambda x: 0 <= x < math.inf)
         check_float("top_p", self.top_p, "above 0 and at most 1", lambda x: 0 < x <= 1)
+        for name in ("presence_penalty", "frequency_penalty"):
+            check_float(name, getattr(self, name), "a number from -2 to 2", lambda x: -2 <= x <= 2)
+        for name in ("logprobs", "prompt_logprobs"):
+            if (count := getattr(self, name)) is not None:
+                check_int(name, count, 0, TOP_LOGPROBS)
         if self.temperature < COLDEST:
             object.__setattr__(self, "temperature", 0.0)
         if self.seed is not None:
             check_int("seed", self.seed, 0, MAX_SEED)
+        if type(self.ignore_eos) is not bool:
+            raise ValueError(f"ignore_eos must be True or False, not {self.ignore_eos!r}")
+        self._check_stops()
+
+    def _check_stops(self) -> None:
+        """What may end a row; lists become tuples, so that a frozen record cannot change under a running row."""
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         elif not isinstance(self.stop, Sequence):
@@ -65,9 +93,6 @@ class SamplingParams:
             raise ValueError(f"stop_token_ids must be a list of token ids, not {self.stop_token_ids!r}")
         for token_id in self.stop_token_ids:
             check_int("stop_token_ids", token_id, 0)
-        if type(self.ignore_eos) is not bool:
-            raise ValueError(f"ignore_eos must be True or False, not {self.ignore_eos!r}")
-        # Lists are turned into tuples, so that a frozen record cannot change under a running row.
         object.__setattr__(self, "stop", tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
@@ -79,6 +104,11 @@ class SamplingParams:
     def filters(self) -> bool:
         """Whether top_k or top_p may drop a token: a greedy row takes the highest logit under any filter."""
         return not self.greedy and (self.top_k > 0 or self.top_p < 1)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether what the row has generated changes its logits."""
+        return self.presence_penalty != 0 or self.frequency_penalty != 0
 
 
 def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
@@ -102,7 +132,7 @@ class Request:
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     seed: int  # params.seed, or the one drawn for it
-    limit: int  # new tokens at most: max_tokens, or fewer where the context ends first
+    limit: int  # new tokens at most: max_tokens, which may be 0, or fewer where the context ends first
     stop_ids: frozenset[int]
     sample: int = 0  # which of the prompt's params.n samples
     text: TextStream | None = None  # is given each token, where stop strings are looked for or text is streamed
@@ -112,7 +142,7 @@ class Request:
 class Metrics:
     """Times of one row in seconds, by the host's clock at the moment its tokens reached the host.
 
-    ttft_s: from the call to the first token, waiting for a free row included.
+    ttft_s: from the call to the first token, waiting for a free row included; to its end for a row without tokens.
     itl_s: from each token to the next (inter-token latency), so one fewer than there are tokens.
     """
 
@@ -130,12 +160,25 @@ class Metrics:
         return len(self.itl_s) / sum(self.itl_s) if self.itl_s else 0.0
 
 
+class Logprobs(NamedTuple):
+    """Logarithms of probabilities in place of one token: log_softmax, in float32, of the model's own logits.
+
+    top: the most probable ids in this place, as (token_id, logprob), the highest first; the token itself may be none of
+    them.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 @dataclass(frozen=True)
 class Completion:
     """What came of one prompt, or of one of its samples.
 
     token_ids holds the stop token, if one ended the row; text does not.
     finish_reason: "stop" (end-of-text, a stop token or a stop string) or "length" (max_tokens or the context).
+    logprobs: one for each of token_ids; prompt_logprobs: for each prompt token, None for the first. None unasked.
     """
 
     index: int
@@ -146,13 +189,16 @@ class Completion:
     seed: int
     metrics: Metrics
     sample: int = 0
+    logprobs: tuple[Logprobs, ...] | None = None
+    prompt_logprobs: tuple[Logprobs | None, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Piece:
     """One new token of a stream.
 
-    index: which prompt of the call. text: what this token made certain, often part of a word and sometimes empty.
+    index: which prompt of the call; sample: which of its samples. text: what this token made certain, often part of a
+    word and sometimes empty. logprobs: of this token, where they were asked for.
     finish_reason and completion are set on a row's last piece alone.
     """
 
@@ -161,3 +207,5 @@ class Piece:
     text: str
     finish_reason: FinishReason | None = None
     completion: Completion | None = field(default=None, repr=False)
+    sample: int = 0
+    logprobs: Logprobs | None = None

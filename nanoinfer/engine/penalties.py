@@ -1,1 +1,67 @@
-"""Penalties on what a row has generated, and logprobs of what it chose. Chapter 5."""
+"""A sampler for rows that want penalties or logprobs: what each has generated is counted on the device. Chapter 5.
+
+OpenAI's rule: logit - presence * (count > 0) - frequency * count, of generated tokens only. It costs a few more passes
+over the logits, so it runs where a row of the batch wants it; the tokens of all other rows are the same with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nanoinfer.engine.logprobs import logprobs, width
+from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.state import BatchState, Fetch, upload
+from nanoinfer.requests import Request
+
+
+class PenaltySampler:
+    """A `Sampler`: penalises, lets `base` choose, counts, and leaves the logprobs of what was chosen.
+
+    Its tensors have an entry a row, the dummy row included, and stay where they are: a captured step knows their
+    addresses. The counts take 4 bytes a row and id: 103 MB for 512 rows of GPT-2's vocabulary.
+    """
+
+    def __init__(self, max_batch: int, vocab_size: int, device: torch.device, base: Sampler) -> None:
+        self.base, rows = base, max_batch + 1
+        self.counts = torch.zeros(rows, vocab_size, dtype=torch.int32, device=device)  # how often each id was generated
+        self.weights = torch.zeros(2, rows, dtype=torch.float32, device=device)  # presence and frequency penalty
+        self.logprobs = torch.zeros(rows, width(vocab_size), dtype=torch.float32, device=device)
+        self._idle = True  # no row has been penalised yet: all weights are 0
+
+    def __call__(self, logits: Tensor, rows: BatchState) -> Tensor:
+        """Logits (B, V) and their rows, live ones by number and others as the dummy row -> next tokens (B,) int64."""
+        row, logits = rows.row, logits.float()
+        counts = self.counts[row]  # (B, V)
+        presence, frequency = self.weights[:, row, None]  # (B, 1) each
+        tokens = self.base(logits - presence * (counts > 0) - frequency * counts, rows)
+        once = (row < len(self.counts) - 1).int()  # the dummy row counts nothing
+        self.counts.view(-1).index_add_(0, row * logits.shape[-1] + tokens, once)
+        self.logprobs.index_copy_(0, row, logprobs(logits, tokens))
+        return tokens
+
+    def admit(self, slot: int, request: Request, token_ids: Sequence[int] = ()) -> None:
+        """`request` begins in row `slot`; token_ids: what it generated before it was preempted."""
+        params = request.params
+        self._idle &= not params.penalises
+        if self._idle:
+            return
+        self.weights[0, slot].fill_(params.presence_penalty)
+        self.weights[1, slot].fill_(params.frequency_penalty)
+        if params.penalises:  # of other rows, what is counted makes no difference
+            self.counts[slot].zero_()
+        if params.penalises and token_ids:
+            ids = upload(token_ids, torch.int64, self.counts.device)
+            self.counts[slot].index_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Rows `sources` (n,) become rows `targets` (n,); no row is in both."""
+        if not self._idle:
+            self.counts[targets] = self.counts[sources]
+            self.weights[:, targets] = self.weights[:, sources]
+
+    def fetch(self, slots: Sequence[int]) -> Fetch:
+        """The logprobs of the newest tokens of these rows, on their way to the host: `of_host` reads each list."""
+        return Fetch(self.logprobs[upload(slots, torch.int64, self.logprobs.device)])

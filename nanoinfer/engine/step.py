@@ -7,6 +7,7 @@ the next comes from the host, and that is what makes it recordable.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -19,7 +20,9 @@ from nanoinfer.model.gpt2 import GPT2, Cache
 
 
 @torch.inference_mode()
-def prefill_step(model: GPT2, cache: Cache, state: BatchState, batch: Batch, sampler: Sampler) -> Tensor:
+def prefill_step(
+    model: Callable[[Batch, Cache], Tensor], cache: Cache, state: BatchState, batch: Batch, sampler: Sampler
+) -> Tensor:
     """Run prompts, pieces of them, and rows that go on, side by side; return the tokens that follow (K,).
 
     Each goes to its row of the state, `batch.logits_row`, which is live from then on. A row whose prompt goes on
@@ -27,14 +30,16 @@ def prefill_step(model: GPT2, cache: Cache, state: BatchState, batch: Batch, sam
     """
     assert batch.logits_at is not None
     assert batch.logits_row is not None
-    token_ids = torch.where(batch.token_ids == NEWEST, state.token[batch.row], batch.token_ids)
+    newest = batch.token_ids == NEWEST
+    token_ids = torch.where(newest, state.token[batch.row], batch.token_ids)
+    positions = torch.where(newest, state.position[batch.row], batch.positions)
+    state.row.index_copy_(0, batch.logits_row, batch.logits_row)  # ahead of the sampler, which may go by it
     rows = state.at(batch.logits_row)
-    logits = model(replace(batch, token_ids=token_ids), cache)  # (K, V)
+    logits = model(replace(batch, token_ids=token_ids, positions=positions), cache)  # (K, V)
     tokens = sampler(logits, rows) if len(logits) else batch.logits_row  # none, where no prompt is complete
     ones = torch.ones_like(tokens)
-    columns = tokens, batch.positions[batch.logits_at] + 1, rows.step + 1, ones  # token, position, step, live
+    columns = tokens, positions[batch.logits_at] + 1, rows.step + 1, ones  # token, position, step, live
     state.integers[:4].index_copy_(1, batch.logits_row, torch.stack(columns))
-    state.row.index_copy_(0, batch.logits_row, batch.logits_row)
     return tokens
 
 

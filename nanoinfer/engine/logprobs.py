@@ -1,0 +1,73 @@
+"""Logprobs of tokens: of those that were chosen, and of a prompt's own. Chapter 5.
+
+They are raw, log_softmax in float32 of the model's logits: what a user compares models by must not change with
+temperature or penalties. One tensor holds all there is to know of n tokens, so that it comes to the host in one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import prefill_step
+from nanoinfer.model.batch import Batch
+from nanoinfer.model.gpt2 import GPT2, Cache
+from nanoinfer.requests import TOP_LOGPROBS, Logprobs
+
+SLICE = 128  # tokens whose logits are held at once: of 1,024 tokens they would take 200 MB
+
+
+def width(vocab_size: int) -> int:
+    """How many numbers `logprobs` makes of a token."""
+    return 2 * (1 + min(TOP_LOGPROBS, vocab_size))
+
+
+def logprobs(logits: Tensor, token_ids: Tensor) -> Tensor:
+    """Of logits (n, V) and the token (n,) that was chosen after each: (n, width(V)) float32.
+
+    First the ids, that of the token and of the most probable, then their logprobs in the same order. float32 holds ids
+    below 2^24 exactly.
+    """
+    assert logits.shape[-1] <= 2**24
+    every = logits.float().log_softmax(-1)  # (n, V)
+    top, top_ids = every.topk(min(TOP_LOGPROBS, logits.shape[-1]))  # (n, top) each
+    chosen = token_ids[:, None]
+    return torch.cat([chosen, top_ids, every.gather(1, chosen), top], 1)
+
+
+def of_host(values: Sequence[float], top: int) -> Logprobs:
+    """The record of one token, with its `top` most probable, of one row of `logprobs` as a list."""
+    half = len(values) // 2
+    ids, found = [int(value) for value in values[: 1 + min(top, half - 1)]], values[half:]
+    return Logprobs(ids[0], found[0], tuple(zip(ids[1:], found[1:], strict=False)))
+
+
+def prompt_logprobs(model: GPT2, hidden: Tensor, next_ids: Tensor) -> Tensor:
+    """`logprobs` of the tokens (n,) that follow hidden (n, C), a slice at a time."""
+    slices = zip(torch.split(hidden, SLICE), torch.split(next_ids, SLICE), strict=True)
+    return torch.cat([logprobs(model.head(h), ids) for h, ids in slices])
+
+
+def score_step(
+    model: GPT2, cache: Cache, state: BatchState, batch: Batch, sampler: Sampler, scored_at: Tensor, next_ids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A prefill step that looks at its prompts too: next tokens (K,), and `logprobs` (S, width) of next_ids (S,).
+
+    scored_at: (S,) int64, after which tokens of the batch each of these stands; at least one.
+    """
+    scores = []
+
+    def scoring(batch: Batch, cache: Cache) -> Tensor:
+        assert batch.logits_at is not None
+        plan = cache.plan(replace(batch, logits_at=torch.cat([scored_at, batch.logits_at])))
+        wanted = model.hidden(plan.batch, partial(cache.attend, plan))[plan.batch.logits_at]  # (S + K, C)
+        scores.append(prompt_logprobs(model, wanted[: len(scored_at)], next_ids))
+        return model.head(wanted[len(scored_at) :])
+
+    return prefill_step(scoring, cache, state, batch, sampler), scores[0]
