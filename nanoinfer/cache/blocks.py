@@ -13,7 +13,7 @@ class BlockAllocator:
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
         self._free = list(range(blocks - 1, NULL, -1))  # a stack; the lowest number comes first
-        self.owned = bytearray(blocks)
+        self.owned = [0] * blocks  # 1 for a block that a row owns
 
     @property
     def free_blocks(self) -> int:
@@ -77,6 +77,10 @@ class BlockManager:
         self.reserved += wanted
         return True
 
+    def can_grow(self, row: int, length: int) -> bool:
+        """Whether there are blocks for a text of this length."""
+        return self.blocks_of(length) - self.reservation[row] <= self.available
+
     def grow(self, row: int, length: int) -> int:
         """Give the row the blocks for a text of this length, its reserved ones first; how many tokens they hold."""
         owned = self.owned[row]
@@ -102,6 +106,11 @@ class BlockManager:
         self.truncate(row, 0)
         self.reserved -= self.reservation[row]
         self.reservation[row] = 0
+
+    def clear(self) -> None:
+        """Everything is free again, as new: no row owns or has reserved anything."""
+        for row in range(len(self.owned)):
+            self.release(row)
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Rows `sources` are to be known as `targets`, which are free."""
