@@ -101,10 +101,10 @@ class DenseCache(FullContext):
         out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=plan.mask)
         return plan.batch.packed(out.transpose(1, 2))
 
-    def clear(self, rows: slice) -> None:
-        """These rows begin new texts: zeros, since the old ones may have left NaN."""
-        self.k[:, rows].zero_()
-        self.v[:, rows].zero_()
+    def clear(self, rows: Tensor) -> None:
+        """These rows (n,) begin new texts: zeros, since the old ones may have left NaN."""
+        self.k.index_fill_(1, rows, 0)
+        self.v.index_fill_(1, rows, 0)
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Rows `sources` are to be known as rows `targets`, which are free: keys and values are copied, row by row."""
@@ -121,9 +121,11 @@ class DenseCache(FullContext):
         """Columns of a captured step, at most."""
         return self.max_len
 
-    def captured(self, chunks: Sequence[Chunk]) -> tuple[int, int] | None:
-        """Rows and columns of a captured step that these chunks fit into; None for one that continues a context."""
-        return None if any(chunk.start for chunk in chunks) else (len(chunks), max(len(c.token_ids) for c in chunks))
+    def captured(self, going: Sequence[int], chunks: Sequence[Chunk]) -> tuple[int, int] | None:
+        """Rows and columns of a captured step that these chunks fit into; None where a row continues a context."""
+        if going or any(chunk.start for chunk in chunks):
+            return None
+        return len(chunks), max(len(chunk.token_ids) for chunk in chunks)
 
     def layout(self, rows: int, columns: int) -> Layout:
         """How a captured step of so many rows and columns is packed: a rectangle, each row padded."""

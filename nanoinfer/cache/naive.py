@@ -45,8 +45,8 @@ class FullContext:
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return batch.packed(out.transpose(1, 2))
 
-    def clear(self, rows: slice) -> None:
-        """These rows begin new texts. Nothing of the old ones is ever read."""
+    def clear(self, rows: Tensor) -> None:
+        """These rows (n,) begin new texts. Nothing of the old ones is ever read."""
 
     def free(self, rows: slice) -> None:
         """These rows are padding from now on. What they read makes no difference to anyone."""

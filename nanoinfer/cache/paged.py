@@ -35,7 +35,7 @@ class PagedPlan(Plan):
     slots: Tensor  # (N,) int64 of each new token, in a layer's blocks end to end
     tables: Tensor  # (rows, width) int32
     lengths: Tensor | None = None  # (N,) tokens that each row reads, in a decode step
-    work: Any = None  # the ragged kernel's list of work, in any other
+    work: Any = None  # of the ragged kernel's `plan_work`, in any other
 
 
 class PagedCache:
@@ -72,8 +72,9 @@ class PagedCache:
         """What the pool takes: a key and a value of width C, for every layer and slot."""
         return blocks * block_size * config.kv_numbers * dtype.itemsize
 
-    def clear(self, rows: slice) -> None:
-        """These rows begin new texts: what their blocks held before is never read."""
+    def clear(self, rows: Tensor) -> None:
+        """These rows (n,) begin new texts: their tables name no block yet."""
+        self.tables[rows] = NULL
 
     def free(self, rows: slice) -> None:
         """These rows are padding from now on: they read the null block."""
@@ -98,19 +99,19 @@ class PagedCache:
         tables = self.tables[:, : self.blocks.blocks_of(batch.max_context)]
         if batch.starts is None:  # token n is row n's; of a padding row it reads one slot of the null block
             return PagedPlan(batch, slots, tables[: batch.rows], lengths=batch.positions + 1)
-        return PagedPlan(batch, slots, tables, work=self._ragged.work_list(batch))
+        return PagedPlan(batch, slots, tables, work=self._ragged.plan_work(batch, self.tables))
 
     def attend(self, plan: PagedPlan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write this layer's new keys and values, then attend: q, k, v (N, H, D) -> (N, H, D)."""
         pools = self.k[layer], self.v[layer]
         self._kernels.write_pages(k, v, *pools, plan.slots)
+        rows = plan.batch.going if plan.lengths is None else plan.batch.rows  # of one token, at most
+        split = self.splits_done, choose_splits(max(1, rows), q.shape[1], self.max_len)
         out: Tensor
         if plan.lengths is None:
-            out = self._ragged.attend_ragged(q, *pools, plan.tables, plan.batch, plan.work)
+            out = self._ragged.attend_ragged(q, *pools, plan.tables, plan.batch, plan.work, *split)
         else:
-            B, H, _ = q.shape
-            splits = choose_splits(B, H, self.max_len)
-            out = self._kernels.attend_pages(q, *pools, plan.tables, plan.lengths, self.splits_done, splits)
+            out = self._kernels.attend_pages(q, *pools, plan.tables, plan.lengths, *split)
         return out
 
     def bucket(self, longest: int) -> int:
@@ -126,13 +127,14 @@ class PagedCache:
         """Tokens of a captured step, at most."""
         return len(self.tables) * self.max_len
 
-    def captured(self, chunks: Sequence[Chunk]) -> tuple[int, int] | None:
-        """Rows, and tokens of all of them, of a captured step that these chunks fit into."""
-        return len(chunks), sum(len(chunk.token_ids) for chunk in chunks)
+    def captured(self, going: Sequence[int], chunks: Sequence[Chunk]) -> tuple[int, int] | None:
+        """Rows, and tokens of all of them, of a captured step that they fit into."""
+        return len(going) + len(chunks), len(going) + sum(len(chunk.token_ids) for chunk in chunks)
 
     def layout(self, rows: int, tokens: int) -> Layout:
         """How a captured step of up to so many rows and tokens is packed: end to end, and a last row of padding."""
-        return Layout(rows + 1, tokens, rows, tokens, self.max_len)
+        going = min(rows, tokens, len(self.tables) - 1) if rows > 1 else 0  # a prompt alone has none beside it
+        return Layout(rows + 1, tokens, rows, tokens, self.max_len, going=going)
 
 
 def kernels_for(device: torch.device) -> tuple[Any, Any]:

@@ -20,10 +20,13 @@ class EagerRunner:
     def __init__(self, model: GPT2, cache: Cache, state: BatchState) -> None:
         self.model, self.cache, self.state = model, cache, state
 
-    def prefill(self, chunks: Sequence[Chunk], sampler: Sampler) -> Tensor:
-        """One pass over exactly these tokens; returns the next one (K,) of each chunk that is complete."""
-        layout = Layout.of(chunks)
-        packed = upload(pack(chunks, layout, self.state.dummy), torch.int64, self.state.token.device)
+    def prefill(self, going: Sequence[int], chunks: Sequence[Chunk], sampler: Sampler) -> Tensor:
+        """One pass over the newest token of each of the rows `going`, and over these chunks.
+
+        Returns the next token (K,) of each of these rows, then of each chunk that is complete.
+        """
+        layout = Layout.of(going, chunks, self.model.config.n_positions)
+        packed = upload(pack(going, chunks, layout, self.state.dummy), torch.int64, self.state.token.device)
         return prefill_step(self.model, self.cache, self.state, unpack(packed, layout), sampler)
 
     def decode(self, batch: int, longest: int, sampler: Sampler) -> Tensor:

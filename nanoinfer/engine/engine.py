@@ -14,13 +14,14 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.sampling import SAMPLERS, Sampler, Samplers
-from nanoinfer.engine.scheduler import Blocks, Row, Scheduler, Work
+from nanoinfer.engine.scheduler import Blocks, Row, Scheduler, Step, Work
 from nanoinfer.engine.state import BatchState, Fetch, upload
 from nanoinfer.engine.stats import Stats
-from nanoinfer.model.batch import NEWEST_ALONE, Chunk
+from nanoinfer.model.batch import Chunk
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.requests import Request
 
@@ -46,7 +47,7 @@ class RowCache(Cache, Protocol):
 
     @property
     def blocks(self) -> Blocks | None: ...
-    def clear(self, rows: slice) -> None: ...
+    def clear(self, rows: Tensor) -> None: ...
     def free(self, rows: slice) -> None: ...
     def update(self) -> None: ...
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None: ...
@@ -56,7 +57,7 @@ class Engine:
     """Runs requests over one model and one cache. One thread at a time may call it, but for `submit` and `cancel`.
 
     runner: who runs a step, made over model, cache and the batch state. samplers: who chooses tokens.
-    max_batch, max_batched_tokens, prefill_chunk, mixed: as for `Scheduler`.
+    max_batch, max_batched_tokens, prefill_chunk, mixed, preemption: as for `Scheduler`.
     lag: how many steps the host may be behind the device when it looks at tokens. A row that ends by its count never
     runs over; one that ends by a stop token runs over by at most `lag` steps, and those tokens are dropped.
     """
@@ -73,6 +74,7 @@ class Engine:
         max_batched_tokens: int = 2048,
         prefill_chunk: int | None = None,
         mixed: bool = False,
+        preemption: bool = False,
         lag: int = 0,
     ) -> None:
         self.cache, self.max_batch, self.samplers, self.lag = cache, max_batch, samplers, lag
@@ -80,9 +82,10 @@ class Engine:
         with torch.inference_mode():
             self.state = BatchState.empty(max_batch, model.device)
         self.runner = runner(model, cache, self.state)
-        self.scheduler = Scheduler(cache.blocks, max_batch, max_batched_tokens, prefill_chunk, mixed)
+        self.scheduler = Scheduler(cache.blocks, max_batch, max_batched_tokens, prefill_chunk, mixed, preemption)
         self._inbox: deque[Row] = deque()  # submitted, or cancelled, since the last step
-        self._in_flight: deque[tuple[list[tuple[Row, int]], Fetch]] = deque()  # steps whose tokens are not here yet
+        # Steps whose tokens are not here yet: the rows that get one, where each stands if not in that order, and all.
+        self._in_flight: deque[tuple[list[Row], list[int] | None, Fetch]] = deque()
 
     @property
     def rows(self) -> list[Row]:
@@ -92,7 +95,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether there is anything left to do."""
-        return bool(self._inbox or self.scheduler.waiting or self.rows or self._in_flight)
+        return bool(self._inbox or self.scheduler.busy or self._in_flight)
 
     def check(self, request: Request) -> None:
         """ValueError for a request that could never run, whatever else does."""
@@ -148,12 +151,11 @@ class Engine:
         """Launch the next step, if there is work for one, and take in an earlier one: the rows that got a token."""
         if self._inbox:
             self._take_in()
-        begun, work = self.scheduler.schedule()
-        if begun:
-            self._begin(begun)
-        if work:
-            self._launch(work)
-        return self._collect(self.lag if self.rows else 0)
+        step = self.scheduler.schedule()
+        self._arrange(step)
+        if step.going or step.pieces:
+            self._launch(step)
+        return self._collect(self.lag if self.scheduler.busy else 0)
 
     @on_device
     def _take_in(self) -> None:
@@ -162,12 +164,10 @@ class Engine:
             row = self._inbox.popleft()
             if row.cancelled is None:
                 self.scheduler.submit(row)
-                continue
-            self._tell(row)
-            if row in self.scheduler.waiting:
-                self.scheduler.waiting.remove(row)
-            elif row in self.rows:
-                self._leave([row])
+            else:
+                self._tell(row)
+                self.scheduler.drop(row)
+        self._tidy()
 
     def _tell(self, row: Row) -> None:
         """Of its cancellation, once: ahead of all that could fail, since somebody may be waiting."""
@@ -175,92 +175,103 @@ class Engine:
             row.listener(row)
             row.listener = None
 
-    def _begin(self, rows: list[Row]) -> None:
-        slots = slice(rows[0].slot, rows[-1].slot + 1)
-        self.state.admit(slots, [row.request for row in rows])
-        self.cache.clear(slots)
-        self.stats.requests += len(rows)
-        self.stats.prompt_tokens += sum(row.length for row in rows)
+    def _arrange(self, step: Step) -> None:
+        """Rows of the device as the host has them: some move into gaps, some begin, and the rest are padding.
 
-    def _launch(self, work: list[Work]) -> None:
-        """Run a step, start the copy of its tokens, and let rows go that need no further step."""
+        Steps in flight may still write for a row that has left. They were launched before whatever its room is given to
+        next, and a stream runs in order.
+        """
+        device = self.state.token.device
+        if step.sources:
+            self.cache.move(step.sources, step.targets)
+            source, target = upload([step.sources, step.targets], torch.int64, device)
+            self.state.move(source, target)
+        if step.freed.start < step.freed.stop:
+            self.state.free(step.freed)
+            self.cache.free(step.freed)
+        if step.begun:
+            begun, steps = [row.request for row in step.begun], [len(row.token_ids) for row in step.begun]
+            self.cache.clear(self.state.admit([row.slot for row in step.begun], begun, steps))
+            self._count(step.begun)
+
+    def _count(self, begun: list[Row]) -> None:
+        stats = self.stats
+        for row in begun:
+            if row.launched:
+                stats.recomputed_tokens += len(row.prompt) - row.fed
+            else:
+                stats.requests += 1
+                stats.prompt_tokens += len(row.prompt)
+                stats.cached_tokens += row.fed
+        stats.preemptions = self.scheduler.preemptions
+
+    def _launch(self, step: Step) -> None:
+        """Run a step, and start the copy of its tokens."""
         self.cache.update()
-        sampler = self._sampler([row for row, _ in work])
-        if work[-1].row.launched:  # prompts come last
-            longest = max([row.length for row, _ in work])
-            tokens = self.runner.decode(work[-1].row.slot + 1, longest, sampler)
-            self.stats.decode_steps += 1
-            complete = self.scheduler.launch(work)
-            settles = [(row, row.slot) for row in complete]
-        else:
-            tokens = self.runner.prefill([_chunk(part) for part in work], sampler)
+        going, slots = step.going, [row.slot for row in step.going]
+        sampler = self._sampler([*going, *[row for row, _ in step.pieces]])
+        if step.pieces:
+            tokens = self.runner.prefill(slots, [_chunk(work) for work in step.pieces], sampler)
             self.stats.prefill_steps += 1
-            complete = self.scheduler.launch(work)
-            settles = list(zip(complete, range(len(complete)), strict=True))
-        self._in_flight.append((settles, Fetch(tokens)))
-        self._leave([row for row in complete if row.launched == row.limit])
+            places = None
+        else:
+            tokens = self.runner.decode(slots[-1] + 1, 1 + max([row.fed for row in going]), sampler)
+            self.stats.decode_steps += 1
+            places = slots if len(slots) < len(tokens) else None
+        self._in_flight.append((self.scheduler.launch(step), places, Fetch(tokens)))
 
     def _collect(self, lag: int) -> list[Row]:
         """Take in the tokens of the oldest step, if it is over, or `lag` steps behind. The one place that waits."""
-        if not self._in_flight or (len(self._in_flight) <= lag and not self._in_flight[0][1].arrived):
+        if not self._in_flight or (len(self._in_flight) <= lag and not self._in_flight[0][2].arrived):
             return []
-        settles, fetch = self._in_flight.popleft()
+        rows, places, fetch = self._in_flight.popleft()
         tokens = fetch.wait()
+        if places is not None:
+            tokens = [tokens[place] for place in places]
         now = time.perf_counter()
-        going = [(row, at) for row, at in settles if not row.ended]
+        going = [(row, token) for row, token in zip(rows, tokens, strict=True) if not row.ended]
         self.stats.new_tokens += len(going)  # ahead of listeners: who hears that a row has ended may look here
-        self.stats.dropped_tokens += len(settles) - len(going)
-        for row, at in going:
-            self._settle(row, tokens[at], now)
-        rows = [row for row, _ in going]
-        # Rows that ended by their count have left already, when their last step was launched.
-        self._leave([row for row in rows if row.ended and row.launched < row.limit])
-        return rows
+        self.stats.dropped_tokens += len(rows) - len(going)
+        for row, token in going:
+            row.token_ids.append(token)
+            row.times.append(now)
+            if row.watched or token in row.stop_ids or len(row.token_ids) == row.request.limit:
+                self._settle(row, token)
+        self._tidy()
+        return [row for row, _ in going]
 
-    def _settle(self, row: Row, token: int, now: float) -> None:
-        """Give a row its token, and its finish reason where it ends."""
-        row.token_ids.append(token)
-        row.times.append(now)
-        stopped, text = token in row.request.stop_ids, row.request.text
+    def _settle(self, row: Row, token: int) -> None:
+        """Look at a row's newest token: give the row its finish reason where it ends, and tell who listens."""
+        stopped, text = token in row.stop_ids, row.request.text
         if text is not None and not stopped:
             text.push(token)
             stopped = text.stopped
-        if stopped or len(row.token_ids) == row.limit:
+        if stopped or len(row.token_ids) == row.request.limit:
             row.finish_reason = "stop" if stopped else "length"
             row.ended = True
+            self.scheduler.drop(row)
         if row.listener and (row.ended or row.every_token):
             row.listener(row)
         if row.ended:
             row.listener = None  # who listens may hold the model, and the row would hold it
 
-    def _leave(self, rows: Sequence[Row]) -> None:
-        """Take rows out of the batch: the last rows move into the gaps, so that live rows stay 0..n-1.
-
-        Steps in flight may still write for a row that leaves. They were launched before whatever its room is given to
-        next, and a stream runs in order.
-        """
-        if not rows:
-            return
-        before = len(self.rows)
-        sources, targets = self.scheduler.remove(rows)
-        if sources:
-            self.cache.move(sources, targets)
-            source, target = upload([sources, targets], torch.int64, self.state.token.device)
-            self.state.move(source, target)
-        freed = slice(before - len(rows), before)
-        self.state.free(freed)
-        self.cache.free(freed)
+    def _tidy(self) -> None:
+        """Where no row is left, there may be no further step in which the device would hear of it."""
+        if not self.scheduler.busy:
+            self._arrange(self.scheduler.schedule())
 
     @on_device
     def abandon(self, cause: BaseException) -> None:
         """Cancel every request and wait for what was launched: after a failure of any kind the engine is as new."""
         self._in_flight, launched = deque(), self._in_flight
-        last = [row for settles, _ in launched for row, _ in settles]  # some have left already, by their count
+        last = [row for rows, _, _ in launched for row in rows]  # some have left already, by their count
         for row in (*self._inbox, *self.scheduler.waiting, *self.rows, *last):
             self.cancel(row, cause)
             self._tell(row)
         self._take_in()
-        for _, fetch in launched:
+        if self.cache.blocks:
+            self.cache.blocks.clear()  # what a failed step should have written is not there
+        for *_, fetch in launched:
             fetch.wait()
 
     def _sampler(self, rows: Sequence[Row]) -> Sampler:
@@ -269,8 +280,6 @@ class Engine:
 
 
 def _chunk(work: Work) -> Chunk:
-    """A row's next tokens: of its prompt, or the newest, which is on the device."""
+    """The next tokens of a row's prompt."""
     row, tokens = work
-    if row.launched:
-        return Chunk(row.slot, row.fed, NEWEST_ALONE)
     return Chunk(row.slot, row.fed, row.prompt[row.fed : row.fed + tokens], work.complete)

@@ -46,7 +46,7 @@ class GraphCache(RowCache, Protocol):
     def widest(self) -> int: ...
     def bucket(self, longest: int) -> int: ...
     def tensors(self) -> tuple[Tensor, ...]: ...
-    def captured(self, chunks: Sequence[Chunk]) -> tuple[int, int] | None: ...
+    def captured(self, going: Sequence[int], chunks: Sequence[Chunk]) -> tuple[int, int] | None: ...
     def layout(self, rows: int, columns: int) -> Layout: ...
 
 
@@ -172,19 +172,19 @@ class GraphRunner(EagerRunner):
         self.stats.padding_rows += key.rows - batch
         return self.state.token[:batch]
 
-    def prefill(self, chunks: Sequence[Chunk], sampler: Sampler) -> Tensor:
-        shape, why_not = self.cache.captured(chunks), None
+    def prefill(self, going: Sequence[int], chunks: Sequence[Chunk], sampler: Sampler) -> Tensor:
+        shape, why_not = self.cache.captured(going, chunks), None
         if shape is None:
             shape, why_not = (0, 0), "a piece of a prompt, where prompts are captured whole"
         rows, columns = 1 << (shape[0] - 1).bit_length(), pick(self.columns, shape[1]) or 0
         if not why_not and not self._fits(rows, columns):
             why_not = "a prefill of too many tokens"
         key = Key(rows, columns, columns, sampler)
-        captured = self._captured(key, why_not)
+        captured = self._captured(key, why_not, all_layers=not going)
         if captured is None:
-            return super().prefill(chunks, sampler)
-        layout, count = self.cache.layout(rows, columns), sum(len(chunk.token_ids) for chunk in chunks)
-        write_chunks(captured.packed, chunks, layout, self.state.dummy)
+            return super().prefill(going, chunks, sampler)
+        layout, count = self.cache.layout(rows, columns), len(going) + sum(len(chunk.token_ids) for chunk in chunks)
+        write_chunks(captured.packed, going, chunks, layout, self.state.dummy)
         captured.graph.replay()
         self.stats.replayed_prefills += 1
         self.stats.padding_tokens += layout.tokens - count
@@ -211,14 +211,16 @@ class GraphRunner(EagerRunner):
         layout = self.cache.layout(rows, columns)
         return rows <= layout.tokens <= PREFILL_TOKENS
 
-    def _captured(self, key: Key, why_not: str | None) -> CapturedStep | None:
-        """The step of that key, captured now if need be; None where it has to run eagerly, which is counted."""
+    def _captured(self, key: Key, why_not: str | None, all_layers: bool = False) -> CapturedStep | None:
+        """The step of that key, captured now if need be; None where it has to run eagerly, which is counted.
+
+        all_layers: whether to look if a weight has moved in any, not in one: for a step with which a generation begins.
+        """
         if self.recorder is None:
             if self.why_not:
                 self.stats.fallbacks[self.why_not] += 1
             return None
-        # All layers at a prefill, with which each generation begins, and one at a decode step: all would take too long.
-        if self._moved((next(self._turn),) if key.columns == 1 else self._layers):
+        if self._moved(self._layers if all_layers else (next(self._turn),)):  # all would take long at each step
             self._warn("all graphs are dropped", "a tensor that they knew has moved")
             self.graphs.clear()
         if why_not is None and key not in self.graphs and key not in self.failed:
@@ -263,7 +265,7 @@ class GraphRunner(EagerRunner):
         if key.columns == 1:
             return partial(decode_step, *arguments, key.rows, key.longest, key.sampler), tokens[:0], tokens[:0]
         layout = self.cache.layout(key.rows, key.columns)
-        packed = upload(pack([], layout, self.state.dummy), torch.int64, device)
+        packed = upload(pack([], [], layout, self.state.dummy), torch.int64, device)
 
         def run() -> None:
             tokens.copy_(prefill_step(*arguments, unpack(packed, layout), key.sampler))
@@ -307,9 +309,10 @@ class GraphRunner(EagerRunner):
         return tuple(tensor.data_ptr() for tensor in tensors)
 
 
-def write_chunks(packed: Tensor, chunks: Sequence[Chunk], layout: Layout, dummy: int) -> None:
-    """Put chunks, and padding of row `dummy`, where a captured prefill reads them (layout.numbers,): in one copy."""
-    packed.copy_(upload(pack(chunks, layout, dummy), torch.int64, packed.device))
+def write_chunks(packed: Tensor, going: Sequence[int], chunks: Sequence[Chunk], layout: Layout, dummy: int) -> None:
+    """Put rows, chunks and padding of row `dummy` where a captured prefill reads them (layout.numbers,): in one copy."""
+    host = pack(going, chunks, layout, dummy)
+    packed.copy_(host.pin_memory() if packed.is_cuda else host, non_blocking=True)
 
 
 def affordable_rows(model: GPT2) -> int:

@@ -7,6 +7,7 @@ a budget: Agrawal et al. 2023, "SARATHI: Efficient LLM Inference by Piggybacking
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,17 +16,19 @@ from typing import NamedTuple, Protocol
 
 from nanoinfer.requests import FinishReason, Metrics, Request
 
+AHEAD = 64  # tokens past its prompt for which a row has room when it is admitted, where rows may be preempted
+
 
 class Blocks(Protocol):
     """Whose room a row's text takes: chapter 3's block manager."""
 
-    @property
-    def available(self) -> int: ...
     def fits(self, tokens: int) -> bool: ...
     def reserve(self, row: int, tokens: int, text: Sequence[int]) -> bool: ...
+    def can_grow(self, row: int, length: int) -> bool: ...
     def grow(self, row: int, length: int) -> int: ...
     def release(self, row: int, text: Sequence[int]) -> None: ...
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None: ...
+    def clear(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -36,12 +39,11 @@ class Row:
     asked: float  # when it was asked for, time.perf_counter()
     listener: Callable[[Row], None] | None = None  # told, in the engine's thread, when it has ended
     every_token: bool = False  # whether it is told of each token as well
-    slot: int = -1  # its row in the batch state and in the cache
+    slot: int = -1  # its row in the batch state and in the cache; -1 where it has none
     arrived: int = 0  # its number, in order of arrival
-    length: int = 0  # tokens of the text so far, the newest, which is not fed yet, included
-    fed: int = 0  # of these, tokens that the model has been given
-    launched: int = 0  # new tokens whose step has been launched
-    room: int = 0  # tokens that its blocks hold
+    fed: int = 0  # tokens of its text that the model has been given
+    going: bool = False  # whether its prompt has been fed, so that each step feeds its newest token
+    room: int = sys.maxsize  # tokens that its blocks hold
     token_ids: list[int] = field(default_factory=list)  # new tokens that have reached the host
     times: list[float] = field(default_factory=list)  # when each did, time.perf_counter()
     finish_reason: FinishReason | None = None
@@ -49,11 +51,18 @@ class Row:
     ended: bool = False
 
     def __post_init__(self) -> None:
-        params = self.request.params
-        self.length, self.limit = len(self.request.prompt_token_ids), self.request.limit
-        self.prompt = array("q", self.request.prompt_token_ids)  # slices are copied as memory, not token by token
+        request, params = self.request, self.request.params
+        self.prompt = array("q", request.prompt_token_ids)  # what is fed before it goes on; slices are copied as memory
+        self.last = len(request.prompt_token_ids) + max(0, request.limit - 1)  # tokens that are ever fed
+        self.due = self.last  # how many may be fed until it has ended, or needs a block
+        self.launched = 0  # new tokens whose step had been launched when it was preempted
+        self.stop_ids = request.stop_ids
+        self.watched = self.every_token or request.text is not None  # whether each token is looked at
         self.sampler = 0 if params.greedy else 2 if params.filters else 1  # which of Samplers serves it
-        self.newest = Work(self, 1)  # its part in each step once its prompt has been fed
+
+    def text(self) -> array[int]:
+        """Its tokens, as far as the host knows them and the model has been given them."""
+        return (array("q", self.request.prompt_token_ids) + array("q", self.token_ids))[: self.fed]
 
     def metrics(self) -> Metrics:
         gaps = (after - before for before, after in zip(self.times, self.times[1:], strict=False))
@@ -61,15 +70,26 @@ class Row:
 
 
 class Work(NamedTuple):
-    """A row's part in a step: its next `tokens` tokens."""
+    """A row's part in a step: the next `tokens` tokens of its prompt."""
 
     row: Row
     tokens: int
 
     @property
     def complete(self) -> bool:
-        """Whether the row's text has then been fed as far as it goes, so that its next token follows."""
-        return self.row.fed + self.tokens == self.row.length
+        """Whether the prompt has then been fed, so that a token follows."""
+        return self.row.fed + self.tokens == len(self.row.prompt)
+
+
+class Step(NamedTuple):
+    """What is to be done next. On the device, rows move, then rows begin, and then the model runs."""
+
+    going: list[Row]  # rows that are fed their newest token, by slot
+    pieces: list[Work]  # of prompts, in order of arrival
+    begun: list[Row]
+    sources: list[int]  # slots of rows that move
+    targets: list[int]
+    freed: slice  # slots that no row has any more
 
 
 class Scheduler:
@@ -78,86 +98,150 @@ class Scheduler:
     blocks: where rows have to share room; None where each has its own. max_batch: rows at most. max_batched_tokens:
     of a step, at least max_batch. prefill_chunk: of one prompt in a step. mixed: whether prompts share a step with rows
     that go on. If not, the two kinds of step take turns, so that neither waits for more than one of the other.
+    preemption: whether a row is admitted with room for its prompt and little more. Where none is left for a row to go
+    on, the youngest gives its own back and waits again, ahead of all others; the oldest row never does.
     """
 
     def __init__(
-        self, blocks: Blocks | None, max_batch: int, max_batched_tokens: int, prefill_chunk: int | None, mixed: bool
+        self,
+        blocks: Blocks | None,
+        max_batch: int,
+        max_batched_tokens: int,
+        prefill_chunk: int | None,
+        mixed: bool,
+        preemption: bool = False,
     ) -> None:
         self.blocks, self.max_batch, self.max_batched_tokens = blocks, max_batch, max_batched_tokens
-        self.prefill_chunk, self.mixed = prefill_chunk or max_batched_tokens, mixed
+        self.prefill_chunk, self.mixed, self.preemption = prefill_chunk or max_batched_tokens, mixed, preemption
         self.waiting: deque[Row] = deque()
-        self.rows: list[Row] = []  # the live rows, by slot
+        self.preemptions = 0
+        self._slots: list[Row | None] = []  # None: left since the last step
+        self._full: list[Row] = []  # rows that need a block before they go on
         self._arrivals, self._decode_next = 0, False
+
+    @property
+    def rows(self) -> list[Row]:
+        """The live rows, by slot."""
+        return [row for row in self._slots if row]
+
+    @property
+    def busy(self) -> bool:
+        """Whether a row lives or waits."""
+        return bool(self.waiting) or any(self._slots)
 
     def submit(self, row: Row) -> None:
         """Put the row at the end of those that wait."""
         row.arrived, self._arrivals = self._arrivals, self._arrivals + 1
         self.waiting.append(row)
 
-    def schedule(self) -> tuple[list[Row], list[Work]]:
-        """Rows that now begin, and the work of the next step: rows that go on, then prompts in order of arrival."""
-        begun, work = self._choose()
-        if self.blocks:
-            for row, tokens in work:
-                if row.fed + tokens > row.room:
-                    row.room = self.blocks.grow(row.slot, row.fed + tokens)
-        return begun, work
-
-    def _choose(self) -> tuple[list[Row], list[Work]]:
-        going = [row.newest for row in self.rows if row.launched]
-        if going and self._decode_next:
-            self._decode_next = False
-            return [], going
-        budget = self.max_batched_tokens - (len(going) if self.mixed else 0)
-        prompts: list[Work] = []
+    def schedule(self) -> Step:
+        """The next step: rows that go on, then prompts in order of arrival, within the budget."""
+        self._make_room()
+        going = [row for row in self._slots if row and row.going]
+        decode, self._decode_next = going and self._decode_next, False
+        pieces: list[Work] = []
         begun: list[Row] = []
-        for row in sorted([row for row in self.rows if not row.launched], key=lambda row: row.arrived):
-            budget -= self._feed(row, budget, prompts)
-        while budget and self.waiting and self._admit(self.waiting[0]):
-            begun.append(self.waiting.popleft())
-            budget -= self._feed(begun[-1], budget, prompts)
-        self._decode_next = bool(prompts) and not self.mixed
-        return begun, going + prompts if self.mixed or not prompts else prompts
+        if not decode:
+            budget = self.max_batched_tokens - (len(going) if self.mixed else 0)
+            for row in sorted([row for row in self._slots if row and not row.going], key=lambda row: row.arrived):
+                budget -= self._feed(row, budget, pieces)
+            while budget and self.waiting and self._admit(self.waiting[0]):
+                begun.append(self.waiting.popleft())
+                budget -= self._feed(begun[-1], budget, pieces)
+            self._decode_next = bool(pieces) and not self.mixed
+        sources, targets, freed = self._close_gaps()
+        if sources:
+            going.sort(key=lambda row: row.slot)
+        return Step(going if self.mixed or not pieces else [], pieces, begun, sources, targets, freed)
 
-    def _feed(self, row: Row, budget: int, work: list[Work]) -> int:
+    def _feed(self, row: Row, budget: int, pieces: list[Work]) -> int:
         """Give a prompt its next piece; how many tokens of the budget that takes."""
-        if tokens := min(row.length - row.fed, self.prefill_chunk, budget):
-            work.append(Work(row, tokens))
+        if tokens := min(len(row.prompt) - row.fed, self.prefill_chunk, budget):
+            pieces.append(Work(row, tokens))
+            if self.blocks and row.fed + tokens > row.room:
+                row.room = self.blocks.grow(row.slot, row.fed + tokens)
         return tokens
 
     def _admit(self, row: Row) -> bool:
-        """Give the request a row and room for its longest text, if there are."""
-        slot = len(self.rows)
-        if slot == self.max_batch:
+        """Give the request a row and room, for its longest text or the next tokens, if there are."""
+        slot = next((slot for slot, taken in enumerate(self._slots) if not taken), len(self._slots))
+        if slot == self.max_batch or len(row.token_ids) < row.launched:  # tokens of before are on their way
             return False
-        if self.blocks and not self.blocks.reserve(slot, row.length + row.request.limit, row.prompt):
-            return False
-        row.slot = slot
-        self.rows.append(row)
+        prompt, longest = row.prompt, row.last + 1
+        if row.launched:
+            prompt = array("q", [*row.request.prompt_token_ids, *row.token_ids])
+        if self.blocks:
+            if not self.blocks.reserve(slot, min(longest, len(prompt) + AHEAD) if self.preemption else longest, prompt):
+                return False
+            row.fed = row.room = self.blocks.grow(slot, 0)  # the tokens that its blocks hold already
+        row.slot, row.prompt = slot, prompt
+        self._slots[slot : slot + 1] = [row]
         return True
 
-    def launch(self, work: Sequence[Work]) -> list[Row]:
-        """This work is on its way: count it, and return the rows that get a token by it."""
-        complete = []
-        for row, tokens in work:
+    def _make_room(self) -> None:
+        """A block for each row that cannot go on without one, the oldest first."""
+        for row in sorted(self._full, key=lambda row: row.arrived) if self._full else ():
+            assert self.blocks
+            while row.slot >= 0 and not self.blocks.can_grow(row.slot, row.fed + 1):
+                self._preempt(max(self.rows, key=lambda row: row.arrived))
+            if row.slot >= 0:
+                row.room = self.blocks.grow(row.slot, row.fed + 1)
+                row.due = min(row.room, row.last)
+        self._full = []
+
+    def _preempt(self, row: Row) -> None:
+        """Take the row's blocks; it is fed anew later. Tokens of steps in flight are awaited, and kept."""
+        row.launched = row.fed - len(row.request.prompt_token_ids) + 1 if row.going else len(row.token_ids)
+        self.remove([row])
+        row.fed = 0
+        self.waiting.appendleft(row)
+        self.preemptions += 1
+
+    def launch(self, step: Step) -> list[Row]:
+        """This step is on its way: count it, let rows go that need no further one, and return those that get a token."""
+        complete = list(step.going)
+        done: list[Row] = []
+        for row in step.going:
+            row.fed += 1
+            if row.fed >= row.due:
+                (done if row.fed == row.last else self._full).append(row)
+        for row, tokens in step.pieces:
             row.fed += tokens
-            if row.fed == row.length:
-                row.launched += 1
-                row.length += 1
-                complete.append(row)
+            if row.fed == len(row.prompt):
+                row.going, row.due = True, min(row.room, row.last)
+                if row.request.limit:
+                    complete.append(row)
+                if row.fed >= row.due:
+                    (done if row.fed == row.last else self._full).append(row)
+        self.remove(done)
         return complete
 
-    def remove(self, rows: Sequence[Row]) -> tuple[list[int], list[int]]:
-        """Take these live rows out. The last rows move into the gaps, so that live rows stay 0..n-1: from, to."""
-        gone = {row.slot for row in rows}
-        after = len(self.rows) - len(gone)
-        moving = [row for row in self.rows[after:] if row.slot not in gone]
-        sources, targets = [row.slot for row in moving], sorted(slot for slot in gone if slot < after)
-        if self.blocks:
-            for slot in gone:
-                self.blocks.release(slot, ())
+    def remove(self, rows: Sequence[Row]) -> None:
+        """Take these live rows out. Their slots are gaps until the next step."""
+        for row in rows:
+            if self.blocks:
+                self.blocks.release(row.slot, row.text())
+            self._slots[row.slot] = None
+            row.slot, row.going = -1, False
+
+    def drop(self, row: Row) -> None:
+        """Nothing more comes of this row: take it out, wherever it is."""
+        if row.slot >= 0:
+            self.remove([row])
+        elif row in self.waiting:
+            self.waiting.remove(row)
+
+    def _close_gaps(self) -> tuple[list[int], list[int], slice]:
+        """Move the last rows into the gaps that are left, so that live rows are 0..n-1: from, to, and what is free."""
+        before = len(self._slots)
+        after = before - self._slots.count(None)
+        sources = [slot for slot in range(after, before) if self._slots[slot]]
+        targets = [slot for slot in range(after) if not self._slots[slot]] if sources else []
+        for source, target in zip(sources, targets, strict=True):
+            row = self._slots[target] = self._slots[source]
+            assert row
+            row.slot = target
+        if sources and self.blocks:
             self.blocks.move(sources, targets)
-        for row, target in zip(moving, targets, strict=True):
-            row.slot, self.rows[target] = target, row
-        del self.rows[after:]
-        return sources, targets
+        del self._slots[after:]
+        return sources, targets, slice(after, before)

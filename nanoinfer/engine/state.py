@@ -6,13 +6,18 @@ advanced here: no Python number changes between two decode steps of the same bat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from struct import Struct
 
 import torch
 from torch import Tensor
 
 from nanoinfer.requests import Request
+
+_FLOATS = Struct("=ff")
 
 
 @dataclass(frozen=True)
@@ -88,12 +93,21 @@ class BatchState:
         """The given rows: views for a slice, so that writing into them writes here; copies for a tensor of rows."""
         return BatchState(self.integers[:, rows], self.floats[:, rows])
 
-    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
-        """Begin `requests` in the given rows, which are free: parameters set, and padding until the prompt is read."""
-        integers = [(0, 0, 0, 0, request.seed, request.params.top_k, self.dummy) for request in requests]
-        floats = [(request.params.temperature, request.params.top_p) for request in requests]
-        self.integers[:, rows] = upload(integers, torch.int64, self.integers.device).T
-        self.floats[:, rows] = upload(floats, torch.float32, self.floats.device).T
+    def admit(self, rows: Sequence[int], requests: Sequence[Request], steps: Iterable[int] = repeat(0)) -> Tensor:
+        """Begin `requests` in the given rows, which are free: parameters set, and padding until the prompt is read.
+
+        steps: how many tokens each has produced before. Returns the rows (n,) on the device.
+        """
+        values = array("q")
+        for row, request, step in zip(rows, requests, steps):  # noqa: B905, steps may go on
+            params = request.params
+            values.extend((0, 0, step, 0, request.seed, params.top_k, self.dummy, row))
+            values.frombytes(_FLOATS.pack(params.temperature, params.top_p))  # two numbers in one: a single copy
+        packed = upload(torch.frombuffer(values, dtype=torch.int64).view(-1, 9), torch.int64, self.token.device)
+        at = packed[:, 7]
+        self.integers[:, at] = packed[:, :7].T
+        self.floats[:, at] = packed.view(torch.float32)[:, 16:].T
+        return at
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Rows `sources` (n,) become rows `targets` (n,); no row is in both."""

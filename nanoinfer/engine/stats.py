@@ -14,4 +14,7 @@ class Stats:
     decode_steps: int = 0
     prompt_tokens: int = 0
     new_tokens: int = 0  # tokens that were kept
+    cached_tokens: int = 0  # prompt tokens that a prefix cache had already
+    preemptions: int = 0  # times that a row had to give its room back
+    recomputed_tokens: int = 0  # of preempted rows, prompt and new ones
     dropped_tokens: int = 0  # computed past a stop that the host had not seen yet

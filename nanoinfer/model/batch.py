@@ -6,14 +6,12 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import takewhile
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 NEWEST = -1  # in place of a token id: the row's newest token, which only the device knows
-NEWEST_ALONE = (NEWEST,)
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,7 @@ class Batch:
     starts: Tensor | None = None  # (B + 1,) int64, where each row's tokens begin, and N
     logits_at: Tensor | None = None  # (K,) int64, the tokens after which a token is chosen
     logits_row: Tensor | None = None  # (K,) int64, which row that token is for
+    going: int = 0  # of the first rows so many, at most, go on with one token each
 
     @property
     def rows(self) -> int:
@@ -60,7 +59,7 @@ class Batch:
 
 
 class Chunk(NamedTuple):
-    """What one row brings to a step, as the host knows it: a piece of its prompt, or its newest token."""
+    """A piece of a row's prompt that the row brings to a step."""
 
     row: int
     start: int  # position of the first of these tokens
@@ -77,14 +76,17 @@ class Layout(NamedTuple):
     max_new: int
     max_context: int
     no_context: bool = False
+    going: int = 0  # of the first rows so many, at most, go on with one token each
 
     @classmethod
-    def of(cls, chunks: Sequence[Chunk]) -> Layout:
-        """As many as there are of each."""
+    def of(cls, going: Sequence[int], chunks: Sequence[Chunk], longest: int) -> Layout:
+        """As many as there are of each. going: rows that bring their newest token, of up to `longest` tokens."""
         counts = [len(chunk.token_ids) for chunk in chunks]
-        longest = max(chunk.start + count for chunk, count in zip(chunks, counts, strict=True))
-        complete = sum(chunk.complete for chunk in chunks)
-        return cls(len(chunks), sum(counts), complete, max(counts), longest, not any(chunk.start for chunk in chunks))
+        ends = [longest] * bool(going) + [chunk.start + count for chunk, count in zip(chunks, counts, strict=True)]
+        complete = len(going) + sum(chunk.complete for chunk in chunks)
+        fresh = not going and not any(chunk.start for chunk in chunks)
+        rows, tokens = len(going) + len(chunks), len(going) + sum(counts)
+        return cls(rows, tokens, complete, max(counts), max(ends), fresh, len(going))
 
     @property
     def numbers(self) -> int:
@@ -92,27 +94,22 @@ class Layout(NamedTuple):
         return 3 * self.tokens + self.rows + 1 + 2 * self.logits
 
 
-def pack(chunks: Sequence[Chunk], layout: Layout, dummy: int) -> Tensor:
-    """All that the device must be told of these chunks: (layout.numbers,) int64, on the host, for one copy.
+def pack(going: Sequence[int], chunks: Sequence[Chunk], layout: Layout, dummy: int) -> Tensor:
+    """All that the device must be told of a step: (layout.numbers,) int64, on the host, for one copy.
 
+    going: rows that bring their newest token, first of all; which it is, and where it stands, only the device knows.
     What the layout has room for besides is padding: token 0 at position 0 of row `dummy`, in the last row of the batch.
     """
-    ids, positions, row, starts, at, chosen = (array("q") for _ in range(6))
+    numbers = _counting(1 << max(layout.max_context, layout.tokens).bit_length())
+    row, starts, at = array("q", going), numbers[: len(going)], numbers[: len(going)]
+    ids, positions, chosen = array("q", [NEWEST]) * len(row), array("q", [0]) * len(row), row[:]
 
     def pad(count: int) -> None:
         for values, value in ((ids, 0), (positions, 0), (row, dummy)):
             values.extend(array("q", [value]) * count)
 
-    going = list(takewhile(lambda chunk: chunk.token_ids is NEWEST_ALONE, chunks))  # all at once: there may be many
-    numbers = _counting(1 << max(layout.max_context, len(going)).bit_length())
-    ids.extend(array("q", [NEWEST]) * len(going))
-    positions.extend([chunk.start for chunk in going])
-    row.extend([chunk.row for chunk in going])
-    starts.extend(numbers[: len(going)])
-    at.extend(starts)
-    chosen.extend(row)
     rectangle = layout.rows * layout.max_new == layout.tokens
-    for chunk in chunks[len(going) :]:
+    for chunk in chunks:
         count = len(chunk.token_ids)
         starts.append(len(ids))
         ids.extend(chunk.token_ids)
@@ -122,9 +119,11 @@ def pack(chunks: Sequence[Chunk], layout: Layout, dummy: int) -> Tensor:
             at.append(len(ids) - 1)
             chosen.append(chunk.row)
         pad(layout.max_new - count if rectangle else 0)
-    for _ in range(layout.rows - len(chunks)):
-        starts.append(len(ids))
-        pad(layout.max_new if rectangle else 0)
+    empty = layout.rows - len(going) - len(chunks)
+    if rectangle:
+        starts.extend(range(len(ids), layout.tokens, layout.max_new))
+    else:
+        starts.extend(array("q", [len(ids)]) * empty)
     pad(layout.tokens - len(ids))
     starts.append(len(ids))
     at.extend(array("q", [0]) * (layout.logits - len(at)))
@@ -143,5 +142,5 @@ def unpack(packed: Tensor, layout: Layout) -> Batch:
     N, K = layout.tokens, layout.logits
     ids, positions, row, starts, at, chosen = torch.split(packed, [N, N, N, layout.rows + 1, K, K])
     return Batch(
-        ids, positions, row, layout.max_context, layout.max_new, layout.no_context, starts, at, chosen
+        ids, positions, row, layout.max_context, layout.max_new, layout.no_context, starts, at, chosen, layout.going
     )  # fmt: skip
