@@ -125,7 +125,8 @@ def _wrong_logprobs(
 ) -> str | None:
     """What is wrong with the record of a token that stands after these logits (V,); None where nothing is."""
     if record is None or logits is None:
-        return None if record is logits else "a text's first token has none, and every other has one"
+        right = record is None and logits is None
+        return None if right else "the first token of a text has none, and every other has one"
     every, allowed = logits.log_softmax(-1), tolerance * max(1.0, float(logits.abs().max()))
     best = every.topk(min(top, len(every)))
     ids = [record.token_id, *(i for i, _ in record.top)]
