@@ -47,6 +47,31 @@ def ragged(
 
 
 @app.command()
+def queue(
+    device: Device = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/queue.json"),
+    model: Annotated[str | None, typer.Option(help="As in `nanoinfer generate`.")] = None,
+    part: Annotated[list[str] | None, typer.Option(help="burst, arrivals, prefix or pool; repeatable.")] = None,
+    rows: Annotated[list[int] | None, typer.Option(help="Of burst, at once at most; repeatable.")] = None,
+    budget: Annotated[
+        list[int] | None, typer.Option(help="max_batched_tokens of burst; 0 is the engine's own choice; repeatable.")
+    ] = None,
+    chunk: Annotated[list[int] | None, typer.Option(help="The same of arrivals.")] = None,
+    requests: Annotated[int | None, typer.Option(min=1, help="Of burst.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Of arrivals.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Runs of all parts but arrivals.")] = None,
+) -> None:
+    """Requests that arrive while others run: a burst, arrivals, shared prefixes, a pool too small for all rows."""
+    from nanobench.micro.queue import measure
+
+    budgets, chunks = ([each or None for each in values or ()] for values in (budget, chunk))
+    measure(
+        device, out, model, part or (), rows=rows, budgets=budgets, chunks=chunks, requests=requests, seconds=seconds,
+        repeats=repeats,
+    )  # fmt: skip
+
+
+@app.command()
 def sampling(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
     out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/sampling.json"),

@@ -10,6 +10,7 @@ from nanobench.micro.attention import AttentionReport
 from nanobench.micro.graphs import GraphsReport
 from nanobench.micro.kv_usage import KVUsageReport
 from nanobench.micro.paged_kernel import KernelReport
+from nanobench.micro.queue import QueueReport
 from nanobench.micro.ragged import RaggedReport
 from nanobench.micro.recompiles import RecompileReport
 from nanobench.micro.sampling import SamplingReport
@@ -20,6 +21,7 @@ KINDS: dict[str, type[Record]] = {
     "report": Report, "timeline": Timeline, "kernels": KernelReport, "attention": AttentionReport,
     "memory": KVUsageReport, "recompiles": RecompileReport, "sanitize": SanitizeReport,
     "graphs": GraphsReport, "sampling": SamplingReport, "ragged": RaggedReport,
+    "queue": QueueReport,
 }  # fmt: skip
 
 
