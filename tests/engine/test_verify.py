@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from nanoinfer import Completion, Metrics, SamplingParams
 from nanoinfer.engine.sampling import gumbel
+from nanoinfer.requests import Logprobs
 from nanoinfer.verify import TOLERANCE, verify_tokens
 
 GREEDY = SamplingParams(temperature=0)
@@ -115,3 +120,137 @@ def _certain(rows: list[list[float]], params: SamplingParams, seed: int) -> list
     scores = torch.tensor(rows)
     kept = scores >= scores.sort(-1, descending=True).values[:, params.top_k - 1 : params.top_k]
     return [int(i) for i in (scores + noise).masked_fill(~kept, -torch.inf).argmax(-1)]
+
+
+# Each token likes to come again at once, so that it matters whether it has been counted.
+BIGRAMS = 2 * torch.randn(40, 40, generator=torch.Generator().manual_seed(3)) + 4 * torch.eye(40)
+PENALISED = SamplingParams(temperature=0, presence_penalty=0.5, frequency_penalty=1.0, logprobs=3, prompt_logprobs=2)
+BOTH = SamplingParams(temperature=0.6, top_k=12, presence_penalty=-0.5, frequency_penalty=0.7, logprobs=0)
+PROMPT = (4, 4, 8, 15, 16, 23, 4)
+MUTANTS = {
+    "penalty of prompt tokens": ("was chosen", {"counted": PROMPT}),
+    "penalty after temperature": ("was chosen", {"late": True}),
+    "the newest token is not counted": ("was chosen", {"behind": 1}),
+    "logprobs after temperature": ("logprobs of token", {"cooled": True}),
+    "logprobs after penalties": ("logprobs of token", {"lowered": True}),
+    "logprobs shifted by one": ("logprobs of token", {"shift": 1}),
+    "one logprob too few": ("has 29 logprobs of 30 tokens, asked for as", {"missing": 1}),
+}
+
+
+def bigrams(token_ids: Tensor) -> Tensor:
+    """An oracle that goes by the last token alone."""
+    return BIGRAMS[token_ids]
+
+
+def written(
+    params: SamplingParams, counted: tuple[int, ...] = (), behind: int = 0, late: bool = False, cooled: bool = False,
+    lowered: bool = False, shift: int = 0, missing: int = 0,
+) -> Completion:  # fmt: skip
+    """What an engine over `bigrams` writes, token by token; the mistakes are the mutants'."""
+    text, records, seed = list(PROMPT), [], 11
+    temperature = params.temperature or 1.0
+    for step in range(30):
+        logits, new = BIGRAMS[text[-1]], text[len(PROMPT) :]
+        penalty = torch.zeros(40)
+        for token in set(seen := [*counted, *new[: len(new) - behind]]):
+            penalty[token] = params.presence_penalty + params.frequency_penalty * seen.count(token)
+        scores = logits / temperature - penalty if late else (logits - penalty) / temperature
+        if params.temperature:
+            scores = scores.masked_fill(scores < scores.topk(params.top_k).values[-1], -torch.inf)
+            scores = scores + gumbel(torch.tensor([seed]), torch.tensor([step]), 40)[0]
+        text.append(int(scores.argmax()))
+        shown = logits / temperature if cooled else logits - penalty if lowered else logits
+        records.append(record(shown, text[-1], params.logprobs or 0))
+    records = [*records[shift:], *records[:shift]][missing:]
+    scored = [record(BIGRAMS[a], b, params.prompt_logprobs or 0) for a, b in pairwise(PROMPT)]
+    return Completion(
+        0, PROMPT, tuple(text[len(PROMPT) :]), "", "length", seed, Metrics(0.1, ()), logprobs=tuple(records),
+        prompt_logprobs=None if params.prompt_logprobs is None else (None, *scored),
+    )  # fmt: skip
+
+
+def record(logits: Tensor, token_id: int, top: int) -> Logprobs:
+    every = logits.log_softmax(-1)
+    best = every.topk(top)
+    return Logprobs(token_id, float(every[token_id]), tuple(zip(best.indices.tolist(), best.values.tolist())))  # noqa: B905
+
+
+@pytest.mark.parametrize("params", [PENALISED, BOTH])
+def test_penalties_and_logprobs(params: SamplingParams) -> None:
+    proof = verify_tokens(bigrams, [written(params)], params)
+    assert (proof.tokens, proof.near_ties) == (30, 0)
+    assert proof.logprobs == (30 if params.prompt_logprobs is None else 30 + len(PROMPT) - 1)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_of_penalties_and_logprobs(name: str) -> None:
+    words, mistake = MUTANTS[name]
+    for params in (PENALISED, BOTH):
+        if params.greedy and (set(mistake) & {"late", "cooled"}):
+            continue  # there is no temperature
+        with pytest.raises(AssertionError, match=words):
+            verify_tokens(bigrams, [written(params, **mistake)], params)  # type: ignore[arg-type]
+
+
+def test_logprobs_are_there_if_they_were_asked_for() -> None:
+    done = written(PENALISED)
+    for kind, count in (("logprobs", 30), ("prompt_logprobs", 7)):
+        with pytest.raises(AssertionError, match=f"prompt 0 has none {kind} of {count} tokens, asked for as"):
+            verify_tokens(bigrams, [replace(done, **{kind: None})], PENALISED)
+        with pytest.raises(AssertionError, match=f"prompt 0 has {count} {kind} of {count} tokens, asked for as None"):
+            verify_tokens(bigrams, [done], replace(PENALISED, **{kind: None}))
+
+
+def test_every_number_of_a_record_is_compared() -> None:
+    """Nudged, swapped, doubled, left out, or NaN; of a prompt's tokens as of new ones."""
+    done = written(PENALISED)
+    right = done.logprobs[9]  # type: ignore[index]
+    (a, p), (b, q), (c, r) = right.top
+    wrong = [
+        right._replace(token_id=right.token_id + 1),
+        right._replace(logprob=right.logprob + 0.01),
+        right._replace(logprob=float("nan")),
+        right._replace(top=((a, p), (b, q))),
+        right._replace(top=((a, p), (b, q), (c, r + 0.01))),
+        right._replace(top=((a, p), (b, q), (c, float("nan")))),
+        right._replace(top=((b, p), (a, q), (c, r))),
+        right._replace(top=((b, q), (a, p), (c, r))),
+        right._replace(top=((a, p), (a, p), (c, r))),
+        right._replace(top=((a, p), (b, q), worst(right))),
+    ]
+    for each in wrong:
+        with pytest.raises(AssertionError, match="prompt 0, logprobs of token 9: Logprobs"):
+            verify_tokens(bigrams, [replace(done, logprobs=put(done.logprobs, 9, each))], PENALISED)
+    for at, each in ((3, done.prompt_logprobs[2]), (3, None), (0, right)):  # type: ignore[index]
+        with pytest.raises(AssertionError, match=f"prompt 0, prompt_logprobs of token {at}: "):
+            verify_tokens(bigrams, [replace(done, prompt_logprobs=put(done.prompt_logprobs, at, each))], PENALISED)
+
+
+def worst(of: Logprobs) -> tuple[int, float]:
+    """An id that is not among the most probable, with its own logprob."""
+    after = next(t for t in range(40) if record(BIGRAMS[t], of.token_id, 3) == of)
+    every = BIGRAMS[after].log_softmax(-1)
+    return int(every.argmin()), float(every.min())
+
+
+def put(records: Any, at: int, new: Logprobs | None) -> Any:
+    return (*records[:at], new, *records[at + 1 :])
+
+
+def test_ids_that_tie_may_stand_in_for_each_other() -> None:
+    logits = torch.tensor([0.0, 0.0, 0.0, 2.0, 0.0, 1.0, 1.0, 1.0]).expand(1, 3, V)
+    every = logits[0, 0].log_softmax(-1)
+    params = SamplingParams(temperature=0, logprobs=3)
+    for tied in ((5, 6), (7, 5), (6, 7)):
+        records = [Logprobs(3, float(every[3]), tuple((i, float(every[i])) for i in (3, *tied)))] * 2
+        done = replace(completion([3, 3]), logprobs=tuple(records))
+        assert verify_tokens(lambda text: logits, [done], params).logprobs == 2
+
+
+def test_a_prompt_alone() -> None:
+    """Of max_tokens=0 there are no tokens to compare, but the prompt's logprobs; and no smallest gap."""
+    params = replace(PENALISED, max_tokens=0, logprobs=None)
+    done = replace(written(PENALISED), token_ids=(), logprobs=None)
+    proof = verify_tokens(bigrams, [done], params)
+    assert (proof.tokens, proof.logprobs, proof.smallest_gap) == (0, 6, float("inf"))
