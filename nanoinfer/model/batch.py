@@ -79,7 +79,7 @@ class Layout(NamedTuple):
     going: int = 0  # of the first rows so many, at most, go on with one token each
 
     @classmethod
-    def of(cls, going: Sequence[int], chunks: Sequence[Chunk], longest: int) -> Layout:
+    def of(cls, going: Sequence[int], chunks: Sequence[Chunk], longest: int = 0) -> Layout:
         """As many as there are of each. going: rows that bring their newest token, of up to `longest` tokens."""
         counts = [len(chunk.token_ids) for chunk in chunks]
         ends = [longest] * bool(going) + [chunk.start + count for chunk, count in zip(chunks, counts, strict=True)]

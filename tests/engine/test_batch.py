@@ -10,20 +10,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanoinfer.model.batch import NEWEST_ALONE, Batch, Chunk, Layout, pack, unpack
+from nanoinfer.model.batch import NEWEST, Batch, Chunk, Layout, pack, unpack
 
 DUMMY = 9
 
 
 @st.composite
-def chunks_of(draw: st.DrawFn, rows: int = 5) -> list[Chunk]:
-    """Rows that go on, and then pieces of prompts and whole ones, of rows in any order."""
-    slots = draw(st.permutations(range(DUMMY)))[: draw(st.integers(1, rows))]
-    ids, start = st.lists(st.integers(-1, 300), min_size=1, max_size=7), st.integers(0, 20)
-    going = draw(st.integers(0, len(slots)))
-    return [Chunk(slot, draw(start), NEWEST_ALONE) for slot in slots[:going]] + [
-        Chunk(slot, draw(start), array("q", draw(ids)), draw(st.booleans())) for slot in slots[going:]
-    ]
+def chunks_of(draw: st.DrawFn, slots: list[int] | None = None) -> list[Chunk]:
+    """Pieces of prompts and whole ones, of rows in any order."""
+    if slots is None:
+        slots = draw(st.permutations(range(DUMMY)))[: draw(st.integers(1, 5))]
+    ids, start = st.lists(st.integers(0, 300), min_size=1, max_size=7), st.integers(0, 20)
+    return [Chunk(slot, draw(start), array("q", draw(ids)), draw(st.booleans())) for slot in slots]
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[list[int], list[Chunk]]:
+    """Rows that go on, in any order, and at least one chunk of another row."""
+    slots = draw(st.permutations(range(DUMMY)))[: draw(st.integers(1, 5))]
+    going = draw(st.integers(0, len(slots) - 1))
+    return slots[:going], draw(chunks_of(slots[going:]))
 
 
 Token = tuple[int, int, int]  # id, position, row
@@ -34,38 +40,48 @@ def tokens_of(chunk: Chunk) -> list[Token]:
     return [(token_id, chunk.start + at, chunk.row) for at, token_id in enumerate(chunk.token_ids)]
 
 
-def check(batch: Batch, rows: list[list[Token]], chunks: list[Chunk], layout: Layout) -> None:
-    """The batch is these rows of tokens, end to end, with logits after each complete chunk."""
+def rows_of(going: list[int], chunks: list[Chunk]) -> list[list[Token]]:
+    """A row that goes on brings a token of which the device knows all but the row."""
+    return [[(NEWEST, 0, slot)] for slot in going] + [tokens_of(chunk) for chunk in chunks]
+
+
+def check(batch: Batch, rows: list[list[Token]], going: list[int], chunks: list[Chunk], layout: Layout) -> None:
+    """The batch is these rows of tokens, end to end, with logits after each that goes on and each complete chunk."""
     assert batch.starts is not None
     assert batch.logits_at is not None
     assert batch.logits_row is not None
     flat = [token for row in rows for token in row]
     assert list(zip(batch.token_ids.tolist(), batch.positions.tolist(), batch.row.tolist(), strict=True)) == flat
     assert batch.starts.tolist() == [sum(map(len, rows[:b])) for b in range(len(rows) + 1)]
-    complete = [b for b, chunk in enumerate(chunks) if chunk.complete]
-    at = [sum(map(len, rows[:b])) + len(chunks[b].token_ids) - 1 for b in complete]
+    slots = [*going, *[chunk.row for chunk in chunks]]
+    counts = [1] * len(going) + [len(chunk.token_ids) for chunk in chunks]
+    complete = [b for b in range(len(slots)) if b < len(going) or chunks[b - len(going)].complete]
+    at = [sum(map(len, rows[:b])) + counts[b] - 1 for b in complete]
     unused = layout.logits - len(complete)
     assert batch.logits_at.tolist() == at + [0] * unused
-    assert batch.logits_row.tolist() == [chunks[b].row for b in complete] + [DUMMY] * unused
+    assert batch.logits_row.tolist() == [slots[b] for b in complete] + [DUMMY] * unused
     assert batch.rows == len(rows)
-    assert (batch.max_new, batch.max_context, batch.no_context) == layout[3:]
+    assert (batch.max_new, batch.max_context, batch.no_context, batch.going) == layout[3:]
     assert all(t.dtype == torch.int64 for f in fields(batch) if torch.is_tensor(t := getattr(batch, f.name)))
 
 
 @settings(deadline=None, derandomize=True)
-@given(chunks_of())
-def test_as_many_as_there_are(chunks: list[Chunk]) -> None:
-    """A prefill that nobody captures has no padding, and its sizes are the chunks' own."""
-    layout = Layout.of(chunks)
-    packed = pack(chunks, layout, DUMMY)
+@given(steps(), st.integers(1, 40))
+def test_as_many_as_there_are(step: tuple[list[int], list[Chunk]], longest: int) -> None:
+    """A step that nobody captures has no padding, and its sizes are those of rows and chunks."""
+    going, chunks = step
+    layout = Layout.of(going, chunks, longest)
+    packed = pack(going, chunks, layout, DUMMY)
     assert packed.shape == (layout.numbers,)
-    rows = [tokens_of(chunk) for chunk in chunks]
-    check(unpack(packed, layout), rows, chunks, layout)
+    rows = rows_of(going, chunks)
+    check(unpack(packed, layout), rows, going, chunks, layout)
     assert layout.tokens == sum(map(len, rows))
     assert layout.max_new == max(map(len, rows))
-    assert layout.logits == sum(chunk.complete for chunk in chunks)
-    assert layout.max_context == 1 + max(position for row in rows for _, position, _ in row)
-    assert layout.no_context == all(chunk.start == 0 for chunk in chunks)
+    assert layout.logits == len(going) + sum(chunk.complete for chunk in chunks)
+    of_chunks = 1 + max(position for row in rows for _, position, _ in row)
+    assert layout.max_context == (max(longest, of_chunks) if going else of_chunks)
+    assert layout.no_context == (not going and all(chunk.start == 0 for chunk in chunks))
+    assert layout.going == len(going)
 
 
 @settings(deadline=None, derandomize=True)
@@ -76,23 +92,27 @@ def test_a_rectangle(chunks: list[Chunk], more_rows: int, more_columns: int) -> 
     B, T = len(chunks) + more_rows, max(len(chunk.token_ids) for chunk in chunks) + more_columns
     layout = Layout(B, B * T, B, T, T, no_context=True)
     rows = [tokens_of(chunk) + [PADDING] * (T - len(chunk.token_ids)) for chunk in chunks]
-    check(unpack(pack(chunks, layout, DUMMY), layout), rows + [[PADDING] * T] * more_rows, chunks, layout)
+    check(unpack(pack([], chunks, layout, DUMMY), layout), rows + [[PADDING] * T] * more_rows, [], chunks, layout)
 
 
 @settings(deadline=None, derandomize=True)
-@given(chunks_of(), st.integers(0, 3), st.integers(0, 30))
-def test_end_to_end_and_a_row_of_padding(chunks: list[Chunk], more_rows: int, padding: int) -> None:
+@given(steps(), st.integers(0, 3), st.integers(0, 30), st.integers(0, 3))
+def test_end_to_end_and_a_row_of_padding(
+    step: tuple[list[int], list[Chunk]], more_rows: int, padding: int, more_going: int
+) -> None:
     """Rows without tokens, and all padding in the last row, even where there is none: captured, of the paged cache."""
-    B, N = len(chunks) + more_rows, sum(len(chunk.token_ids) for chunk in chunks) + padding
-    layout = Layout(B + 1, N, B, N, 100)
-    rows = [tokens_of(chunk) for chunk in chunks] + [[]] * more_rows + [[PADDING] * padding]
-    check(unpack(pack(chunks, layout, DUMMY), layout), rows, chunks, layout)
+    going, chunks = step
+    rows = rows_of(going, chunks)
+    B, N = len(rows) + more_rows, sum(map(len, rows)) + padding
+    layout = Layout(B + 1, N, B, N, 100, going=len(going) + more_going)
+    rows += [[]] * more_rows + [[PADDING] * padding]
+    check(unpack(pack(going, chunks, layout, DUMMY), layout), rows, going, chunks, layout)
 
 
 def test_nothing_but_padding() -> None:
     """What a captured step reads until its first replay."""
     for layout in (Layout(3, 12, 3, 4, 4, True), Layout(4, 16, 3, 16, 100)):
-        batch = unpack(pack([], layout, DUMMY), layout)
+        batch = unpack(pack([], [], layout, DUMMY), layout)
         assert not batch.token_ids.any()
         assert not batch.positions.any()
         for rows in (batch.row, batch.logits_row):
@@ -101,14 +121,14 @@ def test_nothing_but_padding() -> None:
 
 
 @settings(deadline=None, derandomize=True)
-@given(chunks_of(), st.integers(0, 3), st.integers(0, 5), st.booleans())
-def test_padded_and_packed(chunks: list[Chunk], more_rows: int, padding: int, captured: bool) -> None:
+@given(steps(), st.integers(0, 3), st.integers(0, 5), st.booleans())
+def test_padded_and_packed(step: tuple[list[int], list[Chunk]], more_rows: int, padding: int, captured: bool) -> None:
     """A rectangle with zeros on the right of shorter rows, and what was there comes back."""
-    layout = Layout.of(chunks)
+    layout = Layout.of(*step, 100)
     if captured:
-        B, N = len(chunks) + more_rows, layout.tokens + padding
+        B, N = layout.rows + more_rows, layout.tokens + padding
         layout = Layout(B + 1, N, B, N, 100)
-    batch = unpack(pack(chunks, layout, DUMMY), layout)
+    batch = unpack(pack(*step, layout, DUMMY), layout)
     assert batch.starts is not None
     x = torch.arange(1.0, 1 + 6 * layout.tokens).view(layout.tokens, 2, 3)
     y = batch.padded(x)  # (B, T, 2, 3)
@@ -134,11 +154,13 @@ def test_a_decode_step_needs_no_rearranging() -> None:
 def test_a_batch_reads_its_array() -> None:
     """Overwritten in one copy, as before a replay, it is another batch of the same sizes."""
     layout = Layout(3, 12, 2, 12, 100)
-    packed = pack([], layout, DUMMY).clone()
+    packed = pack([], [], layout, DUMMY).clone()
     batch = unpack(packed, layout)
     chunks = [Chunk(4, 3, (5, 6, 7)), Chunk(2, 0, (8,), complete=False)]
-    packed.copy_(pack(chunks, layout, DUMMY))
-    check(batch, [tokens_of(chunks[0]), tokens_of(chunks[1]), [PADDING] * 8], chunks, layout)
+    packed.copy_(pack([], chunks, layout, DUMMY))
+    check(batch, [*rows_of([], chunks), [PADDING] * 8], [], chunks, layout)
+    packed.copy_(pack([6], chunks[:1], layout, DUMMY))
+    check(batch, [*rows_of([6], chunks[:1]), [PADDING] * 8], [6], chunks[:1], layout)
 
 
 def test_no_tensor_is_made_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,14 +168,14 @@ def test_no_tensor_is_made_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [tuple(range(length)) for length in (1000, 1, 40, 999) * 64]
     chunks = [Chunk(slot, 0, prompt) for slot, prompt in enumerate(prompts)]
     for layout in (
-        Layout.of(chunks),
+        Layout.of([], chunks),
         Layout(256, 256_000, 256, 1000, 1000, True),
         Layout(257, 2**18, 256, 2**18, 1000),
     ):
         with monkeypatch.context() as patched:
             for name in ("tensor", "as_tensor", "asarray", "stack", "cat", "full"):
                 patched.setattr(torch, name, lambda *_, **__: pytest.fail("a tensor of a list"))
-            batch = unpack(pack(chunks, layout, 256), layout)
+            batch = unpack(pack([], chunks, layout, 256), layout)
         assert batch.logits_at is not None
         assert batch.token_ids[batch.logits_at].tolist() == [len(prompt) - 1 for prompt in prompts]
         assert batch.row[batch.logits_at].tolist() == list(range(256))

@@ -14,7 +14,7 @@ from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step, prefill_step
-from nanoinfer.model.batch import NEWEST, Batch, Chunk, Layout, pack, unpack
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
 from tests.conftest import SMALL, prompts_of
@@ -35,8 +35,7 @@ class Rows:
             requests = [
                 Request(i, tuple(p), SamplingParams(temperature=0), i, 9, frozenset()) for i, p in enumerate(PROMPTS)
             ]
-            self.state.admit(slice(0, 3), requests)
-            self.cache.clear(slice(0, 3))
+            self.cache.clear(self.state.admit(range(3), requests))
         grow(self.cache, *map(len, PROMPTS))
         prefill_step(model, self.cache, self.state, padded(self.cache, CHUNKS), greedy)
         self.texts = [list(prompt) for prompt in PROMPTS]
@@ -45,6 +44,16 @@ class Rows:
     def note(self) -> None:
         for text, token in zip(self.texts, self.state.token.tolist(), strict=False):
             text.append(token)
+
+    @torch.inference_mode()
+    def begin(self, *rows: int) -> None:
+        """These rows are free, and begin texts of their own."""
+        for row in rows:
+            self.state.free(slice(row, row + 1))
+            if self.cache.blocks:
+                self.cache.blocks.release(row)
+                assert self.cache.blocks.reserve(row, 40)
+        self.cache.clear(torch.tensor(rows))
 
     def decode(self, batch: int) -> torch.Tensor:
         grow(self.cache, *map(len, self.texts))
@@ -71,14 +80,14 @@ def grow(cache: Any, *lengths: int) -> None:
 
 def padded(cache: Any, chunks: list[Chunk]) -> Batch:
     """As a captured step has them: one row too many, each as long as the longest, or eight tokens too many in all."""
-    rows, columns = cache.captured(chunks)
+    rows, columns = cache.captured([], chunks)
     layout = cache.layout(rows + 1, columns + 8 if cache.blocks else columns)
-    return unpack(pack(chunks, layout, ROWS), layout)
+    return unpack(pack([], chunks, layout, ROWS), layout)
 
 
-def exact(chunks: list[Chunk]) -> Batch:
-    layout = Layout.of(chunks)
-    return unpack(pack(chunks, layout, ROWS), layout)
+def exact(chunks: list[Chunk], going: list[int] | None = None) -> Batch:
+    layout = Layout.of(going or [], chunks, 40)
+    return unpack(pack(going or [], chunks, layout, ROWS), layout)
 
 
 @pytest.fixture(params=["dense", "paged"])
@@ -110,7 +119,7 @@ def test_a_prompt_that_goes_on_changes_nothing(small_model: GPT2, kind: str) -> 
 
     grow(cache, 0, 16)
     with torch.inference_mode():
-        cache.clear(slice(0, ROWS))
+        cache.clear(torch.arange(ROWS))
         state = BatchState.empty(ROWS, CPU)
     for start in (0, 5, 10, 15):
         assert not state.integers[:6].any()
@@ -128,14 +137,12 @@ def test_prompts_and_decode_rows_share_a_step(small_model: GPT2, kind: str) -> N
     """Row 0 goes on by its newest token, row 2 by the third piece of a prompt, and row 3 begins; row 1 has no part."""
     batch, prompt = Rows(small_model, kind), prompts_of([9], seed=3)[0]
     others = batch.state.integers[:, 1].clone()
-    with torch.inference_mode():
-        batch.state.free(slice(2, 4))
-        batch.cache.clear(slice(2, 4))
+    batch.begin(2, 3)
     grow(batch.cache, 8, 16, 9, 5)
     for chunk in (Chunk(2, 0, prompt[:3], False), Chunk(2, 3, prompt[3:6], False)):
         prefill_step(small_model, batch.cache, batch.state, exact([chunk]), greedy)
-    chunks = [Chunk(0, 7, (NEWEST,)), Chunk(2, 6, prompt[6:]), Chunk(3, 0, prompt[:5], False)]
-    tokens = prefill_step(small_model, batch.cache, batch.state, exact(chunks), greedy)
+    chunks = [Chunk(2, 6, prompt[6:]), Chunk(3, 0, prompt[:5], False)]
+    tokens = prefill_step(small_model, batch.cache, batch.state, exact(chunks, [0]), greedy)
     assert tokens.tolist() == [best(small_model, batch.texts[0]), best(small_model, prompt)]
     assert batch.state.token.tolist()[:4:2] == tokens.tolist()
     assert batch.state.integers[1:4, [0, 2, 3]].T.tolist() == [[8, 2, 1], [9, 1, 1], [0, 0, 0]]
@@ -195,9 +202,8 @@ def test_the_null_block_takes_what_padding_writes(small_model: GPT2) -> None:
 def test_a_row_in_the_middle_of_its_prompt_is_padding_to_a_decode_step(small_model: GPT2, kind: str) -> None:
     """It stands between two rows that go on: nothing of what is its own changes, and their tokens are right."""
     batch, prompt = Rows(small_model, kind), prompts_of([9], seed=3)[0]
-    with torch.inference_mode():
-        batch.state.free(slice(1, 2))
-        batch.cache.clear(slice(1, 2))
+    batch.begin(1)
+    grow(batch.cache, 7, 9)
     prefill_step(small_model, batch.cache, batch.state, exact([Chunk(1, 0, prompt[:6], False)]), greedy)
 
     def of_row() -> torch.Tensor:
@@ -219,7 +225,7 @@ def test_eager_runner(small_model: GPT2, kind: str) -> None:
     grow(batch.cache, *map(len, batch.texts))
     expected = [best(small_model, text) for text in batch.texts]
     assert runner.decode(3, 40, greedy).tolist() == expected
-    tokens = runner.prefill(CHUNKS, greedy)
+    tokens = runner.prefill([], CHUNKS, greedy)
     assert tokens.tolist() == batch.state.token[:3].tolist() == [best(small_model, prompt) for prompt in PROMPTS]
 
 
@@ -232,5 +238,5 @@ def test_a_prefill_runs_as_many_tokens_as_there_are(
     monkeypatch.setattr(
         GPT2, "hidden", lambda self, b, attend: ran.append(len(b.token_ids)) or forward(self, b, attend)
     )
-    EagerRunner(small_model, batch.cache, batch.state).prefill(CHUNKS, greedy)
+    EagerRunner(small_model, batch.cache, batch.state).prefill([], CHUNKS, greedy)
     assert ran == [7 + 16 + 1]

@@ -60,13 +60,27 @@ def test_a_slice_of_rows_is_written_through(state: BatchState) -> None:
 def test_admit(state: BatchState) -> None:
     """Nothing is produced yet, whatever stood there, and until its prompt is read a row is padding; other rows stay."""
     before = state.integers.data_ptr(), state.floats.data_ptr()
-    state.admit(slice(1, 3), [request(0, temperature=0.5, top_k=7, top_p=0.25), request(1, temperature=0)])
+    begun = state.admit([1, 2], [request(0, temperature=0.5, top_k=7, top_p=0.25), request(1, temperature=0)])
+    assert begun.tolist() == [1, 2]
+    assert begun.device == state.token.device
     assert state.integers[:, 1].tolist() == [0, 0, 0, 0, 2**62, 7, 4]
     assert state.integers[:, 2].tolist() == [0, 0, 0, 0, 2**62 + 1, 0, 4]
     assert state.floats[:, 1:3].tolist() == [[0.5, 0.0], [0.25, 1.0]]
     assert state.integers[:, [0, 3, 4]].tolist() == [[10 * line + row for row in (0, 3, 4)] for line in range(7)]
     assert state.floats[:, [0, 3, 4]].tolist() == [[100, 103, 104], [110, 113, 114]]
     assert (state.integers.data_ptr(), state.floats.data_ptr()) == before  # G11: a graph knows them
+
+
+def test_admit_in_any_order_and_again(state: BatchState) -> None:
+    """Gaps that rows have left lie anywhere; and a row that was preempted goes on at its own step."""
+    again = [request(0, temperature=2**-30 + 1, top_p=0.1), request(1), request(2)]
+    assert state.admit([3, 0, 2], again, [5, 0, 2**40]).tolist() == [3, 0, 2]
+    assert state.step.tolist() == [0, 21, 2**40, 5, 24]
+    assert state.seed.tolist() == [2**62 + 1, 41, 2**62 + 2, 2**62, 44]
+    assert not state.live[[0, 2, 3]].any()
+    assert state.row.tolist() == [4, 61, 4, 4, 64]
+    assert torch.equal(state.temperature[3], torch.tensor(2**-30 + 1, device=state.token.device))  # as torch rounds it
+    assert torch.equal(state.top_p[3], torch.tensor(0.1, device=state.token.device))
 
 
 def test_move(state: BatchState) -> None:
