@@ -18,7 +18,7 @@ from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")
-split_times, byte_times = measured.split_times, measured.byte_times
+split_times, byte_times, ragged_times = measured.split_times, measured.byte_times, measured.ragged_times
 kv_usage_table, fixed_pool_table = measured.kv_usage_table, measured.fixed_pool_table
 GPT2, BFLOAT16 = PRESETS["gpt2"], torch.bfloat16
 TOKEN = GPT2.kv_numbers * 2  # bytes of keys and values of one token, in bfloat16
@@ -42,7 +42,7 @@ def tables() -> None:
         for at, block in enumerate(table):
             words = " ".join(run.word(i) for i in text[at * run.BLOCK : (at + 1) * run.BLOCK])
             print(f"        block {block:<3} {words}")
-    print(f"free    {', '.join(map(str, sorted(held.cache.blocks.allocator._free)))}; block 0 is nobody's")
+    print(f"free    {', '.join(map(str, sorted(held.cache.blocks.allocator._free)))}; block 0 is the null block")
 
 
 def slots() -> None:
@@ -85,7 +85,7 @@ def minus_one() -> None:
     """Slots of a padded step, with padding at slot 0 and at slot -1."""
     tables, row = torch.tensor([[3, 5], [7, 1]]), torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
     positions = torch.tensor([2, 3, 4, 0, 1, 0, 0, 0])
-    print(f"row                {row.tolist()}   rows 0 and 1, and three of nobody")
+    print(f"row                {row.tolist()}   rows 0 and 1, and three of padding")
     print(f"position           {positions.tolist()}")
     for name, function in (
         ("padding to slot 0", answers.reference("3.2")),
@@ -109,7 +109,7 @@ def reservations() -> None:
         told = f"up to {most} tokens" if most else "waits"
         print(f"{what:44}{free:>5} free  {blocks.reserved} of them reserved   next request: {told}")
 
-    line("nobody is running")
+    line("no row is running")
     blocks.reserve(0, 70)
     blocks.grow(0, 20)
     line("row 0 may reach 70 tokens, and has 20")

@@ -1,6 +1,6 @@
 """Chapter 3's numbers from results files: the kernel alone, KV usage, and tables of both.
 
-The files come from `python -m bench kernels`, `memory` and `recompiles`, each with `--out
+The files come from `python -m bench kernels`, `ragged`, `memory` and `recompiles`, each with `--out
 bench/results/h200-NAME.json`; `python -m nanobook prose` then fills the numbers into the text.
 """
 
@@ -13,6 +13,7 @@ from typing import TypeVar
 from nanobench.core.records import ResultsFile
 from nanobench.micro.kv_usage import CacheUsage, KVUsageReport
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
+from nanobench.micro.ragged import RaggedReport
 from nanobench.micro.recompiles import RecompileReport
 from nanobench.report.values import factor, seconds, share, size
 
@@ -25,6 +26,11 @@ File = TypeVar("File", bound=ResultsFile)
 def kernels() -> KernelReport:
     """The kernel alone. ValueError with the command that makes it."""
     return _read(KernelReport, "h200-kernels", "kernels")
+
+
+def ragged() -> RaggedReport:
+    """Attention for rows that bring different numbers of tokens. ValueError with the command that makes it."""
+    return _read(RaggedReport, "h200-ragged", "ragged")
 
 
 def kv_usage() -> KVUsageReport:
@@ -89,6 +95,20 @@ def byte_times() -> None:
         print(f"{t.batch:>5}{t.context:>9}{cells[0]:>17}{cells[1]:>17}{kernel}{alone:>13}")
 
 
+def ragged_time(case: str, variant: str = "ragged kernel") -> float:
+    """Seconds of one call. variant: also "sdpa, padded" and "sdpa, pages gathered"."""
+    (found,) = [t for t in ragged().attention if (t.case, t.arm) == (case, variant)]
+    return found.seconds.median
+
+
+def ragged_times() -> None:
+    """The ragged kernel beside SDPA, on a rectangle and on gathered pages."""
+    print(f"{'':41}{'tokens':>7}{'SDPA, padded':>14}{'SDPA, gathered':>16}{'the kernel':>12}")
+    for case, tokens in dict.fromkeys((t.case, t.tokens) for t in ragged().attention):
+        sdpa = seconds(ragged_time(case, "sdpa, padded")), seconds(ragged_time(case, "sdpa, pages gathered"))
+        print(f"{case:41}{tokens:>7}{sdpa[0]:>14}{sdpa[1]:>16}{seconds(ragged_time(case)):>12}")
+
+
 def kv_usage_table() -> None:
     """Both caches on the same ragged batch: means over the decode steps."""
     report = kv_usage()
@@ -123,6 +143,10 @@ def _ratio(top: tuple[int, int, str], bottom: tuple[int, int, str]) -> str:
     return factor(time_of(*top).seconds.median / time_of(*bottom).seconds.median)
 
 
+def _ragged_gain(case: str) -> str:
+    return factor(ragged_time(case, "sdpa, padded") / ragged_time(case))
+
+
 NUMBERS: dict[str, Callable[[], str]] = {
     "walk bytes": lambda: size(WALK),
     "walk room": lambda: size(_walk() * kernels().copy_bytes_per_s),
@@ -135,6 +159,12 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "one row share": lambda: share(time_of(1, 1024, "chosen").bytes_share),
     "one row short": lambda: seconds(time_of(1, 128, "chosen").seconds.median),
     "most rows share": lambda: share(time_of(256, 1024, "chosen").bytes_share),
+    "even rows chosen": lambda: seconds(time_of(256, 512, "chosen").seconds.median),
+    "even rows sdpa": lambda: seconds(time_of(256, 512, "sdpa").seconds.median),
+    "long prompt ragged": lambda: seconds(ragged_time("one prompt of 1024")),
+    "long prompt sdpa": lambda: seconds(ragged_time("one prompt of 1024", "sdpa, padded")),
+    "ragged gain": lambda: _ragged_gain("31 prompts of 10 and one of 900"),
+    "piece gain": lambda: _ragged_gain("64 rows that go on at 512, a piece of 256"),
     "64 rows share": lambda: share(time_of(64, 1024, "chosen").bytes_share),
     "64 rows sdpa": lambda: share(time_of(64, 1024, "sdpa").bytes_share),
     "dense fragments": lambda: share(_usage("dense").fragmentation),

@@ -254,7 +254,7 @@ def found() -> None:
         "attention escapes": ("paged-graph", run.attention_escapes),
         "key without length": ("dense-graph", run.key_without_length),
         "position a number": ("paged-graph", run.position_is_a_number),
-        "nobody moves on": ("paged-graph", run.nobody_advances),
+        "padding moves on": ("paged-graph", run.nobody_advances),
     }
     print(f"{'':22}{'it runs':>10}{'5 tokens':>11}{'one text':>11}{'three texts':>14}{'three, twice':>15}")
     for name, (engine, lie) in lies.items():

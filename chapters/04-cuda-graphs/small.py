@@ -41,7 +41,7 @@ def generate(texts: list[list[int]], length: int) -> list[list[int]]:
     """Continue the texts, in one batch, until each has `length` tokens."""
     size = min(rows for rows in SIZES if rows >= len(texts))
     if DEVICE == "cuda" and size not in graphs:
-        step(size)  # warm up, while all rows are nobody's: this one writes
+        step(size)  # warm up, while all rows are padding: this one writes
         with torch.cuda.graph(graphs.setdefault(size, torch.cuda.CUDAGraph())):
             step(size)  # recorded, not run
     position.zero_()

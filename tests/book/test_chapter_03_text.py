@@ -267,6 +267,26 @@ class TestMeasured:
         fits = walk * found["copy_bytes_per_s"] / (2 * 1024 * 64 * 2)
         assert measured.NUMBERS["walk programs"]() == f"{fits:,.0f}"
 
+    def test_what_is_said_of_the_ragged_kernel(self) -> None:
+        """SDPA is faster for a long prompt, the kernel where rows are ragged; gathering is the slowest everywhere."""
+        measured = load(CHAPTER / "measured.py")
+        cases = list(dict.fromkeys(t.case for t in measured.ragged().attention))
+        kernel, padded, gathered = (
+            {case: measured.ragged_time(case, variant) for case in cases}
+            for variant in ("ragged kernel", "sdpa, padded", "sdpa, pages gathered")
+        )
+        assert padded["one prompt of 1024"] < kernel["one prompt of 1024"]
+        ragged = [case for case in cases if not case.startswith("one prompt")]
+        assert len(ragged) == 2
+        assert all(kernel[case] < padded[case] for case in ragged)
+        assert all(gathered[case] > max(kernel[case], padded[case]) for case in cases)
+
+    def test_what_is_said_of_equal_rows(self) -> None:
+        """At 256 rows of 512 tokens SDPA without a mask is the faster one."""
+        measured = load(CHAPTER / "measured.py")
+        sdpa, kernel = (measured.time_of(256, 512, variant) for variant in ("sdpa", "chosen"))
+        assert sdpa.seconds.p90 < kernel.seconds.p10
+
 
 class TestPage:
     def test_length(self, text: str) -> None:

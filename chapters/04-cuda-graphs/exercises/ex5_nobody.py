@@ -65,7 +65,7 @@ def _example() -> Call:
 
 
 EXERCISE = Spec(
-    title="Rows of nobody",
+    title="Padding rows",
     reference=addresses,
     task=(
         "A graph of four rows runs a batch of three. The fourth is computed all the same: say where each row writes\n"
@@ -80,7 +80,7 @@ EXERCISE = Spec(
     ),
     lines=6,
     example=_example,
-    section="Rows of nobody",
+    section="Padding rows",
     axes=("batch", "row"),
     tolerance=1e-5,
     imports=("import torch", "from torch import Tensor"),
