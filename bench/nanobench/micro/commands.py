@@ -58,7 +58,7 @@ def queue(
     ] = None,
     chunk: Annotated[list[int] | None, typer.Option(help="The same of arrivals.")] = None,
     requests: Annotated[int | None, typer.Option(min=1, help="Of burst.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Of arrivals.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Of arrivals.")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of all parts but arrivals.")] = None,
 ) -> None:
     """Requests that arrive while others run: a burst, arrivals, shared prefixes, a pool too small for all rows."""

@@ -17,9 +17,10 @@ from nanobench.core.machine import copy_bandwidth, stamp
 from nanobench.core.records import ResultsFile
 from nanobench.micro.queue_arrivals import ArrivalRuns, arrivals
 from nanobench.micro.queue_burst import BurstRuns, burst
-from nanobench.micro.queue_load import CPU, Load, Run, say
+from nanobench.micro.queue_load import CPU, Load, say
 from nanobench.micro.queue_pool import PoolRuns, pool
 from nanobench.micro.queue_prefix import PrefixRuns, prefix
+from nanobench.micro.queue_records import Run
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -40,6 +41,9 @@ class QueueReport(ResultsFile):
     arrivals: tuple[ArrivalRuns, ...] = ()
     prefix: tuple[PrefixRuns, ...] = ()
     pool: PoolRuns | None = None
+
+    def save(self, path: Path, **options: Any) -> None:
+        super().save(path, **{"indent": None, **options})  # thousands of times: a line for each would double the file
 
 
 def measure(
@@ -79,7 +83,7 @@ def measure(
         else:
             found = pool(gpt, load)
         report = report.model_copy(update={part: found})
-        report.save(path, indent=None)
+        report.save(path)
         say(f"{part} took {time.perf_counter() - started:.0f} s\n")
     say("\n".join(lines(report)))
     return report

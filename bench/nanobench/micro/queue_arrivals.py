@@ -15,7 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from nanobench.core.records import Record
-from nanobench.micro.queue_load import SEED, Counted, Latency, Load, WarmUp, greedy, ids, made, say
+from nanobench.micro.queue_load import SEED, Load, greedy, ids, made, say
+from nanobench.micro.queue_records import Counted, Latency, WarmUp
 from nanoinfer import LLM
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.model.gpt2 import GPT2
@@ -113,8 +114,8 @@ class OpenRun:
         def arrive() -> None:
             for request, then in zip(newcomers, due, strict=True):
                 time.sleep(max(0.0, self.start + then - time.perf_counter()))
-                self.newcomers.append(core.submit(request, asked=self.start + then))
                 self.submitted.append(time.perf_counter() - self.start)
+                self.newcomers.append(core.submit(request, asked=self.start + then))
 
         with ThreadPoolExecutor(1) as outside:
             arriving = outside.submit(arrive)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from nanobench.core.presets import limit_seconds
 from nanobench.core.records import Record
-from nanobench.micro.queue_load import Load, Run, WarmUp, at_once, drawn, greedy, made, say
+from nanobench.micro.queue_load import Load, at_once, drawn, greedy, made, say
+from nanobench.micro.queue_records import Run, WarmUp
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from nanobench.core.records import Record
-from nanobench.micro.queue_load import SEED, Load, Run, at_once, by_turns, drawn, say
+from nanobench.micro.queue_load import SEED, Load, at_once, by_turns, drawn, say
+from nanobench.micro.queue_records import Run
 from nanoinfer import SamplingParams
 from nanoinfer.model.gpt2 import GPT2
 

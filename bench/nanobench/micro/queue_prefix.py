@@ -7,7 +7,8 @@ from collections.abc import Callable
 from statistics import median
 
 from nanobench.core.records import Record
-from nanobench.micro.queue_load import SEED, Load, Run, at_once, by_turns, greedy, ids, say
+from nanobench.micro.queue_load import SEED, Load, at_once, by_turns, greedy, ids, say
+from nanobench.micro.queue_records import Run
 from nanoinfer import LLM
 from nanoinfer.model.gpt2 import GPT2
 
