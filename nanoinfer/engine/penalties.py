@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.logprobs import logprobs, width
+from nanoinfer.engine.logprobs import logprobs, score, width
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState, Fetch, upload
 from nanoinfer.requests import Request
@@ -38,7 +38,7 @@ class PenaltySampler:
         presence, frequency = self.weights[:, row, None]  # (B, 1) each
         tokens = self.base(logits - presence * (counts > 0) - frequency * counts, rows)
         once = (row < len(self.counts) - 1).int()  # the dummy row counts nothing
-        self.counts.view(-1).index_add_(0, row * logits.shape[-1] + tokens, once)
+        self.counts[row, tokens] += once
         self.logprobs.index_copy_(0, row, logprobs(logits, tokens))
         return tokens
 
@@ -61,6 +61,8 @@ class PenaltySampler:
         if not self._idle:
             self.counts[targets] = self.counts[sources]
             self.weights[:, targets] = self.weights[:, sources]
+
+    score = staticmethod(score)
 
     def fetch(self, slots: Sequence[int]) -> Fetch:
         """The logprobs of the newest tokens of these rows, on their way to the host: `of_host` reads each list."""

@@ -246,6 +246,12 @@ def test_ids_that_tie_may_stand_in_for_each_other() -> None:
         records = [Logprobs(3, float(every[3]), tuple((i, float(every[i])) for i in (3, *tied)))] * 2
         done = replace(completion([3, 3]), logprobs=tuple(records))
         assert verify_tokens(lambda text: logits, [done], params).logprobs == 2
+    twice = [Logprobs(3, float(every[3]), tuple((i, float(every[i])) for i in (3, 5, 5)))] * 2
+    with pytest.raises(AssertionError, match="logprobs of token 0"):
+        verify_tokens(lambda text: logits, [replace(done, logprobs=tuple(twice))], params)
+    other = replace(done, prompt_logprobs=(None, Logprobs(4, float(every[2]))))  # the prompt's token is 2
+    with pytest.raises(AssertionError, match="prompt_logprobs of token 1"):
+        verify_tokens(lambda text: logits, [other], replace(params, prompt_logprobs=0))
 
 
 def test_a_prompt_alone() -> None:
