@@ -11,8 +11,7 @@ import os
 import random
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig
+from nanoinfer.engine.loop import CLOSED, EngineLoop, Mailbox
 from nanoinfer.requests import Completion, Piece, Request, SamplingParams
 from nanoinfer.worker import Worker
 
@@ -43,8 +43,9 @@ class LLM:
     file of safetensors, `random:PRESET`, or a `GPT2`. Its tokenizer must be GPT-2's; what ends a text, its files say.
     revision: of a model on the hub. settings: those of `EngineConfig`, by name.
 
-    engine is the engine's name, and core the `Engine` itself. stats counts since the LLM was made: a `Stats`, or a
-    `GraphStats` of the engines with graphs. Several threads may call at once: their requests share the engine's rows.
+    engine is the engine's name, core the `Engine` itself, and loop what runs it. stats counts since the LLM was made: a
+    `Stats`, or a `GraphStats` of the engines with graphs. Several threads may call at once: their requests share the
+    engine's rows.
 
     Raises ValueError, one sentence, for settings that cannot be met, and TypeError for one that does not exist.
     """
@@ -62,21 +63,18 @@ class LLM:
         from nanoinfer.text.tokenizer import gpt2_tokenizer
         from nanoinfer.threads import Threads
 
-        if isinstance(model, GPT2):
-            if config.device is not None or config.dtype is not None:
-                raise ValueError("device and dtype must be left out where model is a GPT2: it has its own")
-            self.model = model
-        else:
-            name, place = DEFAULT_MODEL if model is None else model, choose_device(config.device)
-            self.model = load_model(
-                name, place, choose_dtype(config.dtype, place), seed=config.seed, revision=revision
-            )  # fmt: skip
-        context, device = self.model.config.n_positions, self.model.device
-        if config.max_len is not None and config.max_len > context:
-            raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {config.max_len}")
+        if isinstance(model, GPT2) and (config.device is not None or config.dtype is not None):
+            raise ValueError("device and dtype must be left out where model is a GPT2: it has its own")
+        device = model.device if isinstance(model, GPT2) else choose_device(config.device)
         on_gpu = device.type == "cuda"
         if config.engine == "auto":
             config = replace(config, engine="paged-graph" if on_gpu and has_triton() else "dense")
+        if not isinstance(model, GPT2):
+            name, dtype = DEFAULT_MODEL if model is None else model, choose_dtype(config.dtype, device)
+            model = load_model(name, device, dtype, seed=config.seed, revision=revision)
+        self.model, context = model, model.config.n_positions
+        if config.max_len is not None and config.max_len > context:
+            raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {config.max_len}")
         self.config, self.engine, self.max_len = config, config.engine, config.max_len or context
         if config.recipe.cache == "paged" and on_gpu and not has_triton():
             raise ValueError(f"engine {self.engine} needs Triton on a GPU: pip install triton, or use an engine dense")
@@ -95,12 +93,11 @@ class LLM:
         self._maker = RequestMaker(
             self.tokenizer, self.max_len, self.model.config.vocab_size, random.Random(config.seed), end_of_text
         )
-        self._threads: Threads | None = None if on_gpu else Threads(config.threads)
-        if self._threads is not None:
-            self._threads.try_products(self.model.layers[0].c_fc[0].detach())
+        threads = None if on_gpu else Threads(config.threads)
+        if threads is not None:
+            threads.try_products(self.model.layers[0].c_fc[0].detach())
         self._worker = Worker("nanoinfer")
-        self._running: deque[Row] = deque()  # in order of arrival
-        self._made: list[tuple[SimpleQueue[Any], Any]] = []  # events of a step, and who waits for them
+        self.loop = EngineLoop(self.core, self._worker, threads)
 
     def _make_engine(self) -> Engine:
         """The engine of the recipe, over a cache that stays where it is."""
@@ -108,6 +105,7 @@ class LLM:
         from nanoinfer.devices import has_triton
         from nanoinfer.engine import cpu_sampling
         from nanoinfer.engine.engine import Engine
+        from nanoinfer.engine.penalties import PenaltySampler
         from nanoinfer.engine.sampling import SAMPLERS, Samplers
 
         config, model, on_gpu = self.config, self.model, self.model.device.type == "cuda"
@@ -115,11 +113,18 @@ class LLM:
         limits: dict[str, Any] = {
             "max_batched_tokens": self.max_batched_tokens,
             "prefill_chunk": config.prefill_chunk,
+            "preemption": config.preemption,
             "mixed": config.recipe.cache == "paged" and on_gpu,  # elsewhere attention pads, and mixed rows the most
         }
+
+        def with_scoring(samplers: Samplers) -> Samplers:
+            vocab_size = model.config.vocab_size
+            scoring = PenaltySampler(self.max_batch, vocab_size, model.device, samplers.filtered)
+            return samplers._replace(scoring=scoring)
+
         if config.recipe.launch == "eager":
             samplers = SAMPLERS if on_gpu else Samplers(filtered=cpu_sampling.sample_filtered)
-            return Engine(model, cache, self.max_batch, samplers=samplers, **limits)
+            return Engine(model, cache, self.max_batch, samplers=with_scoring(samplers), **limits)
 
         from nanoinfer.engine.graph_stats import GraphStats
         from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, affordable_rows
@@ -145,8 +150,8 @@ class LLM:
         runner: Any = partial(
             GraphRunner, recorder=recorder, why_not=why_not, max_rows=max_rows, max_len=self.max_len, stats=stats
         )
-        lag = LAG if recorder and max_rows else 0
-        return Engine(model, cache, self.max_batch, stats, runner=runner, samplers=samplers, lag=lag, **limits)
+        limits |= {"lag": LAG if recorder and max_rows else 0, "samplers": with_scoring(samplers)}
+        return Engine(model, cache, self.max_batch, stats, runner=runner, **limits)
 
     def generate(
         self,
@@ -160,7 +165,7 @@ class LLM:
         """
         asked = time.perf_counter()
         done = list(self._run(self.requests(prompts, params), asked, self._completion))
-        return sorted(done, key=lambda completion: completion.index)
+        return sorted(done, key=lambda completion: (completion.index, completion.sample))
 
     def stream(
         self,
@@ -172,97 +177,44 @@ class LLM:
         The prompts are checked now, and computed from the first piece that is read on, however slowly the others are.
         Closing the iterator cancels what is left.
         """
-        from nanoinfer.text.stop import TextStream
+        from nanoinfer.outputs import RowReader
 
-        asked = time.perf_counter()
+        asked, readers = time.perf_counter(), {}
         requests = self.requests(prompts, params)
-        requests = [replace(request, text=request.text or TextStream(self.tokenizer)) for request in requests]
-        return self._run(requests, asked, self._piece, every_token=True)
+
+        def piece(row: Row) -> Piece:
+            if row not in readers:
+                readers[row] = RowReader(row, self.tokenizer)
+            return readers[row].piece(1)
+
+        return self._run(requests, asked, piece, every_token=True)
 
     def _run(
-        self, requests: list[Request], asked: float, event: Callable[[Row], Any], every_token: bool = False
+        self, requests: list[Request], asked: float, record: Callable[[Row], Any], every_token: bool = False
     ) -> Generator[Any, None, None]:
-        """Submit the requests; yield the events of their tokens, or of their ends, from the thread of the engine."""
+        """Submit the requests; yield the records of their tokens, or of their ends, as the engine's thread goes on."""
         self._check_open()
-        events: SimpleQueue[Any] = SimpleQueue()
-
-        def listener(row: Row) -> None:
-            self._made.append((events, row.cancelled or event(row)))
-
-        rows = [self.core.submit(request, listener, every_token=every_token, asked=asked) for request in requests]
-        self._running += rows
+        posted: SimpleQueue[list[Row]] = SimpleQueue()
+        mailbox = Mailbox(posted.put)
+        rows = self.loop.submit(requests, mailbox, asked, every_token)
         left = len(rows)
         try:
-            self._worker.submit(self._loop)
             while left:
-                item = _next(events)
-                if isinstance(item, BaseException):
-                    raise item
-                left -= not isinstance(item, Piece) or item.completion is not None
-                yield item
-                self._check_open()
+                for row in _next(posted):
+                    if row.cancelled:
+                        raise row.cancelled
+                    made = record(row)
+                    left -= isinstance(made, Completion) or made.completion is not None
+                    yield made
+                    self._check_open()
         finally:
-            if left and not self._closed:
-                for row in rows:
-                    self.core.cancel(row)
-
-    def _loop(self) -> None:
-        """In the engine's thread: steps, as long as there is anything to do."""
-        try:
-            steps = self._steps()
-            for _ in steps if self._threads is None else self._threads.run(steps, _decoded):
-                pass
-        except BaseException as error:  # whatever it is, those who wait for tokens must hear of it
-            try:
-                self.core.abandon(error)
-            finally:
-                self._deliver()
-
-    def _deliver(self) -> None:
-        """Hand the events out, once a step is over: who gets the last one may use the engine."""
-        made, self._made = self._made, []
-        for events, item in made:
-            events.put(item)
-
-    def _steps(self) -> Iterator[list[Row]]:
-        while self._running:
-            if self._worker.stopping.is_set():
-                raise RuntimeError("this LLM is closed")
-            if self._running[0].listener is None:  # it has been told of the end
-                self._running.popleft()
-            else:
-                settled = self.core.step()
-                self._deliver()
-                yield settled
-
-    def _piece(self, row: Row) -> Piece:
-        """What a row's newest token has made certain."""
-        token, stream, completion = row.token_ids[-1], row.request.text, None
-        assert stream is not None
-        text = "" if token in row.request.stop_ids else stream.new
-        if row.finish_reason is not None:
-            text += stream.finish()
-            completion = self._completion(row)
-        return Piece(row.request.index, token, text, row.finish_reason, completion)
+            self.loop.cancel(rows)
+            self.loop.leave(mailbox)
 
     def _completion(self, row: Row) -> Completion:
-        """What came of a finished row."""
-        request, ids = row.request, row.token_ids
-        assert row.finish_reason is not None
-        if request.text is not None:
-            request.text.finish()
-            text = request.text.text
-        else:
-            text = self.tokenizer.decode(ids[:-1] if ids[-1] in request.stop_ids else ids)
-        return Completion(
-            index=request.index,
-            prompt_token_ids=request.prompt_token_ids,
-            token_ids=tuple(ids),
-            text=text,
-            finish_reason=row.finish_reason,
-            seed=request.seed,
-            metrics=row.metrics(),
-        )
+        from nanoinfer.outputs import completion
+
+        return completion(row, self.tokenizer)
 
     def requests(self, prompts: Any, params: Any = None) -> list[Request]:
         """The checked requests that `generate` makes of these prompts. ValueError for a bad prompt.
@@ -306,14 +258,14 @@ class LLM:
         if self._closed:
             return
         self._closed = True
-        self._worker.stop()
+        self.loop.close()
         del self.core, self.model
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RuntimeError("this LLM is closed")
+            raise RuntimeError(CLOSED)
 
     def __enter__(self) -> LLM:
         return self
@@ -322,15 +274,10 @@ class LLM:
         self.close()
 
 
-def _next(events: SimpleQueue[Any]) -> Any:
-    """The next event. The wait is cut into pieces, so that Ctrl-C ends it on Windows too."""
+def _next(posted: SimpleQueue[list[Row]]) -> list[Row]:
+    """The next news. The wait is cut into pieces, so that Ctrl-C ends it on Windows too."""
     while True:
         try:
-            return events.get(timeout=0.5)
+            return posted.get(timeout=0.5)
         except Empty:
             pass
-
-
-def _decoded(rows: list[Row]) -> int | None:
-    """How many rows a step decoded; None for a step that ran prompts."""
-    return len(rows) if rows and all(len(row.token_ids) > 1 for row in rows) else None

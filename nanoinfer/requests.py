@@ -106,6 +106,11 @@ class SamplingParams:
         return not self.greedy and (self.top_k > 0 or self.top_p < 1)
 
     @property
+    def scores(self) -> bool:
+        """Whether its tokens are chosen by what it has generated, or are to come with logprobs."""
+        return self.penalises or self.logprobs is not None
+
+    @property
     def penalises(self) -> bool:
         """Whether what the row has generated changes its logits."""
         return self.presence_penalty != 0 or self.frequency_penalty != 0
@@ -195,17 +200,22 @@ class Completion:
 
 @dataclass(frozen=True)
 class Piece:
-    """One new token of a stream.
+    """New text of a stream: one token's, or that of several tokens for a reader of `AsyncLLM` who comes late.
 
-    index: which prompt of the call; sample: which of its samples. text: what this token made certain, often part of a
-    word and sometimes empty. logprobs: of this token, where they were asked for.
+    index: which prompt of the call; sample: which of its samples. token_ids: none only where max_tokens is 0. text: what
+    they made certain, often part of a word and sometimes empty. logprobs: one a token, where they were asked for.
     finish_reason and completion are set on a row's last piece alone.
     """
 
     index: int
-    token_id: int
+    token_ids: tuple[int, ...]
     text: str
     finish_reason: FinishReason | None = None
     completion: Completion | None = field(default=None, repr=False)
     sample: int = 0
-    logprobs: Logprobs | None = None
+    logprobs: tuple[Logprobs, ...] | None = None
+
+    @property
+    def token_id(self) -> int:
+        """The newest token."""
+        return self.token_ids[-1]

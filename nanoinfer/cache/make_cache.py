@@ -9,6 +9,7 @@ from __future__ import annotations
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.naive import Naive
 from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.prefix import PrefixBlocks
 from nanoinfer.config import MAX_BATCH, EngineConfig
 from nanoinfer.devices import free_memory
 from nanoinfer.model.gpt2 import GPT2
@@ -45,7 +46,10 @@ def make_cache(
         usable = min(usable, int((free - step) * POOL_SHARE) // one)
     blocks = 1 + (config.kv_blocks or max(1, usable))
     _check_room(model, f"a pool of {blocks - 1} blocks", "lower kv_blocks", blocks * one)
-    return PagedCache(shape, max_batch, max_len, blocks, config.block_size, device, dtype)
+    cache = PagedCache(shape, max_batch, max_len, blocks, config.block_size, device, dtype)
+    if config.prefix_caching:
+        cache.blocks = PrefixBlocks(blocks, config.block_size, max_batch, identity=repr((shape, dtype)).encode())
+    return cache
 
 
 def _check_room(model: GPT2, what: str, advice: str, needed: int) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from functools import wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from itertools import islice
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,17 @@ def on_device(method: Callable[Concatenate[Engine, P], T]) -> Callable[Concatena
             return method(self, *args, **kwargs)
 
     return inside
+
+
+class InFlight(NamedTuple):
+    """A step whose tokens are not here yet."""
+
+    rows: list[Row]  # that get a token
+    places: list[int] | None  # where each stands among the tokens, if not in this order
+    tokens: Fetch
+    logprobs: Fetch | None  # of the tokens, in the order of rows
+    scored: list[tuple[Row, Chunk]]  # pieces of prompts whose own tokens get logprobs
+    scores: Fetch | None  # these, one after another
 
 
 class RowCache(Cache, Protocol):
@@ -84,8 +96,7 @@ class Engine:
         self.runner = runner(model, cache, self.state)
         self.scheduler = Scheduler(cache.blocks, max_batch, max_batched_tokens, prefill_chunk, mixed, preemption)
         self._inbox: deque[Row] = deque()  # submitted, or cancelled, since the last step
-        # Steps whose tokens are not here yet: the rows that get one, where each stands if not in that order, and all.
-        self._in_flight: deque[tuple[list[Row], list[int] | None, Fetch]] = deque()
+        self._in_flight: deque[InFlight] = deque()
 
     @property
     def rows(self) -> list[Row]:
@@ -99,6 +110,8 @@ class Engine:
 
     def check(self, request: Request) -> None:
         """ValueError for a request that could never run, whatever else does."""
+        if (request.params.scores or request.params.prompt_logprobs is not None) and not self.samplers.scoring:
+            raise ValueError("this engine has no sampler for penalties and logprobs")
         longest, blocks = len(request.prompt_token_ids) + request.limit, self.cache.blocks
         if blocks and not blocks.fits(longest):
             raise ValueError(
@@ -186,12 +199,17 @@ class Engine:
             self.cache.move(step.sources, step.targets)
             source, target = upload([step.sources, step.targets], torch.int64, device)
             self.state.move(source, target)
+            if self.samplers.scoring:
+                self.samplers.scoring.move(source, target)
         if step.freed.start < step.freed.stop:
             self.state.free(step.freed)
             self.cache.free(step.freed)
         if step.begun:
             begun, steps = [row.request for row in step.begun], [len(row.token_ids) for row in step.begun]
             self.cache.clear(self.state.admit([row.slot for row in step.begun], begun, steps))
+            for row in step.begun:
+                if self.samplers.scoring:
+                    self.samplers.scoring.admit(row.slot, row.request, row.token_ids)
             self._count(step.begun)
 
     def _count(self, begun: list[Row]) -> None:
@@ -208,27 +226,45 @@ class Engine:
     def _launch(self, step: Step) -> None:
         """Run a step, and start the copy of its tokens."""
         self.cache.update()
-        going, slots = step.going, [row.slot for row in step.going]
-        sampler = self._sampler([*going, *[row for row, _ in step.pieces]])
-        if step.pieces:
-            tokens = self.runner.prefill(slots, [_chunk(work) for work in step.pieces], sampler)
+        slots, places, scores = [row.slot for row in step.going], None, None
+        sampler = self._sampler([*step.going, *[row for row, _ in step.pieces]])
+        chunks = [_chunk(work) for work in step.pieces]
+        scored = [
+            (row, chunk)
+            for (row, _), chunk in zip(step.pieces, chunks, strict=True)
+            if row.request.params.prompt_logprobs is not None
+        ]
+        if scored:
+            following = {chunk.row: _following(row, chunk) for row, chunk in scored}
+            tokens, scores = self.samplers.scoring.score(self.runner, slots, chunks, following, sampler)
+        elif chunks:
+            tokens = self.runner.prefill(slots, chunks, sampler)
+        if chunks:
+            slots += [chunk.row for chunk in chunks if chunk.complete]
             self.stats.prefill_steps += 1
-            places = None
         else:
-            tokens = self.runner.decode(slots[-1] + 1, 1 + max([row.fed for row in going]), sampler)
-            self.stats.decode_steps += 1
+            tokens = self.runner.decode(slots[-1] + 1, 1 + max([row.fed for row in step.going]), sampler)
             places = slots if len(slots) < len(tokens) else None
-        self._in_flight.append((self.scheduler.launch(step), places, Fetch(tokens)))
+            self.stats.decode_steps += 1
+        logprobs = sampler.fetch(slots) if sampler is self.samplers.scoring else None
+        rows = self.scheduler.launch(step)
+        self._in_flight.append(InFlight(rows, places, Fetch(tokens), logprobs, scored, scores))
 
     def _collect(self, lag: int) -> list[Row]:
         """Take in the tokens of the oldest step, if it is over, or `lag` steps behind. The one place that waits."""
-        if not self._in_flight or (len(self._in_flight) <= lag and not self._in_flight[0][2].arrived):
+        if not self._in_flight or (len(self._in_flight) <= lag and not self._in_flight[0].tokens.arrived):
             return []
-        rows, places, fetch = self._in_flight.popleft()
+        rows, places, fetch, logprobs, scored, scores = self._in_flight.popleft()
         tokens = fetch.wait()
         if places is not None:
             tokens = [tokens[place] for place in places]
         now = time.perf_counter()
+        if logprobs:
+            for row, values in zip(rows, logprobs.wait(), strict=True):
+                if row.request.params.logprobs is not None and not row.ended:
+                    row.logprobs.append(values)
+        if scores:
+            self._score(scored, iter(scores.wait()))
         going = [(row, token) for row, token in zip(rows, tokens, strict=True) if not row.ended]
         self.stats.new_tokens += len(going)  # ahead of listeners: who hears that a row has ended may look here
         self.stats.dropped_tokens += len(rows) - len(going)
@@ -240,10 +276,18 @@ class Engine:
         self._tidy()
         return [row for row, _ in going]
 
-    def _settle(self, row: Row, token: int) -> None:
+    def _score(self, scored: Sequence[tuple[Row, Chunk]], values: Iterator[list[float]]) -> None:
+        """Give prompts the logprobs of their tokens, by place: a preempted row gets the same ones again."""
+        for row, chunk in scored:
+            count = len(_following(row, chunk))
+            row.prompt_logprobs[chunk.start : chunk.start + count] = islice(values, count)
+            if not row.request.limit and chunk.start + len(chunk.token_ids) == len(row.prompt) and not row.ended:
+                self._settle(row, None)
+
+    def _settle(self, row: Row, token: int | None) -> None:
         """Look at a row's newest token: give the row its finish reason where it ends, and tell who listens."""
         stopped, text = token in row.stop_ids, row.request.text
-        if text is not None and not stopped:
+        if text is not None and token is not None and not stopped:
             text.push(token)
             stopped = text.stopped
         if stopped or len(row.token_ids) == row.request.limit:
@@ -264,15 +308,15 @@ class Engine:
     def abandon(self, cause: BaseException) -> None:
         """Cancel every request and wait for what was launched: after a failure of any kind the engine is as new."""
         self._in_flight, launched = deque(), self._in_flight
-        last = [row for rows, _, _ in launched for row in rows]  # some have left already, by their count
+        last = [row for step in launched for row in step.rows]  # some have left already, by their count
         for row in (*self._inbox, *self.scheduler.waiting, *self.rows, *last):
             self.cancel(row, cause)
             self._tell(row)
         self._take_in()
         if self.cache.blocks:
             self.cache.blocks.clear()  # what a failed step should have written is not there
-        for *_, fetch in launched:
-            fetch.wait()
+        for step in launched:
+            step.tokens.wait()
 
     def _sampler(self, rows: Sequence[Row]) -> Sampler:
         """The cheapest sampler that serves all these rows. Which one it is changes no row's token."""
@@ -282,4 +326,9 @@ class Engine:
 def _chunk(work: Work) -> Chunk:
     """The next tokens of a row's prompt."""
     row, tokens = work
-    return Chunk(row.slot, row.fed, row.prompt[row.fed : row.fed + tokens], work.complete)
+    return Chunk(row.slot, row.fed, row.prompt[row.fed : row.fed + tokens], work.complete and row.request.limit > 0)
+
+
+def _following(row: Row, chunk: Chunk) -> Sequence[int]:
+    """The prompt's tokens that follow those of a piece of it, one each."""
+    return row.request.prompt_token_ids[chunk.start + 1 : chunk.start + 1 + len(chunk.token_ids)]

@@ -6,17 +6,18 @@ temperature or penalties. One tensor holds all there is to know of n tokens, so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.sampling import Sampler
-from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.state import BatchState, Fetch, upload
 from nanoinfer.engine.step import prefill_step
-from nanoinfer.model.batch import Batch
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.requests import TOP_LOGPROBS, Logprobs
 
@@ -52,6 +53,31 @@ def prompt_logprobs(model: GPT2, hidden: Tensor, next_ids: Tensor) -> Tensor:
     """`logprobs` of the tokens (n,) that follow hidden (n, C), a slice at a time."""
     slices = zip(torch.split(hidden, SLICE), torch.split(next_ids, SLICE), strict=True)
     return torch.cat([logprobs(model.head(h), ids) for h, ids in slices])
+
+
+def score(
+    runner: EagerRunner,
+    going: Sequence[int],
+    chunks: Sequence[Chunk],
+    following: Mapping[int, Sequence[int]],
+    sampler: Sampler,
+) -> tuple[Tensor, Fetch]:
+    """As `EagerRunner.prefill`; with it come the logprobs of prompt tokens, on their way to the host.
+
+    following: by row, the tokens that follow those of its chunk in its prompt, one each.
+    """
+    layout, device = Layout.of(going, chunks, runner.model.config.n_positions), runner.state.token.device
+    packed = upload(pack(going, chunks, layout, runner.state.dummy), torch.int64, device)
+    at: list[int] = []
+    start = len(going)
+    for chunk in chunks:
+        at += range(start, start + len(following.get(chunk.row, ())))
+        start += len(chunk.token_ids)
+    ids = [token for chunk in chunks for token in following.get(chunk.row, ())]
+    scored_at, next_ids = upload([at, ids], torch.int64, device)
+    batch = unpack(packed, layout)
+    tokens, scores = score_step(runner.model, runner.cache, runner.state, batch, sampler, scored_at, next_ids)
+    return tokens, Fetch(scores)
 
 
 def score_step(

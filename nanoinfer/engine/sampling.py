@@ -9,7 +9,7 @@ state, so a row's random numbers do not depend on its neighbours, on the batch s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,7 +43,8 @@ class Samplers(NamedTuple):
 
     greedy: Sampler = greedy  # no row samples
     unfiltered: Sampler = sample  # no row filters
-    filtered: Sampler = sample_filtered  # any rows
+    filtered: Sampler = sample_filtered  # any rows without penalties and logprobs
+    scoring: Any = None  # chapter 5's PenaltySampler: any rows at all; None where there is none
 
 
 SAMPLERS = Samplers()

@@ -58,7 +58,9 @@ class Row:
         self.launched = 0  # new tokens whose step had been launched when it was preempted
         self.stop_ids = request.stop_ids
         self.watched = self.every_token or request.text is not None  # whether each token is looked at
-        self.sampler = 0 if params.greedy else 2 if params.filters else 1  # which of Samplers serves it
+        self.sampler = 3 if params.scores else 0 if params.greedy else 2 if params.filters else 1  # of Samplers
+        self.logprobs: list[list[float]] = []  # of the new tokens, and of the prompt's, as they reach the host
+        self.prompt_logprobs: list[list[float]] = []
 
     def text(self) -> array[int]:
         """Its tokens, as far as the host knows them and the model has been given them."""
@@ -171,7 +173,9 @@ class Scheduler:
         if row.launched:
             prompt = array("q", [*row.request.prompt_token_ids, *row.token_ids])
         if self.blocks:
-            if not self.blocks.reserve(slot, min(longest, len(prompt) + AHEAD) if self.preemption else longest, prompt):
+            tokens = min(longest, len(prompt) + AHEAD) if self.preemption else longest
+            known = () if row.request.params.prompt_logprobs is not None else prompt  # a hit would compute no logits
+            if not self.blocks.reserve(slot, tokens, known):
                 return False
             row.fed = row.room = self.blocks.grow(slot, 0)  # the tokens that its blocks hold already
         row.slot, row.prompt = slot, prompt

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from struct import Struct
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -151,8 +152,9 @@ class Fetch:
         """Whether they are known to be there already, so that `wait` would not wait."""
         return self._arrived is not None and bool(self._arrived.query())  # type: ignore[no-untyped-call]
 
-    def wait(self) -> list[int]:
+    def wait(self) -> list[Any]:
         """The tokens; on a GPU, the host waits here until they have arrived."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        return self._host.tolist()
+        values: list[Any] = self._host.tolist()
+        return values
