@@ -188,7 +188,7 @@ class GraphRunner(EagerRunner):
         captured.graph.replay()
         self.stats.replayed_prefills += 1
         self.stats.padding_tokens += layout.tokens - count
-        return captured.tokens
+        return captured.tokens[: len(going) + sum(chunk.complete for chunk in chunks)]
 
     def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
         """Capture the ladders now, for all samplers: afterwards a step is replayed, or runs eagerly and is counted.

@@ -35,8 +35,8 @@ def cache(device: torch.device, rows: int = 3, max_len: int = 40) -> DenseCache:
 def prompts(device: torch.device, *chunks: tuple[int, int, int], layout: Layout | None = None) -> Batch:
     """Chunks of so many tokens, each by its row, where it starts and how many there are."""
     given = [Chunk(row, start, [0] * count) for row, start, count in chunks]
-    layout = layout or Layout.of(given)
-    return unpack(pack(given, layout, dummy=3).to(device), layout)
+    layout = layout or Layout.of([], given)
+    return unpack(pack([], given, layout, dummy=3).to(device), layout)
 
 
 def decode(device: torch.device, *positions: int) -> Batch:
@@ -90,7 +90,7 @@ def test_prefill_writes_real_tokens_and_no_others(device: torch.device, captured
 def test_decode_does_not_repeat_the_first_value(device: torch.device) -> None:
     """M04: `is_causal` aligns the triangle to the top left, so that one query over six keys sees key 0 alone."""
     dense = cache(device)
-    dense.clear(slice(0, 1))
+    dense.clear(torch.tensor([0], device=device))
     past = torch.randn(5, 3, 16, device=device)
     dense.attend(dense.plan(prompts(device, (0, 0, 5))), 0, past, past, past)
     new = torch.randn(1, 3, 16, device=device)
@@ -118,7 +118,7 @@ def spoiled(spoil: Callable[[DenseCache, DensePlan], None]) -> type[DenseCache]:
             spoil(self, plan)
             return plan
 
-        def clear(self, rows: slice) -> None:
+        def clear(self, rows: torch.Tensor) -> None:
             super().clear(rows)
             self.written[rows] = False
 
@@ -188,7 +188,7 @@ def test_nan_is_not_hidden_by_a_mask(device: torch.device) -> None:
     dense = cache(device)
     for memory in (dense.k, dense.v):
         memory.fill_(torch.nan)
-        dense.clear(slice(1, 3))
+        dense.clear(torch.tensor([1, 2], device=device))
         assert memory.isnan().any(-1).any(-1)[0].all(1).tolist() == [True, False, False, True]
         assert not memory[:, 1:3].any()
 

@@ -134,6 +134,22 @@ def test_rows_that_end_together_move_nobody(llm: LLM, monkeypatch: pytest.Monkey
     assert moves == []
 
 
+@pytest.mark.parametrize("waiting, expected", [(0, [([2], [0])]), (1, [])])
+def test_a_gap_is_filled_by_who_waits(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, waiting: int, expected: list[tuple[list[int], list[int]]]
+) -> None:
+    """Slot 0 becomes free first: the next request begins there, and the last row moves only where nobody waits."""
+    engine = engine_of(llm, 3)
+    moves: list[tuple[list[int], list[int]]] = []
+    move = engine.cache.move
+    monkeypatch.setattr(engine.cache, "move", lambda *given: [moves.append(given), move(*given)][0])
+    prompts = prompts_of([4, 1, 9, 2])[: 3 + waiting]
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (2, 9, 9, 20)][: 3 + waiting]
+    rows = {row.request.index: row for settled in engine.generate(llm.requests(prompts, params)) for row in settled}
+    assert moves == expected
+    assert [tuple(rows[i].token_ids) for i in rows] == [llm.generate(prompts[i], params[i])[0].token_ids for i in rows]
+
+
 def test_stop_token(llm: LLM) -> None:
     """The stop token is the last of token_ids and no part of the text."""
     prompt = prompts_of([5])[0]
@@ -406,25 +422,28 @@ def test_prompts_of_a_step_go_to_the_device_in_one_copy(small_model: GPT2, monke
     def forward(model: GPT2, batch: Batch, cache: object) -> torch.Tensor:
         assert batch.logits_at is not None
         ran.append(batch)
-        return torch.zeros(len(batch.logits_at), SMALL.vocab_size)
+        return torch.eye(SMALL.vocab_size)[torch.arange(len(batch.logits_at)) % SMALL.vocab_size]
 
     monkeypatch.setattr(GPT2, "forward", forward)
     monkeypatch.setattr(eager, "upload", lambda tensor, *_: [tensor, copies.append(len(tensor))][0])
     for start, chunk in ((0, 99), (0, 64), (40, 40), (80, 99)):
-        going = [(row, ids) for row, ids in enumerate(prompts) if len(ids) > start]
-        chunks = [Chunk(row, start, ids[start : start + chunk], len(ids) <= start + chunk) for row, ids in going]
+        going = [row for row, ids in enumerate(prompts) if len(ids) <= start]
+        feeding = [(row, ids) for row, ids in enumerate(prompts) if len(ids) > start]
+        chunks = [Chunk(row, start, ids[start : start + chunk], len(ids) <= start + chunk) for row, ids in feeding]
+        newest, where = runner.state.token[going].tolist(), runner.state.position[going].tolist()
         with monkeypatch.context() as patched:
             patched.setattr(torch, "tensor", lambda *_, **__: pytest.fail("a tensor of a list"))
-            runner.prefill(chunks, greedy)
+            runner.prefill(going, chunks, greedy)
         N, K = sum(len(c.token_ids) for c in chunks), sum(c.complete for c in chunks)
-        assert copies.pop() == 3 * N + len(chunks) + 1 + 2 * K
+        assert copies.pop() == 3 * (len(going) + N) + len(prompts) + 1 + 2 * (len(going) + K)
         batch = ran.pop()
-        assert batch.token_ids.tolist() == [token for c in chunks for token in c.token_ids]
-        assert batch.positions.tolist() == [start + n for c in chunks for n in range(len(c.token_ids))]
-        assert batch.row.tolist() == [c.row for c in chunks for _ in c.token_ids]
-        ends = batch.starts[1:].tolist()
-        assert batch.logits_at.tolist() == [end - 1 for c, end in zip(chunks, ends, strict=True) if c.complete]
-        assert batch.logits_row.tolist() == [c.row for c in chunks if c.complete]
+        assert batch.token_ids.tolist() == newest + [token for c in chunks for token in c.token_ids]
+        assert batch.positions.tolist() == where + [start + n for c in chunks for n in range(len(c.token_ids))]
+        assert batch.row.tolist() == going + [c.row for c in chunks for _ in c.token_ids]
+        ends = batch.starts[1 + len(going) :].tolist()
+        at = [end - 1 for c, end in zip(chunks, ends, strict=True) if c.complete]
+        assert batch.logits_at.tolist() == [*range(len(going)), *at]
+        assert batch.logits_row.tolist() == going + [c.row for c in chunks if c.complete]
 
 
 def test_metrics(llm: LLM) -> None:

@@ -79,9 +79,9 @@ def test_a_long_prompt_holds_no_row_up_for_more_than_a_step(
     core.scheduler.mixed = mixed
     prefill, decode = core.runner.prefill, core.runner.decode
 
-    def count_prefill(chunks: list[Chunk], sampler: Any) -> Tensor:
-        given[0] += sum(len(chunk.token_ids) for chunk in chunks)
-        return prefill(chunks, sampler)
+    def count_prefill(going: list[int], chunks: list[Chunk], sampler: Any) -> Tensor:
+        given[0] += len(going) + sum(len(chunk.token_ids) for chunk in chunks)
+        return prefill(going, chunks, sampler)
 
     def count_decode(batch: int, longest: int, sampler: Any) -> Tensor:
         given[0] += batch

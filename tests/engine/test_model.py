@@ -161,8 +161,8 @@ def test_differentiable(small_model: GPT2) -> None:
     """The model trains: gradients reach every parameter. Inference mode stands in the engine."""
     model = random_model(ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=8, vocab_size=20), seed=0)
     model.requires_grad_(True)
-    layout = Layout.of([Chunk(0, 0, [1, 2, 3, 4])])
-    batch = unpack(pack([Chunk(0, 0, [1, 2, 3, 4])], layout, dummy=1), layout)
+    layout = Layout.of([], [Chunk(0, 0, [1, 2, 3, 4])])
+    batch = unpack(pack([], [Chunk(0, 0, [1, 2, 3, 4])], layout, dummy=1), layout)
     model.head(model.hidden(batch, partial(FullContext().attend, Plan(batch)))).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
 

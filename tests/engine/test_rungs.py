@@ -54,14 +54,14 @@ def logits_of(llm: LLM, chunks: list[Chunk]) -> Tensor:
     cache: Any = llm.core.cache
     for chunk in chunks:
         if chunk.start == 0:
-            cache.clear(slice(chunk.row, chunk.row + 1))
+            cache.clear(torch.tensor([chunk.row], device=llm.model.device))
         if cache.blocks:
             if chunk.start == 0:
                 assert cache.blocks.reserve(chunk.row, cache.max_len)
             cache.blocks.grow(chunk.row, chunk.start + len(chunk.token_ids))
     cache.update()
-    layout = Layout.of(chunks)
-    return llm.model(unpack(pack(chunks, layout, llm.max_batch).to(llm.model.device), layout), cache)
+    layout = Layout.of([], chunks)
+    return llm.model(unpack(pack([], chunks, layout, llm.max_batch).to(llm.model.device), layout), cache)
 
 
 def fed(llm: LLM, token_ids: list[int], position: int) -> Tensor:
@@ -245,8 +245,8 @@ def test_right_padding_needs_no_mask_and_left_padding_needs_positions(model: GPT
             )
             return out.transpose(0, 1)
 
-    left = Layout.of([Chunk(0, 0, [0] * 18)])
-    batch = unpack(pack([Chunk(0, 0, [0] * 6 + prompt[0].tolist())], left, dummy=1).to(model.device), left)
+    left = Layout.of([], [Chunk(0, 0, [0] * 18)])
+    batch = unpack(pack([], [Chunk(0, 0, [0] * 6 + prompt[0].tolist())], left, dummy=1).to(model.device), left)
     with torch.inference_mode():
         wrong = model(batch, LeftMask())
         right = model(replace(batch, positions=(batch.positions - 6).clamp(min=0)), LeftMask())
