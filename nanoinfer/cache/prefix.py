@@ -78,7 +78,7 @@ class PrefixBlocks(BlockManager):
     def __init__(self, blocks: int, block_size: int, max_batch: int, identity: bytes) -> None:
         super().__init__(blocks, block_size, max_batch)
         self.allocator, self.identity = SharedAllocator(blocks), identity
-        self.texts: list[list[bytes]] = [[] for _ in range(max_batch)]  # each row's: of its text's full blocks, the keys
+        self.texts: list[list[bytes]] = [[] for _ in range(max_batch)]  # of each row's text, keys of the full blocks
         self.published = [0] * max_batch  # of each row's blocks, the first ones: found, or made to be found
         self.asked_tokens = self.hit_tokens = 0
         self._asked: tuple[bytes, list[bytes]] = b"", []
