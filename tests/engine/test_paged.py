@@ -11,6 +11,7 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.blocks import NULL, BlockAllocator, BlockManager
 from nanoinfer.cache.paged import PagedCache, choose_splits
 from nanoinfer.engine.engine import Engine, Row
+from nanoinfer.engine.stats import Stats
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -191,6 +192,29 @@ def test_a_small_pool_makes_requests_wait(model: GPT2, device: torch.device, blo
     assert paged.blocks.reserved == 0
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("blocks", [1 + 5, 1 + 7, 1 + 40])
+def test_a_small_pool_makes_young_rows_give_way(
+    model: GPT2, device: torch.device, monkeypatch: pytest.MonkeyPatch, blocks: int, lag: int, mixed: bool
+) -> None:
+    """Sampled rows, admitted with the room of their prompts: tokens, noise and counts are as if each had run alone."""
+    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 1)
+    lengths, new = [30, 1, 50, 9, 20, 3, 33], [10, 20, 5, 30, 1, 40, 9]
+    params = [SamplingParams(temperature=0.9, seed=i, max_tokens=n, ignore_eos=True) for i, n in enumerate(new)]
+    llm, paged, stats = LLM(model, engine="naive"), cache(device, blocks), Stats()
+    engine = Engine(model, paged, 4, stats, preemption=True, lag=lag, mixed=mixed, prefill_chunk=25)
+    requests = llm.requests(prompts_of(lengths), params)
+    rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
+    done = llm.generate(prompts_of(lengths), params)
+    assert [tuple(rows[i].token_ids) for i in range(7)] == [c.token_ids for c in done]
+    assert (stats.preemptions > 0) == (stats.recomputed_tokens > 0) == (blocks < 41)
+    assert (stats.requests, stats.prompt_tokens) == (7, sum(lengths))  # each once, however often it was computed
+    assert (stats.new_tokens, stats.dropped_tokens) == (sum(new), 0)
+    assert paged.blocks.allocator.free_blocks == blocks - 1
+    assert paged.blocks.reserved == 0
+
+
 def test_what_can_never_fit_is_refused_before_anything_runs(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     llm = LLM(model, engine="paged", kv_blocks=4)
     fits = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
@@ -211,10 +235,19 @@ def test_an_engine_whose_pool_is_too_small_says_so(model: GPT2, device: torch.de
     assert not engine.busy
 
 
+@pytest.mark.parametrize("preemption", [False, True])
 @pytest.mark.parametrize("chunk", [None, 7])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_poisoned_pool(model: GPT2, device: torch.device, mixed: bool, chunk: int | None) -> None:
+def test_poisoned_pool(
+    model: GPT2,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+    mixed: bool,
+    chunk: int | None,
+    preemption: bool,
+) -> None:
     """P01, P02, P08: the pool is full of NaN, and so is every block that is free, at every step."""
+    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 1)
 
     class Poisoned(PagedCache):
         def update(self) -> None:
@@ -228,12 +261,13 @@ def test_poisoned_pool(model: GPT2, device: torch.device, mixed: bool, chunk: in
     )
     results = []
     for kind in (PagedCache, Poisoned):
-        paged = kind(CONFIG, 3, 128, 12, 16, device, torch.float32)
+        paged = kind(CONFIG, 3, 128, 8 if preemption else 12, 16, device, torch.float32)
         paged.k.fill_(float("nan"))
         paged.v.fill_(float("nan"))
-        engine = Engine(model, paged, 3, prefill_chunk=chunk, mixed=mixed)
+        engine = Engine(model, paged, 3, prefill_chunk=chunk, mixed=mixed, preemption=preemption)
         rows = {row.request.index: row for settled in engine.generate(requests) for row in settled}
         results.append([tuple(rows[i].token_ids) for i in range(7)])
+        assert (engine.stats.preemptions > 0) == preemption
     assert results[0] == results[1]
     expected = LLM(model, engine="naive").generate(
         prompts_of([30, 1, 50, 9, 20, 3, 33]), SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
