@@ -1,12 +1,15 @@
 """Causal attention over pages for any number of new tokens a row: prompts, pieces of them, decode. Chapter 3.
 
 The tokens of all rows lie end to end. A *work list* cuts each row's tokens into tiles, and a program takes one tile
-and one head: it walks over the row's pages up to its last token, as FlashAttention walks over keys.
+and one head: it walks over the row's pages up to its last token, as FlashAttention walks over keys. Rows that go on
+would leave their tiles all but empty, so those at the head of a step are left to the kernel of paged_attention.py.
 paged_attention_torch.py has the same function in PyTorch. Online softmax in tiles: Dao et al. 2022,
 "FlashAttention", section 3.1.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import triton
@@ -14,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nanoinfer.kernels.launcher import Launcher
+from nanoinfer.kernels.paged_attention import attend_into
 from nanoinfer.model.batch import Batch
 
 MANY = 512  # tokens of a step from which on large tiles keep a GPU busy
@@ -26,14 +30,19 @@ def _ragged_kernel(
     H: tl.constexpr, D: tl.constexpr, D_POWER: tl.constexpr, PAGE: tl.constexpr, QUERIES: tl.constexpr,
     TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Program (i, h) attends from the tokens of item i of the work list, head h, to their row's pages."""
-    head = tl.program_id(1)
-    first, count = tl.load(work + 2 * tl.program_id(0)), tl.load(work + 2 * tl.program_id(0) + 1)
+    """Program (h, i) attends from the tokens of item i of the work list, head h, to their row's pages.
+
+    Programs start in this order, head by head: those of items without tokens, the last, end while others work.
+    """
+    head, item = tl.program_id(0), tl.program_id(1)
+    first, count = tl.load(work + 2 * item), tl.load(work + 2 * item + 1)
+    if count == 0:
+        return
     n, d = first + tl.arange(0, QUERIES), tl.arange(0, D_POWER)
     real = tl.arange(0, QUERIES) < count
     position = tl.load(positions + n, mask=real, other=-1)  # (Q,)
-    end = tl.max(position, 0).to(tl.int32) + 1  # 0 for an item without tokens
-    table = tables + tl.load(row + first, mask=count > 0, other=0) * table_stride
+    end = tl.max(position, 0).to(tl.int32) + 1
+    table = tables + tl.load(row + first) * table_stride
     inner = (d < D)[None, :]
     query = tl.load(q + n[:, None] * q_stride + head * D + d[None, :], mask=real[:, None] & inner, other=0.0)  # (Q, D)
     maximum = tl.full((QUERIES,), -3e38, dtype=tl.float32)  # below all scores, and finite: -inf less -inf would be NaN
@@ -65,8 +74,33 @@ def _ragged_kernel(
 _attend = Launcher(_ragged_kernel, num_warps=4)
 
 
+class Work(NamedTuple):
+    """What the programs of a step do, made once for all layers."""
+
+    tiles: Tensor  # (P, 2) int32, of `work_list`
+    going: tuple[Tensor, Tensor] | None  # tables (R, width) int32 and lengths (R,) int64 for `attend_into`
+
+
+def plan_work(batch: Batch, tables: Tensor) -> Work:
+    """What to do for this batch. tables: (rows, width) int32 of all rows.
+
+    R is batch.going: a bound, since a captured step serves others too. A row that does not go on has length 0.
+    """
+    if not batch.going:
+        return Work(work_list(batch), None)
+    lengths = torch.where(_goes_on(batch), batch.positions[: batch.going] + 1, 0)
+    return Work(work_list(batch), (tables[batch.row[: batch.going]], lengths))
+
+
+def _goes_on(batch: Batch) -> Tensor:
+    """(R,) whether row b brings token b of the step and no other."""
+    assert batch.starts is not None
+    in_place = batch.starts[: batch.going + 1] == torch.arange(batch.going + 1, device=batch.starts.device)  # (R + 1,)
+    return in_place[:-1] & in_place[1:]
+
+
 def tile_of(tokens: int) -> int:
-    """Tokens of a row that a program takes, in a step of so many: 16 are the fewest that matrix units take."""
+    """Tokens of a row that a program takes, of so many in all: 16 are the fewest that matrix units take."""
     return 64 if tokens >= MANY else 16
 
 
@@ -74,31 +108,39 @@ def work_list(batch: Batch) -> Tensor:
     """(P, 2) int32: the first token and the number of tokens of each program's tile.
 
     P is known without looking at a value: B rows cut N tokens into at most ceil(N / tile) + B tiles. Those that are too
-    many have no tokens.
+    many have no tokens, and come last. Rows that go on have none here.
     """
     assert batch.starts is not None
-    starts, tile = batch.starts, tile_of(len(batch.token_ids))
-    tiles = (starts.diff() + (tile - 1)) // tile  # (B,)
+    starts, tile = batch.starts, tile_of(len(batch.token_ids) - batch.going)
+    counts = starts.diff()  # (B,)
+    if batch.going:
+        counts[: batch.going].masked_fill_(_goes_on(batch), 0)
+    tiles = (counts + (tile - 1)) // tile  # (B,)
     ends = tiles.cumsum(0)  # (B,) tiles of a row and of all before it
     item = torch.arange(-(-len(batch.token_ids) // tile) + batch.rows, device=starts.device)  # (P,)
     b = torch.searchsorted(ends, item, right=True).clamp(max=batch.rows - 1)  # (P,) whose tile it is
-    first = starts[b] + (item - (ends - tiles)[b]) * tile
-    return torch.stack([first, (starts[b + 1] - first).clamp(0, tile)], 1).int()
+    before = (item - (ends - tiles)[b]) * tile  # (P,) its row's tokens that stand in tiles before it
+    return torch.stack([starts[b] + before, (counts[b] - before).clamp(0, tile)], 1).int()
 
 
-def attend_ragged(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: Tensor) -> Tensor:
+def attend_ragged(
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: Work, done: Tensor, splits: int = 1
+) -> Tensor:
     """Causal attention of any number of new tokens a row, q (N, H, D), over its pages -> (N, H, D).
 
     tables: (rows, width) int32 of all rows. A token at position p reads the first p + 1 tokens of its row's pages,
-    which hold the new ones already. work: of `work_list`. Sums are in float32, and so are products of float32.
+    which hold the new ones already. work: of `plan_work`. done, splits: of `attend_pages`, for rows that go on. Sums
+    are in float32, and so are products of float32.
     """
     N, H, D = q.shape
-    D_POWER = max(16, 1 << (D - 1).bit_length())
     out = torch.empty(N, H, D, dtype=q.dtype, device=q.device)
-    tensors = q, k_pool, v_pool, tables, batch.row, batch.positions, work, out
+    if work.going is not None:  # before the others: where a row does not go on it leaves zeros, in a place of theirs
+        attend_into(out, q, k_pool, v_pool, *work.going, done, splits)
+    D_POWER, queries = max(16, 1 << (D - 1).bit_length()), tile_of(N - batch.going)
+    tensors = q, k_pool, v_pool, tables, batch.row, batch.positions, work.tiles, out
     tile = max(32, min(128, TILE_BYTES // (D_POWER * q.element_size())))
     _attend(
-        (len(work), H, 1), tensors, (q.stride(0), tables.stride(0), D**-0.5), H=H, D=D,
-        D_POWER=D_POWER, PAGE=k_pool.shape[2], QUERIES=tile_of(N), TILE=tile, STAGES=2 if N >= MANY else 3,
+        (H, len(work.tiles), 1), tensors, (q.stride(0), tables.stride(0), D**-0.5), H=H, D=D,
+        D_POWER=D_POWER, PAGE=k_pool.shape[2], QUERIES=queries, TILE=tile, STAGES=2 if queries == 64 else 3,
     )  # fmt: skip
     return out

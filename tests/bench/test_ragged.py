@@ -22,14 +22,15 @@ CPU = torch.device("cpu")
 ROWS = [(0, 5), (20, 1), (16, 7)]
 
 
-@pytest.mark.parametrize("rows", [ROWS, [(0, 9), (0, 3)]])
+@pytest.mark.parametrize("rows", [ROWS, [(0, 9), (0, 3)], [(20, 1), (3, 1), (16, 7)]])
 def test_every_variant_attends_to_the_same(rows: list[tuple[int, int]]) -> None:
     """The function that makes them compares them; here by the kernel's reference."""
     made = ragged_variants.ragged_variants(rows, CPU, torch.float32)
-    assert list(made) == ["sdpa, padded", "sdpa, pages gathered", "ragged kernel"]
+    split = ["ragged and decode kernel"] * (rows[0][1] == 1)
+    assert list(made) == ["sdpa, padded", "sdpa, pages gathered", "ragged kernel", *split]
     tokens, columns = sum(new for _, new in rows), max(new for _, new in rows)
     shapes = [tuple(call().shape) for call in made.values()]
-    assert shapes == [(len(rows), 12, columns, 64)] * 2 + [(tokens, 12, 64)]
+    assert shapes == [(len(rows), 12, columns, 64)] * 2 + [(tokens, 12, 64)] * (1 + len(split))
 
 
 @pytest.mark.parametrize("wrong", ["gather_pages", "attend_ragged"])
@@ -50,6 +51,7 @@ def test_the_cases_are_those_that_are_named() -> None:
     assert sizes["64 rows that go on at 512, a piece of 256"] == (65, 320, 256)
     contexts = {start + new for start, new in CASES["64 rows that go on at 512, a piece of 256"]}
     assert contexts == {512}
+    assert sizes["256 rows that go on at 400, prompts of 700"] == (259, 956, 300)
 
 
 @pytest.fixture
@@ -58,9 +60,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
     prefill, decode = EagerRunner.prefill, EagerRunner.decode
 
-    def slow_prefill(self: EagerRunner, chunks: Any, sampler: Any) -> Any:
-        clock.now += sum(len(chunk.token_ids) for chunk in chunks)
-        return prefill(self, chunks, sampler)
+    def slow_prefill(self: EagerRunner, going: Any, chunks: Any, sampler: Any) -> Any:
+        clock.now += len(going) + sum(len(chunk.token_ids) for chunk in chunks)
+        return prefill(self, going, chunks, sampler)
 
     def slow_decode(self: EagerRunner, batch: int, longest: int, sampler: Any) -> Any:
         clock.now += batch

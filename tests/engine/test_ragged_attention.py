@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -25,12 +26,13 @@ from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import prefill_step
 from nanoinfer.kernels import paged_attention_torch as reference
-from nanoinfer.model.batch import NEWEST, Batch, Chunk, Layout, pack, unpack
+from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
 from tests.conftest import SMALL, prompts_of
 from tests.engine.test_paged_attention import DEVICE, INTERPRETED, RUNS_HERE, TOLERANCE, guarded, here
 
+NO_PARTS = torch.zeros(0, dtype=torch.int32)  # no context is split
 # Tokens before the step, and in it: every count around a tile of 16, decode rows, and long rows among short ones.
 MIXED = [(0, 1), (0, 2), (5, 15), (16, 16), (31, 17), (0, 40), (70, 1), (100, 40), (1, 1)]
 
@@ -70,8 +72,12 @@ class Case(NamedTuple):
     batch: Batch
 
     @property
-    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.q, self.k_pool, self.v_pool, self.tables
+    def arguments(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Batch]:
+        return self.q, self.k_pool, self.v_pool, self.tables, self.batch
+
+    def expected(self) -> Tensor:
+        """The reference's, which knows of no list of work."""
+        return reference.attend_ragged(*self.arguments, None, NO_PARTS)
 
     def plain(self) -> Tensor:
         """(N, H, D) float64: for each token a softmax over its text so far, gathered slot by slot."""
@@ -95,16 +101,21 @@ def case_of(
     dtype: torch.dtype = torch.float32,
     padding: tuple[int, int] | None = None,
     device: str = DEVICE,
+    going: int = 0,
 ) -> Case:
-    """padding: rows without tokens, and tokens of the dummy row, as a captured step has them."""
+    """padding: rows without tokens, and tokens of the dummy row, as a captured step has them.
+
+    going: of the first rows so many, at most, are the decode kernel's.
+    """
     generator = torch.Generator().manual_seed(len(rows) + D + page)
     slots = torch.randperm(len(rows), generator=generator).tolist()
     chunks = [Chunk(slot, start, [1] * new) for slot, (start, new) in zip(slots, rows, strict=True)]
-    layout = Layout.of(chunks)
+    layout = Layout.of([], chunks, 0)
     if padding is not None:
         N = layout.tokens + padding[1]
         layout = Layout(len(rows) + padding[0] + 1, N, len(rows), N, layout.max_context)
-    batch = unpack(pack(chunks, layout, len(rows)).to(device), layout)
+    layout = layout._replace(going=going)
+    batch = unpack(pack([], chunks, layout, len(rows)).to(device), layout)
     width = -(-layout.max_context // page) + 1
     counts = [-(-(start + new) // page) for start, new in rows]
     order = (torch.randperm(sum(counts) + 2, generator=generator) + 1).tolist()  # never the null page
@@ -128,20 +139,20 @@ def real(case: Case) -> Tensor:
     return (case.batch.row < len(case.tables) - 1).cpu()
 
 
-def kernel(case: Case, work: Tensor | None = None) -> Tensor:
+def kernel(case: Case, work: Any = None, splits: int = 1) -> Tensor:
+    """Into memory that holds NaN: a token that nobody writes is seen."""
     from nanoinfer.kernels import ragged_attention
 
-    return ragged_attention.attend_ragged(
-        *case.arguments, case.batch, ragged_attention.work_list(case.batch) if work is None else work
-    )
+    done = torch.zeros(max(1, case.batch.going) * case.q.shape[1], dtype=torch.int32, device=case.q.device)
+    work = ragged_attention.plan_work(case.batch, case.tables) if work is None else work
+    with patch.object(torch, "empty", lambda *shape, **kind: torch.zeros(*shape, **kind).fill_(torch.nan)):
+        got = ragged_attention.attend_ragged(*case.arguments, work, done, splits)
+    assert not done.any()  # ready for the next layer
+    return got
 
 
-def check_kernel(case: Case, tolerance: float | None = None) -> None:
-    got, expected, chosen = (
-        kernel(case).cpu(),
-        reference.attend_ragged(*case.arguments, case.batch, None).cpu(),
-        real(case),
-    )
+def check_kernel(case: Case, tolerance: float | None = None, splits: int = 1) -> None:
+    got, expected, chosen = kernel(case, splits=splits).cpu(), case.expected().cpu(), real(case)
     assert bool(got[chosen].isfinite().all())
     tolerance = tolerance or TOLERANCE[got.dtype]
     torch.testing.assert_close(got[chosen], expected[chosen], rtol=tolerance, atol=tolerance)
@@ -152,15 +163,15 @@ def check_kernel(case: Case, tolerance: float | None = None) -> None:
 @pytest.mark.parametrize("page", [16, 32, 64, 128, 256])
 def test_the_reference(page: int, D: int) -> None:
     case = case_of(MIXED, D=D, page=page, dtype=torch.float64, device="cpu")
-    got = reference.attend_ragged(*case.arguments, case.batch, reference.work_list(case.batch))
-    torch.testing.assert_close(got, case.plain(), rtol=1e-12, atol=1e-12)
+    assert reference.plan_work(case.batch, case.tables) is None  # type: ignore[func-returns-value]
+    torch.testing.assert_close(case.expected(), case.plain(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (0, 1), (2, 0), (3, 30)])
 def test_the_reference_with_padding(padding: tuple[int, int]) -> None:
     """Whatever the null block holds, which here is NaN, no real token sees it."""
     padded, case = (case_of(MIXED, dtype=torch.float64, padding=p, device="cpu") for p in (padding, None))
-    got = reference.attend_ragged(*padded.arguments, padded.batch, None)
+    got = padded.expected()
     assert len(got) == len(case.q) + padding[1]
     torch.testing.assert_close(got[: len(case.q)], padded.plain()[: len(case.q)], rtol=1e-12, atol=1e-12)
 
@@ -172,9 +183,8 @@ def test_the_reference_can_fail() -> None:
     hidden = replace(batch, positions=(batch.positions - 1).clamp(min=0))
     swapped = replace(batch, row=(batch.row + 1) % len(MIXED))
     for wrong in (hidden, swapped):
-        assert (
-            float((reference.attend_ragged(*case.arguments, wrong, None) - expected).nan_to_num(9.0).abs().max()) > 0.01
-        )
+        got = case._replace(batch=wrong).expected()
+        assert float((got - expected).nan_to_num(9.0).abs().max()) > 0.01
 
 
 @here
@@ -210,6 +220,86 @@ def test_kernel_one_row(new: int) -> None:
 @pytest.mark.parametrize("padding", [(0, 0), (0, 1), (2, 0), (3, 30)])
 def test_kernel_with_padding(padding: tuple[int, int]) -> None:
     check_kernel(case_of([(5, 15), (31, 17), (0, 1)], padding=padding))
+
+
+GOING = {  # rows, how many may go on, and padding
+    "beside prompts": ([(40, 1), (0, 1), (63, 1), (0, 20), (17, 9)], 3, None),
+    "a piece of one token that comes later": ([(40, 1), (5, 16), (30, 1)], 1, None),
+    "fewer than a captured step may have": ([(40, 1), (0, 2), (30, 1), (7, 5)], 4, (3, 30)),
+    "none, though they might": ([(0, 20), (5, 1), (9, 3)], 2, (0, 1)),
+    "all": ([(40, 1), (64, 1), (130, 1)], 3, (0, 0)),
+    "all, and padding in one token": ([(40, 1), (64, 1)], 3, (1, 1)),
+    "a piece, then rows without tokens": ([(5, 2)], 3, (3, 4)),
+    "nobody": ([(0, 1)], 1, (1, 40)),
+}
+
+
+@here
+@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize("name", GOING)
+def test_kernel_and_rows_that_go_on(name: str, splits: int) -> None:
+    """Rows of one token at the head of a step are the decode kernel's; each of the others is computed too."""
+    rows, going, padding = GOING[name]
+    check_kernel(case_of(rows, going=going, padding=padding), splits=splits)
+
+
+@here
+@pytest.mark.parametrize("page, D", [(32, 80), (128, 16), (256, 40)])
+def test_kernel_and_rows_that_go_on_by_sizes(page: int, D: int) -> None:
+    check_kernel(case_of([(40, 1), (129, 1), (17, 9), (0, 33)], D=D, page=page, going=2), splits=2)
+
+
+@here
+def test_kernel_gives_rows_that_go_on_the_bits_of_a_decode_step() -> None:
+    """Its tokens then do not depend on whether prompts share its step."""
+    from nanoinfer.kernels import paged_attention
+
+    case = case_of([(90, 1), (30, 1), (3, 20)], going=2)
+    q, k_pool, v_pool, tables, batch = case.arguments
+    done = torch.zeros(4, dtype=torch.int32, device=DEVICE)
+    step = q[:2], k_pool, v_pool, tables[batch.row[:2]], batch.positions[:2] + 1, done
+    assert torch.equal(kernel(case, splits=2)[:2], paged_attention.attend_pages(*step, 2))
+
+
+@here
+def test_kernel_for_rows_that_go_on_can_fail() -> None:
+    """Lengths one too small, lines of the tables swapped, rows that neither kernel takes."""
+    from nanoinfer.kernels import ragged_attention
+
+    case = case_of([(40, 1), (20, 1), (5, 17)], going=2)
+    work, expected = ragged_attention.plan_work(case.batch, case.tables), case.expected()
+    assert work.going is not None
+    tables, lengths = work.going
+    shorter, swapped, none = (tables, lengths - 1), (tables.flip(0), lengths), (tables, 0 * lengths)
+    for wrong in (shorter, swapped, none, None):
+        got = kernel(case, work._replace(going=wrong))
+        torch.testing.assert_close(got[2:], expected[2:], rtol=1e-5, atol=1e-5)
+        for n in range(2):
+            assert not torch.allclose(got[n], expected[n], rtol=1e-3, atol=1e-3)
+
+
+@here
+@pytest.mark.parametrize("rows, tokens", [(1, 16), (4, 32), (3, 2)])
+def test_kernel_in_the_cache(rows: int, tokens: int) -> None:
+    """A layout of more rows than the cache has, with parts of a context joined; a prompt alone has no second launch."""
+    chunks = [Chunk(1, 40, [1]), Chunk(0, 30, [1]), Chunk(2, 5, [1] * (tokens - 16))][: 3 if tokens > 16 else rows]
+    cache = cache_with([3, 3, 3])
+    layout, generator = cache.layout(rows, tokens), torch.Generator().manual_seed(0)
+    batch = unpack(pack([], chunks[: min(rows, tokens)], layout, 3), layout)
+    plan = cache.plan(batch)
+    assert plan.lengths is None
+    assert (plan.work.going is None) == (rows == 1)
+    if rows > 1:
+        assert len(plan.work.going[1]) * SMALL.n_head <= len(cache.splits_done)
+    pools, H, D = cache.k[0], SMALL.n_head, SMALL.head_size
+    for pool in (cache.k, cache.v):
+        pool[0] = torch.randn(pools.shape, generator=generator)
+    q, k, v = torch.randn(3, tokens, H, D, generator=generator)
+    got, done = cache.attend(plan, 0, q, k, v), cache.splits_done
+    assert not done.any()
+    expected = reference.attend_ragged(q, cache.k[0], cache.v[0], plan.tables, batch, None, done)
+    real = batch.row < 3
+    torch.testing.assert_close(got[real], expected[real], rtol=1e-5, atol=1e-5)
 
 
 @here
@@ -249,9 +339,9 @@ def test_kernel_and_a_decode_step_agree() -> None:
     from nanoinfer.kernels import paged_attention
 
     case = case_of([(5, 1), (0, 1), (77, 1), (31, 1)])
-    lengths = case.batch.positions + 1
+    q, k_pool, v_pool, tables, batch = case.arguments
     done = torch.zeros(4 * 2, dtype=torch.int32, device=DEVICE)
-    decoded = paged_attention.attend_pages(case.q, case.k_pool, case.v_pool, case.tables[case.batch.row], lengths, done)
+    decoded = paged_attention.attend_pages(q, k_pool, v_pool, tables[batch.row], batch.positions + 1, done)
     torch.testing.assert_close(kernel(case), decoded, rtol=1e-5, atol=1e-5)
 
 
@@ -261,36 +351,59 @@ def test_kernel_comparison_can_fail() -> None:
     from nanoinfer.kernels import ragged_attention
 
     case = case_of([(40, 17), (20, 17)])
-    batch, expected = case.batch, reference.attend_ragged(*case.arguments, case.batch, None)
+    batch, expected = case.batch, case.expected()
     hidden, swapped = replace(batch, positions=batch.positions - 1), replace(batch, row=1 - batch.row)
-    short = ragged_attention.work_list(batch).clone()
-    short[0, 1] -= 1
+    short = ragged_attention.plan_work(batch, case.tables)
+    short.tiles[0, 1] -= 1
     for got in (kernel(case._replace(batch=hidden)), kernel(case._replace(batch=swapped)), kernel(case, short)):
         assert not torch.allclose(got, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
+def test_a_batch_says_how_many_rows_may_go_on() -> None:
+    """Rows that bring their newest token; a prompt's last token is not one, wherever it stands."""
+    going, chunks = [2, 0], [Chunk(1, 3, (5,)), Chunk(3, 0, (6, 7))]
+    layout = Layout.of(going, chunks, 30)
+    batch = unpack(pack(going, chunks, layout, 4), layout)
+    assert (layout.going, batch.going, batch.rows) == (2, 2, 4)
+    assert Layout.of([], chunks, 30).going == 0
+
+
+COUNTS = st.integers(0, 2) | st.integers(0, 150)  # tokens of a row
+
+
 @settings(deadline=None, derandomize=True)
-@given(st.lists(st.integers(0, 150), min_size=1, max_size=12), st.booleans())
-def test_work_list(counts: list[int], empty_last: bool) -> None:
-    """Every token in exactly one item, no item over two rows, and as many items as are known without a value."""
+@given(st.integers(0, 3), st.lists(COUNTS, max_size=12), st.integers(0, 3), st.integers(0, 16))
+def test_work_list(singles: int, counts: list[int], empty: int, going: int) -> None:
+    """Every token in exactly one item, no item over two rows, and as many items as are known without a value.
+
+    Or by the decode kernel: the tokens of the first rows, where each brings one.
+    """
     ragged_attention = pytest.importorskip(
         "nanoinfer.kernels.ragged_attention", reason="there are no wheels of Triton here"
     )
+    counts = [*[1] * singles, *counts, *[0] * empty]
     counts = counts if sum(counts) else [1, *counts]
-    counts = [*counts, 0] if empty_last else counts
     N, starts = sum(counts), torch.tensor([0, *counts]).cumsum(0)
-    none = torch.zeros(N, dtype=torch.int64)
-    work = ragged_attention.work_list(Batch(none, none, none, 1, max_new=max(counts), starts=starts))
-    tile = ragged_attention.tile_of(N)
-    assert tile == (64 if N >= 512 else 16)
-    assert (work.dtype, work.shape) == (torch.int32, (-(-N // tile) + len(counts), 2))
+    going, none = min(going, N, len(counts)), torch.zeros(N, dtype=torch.int64)
     row_of = [row for row, count in enumerate(counts) for _ in range(count)]
+    batch = Batch(none, torch.arange(N), torch.tensor(row_of), N, max(counts), False, starts, going=going)
+    work, decoded = ragged_attention.plan_work(batch, torch.arange(len(counts))[:, None])
     taken = []
+    if going:
+        tables, lengths = decoded
+        assert tables.flatten().tolist() == row_of[:going]
+        taken = [n for n in range(going) if lengths[n]]
+        assert taken == [n for n in range(going) if row_of.count(n) == 1 and row_of.index(n) == n]
+        assert all(lengths[n] == n + 1 for n in taken)
+    tile = ragged_attention.tile_of(N - going)
+    assert tile == (64 if N - going >= 512 else 16)
+    assert (work.dtype, work.shape) == (torch.int32, (-(-N // tile) + len(counts), 2))
+    assert (decoded is None) == (going == 0)
     for first, count in work.tolist():
         assert 0 <= count <= tile
         taken += range(first, first + count)
         assert len(set(row_of[first : first + count])) <= 1
-    assert taken == list(range(N))
+    assert sorted(taken) == list(range(N))
 
 
 SHARED = {75: 65536, 80: 166912, 89: 101376, 90: 232448}  # bytes of shared memory that a program may take
@@ -316,9 +429,10 @@ def test_compiles_without_a_gpu(
     launched: list[Any] = []
     monkeypatch.setattr(ragged_attention, "_attend", lambda *call, **constants: launched.extend([*call, constants]))
     q, pools = torch.zeros(N, 12, D, dtype=dtype), torch.zeros(2, 2, 12, 16, D, dtype=dtype)
-    batch = unpack(pack([Chunk(0, 0, [1] * N)], layout := Layout(1, N, 1, N, N), 1), layout)
+    batch = unpack(pack([], [Chunk(0, 0, [1] * N)], layout := Layout(1, N, 1, N, N), 1), layout)
     table = torch.zeros(2, 40, dtype=torch.int32)
-    ragged_attention.attend_ragged(q, *pools, table, batch, ragged_attention.work_list(batch))
+    work = ragged_attention.plan_work(batch, table)
+    ragged_attention.attend_ragged(q, pools[0], pools[1], table, batch, work, NO_PARTS)
     _, tensors, _, constants = launched
     names = {torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
     kinds = [*(names[tensor.dtype] for tensor in tensors), "i32", "i32", "fp32", *["constexpr"] * len(constants)]
@@ -352,14 +466,14 @@ def test_a_row_whose_prompt_goes_on_changes_nothing(small_model: GPT2, recorded:
     requests = [Request(i, tuple(ids), params, 5 + i, 9, frozenset()) for i, ids in enumerate(prompts_of([20, 30, 6]))]
     first, second, third = (request.prompt_token_ids for request in requests)
     cache, state = cache_with([3, 3, 3]), BatchState.empty(3, torch.device("cpu"))
-    state.admit(slice(0, 3), requests)
+    state.admit(range(3), requests)
     layout = cache.layout(4, 64)
 
-    def run(*chunks: Chunk) -> list[int]:
-        """The tokens of the chunks that are complete."""
-        packed = pack(chunks, layout, state.dummy)
+    def run(*chunks: Chunk, going: Sequence[int] = ()) -> list[int]:
+        """The tokens of rows that go on, then of the chunks that are complete."""
+        packed = pack(going, chunks, layout, state.dummy)
         if recorded:
-            held = pack([], layout, state.dummy).clone()
+            held = pack([], [], layout, state.dummy).clone()
             graph, tokens = record(
                 lambda: prefill_step(small_model, cache, state, unpack(held, layout), SAMPLERS.unfiltered)
             )
@@ -367,24 +481,24 @@ def test_a_row_whose_prompt_goes_on_changes_nothing(small_model: GPT2, recorded:
             graph.replay()
         else:
             tokens = prefill_step(small_model, cache, state, unpack(packed, layout), SAMPLERS.unfiltered)
-        return tokens[: sum(chunk.complete for chunk in chunks)].tolist()
+        return tokens[: len(going) + sum(chunk.complete for chunk in chunks)].tolist()
 
     (newest,) = run(Chunk(0, 0, first))
     before = state.integers.clone()
     assert before[:4, 0].tolist() == [newest, 20, 1, 1]
     assert run(Chunk(1, 0, second[:13], complete=False)) == []
     assert torch.equal(state.integers[:, :3], before[:, :3])
-    one, two = run(Chunk(0, 20, (NEWEST,)), Chunk(2, 0, third), Chunk(1, 13, second[13:29], complete=False))
+    one, two = run(Chunk(2, 0, third), Chunk(1, 13, second[13:29], complete=False), going=[0])
     assert state.integers[:4, :3].T.tolist() == [[one, 21, 2, 1], [0, 0, 0, 0], [two, 6, 1, 1]]
     assert state.row.tolist() == [0, 3, 2, 3]
-    three, four = run(Chunk(0, 21, (NEWEST,)), Chunk(1, 29, second[29:]))
+    three, four = run(Chunk(1, 29, second[29:]), going=[0])
     assert state.integers[:4, :3].T.tolist() == [[three, 22, 3, 1], [four, 30, 1, 1], [two, 6, 1, 1]]
 
     alone = BatchState.empty(3, torch.device("cpu"))
-    alone.admit(slice(0, 3), requests)
+    alone.admit(range(3), requests)
     cache, state = cache_with([3, 3, 3]), alone
     assert run(Chunk(0, 0, first)) == [newest]
-    assert run(Chunk(0, 20, (NEWEST,))) == [one]
-    assert run(Chunk(0, 21, (NEWEST,))) == [three]
+    assert run(going=[0]) == [one]
+    assert run(going=[0]) == [three]
     assert run(Chunk(1, 0, second)) == [four]
     assert run(Chunk(2, 0, third)) == [two]

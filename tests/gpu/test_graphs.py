@@ -556,11 +556,11 @@ def test_pages_beyond_32_bits() -> None:
         got = paged_kernels.attend_pages(q[:1], k_pool, v_pool, table, lengths, done, splits)
         expected = paged_attention_torch.attend_pages(q[:1], k_pool, v_pool, table, lengths, done)
         torch.testing.assert_close(got, expected, rtol=2e-3, atol=2e-3)
-    layout = Layout.of(chunks := [Chunk(0, page + 2, (7, 7))])
-    batch = unpack(pack(chunks, layout, 1).to(device), layout)
+    layout = Layout.of([], chunks := [Chunk(0, page + 2, (7, 7))], 0)
+    batch = unpack(pack([], chunks, layout, 1).to(device), layout)
     ragged = q[:2], k_pool, v_pool, table, batch
-    got = ragged_attention.attend_ragged(*ragged, ragged_attention.work_list(batch))
-    torch.testing.assert_close(got, paged_attention_torch.attend_ragged(*ragged, None), rtol=2e-3, atol=2e-3)
+    got = ragged_attention.attend_ragged(*ragged, ragged_attention.plan_work(batch, table), done)
+    torch.testing.assert_close(got, paged_attention_torch.attend_ragged(*ragged, None, done), rtol=2e-3, atol=2e-3)
 
 
 def test_the_workspace_of_matrix_kernels_is_the_graphs_own(kind: Kind) -> None:

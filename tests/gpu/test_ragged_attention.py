@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.engine.test_ragged_attention import MIXED, case_of, check_kernel, kernel, real, reference
+from tests.engine.test_ragged_attention import GOING, MIXED, case_of, check_kernel, kernel, real
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="there are no wheels of Triton here")
@@ -27,6 +27,17 @@ def test_many_tokens(D: int, dtype: torch.dtype) -> None:
     check_kernel(case_of(rows, D=D, dtype=dtype, padding=(2, 40)))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("splits", [1, 2, 8])
+@pytest.mark.parametrize("D", [40, 64, 128])
+def test_rows_that_go_on(D: int, splits: int, dtype: torch.dtype) -> None:
+    """By the decode kernel, beside tiles of 16 and of 64."""
+    for rows, going, padding in GOING.values():
+        check_kernel(case_of(rows, D=D, dtype=dtype, padding=padding, going=going), splits=splits)
+    rows = [*((37 * row % 400, 1) for row in range(70)), (0, 300), (513, 64), (10, 265)]
+    check_kernel(case_of(rows, D=D, dtype=dtype, padding=(60, 40), going=128), splits=splits)
+
+
 @pytest.mark.parametrize("new", range(1, 70, 3))
 def test_every_count(new: int) -> None:
     for start in (0, 15, 16, 63, 64, 100):
@@ -35,16 +46,19 @@ def test_every_count(new: int) -> None:
 
 @pytest.mark.parametrize("rows", [MIXED, [(0, 300), (40, 300)]], ids=["small tiles", "large tiles"])
 def test_twice_gives_the_same_bits(rows: list[tuple[int, int]]) -> None:
-    case = case_of(rows, D=64, dtype=torch.bfloat16)
-    assert torch.equal(kernel(case), kernel(case))
+    case = case_of(rows, D=64, dtype=torch.bfloat16, going=1)
+    assert torch.equal(kernel(case, splits=4), kernel(case, splits=4))
 
 
-def test_one_graph_for_other_tokens() -> None:
+@pytest.mark.parametrize("going, splits", [(0, 1), (3, 1), (3, 4)])
+def test_one_graph_for_other_tokens(going: int, splits: int) -> None:
     """Captured on padding alone; replayed for rows that are written into its tensors, work list and all."""
     from nanoinfer.kernels import ragged_attention
 
-    steps = [[(0, 40), (5, 1), (30, 17)], [(60, 1), (0, 2), (3, 70)], [(0, 1), (0, 1), (0, 1)]]
-    padded = [case_of(rows, D=64, padding=(0, 100 - sum(new for _, new in rows))) for rows in (steps[0], *steps)]
+    steps = [[(0, 40), (5, 1), (30, 17)], [(60, 1), (0, 2), (3, 70)], [(90, 1), (40, 1), (0, 70)], [(9, 1)] * 3]
+    padded = [
+        case_of(rows, D=64, padding=(0, 100 - sum(new for _, new in rows)), going=going) for rows in (steps[0], *steps)
+    ]
     (q, k_pool, v_pool, _, batch), *cases = padded
     assert batch.starts is not None
     batch.row.fill_(3)  # the dummy row, which the others follow; nobody has a token
@@ -52,9 +66,11 @@ def test_one_graph_for_other_tokens() -> None:
     batch.starts.zero_()[-1] = len(q)
     pools = [torch.full((20, *pool.shape[1:]), torch.nan, device="cuda") for pool in (k_pool, v_pool)]
     tables = torch.zeros(4, 8, dtype=torch.int32, device="cuda")
+    done = torch.zeros(max(1, going) * q.shape[1], dtype=torch.int32, device="cuda")
 
     def run() -> torch.Tensor:
-        return ragged_attention.attend_ragged(q, *pools, tables, batch, ragged_attention.work_list(batch))
+        work = ragged_attention.plan_work(batch, tables)
+        return ragged_attention.attend_ragged(q, pools[0], pools[1], tables, batch, work, done, splits)
 
     for _ in range(3):  # compiled, and launched as it will be
         run()
@@ -71,5 +87,5 @@ def test_one_graph_for_other_tokens() -> None:
             pool[: len(values)] = values
         tables[:, : case.tables.shape[1]] = case.tables
         graph.replay()
-        expected, chosen = reference.attend_ragged(*case.arguments, case.batch, None), real(case)
+        expected, chosen = case.expected(), real(case)
         torch.testing.assert_close(out.cpu()[chosen], expected.cpu()[chosen], rtol=1e-5, atol=1e-5)
