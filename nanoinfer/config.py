@@ -92,6 +92,11 @@ class EngineConfig:
         for name, low in least.items():
             if (value := getattr(self, name)) is not None:
                 check_int(name, value, low)
+        for name in ("prefix_caching", "preemption"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
+            if getattr(self, name) and self.engine != "auto" and self.recipe.cache != "paged":
+                raise ValueError(f"{name} needs the paged cache: use engine paged or paged-graph, not {self.engine}")
         check_int("seed", self.seed, 0, MAX_SEED)
         check_int("block_size", self.block_size, 16, 256)
         if self.block_size & (self.block_size - 1):
