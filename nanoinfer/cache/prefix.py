@@ -59,10 +59,11 @@ class SharedAllocator(BlockAllocator):
         """One row gives the block back; after the last it is idle, or free if nobody could find it."""
         if self.owned[block] > 1:
             self.owned[block] -= 1
-            return
-        super().free(block)
-        if self.keys[block]:
-            self.idle[self._free.pop()] = None
+        elif self.owned[block] and self.keys[block]:
+            self.owned[block] = 0
+            self.idle[block] = None
+        else:
+            super().free(block)
 
 
 class PrefixBlocks(BlockManager):
