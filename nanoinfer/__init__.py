@@ -12,17 +12,18 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from nanoinfer.async_llm import AsyncLLM
     from nanoinfer.llm import LLM
-    from nanoinfer.requests import Completion, Metrics, Piece, SamplingParams
+    from nanoinfer.requests import Completion, Logprobs, Metrics, Piece, SamplingParams
 
 _HOME = {
     "AsyncLLM": "async_llm",
     "LLM": "llm",
     "Completion": "requests",
+    "Logprobs": "requests",
     "Metrics": "requests",
     "Piece": "requests",
     "SamplingParams": "requests",
 }
-__all__ = ["LLM", "AsyncLLM", "Completion", "Metrics", "Piece", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "Completion", "Logprobs", "Metrics", "Piece", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from nanoinfer import Completion, Metrics, SamplingParams
+from nanoinfer import LLM, Completion, Logprobs, Metrics, SamplingParams
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.naive import Naive, forward_logits
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine import logprobs as logprobs_module
+from nanoinfer.engine import scheduler
 from nanoinfer.engine.fake_graph import record
 from nanoinfer.engine.logprobs import logprobs, of_host, score_step, width
 from nanoinfer.engine.penalties import PenaltySampler
@@ -23,7 +25,7 @@ from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step, prefill_step
 from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.requests import Logprobs, Request
+from nanoinfer.requests import Request
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, prompts_of
 
@@ -373,3 +375,41 @@ def test_a_step_that_only_scores(small_model: GPT2) -> None:
     assert torch.equal(state.integers, before)
     right = forward_logits(small_model, torch.tensor([PROMPTS[1]]))[0, :-1]
     torch.testing.assert_close(numbers, logprobs(right, torch.tensor(PROMPTS[1][1:])), rtol=0, atol=1e-4)
+
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "pieces": {"engine": "dense", "max_batch": 3, "prefill_chunk": 16},
+    "preempted": {"engine": "paged", "max_batch": 6, "kv_blocks": 8, "preemption": True, "prefix_caching": True},
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_through_an_engine(small_model: GPT2, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Rows that wait, move and are computed again, samples and echoes too: all tokens and records are right."""
+    monkeypatch.setattr(scheduler, "AHEAD", 1)
+    echo = SamplingParams(max_tokens=0, prompt_logprobs=5)
+    asked = [
+        SamplingParams(temperature=0, max_tokens=30),
+        replace(PARAMS[1], max_tokens=30, n=3, prompt_logprobs=0),
+        replace(PARAMS[2], max_tokens=30, n=2, ignore_eos=True),
+        echo,
+        replace(PARAMS[0], max_tokens=30),  # the youngest of those that go on: it has to give its room back
+        echo,
+    ]
+    llm = LLM(small_model, **ENGINES[name])
+    done = llm.generate([*PROMPTS, *prompts_of([30, 1], seed=2)], asked)
+    assert [(c.index, c.sample) for c in done] == [
+        (0, 0),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (2, 0),
+        (2, 1),
+        (3, 0),
+        (4, 0),
+        (5, 0),
+    ]
+    proof = verify_tokens(LLM(small_model).forward_logits, done, [asked[c.index] for c in done])
+    assert (proof.tokens, proof.logprobs) == (210, 6 * 30 + 3 * 32 + 11)
+    assert (llm.stats.preemptions > 0) == (name == "preempted")
+    assert all(c.metrics.ttft_s > 0 and c.finish_reason == "length" for c in done)
