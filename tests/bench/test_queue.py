@@ -162,7 +162,8 @@ def test_the_command_writes_what_it_prints(
     assert all(run.computed_share == 1 for run in prefix.plain)
     assert report.pool is not None
     assert any(run.new_tokens < 6 * 20 for run in report.pool.preemption)  # texts end at random
-    assert [run.new_tokens for run in report.pool.preemption] == [run.new_tokens for run in report.pool.reservation]
+    assert len({run.new_tokens for run in (*report.pool.preemption, *report.pool.reservation)}) == 1  # seeds are given
+    assert list(report.took_s) == list(PARTS)
     printed = capsys.readouterr().out.splitlines()
     assert printed[-len(list(lines(report))) :] == list(lines(report))
 
@@ -210,7 +211,7 @@ def test_a_file_of_a_gpu_stays_small(tmp_path: Path) -> None:
     turns = tuple(run(load.sharing) for _ in range(load.repeats))
     pool = tuple(run(load.pool_requests) for _ in range(load.repeats))
     QueueReport(
-        model="random:gpt2", dtype="bfloat16", asked=load, copy_bytes_per_s=4e12, arrivals=(arrival,) * 3,
+        model="random:gpt2", dtype="bfloat16", asked=load, copy_bytes_per_s=4e12, took_s={}, arrivals=(arrival,) * 3,
         burst=tuple(
             BurstRuns(
                 rows=rows, max_batched_tokens=8192, warm_up=warm_up, limit=limit,

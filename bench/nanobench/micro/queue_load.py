@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from nanobench.core.machine import synchronize
 from nanobench.core.records import Record
 from nanobench.micro.queue_records import Counted, Latency, Run, WarmUp
 from nanoinfer import LLM, SamplingParams
@@ -50,7 +51,7 @@ class Load(Record):
 CPU = Load(
     rows=(8,), requests=24, prompt=(8, 64), new=(4, 32), chunks=(None, 64), running=4, opening=8, running_new=64,
     arriving=200, per_second=2, seconds=3, spare=4, sharing=8, long=240, shared=208, sharing_new=4, pool_rows=8,
-    pool_requests=16, pool_new=64, stop_after=16,
+    pool_requests=10, pool_new=160, stop_after=128,
 )  # fmt: skip
 
 
@@ -60,6 +61,7 @@ def made(model: GPT2, max_batch: int, **settings: Any) -> tuple[LLM, WarmUp]:
     llm = LLM(model, engine=engine, max_batch=max_batch, **settings)
     started = time.perf_counter()
     llm.warm_up()
+    synchronize(model.device)
     seconds, stats = time.perf_counter() - started, llm.stats
     return llm, WarmUp(
         seconds=seconds, captures=getattr(stats, "captures", 0), graph_bytes=getattr(stats, "graph_bytes", 0)
