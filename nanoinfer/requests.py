@@ -202,8 +202,8 @@ class Completion:
 class Piece:
     """New text of a stream: one token's, or that of several tokens for a reader of `AsyncLLM` who comes late.
 
-    index: which prompt of the call; sample: which of its samples. token_ids: none only where max_tokens is 0. text: what
-    they made certain, often part of a word and sometimes empty. logprobs: one a token, where they were asked for.
+    index: which prompt of the call; sample: which of its samples. token_ids: none only where max_tokens is 0. text:
+    what they made certain, often part of a word and sometimes empty. logprobs: one a token, where they were asked for.
     finish_reason and completion are set on a row's last piece alone.
     """
 
