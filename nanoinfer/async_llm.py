@@ -53,8 +53,7 @@ class AsyncLLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
         """As `LLM.generate`. A task that is cancelled here cancels its rows: each leaves before the next step."""
-        async with self._submit(prompts, params, every_token=False) as stream:
-            return await stream.completions()
+        return await self._submit(prompts, params, every_token=False).completions()
 
     def stream(
         self,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -214,13 +216,14 @@ def test_cancelled_anywhere(make: Make, alone: LLM, place: str, streams: bool, l
     leaver, other = prompts_of([20, 5])
     llm = make(prefill_chunk=5, max_batch=1 if place == "queued" else 2)
     llm.llm.core.lag = lag
-    gate = Gate(llm)
+    gate, held = Gate(llm), []
 
-    async def leave() -> int:
-        """How many tokens the leaver got, by the time that it had left."""
+    async def leave() -> None:
         if streams:
-            return len(tokens(await read(llm.stream(leaver, GREEDY))))
-        return len((await llm.generate(leaver, GREEDY))[0].token_ids)
+            held.append(llm.stream(leaver, GREEDY))
+            await read(held[0])
+        else:
+            await llm.generate(leaver, GREEDY)
 
     async def main() -> None:
         staying = asyncio.create_task(llm.generate(other, GREEDY))
@@ -448,6 +451,25 @@ def test_the_event_loop_goes_on_while_it_warms_up(llm: AsyncLLM, monkeypatch: py
 
     asyncio.run(main())
     assert given == [(print, True)]
+
+
+def test_a_program_ends_though_a_stream_is_open() -> None:
+    code = """
+import asyncio
+from nanoinfer import AsyncLLM, SamplingParams
+llm = AsyncLLM("random:tiny", device="cpu", max_len=256)
+params = SamplingParams(max_tokens=250, ignore_eos=True)
+async def main():
+    global stream
+    stream = llm.stream(["a"] * 300, params)
+    await anext(stream)
+    print("read")
+asyncio.run(main())
+import atexit
+atexit.register(lambda: print(llm.stats.new_tokens < 300 * 250))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("read\nTrue\n", "")
 
 
 def test_times_begin_with_the_call(llm: AsyncLLM) -> None:

@@ -45,6 +45,10 @@ def sentence(caught: pytest.ExceptionInfo[ValueError]) -> str:
         ({"block_size": 8}, ["block_size", "16 to 256"]),
         ({"block_size": 48}, ["block_size", "power of two"]),
         ({"kv_blocks": 0}, ["kv_blocks"]),
+        ({"prefix_caching": 1}, ["prefix_caching must be True or False", "1"]),
+        ({"prefix_caching": True, "engine": "dense-graph"}, ["prefix_caching needs the paged cache", "dense-graph"]),
+        ({"preemption": True, "engine": "naive"}, ["preemption needs the paged cache", "naive"]),
+        ({"preemption": True, "device": "cpu"}, ["preemption needs the paged cache", "dense"]),
         ({"device": "tpu"}, ["device must be cpu, cuda or cuda:N", "'tpu'"]),
         ({"device": "cuda:x"}, ["device"]),
         ({"dtype": "int8", "device": "cpu"}, ["dtype must be one of float32", "'int8'"]),
@@ -136,6 +140,22 @@ def test_forms_of_prompts(llm: LLM) -> None:
         assert got.token_ids == expected.token_ids
     both = llm.generate([ids, [4]], SHORT)
     assert [c.index for c in both] == [0, 1]
+
+
+def test_samples_come_in_order(llm: LLM) -> None:
+    """Side by side with their prompt, whichever ends first; streamed, each piece says whose it is."""
+    params = [replace(SHORT, n=3, max_tokens=20, ignore_eos=True, stop_token_ids=range(0, 211, 9)), SHORT]
+    done = llm.generate(prompts_of([2, 3]), params)
+    assert [(c.index, c.sample) for c in done] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert len({len(c.token_ids) for c in done}) > 2
+    pieces = list(llm.stream(prompts_of([2, 3]), params))
+    ends = [piece.completion for piece in pieces if piece.completion]
+    assert [(c.index, c.sample) for c in ends] != [(0, 0), (0, 1), (0, 2), (1, 0)]
+    for completion in done:
+        mine = [piece for piece in pieces if (piece.index, piece.sample) == (completion.index, completion.sample)]
+        assert [piece.token_ids for piece in mine] == [(token,) for token in completion.token_ids]
+        assert [piece.token_id for piece in mine] == [*completion.token_ids]
+        assert "".join(piece.text for piece in mine) == completion.text
 
 
 def test_text_prompts() -> None:
