@@ -47,8 +47,8 @@ def batch(padding: int = 0) -> tuple[Tensor, list[int]]:
 def packed(*texts: Sequence[int]) -> Batch:
     """One step that brings these texts whole; the two prompts unless given."""
     chunks = [Chunk(at, 0, ids) for at, ids in enumerate(texts or rows())]
-    layout = Layout.of(chunks)
-    return unpack(pack(chunks, layout, dummy=len(chunks)), layout)
+    layout = Layout.of([], chunks)
+    return unpack(pack([], chunks, layout, dummy=len(chunks)), layout)
 
 
 def word(token_id: int) -> str:

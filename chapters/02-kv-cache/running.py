@@ -43,8 +43,8 @@ class Keep(FullContext):
 
 def step(*chunks: Chunk) -> Batch:
     """The step that brings these tokens, of rows 0 and 1."""
-    layout = Layout.of(chunks)
-    return unpack(pack(chunks, layout, dummy=2), layout)
+    layout = Layout.of([], chunks)
+    return unpack(pack([], chunks, layout, dummy=2), layout)
 
 
 @torch.inference_mode()
@@ -79,7 +79,7 @@ def continued(
 def new_cache(rows: int = 2, slots: int = 6) -> DenseCache:
     """An empty cache for the small model."""
     cache = DenseCache(model().config, rows, slots, torch.device("cpu"), torch.float64)
-    cache.clear(slice(0, rows + 1))
+    cache.clear(torch.arange(rows + 1))
     return cache
 
 

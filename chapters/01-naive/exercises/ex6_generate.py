@@ -56,9 +56,10 @@ def swap(mine: Function) -> Iterator[None]:
             return []
         row = self.scheduler.waiting[0]
         for token, at in _tokens(self, mine, row):
-            self._settle(row, token, at)
-            if row.finish_reason is not None:
-                self.scheduler.waiting.popleft()
+            row.token_ids.append(token)
+            row.times.append(at)
+            self._settle(row, token)
+            if row.ended:
                 return [row]
         told = f"the loop gave {len(row.token_ids)} tokens of {row.request.limit}, and none of them is a stop token"
         self.cancel(row, RuntimeError(told))
@@ -71,7 +72,7 @@ def swap(mine: Function) -> Iterator[None]:
 def _tokens(engine: Any, mine: Function, row: Row) -> Iterator[tuple[int, float]]:
     """One request through a learner's loop: its tokens, with the times at which they were chosen."""
     request, model, times = row.request, engine.runner.model, []
-    engine.state.admit(slice(0, 1), [request])
+    engine.state.admit([0], [request])
     rows = engine.state.at(slice(0, 1))
 
     def logits_of(token_ids: list[int]) -> Tensor:

@@ -47,8 +47,8 @@ def model_on(device: torch.device) -> GPT2:
 def pass_seconds(model: GPT2, tokens: int, rows: int = 1) -> float:
     """One pass of the model over rows of so many tokens."""
     chunks = [Chunk(row, 0, [464] * tokens) for row in range(rows)]
-    layout = Layout.of(chunks)
-    batch = unpack(pack(chunks, layout, dummy=rows).to(model.device), layout)
+    layout = Layout.of([], chunks)
+    batch = unpack(pack([], chunks, layout, dummy=rows).to(model.device), layout)
     return seconds(lambda: model(batch, FullContext()), model.device)
 
 

@@ -35,9 +35,9 @@ def swap(mine: Function) -> Iterator[None]:
     """DenseCache.read, for prompts too, in a cache whose rows begin with NaN in every slot."""
     plan = DenseCache.plan
 
-    def clear_with_nan(self: Any, rows: slice) -> None:
+    def clear_with_nan(self: Any, rows: Tensor) -> None:
         for held in (self.k, self.v):
-            held[:, rows].fill_(torch.nan)
+            held.index_fill_(1, rows, torch.nan)
 
     def read(self: Any, plan: Any, layer: int, q: Tensor) -> Tensor:
         keys, values = (held[layer, plan.rows, : plan.read] for held in (self.k, self.v))

@@ -14,7 +14,7 @@ from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanoinfer.engine import eager
-from nanoinfer.engine.scheduler import Row, Work
+from nanoinfer.engine.scheduler import Row, Step, Work
 from nanoinfer.model.batch import Batch
 
 
@@ -45,30 +45,35 @@ def next_step(texts: list[list[int]], fed: list[int], chunk: int, budget: int) -
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """Scheduler._choose asks it what a step of prompts brings, and EagerRunner.prefill runs that as it is."""
+    """Scheduler.schedule asks it what a step of prompts brings, and EagerRunner.prefill runs that as it is."""
     chosen: list[tuple[dict[str, list[int]], list[Row]]] = []
 
-    def choose(self: Any) -> tuple[list[Row], list[Work]]:
-        going, begun = [Work(row, 1) for row in self.rows if row.launched], []
-        if going and self._decode_next:
-            self._decode_next = False
-            return [], going
-        while self.waiting and self._admit(self.waiting[0]):
-            begun.append(self.waiting.popleft())
-        rows = sorted((row for row in self.rows if not row.launched), key=lambda row: row.arrived)
-        self._decode_next = bool(rows)
-        return begun, _asked(self, rows) if rows else going
+    def schedule(self: Any) -> Step:
+        self._make_room()
+        begun: list[Row] = []
+        pieces: list[Work] = []
+        if not (self._decode_next and any(row.going for row in self.rows)):
+            while self.waiting and self._admit(self.waiting[0]):
+                begun.append(self.waiting.popleft())
+            rows = sorted((row for row in self.rows if not row.going), key=lambda row: row.arrived)
+            pieces = _asked(self, rows) if rows else []
+        self._decode_next = bool(pieces)
+        sources, targets, freed = self._close_gaps()
+        going = [] if pieces else [row for row in self.rows if row.going]
+        return Step(going, pieces, begun, sources, targets, freed)
 
     def _asked(self: Any, rows: list[Row]) -> list[Work]:
-        texts = [list(row.request.prompt_token_ids) for row in rows]
+        texts = [list(row.prompt) for row in rows]
         step = mine(texts, [row.fed for row in rows], self.prefill_chunk, self.max_batched_tokens)
         work = [Work(rows[at], count) for at, count in Counter(step["rows"]).items()]
-        if not work or any(row.fed + count > row.length for row, count in work):
+        if not work or any(row.fed + count > len(row.prompt) for row, count in work):
             raise ValueError("a step must bring tokens that its rows have left, at least one")
+        for row, count in work if self.blocks else ():
+            row.room = self.blocks.grow(row.slot, row.fed + count)
         chosen[:] = [(step, rows)]
         return work
 
-    def prefill(self: Any, chunks: Any, sampler: Any) -> Tensor:
+    def prefill(self: Any, going: Any, chunks: Any, sampler: Any) -> Tensor:
         step, rows = chosen[0]
         device = self.state.token.device
         slots = torch.tensor([row.slot for row in rows], device=device)
@@ -78,10 +83,11 @@ def swap(mine: Function) -> Iterator[None]:
             ids, positions, slots[row], max_context=int(positions.max()) + 1, max_new=int(starts.diff().max()),
             no_context=not any(chunk.start for chunk in chunks), starts=starts, logits_at=at, logits_row=slots[row[at]],
         )  # fmt: skip
-        return eager.prefill_step(self.model, self.cache, self.state, batch, sampler)
+        tokens = eager.prefill_step(self.model, self.cache, self.state, batch, sampler)
+        return tokens[: sum(chunk.complete for chunk in chunks)]
 
     with (
-        replaced("nanoinfer.engine.scheduler:Scheduler._choose", choose),
+        replaced("nanoinfer.engine.scheduler:Scheduler.schedule", schedule),
         replaced("nanoinfer.engine.eager:EagerRunner.prefill", prefill),
     ):
         yield

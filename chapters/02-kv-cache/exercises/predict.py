@@ -42,7 +42,7 @@ def read_bytes(rows: int, slots: int) -> int:
 def cache_of(model: GPT2, rows: int, multiple: int = 128) -> DenseCache:
     """A cache of SLOTS slots a row that is read in steps of `multiple`."""
     cache = DenseCache(CONFIG, rows, SLOTS, model.device, model.dtype, multiple)
-    cache.clear(slice(0, rows))
+    cache.clear(torch.arange(rows, device=model.device))
     return cache
 
 
