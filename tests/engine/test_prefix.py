@@ -1,4 +1,4 @@
-"""Blocks that rows share, against a model that knows what each block really holds. No tensor is made.
+"""Blocks that rows share, against a model that knows what each block really holds, and needs no tensor.
 
 The model writes down, for each slot of each block, all tokens up to the one whose key and value it would hold. So a hit
 is wrong if any token before it differs, however alike the blocks are. Prompts are made of few contents, pools are tiny.
@@ -20,8 +20,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from nanoinfer.cache.blocks import NULL, BlockManager
+from nanoinfer.cache.paged import PagedCache
 from nanoinfer.cache.prefix import PrefixBlocks, SharedAllocator
-from tests.conftest import changed
+from nanoinfer.engine.engine import Engine
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.requests import Request, SamplingParams
+from tests.conftest import SMALL, changed
 
 Tokens = tuple[int, ...]
 LONGEST = 24  # tokens of a text at most
@@ -265,6 +269,30 @@ def test_after_clear_nothing_is_known() -> None:
     assert hits(blocks, 0, range(8)) == hits(blocks, 1, range(100, 110)) == 0
     assert BlockManager.clear(manager := BlockManager(5, 4, 2)) is None
     assert vars(manager.allocator) == vars(BlockManager(5, 4, 2).allocator)
+
+
+def test_after_a_failed_step_nothing_is_known(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks were planned, and could be found, but never written: the same prompt is computed again."""
+    cache = PagedCache(SMALL, 4, 100, 40, 4, small_model.device, small_model.dtype)
+    cache.blocks = made(39)
+    engine = Engine(small_model, cache, 4)
+    request = Request(0, tuple(range(20)), SamplingParams(temperature=0), 0, 5, frozenset())
+
+    def tokens() -> list[int]:
+        return [list(row.token_ids) for rows in engine.generate([request]) for row in rows][-1]
+
+    def failing(*args: Any) -> Any:
+        raise MemoryError("once")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.runner, "prefill", failing)
+        with pytest.raises(MemoryError, match="once"):
+            tokens()
+    assert not cache.blocks.allocator.known
+    cold, warm = tokens(), tokens()
+    assert (cold == warm, engine.stats.cached_tokens) == (True, 16)
+    cache.blocks = engine.scheduler.blocks = BlockManager(40, 4, 4)
+    assert tokens() == cold
 
 
 # Histories.
