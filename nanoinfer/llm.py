@@ -145,7 +145,7 @@ class LLM:
 
             model = copy(model)  # the same weights
             model.ops = FusedOps()
-            samplers = Samplers(sampling_kernels.greedy, sampling_kernels.sample, sampling_kernels.sample)
+            samplers = Samplers(*[sampling_kernels.sample] * 3)
         stats = GraphStats()
         runner: Any = partial(
             GraphRunner, recorder=recorder, why_not=why_not, max_rows=max_rows, max_len=self.max_len, stats=stats

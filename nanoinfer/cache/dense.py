@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -116,10 +117,11 @@ class DenseCache(FullContext):
         """What a captured step knows by address."""
         return self.k, self.v
 
-    @property
-    def widest(self) -> int:
-        """Columns of a captured step, at most."""
-        return self.max_len
+    def shapes(self, rows: int, tokens: int) -> list[tuple[int, int]]:
+        """Rows and columns of prefills that are captured, smallest first: powers of two, of up to so many tokens."""
+        widths = [1 << n for n in range(4, 32) if 1 << n < 2 * self.max_len]
+        shapes = [(1 << n, width) for n in range((rows - 1).bit_length() + 1) for width in widths]
+        return sorted([each for each in shapes if prod(each) <= tokens], key=prod)
 
     def captured(self, going: Sequence[int], chunks: Sequence[Chunk]) -> tuple[int, int] | None:
         """Rows and columns of a captured step that these chunks fit into; None where a row continues a context."""

@@ -122,10 +122,11 @@ class PagedCache:
         """What a captured step knows by address."""
         return self.k, self.v, self.tables, self.splits_done
 
-    @property
-    def widest(self) -> int:
-        """Tokens of a captured step, at most."""
-        return len(self.tables) * self.max_len
+    def shapes(self, rows: int, tokens: int) -> list[tuple[int, int]]:
+        """Rows and tokens of the prefills that are captured, smallest first. Padding rows cost less than tokens do."""
+        totals = [16, 32, 64, *range(128, tokens + 1, 128)]
+        totals = [total for total in totals if total < 2 * len(self.tables) * self.max_len]
+        return [(most, total) for total in totals for most in sorted({1, 8, 64, rows}) if most <= min(rows, total)]
 
     def captured(self, going: Sequence[int], chunks: Sequence[Chunk]) -> tuple[int, int] | None:
         """Rows, and tokens of all of them, of a captured step that they fit into."""

@@ -154,6 +154,9 @@ class Engine:
             for row in rows:
                 while not row.ended:
                     yield self.step()
+        except (Exception, KeyboardInterrupt) as error:
+            self.abandon(error)  # of a step that failed, blocks may be known that were never written
+            raise
         finally:
             for row in rows:
                 self.cancel(row)
@@ -215,7 +218,7 @@ class Engine:
     def _count(self, begun: list[Row]) -> None:
         stats = self.stats
         for row in begun:
-            if row.launched:
+            if row.preempted:
                 stats.recomputed_tokens += len(row.prompt) - row.fed
             else:
                 stats.requests += 1
@@ -265,23 +268,28 @@ class Engine:
                     row.logprobs.append(values)
         if scores:
             self._score(scored, iter(scores.wait()))
-        going = [(row, token) for row, token in zip(rows, tokens, strict=True) if not row.ended]
-        self.stats.new_tokens += len(going)  # ahead of listeners: who hears that a row has ended may look here
-        self.stats.dropped_tokens += len(rows) - len(going)
-        for row, token in going:
-            row.token_ids.append(token)
-            row.times.append(now)
-            if row.watched or token in row.stop_ids or len(row.token_ids) == row.request.limit:
-                self._settle(row, token)
+        settled, watched = [], []
+        for row, token in zip(rows, tokens, strict=True):
+            if not row.ended:
+                row.token_ids.append(token)
+                row.times.append(now)
+                settled.append(row)
+                if row.watched or token in row.stop_ids or len(row.token_ids) == row.limit:
+                    watched.append((row, token))
+        self.stats.new_tokens += len(settled)  # ahead of listeners: who hears that a row has ended may look here
+        self.stats.dropped_tokens += len(rows) - len(settled)
+        for row, token in watched:
+            self._settle(row, token)
         self._tidy()
-        return [row for row, _ in going]
+        return settled
 
     def _score(self, scored: Sequence[tuple[Row, Chunk]], values: Iterator[list[float]]) -> None:
         """Give prompts the logprobs of their tokens, by place: a preempted row gets the same ones again."""
         for row, chunk in scored:
             count = len(_following(row, chunk))
             row.prompt_logprobs[chunk.start : chunk.start + count] = islice(values, count)
-            if not row.request.limit and chunk.start + len(chunk.token_ids) == len(row.prompt) and not row.ended:
+            if not row.limit and chunk.start + len(chunk.token_ids) == len(row.prompt) and not row.ended:
+                row.times.append(time.perf_counter())  # in place of a first token's
                 self._settle(row, None)
 
     def _settle(self, row: Row, token: int | None) -> None:
@@ -290,7 +298,7 @@ class Engine:
         if text is not None and token is not None and not stopped:
             text.push(token)
             stopped = text.stopped
-        if stopped or len(row.token_ids) == row.request.limit:
+        if stopped or len(row.token_ids) == row.limit:
             row.finish_reason = "stop" if stopped else "length"
             row.ended = True
             self.scheduler.drop(row)
@@ -326,7 +334,7 @@ class Engine:
 def _chunk(work: Work) -> Chunk:
     """The next tokens of a row's prompt."""
     row, tokens = work
-    return Chunk(row.slot, row.fed, row.prompt[row.fed : row.fed + tokens], work.complete and row.request.limit > 0)
+    return Chunk(row.slot, row.fed, row.prompt[row.fed : row.fed + tokens], work.complete and row.limit > 0)
 
 
 def _following(row: Row, chunk: Chunk) -> Sequence[int]:

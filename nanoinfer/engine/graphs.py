@@ -42,10 +42,9 @@ MEMORY_SHARE = 0.1  # of free memory that a captured step may take
 class GraphCache(RowCache, Protocol):
     """What a cache must say besides, to be captured."""
 
-    @property
-    def widest(self) -> int: ...
     def bucket(self, longest: int) -> int: ...
     def tensors(self) -> tuple[Tensor, ...]: ...
+    def shapes(self, rows: int, tokens: int) -> list[tuple[int, int]]: ...
     def captured(self, going: Sequence[int], chunks: Sequence[Chunk]) -> tuple[int, int] | None: ...
     def layout(self, rows: int, columns: int) -> Layout: ...
 
@@ -153,7 +152,7 @@ class GraphRunner(EagerRunner):
         self.recorder, self.stats = recorder if max_rows else None, stats
         self.why_not = why_not
         self.max_len, self.rows = max_len, ladder(max_rows)
-        self.columns = [columns for columns in powers(16, PREFILL_TOKENS) if columns < 2 * cache.widest]
+        self.shapes = cache.shapes(max(self.rows, default=0), PREFILL_TOKENS)  # of captured prefills, smallest first
         self.graphs: OrderedDict[Key, CapturedStep] = OrderedDict()  # the least recently used comes first
         self.failed: set[Key] = set()
         self._layers = range(len(model.layers) + 1)  # of weights; the last is no block
@@ -176,8 +175,9 @@ class GraphRunner(EagerRunner):
         shape, why_not = self.cache.captured(going, chunks), None
         if shape is None:
             shape, why_not = (0, 0), "a piece of a prompt, where prompts are captured whole"
-        rows, columns = 1 << (shape[0] - 1).bit_length(), pick(self.columns, shape[1]) or 0
-        if not why_not and not self._fits(rows, columns):
+        fits = [each for each in self.shapes if each[0] >= shape[0] and each[1] >= shape[1]]
+        rows, columns = fits[0] if fits else (0, 0)
+        if not why_not and not fits:
             why_not = "a prefill of too many tokens"
         key = Key(rows, columns, columns, sampler)
         captured = self._captured(key, why_not, all_layers=not going)
@@ -196,20 +196,12 @@ class GraphRunner(EagerRunner):
         on_capture: told after each how many of how many are done.
         """
         reads = sorted({self.cache.bucket(longest) for longest in range(1, self.max_len + 1)})
-        shapes = [(rows, columns) for columns in self.columns for rows in powers(1, 2 * max(self.rows, default=0) - 1)]
-        keys = [Key(*shape, shape[1], sampler) for sampler in samplers for shape in shapes if self._fits(*shape)]
+        keys = [Key(*shape, shape[1], sampler) for sampler in samplers for shape in self.shapes]
         keys += [Key(rows, 1, read, sampler) for sampler in samplers for read in reads for rows in self.rows]
         new = [key for key in keys if key not in self.graphs and key not in self.failed][: KEPT - len(self.graphs)]
         if self.recorder is not None:
             with torch.cuda.device_of(self.state.integers):  # type: ignore[no-untyped-call]
                 self._capture(sorted(new, key=lambda key: key[:3], reverse=True), on_capture)
-
-    def _fits(self, rows: int, columns: int) -> bool:
-        """Whether a prefill of this shape is captured."""
-        if columns not in self.columns or rows > 2 * max(self.rows, default=0) - 1:
-            return False
-        layout = self.cache.layout(rows, columns)
-        return rows <= layout.tokens <= PREFILL_TOKENS
 
     def _captured(self, key: Key, why_not: str | None, all_layers: bool = False) -> CapturedStep | None:
         """The step of that key, captured now if need be; None where it has to run eagerly, which is counted.
@@ -310,7 +302,7 @@ class GraphRunner(EagerRunner):
 
 
 def write_chunks(packed: Tensor, going: Sequence[int], chunks: Sequence[Chunk], layout: Layout, dummy: int) -> None:
-    """Put rows, chunks and padding of row `dummy` where a captured prefill reads them (layout.numbers,): in one copy."""
+    """Put rows, chunks and padding of row `dummy` where a captured prefill reads them (layout.numbers,), in a copy."""
     host = pack(going, chunks, layout, dummy)
     packed.copy_(host.pin_memory() if packed.is_cuda else host, non_blocking=True)
 
@@ -331,11 +323,6 @@ def ladder(maximum: int) -> list[int]:
     while sizes[-1] < maximum:
         sizes.append(sizes[-1] + max(8, (1 << sizes[-1].bit_length()) // 8))
     return [*(size for size in sizes if size < maximum), maximum] if maximum else []
-
-
-def powers(first: int, last: int) -> list[int]:
-    """`first`, and each double of it, up to `last`."""
-    return [first << n for n in range(32) if first << n <= last]
 
 
 def pick(sizes: Sequence[int], wanted: int) -> int | None:

@@ -55,8 +55,8 @@ class Row:
         self.prompt = array("q", request.prompt_token_ids)  # what is fed before it goes on; slices are copied as memory
         self.last = len(request.prompt_token_ids) + max(0, request.limit - 1)  # tokens that are ever fed
         self.due = self.last  # how many may be fed until it has ended, or needs a block
-        self.launched = 0  # new tokens whose step had been launched when it was preempted
-        self.stop_ids = request.stop_ids
+        self.preempted, self.launched = False, 0  # whether it ever was; new tokens whose step was launched by then
+        self.limit, self.stop_ids = request.limit, request.stop_ids
         self.watched = self.every_token or request.text is not None  # whether each token is looked at
         self.sampler = 3 if params.scores else 0 if params.greedy else 2 if params.filters else 1  # of Samplers
         self.logprobs: list[list[float]] = []  # of the new tokens, and of the prompt's, as they reach the host
@@ -169,7 +169,7 @@ class Scheduler:
         slot = next((slot for slot, taken in enumerate(self._slots) if not taken), len(self._slots))
         if slot == self.max_batch or len(row.token_ids) < row.launched:  # tokens of before are on their way
             return False
-        prompt, longest = row.prompt, row.last + 1
+        prompt, longest = row.prompt, len(row.request.prompt_token_ids) + row.request.limit
         if row.launched:
             prompt = array("q", [*row.request.prompt_token_ids, *row.token_ids])
         if self.blocks:
@@ -197,12 +197,12 @@ class Scheduler:
         """Take the row's blocks; it is fed anew later. Tokens of steps in flight are awaited, and kept."""
         row.launched = row.fed - len(row.request.prompt_token_ids) + 1 if row.going else len(row.token_ids)
         self.remove([row])
-        row.fed = 0
+        row.fed, row.preempted = 0, True
         self.waiting.appendleft(row)
         self.preemptions += 1
 
     def launch(self, step: Step) -> list[Row]:
-        """This step is on its way: count it, let rows go that need no further one, and return those that get a token."""
+        """This step is on its way: let rows go that need no further one, and return those that get a token."""
         complete = list(step.going)
         done: list[Row] = []
         for row in step.going:
@@ -213,7 +213,7 @@ class Scheduler:
             row.fed += tokens
             if row.fed == len(row.prompt):
                 row.going, row.due = True, min(row.room, row.last)
-                if row.request.limit:
+                if row.limit:
                     complete.append(row)
                 if row.fed >= row.due:
                     (done if row.fed == row.last else self._full).append(row)

@@ -114,45 +114,56 @@ def _list(row, near, ids, V: tl.constexpr, TILE: tl.constexpr, GROUPS: tl.conste
     return tl.where(n <= TILE, n, 0), bound, highest
 
 
-# Of rows known to be aligned a thread would read neighbours, and every tile would be rearranged before it is listed.
-@triton.jit(do_not_specialize_on_alignment=["stride", "top_ks", "top_ps", "seeds", "steps"])
-def _sample_kernel(
-    row, stride, temperatures, top_ks, top_ps, seeds, steps, near, ids, tokens,
-    V: tl.constexpr, TILE: tl.constexpr, FEW: tl.constexpr, GROUPS: tl.constexpr, GREEDY: tl.constexpr,
-):  # fmt: skip
-    """Program b chooses row b's token."""
-    b = tl.program_id(0).to(tl.int64)
-    row, near, ids = row + b * stride, near + b * TILE, ids + b * TILE
-    temperature = 0.0 if GREEDY else tl.load(temperatures + b)
-    k, p, seed, step = tl.load(top_ks + b), tl.load(top_ps + b), tl.load(seeds + b), tl.load(steps + b)
-    k = tl.where(k < V, k, 0)
-    logits, n, lowest = row, V, -float("inf")
-    if (temperature > 0) & ((k > 0) | (p < 1)):
-        listed, bound, highest = _list(row, near, ids, V, TILE, GROUPS)
-        if k > 0:
-            logits, n, lowest = _search(row, V, near, listed, bound, highest, float("inf"), k, FEW)
-        if p < 1:
-            mass = _weight(logits, n, lowest, highest, temperature, FEW)
-            logits, n, lowest = _search(row, V, near, listed, bound, highest, temperature, p * mass, FEW)
+@triton.jit
+def _best(logits, ids, n, V, lowest, temperature, seed, step, TILE: tl.constexpr, UNROLL: tl.constexpr):
+    """The id of the best of n logits that reach `lowest`, with noise above temperature 0; among equals the lowest.
 
-    best = tl.full((FEW,), -float("inf"), tl.float32)
-    best_id = tl.zeros((FEW,), dtype=tl.int32)
-    for start in tl.range(0, n, FEW, loop_unroll_factor=4 if GREEDY else 1):
-        at = start + tl.arange(0, FEW)
-        token = tl.load(ids + at, mask=(at < n) & (n < V), other=at)  # a list of all V logits is the row itself
-        logit = _read(logits, n, start, FEW)
+    ids: of each of the logits, where they are a list; a list of all V is the row itself.
+    """
+    best = tl.full((TILE,), -float("inf"), tl.float32)
+    best_id = tl.zeros((TILE,), dtype=tl.int32)
+    for start in tl.range(0, n, TILE, loop_unroll_factor=UNROLL):
+        at = start + tl.arange(0, TILE)
+        token = tl.load(ids + at, mask=(at < n) & (n < V), other=at)
+        logit = _read(logits, n, start, TILE)
         score = logit
         if temperature > 0:
             score = tl.div_rn(logit, temperature) + _gumbel(seed, step, token)
         better = (logit >= lowest) & ((score > best) | (score == best) & (token < best_id))
         best, best_id = tl.where(better, score, best), tl.where(better, token, best_id)
-    tl.store(tokens + b, tl.min(tl.where(best == tl.max(best, 0), best_id, V), 0))
+    return tl.min(tl.where(best == tl.max(best, 0), best_id, V), 0)
 
 
-def sample(logits: Tensor, rows: BatchState, greedily: bool = False) -> Tensor:
+# Of rows known to be aligned a thread would read neighbours, and every tile would be rearranged before it is listed.
+@triton.jit(do_not_specialize_on_alignment=["stride", "top_ks", "top_ps", "seeds", "steps"])
+def _sample_kernel(
+    row, stride, temperatures, top_ks, top_ps, seeds, steps, near, ids, tokens,
+    V: tl.constexpr, TILE: tl.constexpr, FEW: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """Program b chooses row b's token."""
+    b = tl.program_id(0).to(tl.int64)
+    row, near, ids = row + b * stride, near + b * TILE, ids + b * TILE
+    temperature = tl.load(temperatures + b)
+    if temperature > 0:
+        k, p, seed, step = tl.load(top_ks + b), tl.load(top_ps + b), tl.load(seeds + b), tl.load(steps + b)
+        k = tl.where(k < V, k, 0)
+        logits, n, lowest = row, V, -float("inf")
+        if (k > 0) | (p < 1):
+            listed, bound, highest = _list(row, near, ids, V, TILE, GROUPS)
+            if k > 0:
+                logits, n, lowest = _search(row, V, near, listed, bound, highest, float("inf"), k, FEW)
+            if p < 1:
+                mass = _weight(logits, n, lowest, highest, temperature, FEW)
+                logits, n, lowest = _search(row, V, near, listed, bound, highest, temperature, p * mass, FEW)
+        tl.store(tokens + b, _best(logits, ids, n, V, lowest, temperature, seed, step, FEW, 1))
+    else:
+        tl.store(tokens + b, _best(row, ids, V, V, -float("inf"), 0.0, 0, 0, TILE, 4))
+
+
+def sample(logits: Tensor, rows: BatchState) -> Tensor:
     """The next token (B,) int64 of each row of logits (B, V), by its own temperature, top_k, top_p, seed and step.
 
-    logits: float32, bfloat16 or float16; rows may lie any distance apart. greedily: as if all temperatures were 0.
+    logits: float32, bfloat16 or float16; rows may lie any distance apart.
     The rule is `sampling.sample_filtered`'s, and so are the tokens, but where two scores all but tie, or a sum of
     probabilities all but equals top_p; and a NaN is never chosen. A greedy row costs one pass over it, a row without
     filters one and the noise of all its ids. Nothing depends on the host but shapes, so that it can be captured.
@@ -164,11 +175,6 @@ def sample(logits: Tensor, rows: BatchState, greedily: bool = False) -> Tensor:
     tokens = torch.empty(B, dtype=torch.int64, device=device)
     _sample_kernel[(B,)](
         logits, logits.stride(0), rows.temperature, rows.top_k, rows.top_p, rows.seed, rows.step, near, ids, tokens,
-        V=V, TILE=TILE, FEW=TILE if greedily else FEW, GROUPS=GROUPS, GREEDY=greedily, num_warps=WARPS,
+        V=V, TILE=TILE, FEW=FEW, GROUPS=GROUPS, num_warps=WARPS,
     )  # fmt: skip
     return tokens
-
-
-def greedy(logits: Tensor, rows: BatchState) -> Tensor:
-    """The highest logit of each row, whatever its temperature; among equals the lowest id. In one pass, as `sample`."""
-    return sample(logits, rows, greedily=True)

@@ -53,7 +53,7 @@ def sampling_variants(setting: Setting, logits: Tensor, rows: BatchState) -> tup
     """Samplers for a setting, ours first, each checked on these logits; and those that cannot run, with the reason."""
     made: dict[str, Sampler] = {"ours": sampling_kernels.sample}
     if setting is GREEDY:
-        made |= {"ours, greedy alone": sampling_kernels.greedy, "argmax": sampling.greedy}
+        made |= {"argmax": sampling.greedy}
     elif setting is UNFILTERED:
         made |= {"no sort": sampling.sample, "rejection": rejection}
     else:
