@@ -37,12 +37,12 @@ def plan_work(batch: Batch, tables: Tensor) -> None:
 
 
 def attend_ragged(
-    q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: None, done: Tensor, splits: int = 1
+    q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: None, *split: object
 ) -> Tensor:
     """Causal attention of any number of new tokens a row, q (N, H, D), over its pages -> (N, H, D).
 
     tables: (rows, width) int32 of all rows. A token at position p reads the first p + 1 tokens of its row's pages,
-    which hold the new ones already. `done` and `splits` change nothing here.
+    which hold the new ones already. `split`, of `attend_pages`' done and splits, changes nothing here.
     """
     starts = batch.starts
     assert starts is not None
