@@ -1,0 +1,97 @@
+"""Requests that come and go, with all that chapter 5 adds at once: each gets the tokens that it would get alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from nanoinfer import LLM, Completion, SamplingParams
+from nanoinfer.engine.scheduler import Row
+from nanoinfer.model.weights import random_model
+from nanoinfer.outputs import completion
+from nanoinfer.text.tokenizer import gpt2_tokenizer
+from nanoinfer.verify import verify_tokens
+from tests.conftest import SMALL, STD
+
+REQUESTS = 500
+
+
+def load(random: Random, vocab_size: int, context: int) -> tuple[list[list[int]], list[SamplingParams]]:
+    """Prompts, many of which begin alike, and parameters of all kinds, for REQUESTS samples or a few more."""
+    heads = [[random.randrange(vocab_size) for _ in range(context // 3)] for _ in range(3)]
+    prompts: list[list[int]] = []
+    params: list[SamplingParams] = []
+    while sum(one.n for one in params) < REQUESTS:
+        own = [random.randrange(vocab_size) for _ in range(random.randint(1, context // 6))]
+        prompts.append(random.choice([[], *heads]) + own)
+        hot: dict[str, Any] = {"top_k": random.choice([0, 9]), "top_p": random.choice([1.0, 0.8])}
+        penalties = {"presence_penalty": random.choice([0, 0.7]), "frequency_penalty": random.choice([-0.5, 1.5])}
+        scored = {"logprobs": random.choice([None, 3]), "prompt_logprobs": random.choice([None, None, 2])}
+        params.append(
+            SamplingParams(
+                temperature=random.choice([0, 0.7, 1.5]), seed=random.randrange(10**6), ignore_eos=True,
+                max_tokens=random.randint(1, context // 4), n=random.choice([1, 1, 1, 1, 4]),
+                **(hot if random.random() < 0.5 else {}), **(penalties if random.random() < 0.25 else {}),
+                **(scored if random.random() < 0.25 else {}),
+            )
+        )  # fmt: skip
+    return prompts, params
+
+
+@pytest.mark.parametrize(
+    ("engine", "mixed", "fused"),
+    [
+        ("paged", False, None),
+        ("paged", True, None),
+        pytest.param("paged", True, None, marks=pytest.mark.gpu, id="gpu-paged"),
+        pytest.param("paged-graph", True, False, marks=pytest.mark.gpu, id="gpu-paged-graph-unfused"),
+        pytest.param("paged-graph", True, True, marks=pytest.mark.gpu, id="gpu-paged-graph"),
+    ],
+)
+def test_five_hundred_requests(
+    engine: str, mixed: bool, fused: bool | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pool too small for their rows: preempted, shared, sampled several times, penalised, scored and cancelled."""
+    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 4)
+    random, device = Random(7), "cuda" if request.node.get_closest_marker("gpu") else "cpu"
+    model = random_model(SMALL, seed=1, std=STD, device=device)
+    llm = LLM(
+        model, engine=engine, fused=fused, max_batch=12, max_batched_tokens=64, kv_blocks=16,
+        prefix_caching=True, preemption=True,
+    )  # fmt: skip
+    core = llm.core
+    core.scheduler.mixed = mixed
+    llm.warm_up()
+    asked, params = load(random, SMALL.vocab_size, SMALL.n_positions)
+    waiting = llm.requests(asked, params)
+    rows: list[Row] = []
+    while waiting or core.busy:
+        while waiting and random.random() < 0.8:
+            rows.append(core.submit(waiting.pop(0)))
+        if random.random() < 0.1:
+            core.cancel(random.choice(rows))
+        core.step()
+
+    stats, blocks = core.stats, core.cache.blocks
+    cancelled = [row for row in rows if row.cancelled]
+    done = [completion(row, llm.tokenizer) for row in rows if not row.cancelled]
+    proof = verify_tokens(llm.forward_logits, done, [params[each.index] for each in done])
+    print(proof, f"{len(cancelled)} cancelled", stats, f"{blocks.evictions} evictions")
+    assert len(done) + len(cancelled) == len(rows) >= REQUESTS
+    assert min(len(cancelled), stats.preemptions, blocks.evictions, proof.logprobs) > 10
+    assert stats.cached_tokens > 1000
+    kept = [partial(row) for row in cancelled if row.token_ids]
+    unscored = [replace(params[each.index], logprobs=None, prompt_logprobs=None) for each in kept]
+    verify_tokens(llm.forward_logits, kept, unscored)
+    assert blocks.available == 16
+    assert not core.state.live.any()
+    llm.close()
+
+
+def partial(row: Row) -> Completion:
+    """A cancelled row's tokens, as far as they have come."""
+    row.finish_reason = "length"
+    return replace(completion(row, gpt2_tokenizer()), logprobs=None, prompt_logprobs=None)
