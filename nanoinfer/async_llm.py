@@ -95,8 +95,9 @@ class TokenStream:
     """The pieces of one call, as an asynchronous iterator; those of several prompts or samples come interleaved.
 
     A piece has all tokens of its row that have come since the one before: one, or more for a reader who comes late.
-    `aclose`, the end of an `async with`, and the cancellation of a task that waits for a piece cancel what is left: a
-    row leaves before the next step, and at most the engine's `lag` tokens are dropped. So does dropping the stream.
+    `aclose`, the end of an `async with`, and the cancellation of a task that waits for a piece cancel what is left, and
+    so does dropping the stream. A row leaves before the next step is launched; of its tokens that were launched before,
+    at most the engine's `lag` and one more where a step is running, none is kept.
     """
 
     def __init__(self, outlet: _Outlet, rows: Iterable[Row], tokenizer: Tokenizer) -> None:

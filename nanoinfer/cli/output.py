@@ -104,7 +104,10 @@ def where(llm: LLM) -> dict[str, str]:
 
 def json_line(done: Completion, prompts: Sequence[str], model: str, llm: LLM) -> str:
     """One completion as one line of JSON, in ASCII: no terminal and no locale can spoil it."""
-    record = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "prompt": prompts[done.index], **asdict(done)}
+    fields = asdict(done)
+    for unasked in ("sample", "logprobs", "prompt_logprobs"):  # no option asks for these
+        del fields[unasked]
+    record = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "prompt": prompts[done.index], **fields}
     record["metrics"] |= {name: getattr(done.metrics, name) for name in ("total_s", "decode_tokens_per_s")}
     return json.dumps({**record, "model": model, **where(llm)}, allow_nan=False) + "\n"
 

@@ -187,7 +187,8 @@ def test_bad_prompts_are_refused_at_the_call(llm: AsyncLLM, prompt: Any) -> None
                 llm.stream(prompt, GREEDY)
             with pytest.raises(ValueError):
                 await llm.generate([[1], prompt], GREEDY)
-        assert await llm.generate([], GREEDY) == await read(llm.stream([], GREEDY)) == []
+        assert await llm.generate([], GREEDY) == []
+        assert await read(llm.stream([], GREEDY)) == []
         with pytest.raises(ValueError, match="params must be"):
             llm.stream([1], [GREEDY] * 2)
 
@@ -329,14 +330,14 @@ def test_a_step_s_news_are_one_call_into_the_event_loop(llm: AsyncLLM) -> None:
     """For all of its streams; and an event loop that is held up is called once, however many steps go by."""
 
     async def main() -> None:
-        event_loop, calls = asyncio.get_running_loop(), Counter[str]()
-        call = event_loop.call_soon_threadsafe
+        event_loop: Any = asyncio.get_running_loop()
+        calls, call = Counter[str](), event_loop.call_soon_threadsafe
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             calls[args[0].__name__] += 1
             return call(*args, **kwargs)
 
-        event_loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+        event_loop.call_soon_threadsafe = counted
         pieces = await asyncio.gather(*(read(llm.stream([number], GREEDY)) for number in range(3)))
         assert [len(tokens(each)) for each in pieces] == [12] * 3
         assert 1 <= calls["_hand_out"] <= 13
