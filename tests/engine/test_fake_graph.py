@@ -61,9 +61,9 @@ class Rows:
                 tensor.zero_()  # contents are compared, those that nobody has written too
             for row in range(B if self.cache.blocks else 0):
                 assert self.cache.blocks.reserve(row, self.longest)
-            self.state.admit(slice(0, B), requests)
-            self.layout = self.cache.layout(*self.cache.captured(chunks))
-            self.packed = pack(chunks, self.layout, B)
+            self.state.admit(range(B), requests)
+            self.layout = self.cache.layout(*self.cache.captured([], chunks))
+            self.packed = pack([], chunks, self.layout, B)
         self._grow()
         self.run_prompts()
 
@@ -124,11 +124,28 @@ def test_prefill(small_model: GPT2, kind: str) -> None:
     graph, _ = record(batch.run_prompts)
     assert batch.contents() == found
     for this in (batch, eager):
-        this.packed.copy_(pack([Chunk(2, 0, PROMPTS[1][::-1]), Chunk(0, 0, PROMPTS[0][::-1])], this.layout, B))
+        this.packed.copy_(pack([], [Chunk(2, 0, PROMPTS[1][::-1]), Chunk(0, 0, PROMPTS[0][::-1])], this.layout, B))
         this.state.integers[:3].zero_()
     graph.replay()
     eager.run_prompts()
     assert torch.equal(batch.state.token, eager.state.token)
+    assert batch.contents() != found
+    for got, wanted in zip(batch.tensors(), eager.tensors(), strict=True):
+        assert torch.equal(got, wanted)
+
+
+@torch.inference_mode()
+def test_a_mixed_step(small_model: GPT2) -> None:
+    """Recorded over prompts, replayed over a row that goes on and a piece of a prompt: which is which is no number."""
+    batch, eager = Rows(small_model, "paged"), Rows(small_model, "paged")
+    graph, _ = record(batch.run_prompts)
+    for this in (batch, eager):
+        this.grow()
+        this.packed.copy_(pack([1], [Chunk(0, 0, PROMPTS[0][::-1][:5], complete=False)], this.layout, B))
+    found = batch.contents()
+    graph.replay()
+    eager.run_prompts()
+    assert batch.state.position[:B].tolist() == [7, 17, 1]
     assert batch.contents() != found
     for got, wanted in zip(batch.tensors(), eager.tensors(), strict=True):
         assert torch.equal(got, wanted)

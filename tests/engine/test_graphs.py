@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,6 @@ from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, Key, Replayable, 
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.engine.state import BatchState, Fetch
 from nanoinfer.engine.step import decode_step
-from nanoinfer.model.batch import NEWEST
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -53,7 +52,7 @@ from tests.engine.fake_graphed import (  # fmt: skip
 
 # No graph is lost in silence: a warning is an error, but where a test expects it.
 pytestmark = pytest.mark.filterwarnings("error")
-GREEDY, SAMPLED, FILTERED = SAMPLERS
+GREEDY, SAMPLED, FILTERED, _ = SAMPLERS
 KINDS = ["dense-graph", "paged-graph"]
 CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=100, vocab_size=211)
 
@@ -126,12 +125,12 @@ def test_every_batch_hits_a_captured_key(model: GPT2, engine: str) -> None:
     captures = llm.stats.captures
     used = set()
     for batch in range(1, 12):
-        for sampler in SAMPLERS:
+        for sampler in engine_of(llm).samplers:
             runner.decode(batch, 50, sampler)
             used.add(next(reversed(runner.graphs)))
     assert llm.stats.captures == captures
     assert used == {key for key in runner.graphs if key.columns == 1}
-    assert llm.stats.replayed_steps == 33
+    assert llm.stats.replayed_steps == 11 * 4
     assert not llm.stats.fallbacks
 
 
@@ -202,7 +201,7 @@ def test_chunked_prefill(model: GPT2, engine: str, chunk: int, mixed: bool) -> N
     """
     llm = graph_llm(model, engine, prefill_chunk=chunk, read_multiple=32, mixed=mixed)
     shared: list[bool] = []
-    watch(runner_of(llm), "prefill", lambda chunks, _: shared.append(any(c.token_ids == (NEWEST,) for c in chunks)))
+    watch(runner_of(llm), "prefill", lambda going, *_: shared.append(bool(going)))
     lengths = [99, 3, 45, 80, 95]
     prove(llm, lengths, greedy_rows(1, 30, 20, 20, 5))
     assert any(shared) == mixed
@@ -217,10 +216,17 @@ def test_a_prefill_s_input_is_written_in_one_copy(model: GPT2, engine: str, monk
     llm = graph_llm(model, engine, lag=0)
     prove(llm, [4, 9, 30], greedy_rows(2, 2, 2))
     (captured,) = [captured for key, captured in runner_of(llm).graphs.items() if key.columns > 1]
-    written: list[Tensor] = []
-    monkeypatch.setattr("nanoinfer.engine.graphs.upload", lambda tensor, *_: written.append(tensor) or tensor)
+    written: list[list[int]] = []
+    copy = Tensor.copy_
+
+    def noted(to: Tensor, values: Tensor, **settings: Any) -> Tensor:
+        if to is captured.packed:
+            written.append(values.tolist())
+        return copy(to, values, **settings)
+
+    monkeypatch.setattr(Tensor, "copy_", noted)
     prove(llm, [7, 2, 30], greedy_rows(2, 2, 2))
-    assert [packed.tolist() for packed in written] == [captured.packed.tolist()]
+    assert written == [captured.packed.tolist()]
     assert llm.stats.captures == len(runner_of(llm).graphs)
     assert llm.stats.padding_tokens == 2 * (128 if engine == "dense-graph" else 64) - (4 + 9 + 30) - (7 + 2 + 30)
 
@@ -386,7 +392,7 @@ def test_poison(model: GPT2, engine: str, lag: int) -> None:
     llm = graph_llm(model, engine, lag=lag)
     expected = tokens(llm, LENGTHS, PARAMS)
     llm = graph_llm(model, engine, lag=lag)
-    running, cache = engine_of(llm), engine_of(llm).cache
+    cache = engine_of(llm).cache
     cache.k.fill_(torch.nan)
     cache.v.fill_(torch.nan)
 
@@ -396,7 +402,7 @@ def test_poison(model: GPT2, engine: str, lag: int) -> None:
         cache.k[:, where] = torch.nan
         cache.v[:, where] = torch.nan
 
-    watch(running, "_leave", leave)
+    watch(engine_of(llm).scheduler, "remove", leave)
     assert tokens(llm, LENGTHS, PARAMS) == expected
     assert llm.stats.padding_rows > 0
     if engine == "paged-graph":
@@ -458,15 +464,14 @@ def test_warm_up(model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert [key.rows for key in runner.graphs] == sorted((key.rows for key in runner.graphs), reverse=True)
     assert {key.rows for key in runner.graphs if key.columns == 1} == {1, 2, 4, 5}
     prefills = {(key.rows, key.columns) for key in runner.graphs if key.columns > 1}
-    assert prefills == {
-        (rows, columns) for rows in (1, 2, 4, 8) for columns in (16, 32, 64, 128)
-        if engine == "paged-graph" or rows * columns <= 128
-    }  # fmt: skip
-    assert {key.sampler for key in runner.graphs} == set(SAMPLERS)
+    paged, columns = engine == "paged-graph", (16, 32, 64, 128)
+    ladders = product((1, 5) if paged else (1, 2, 4, 8), columns)
+    assert prefills == {(rows, columns) for rows, columns in ladders if paged or rows * columns <= 128}
+    assert {key.sampler for key in runner.graphs} == set(engine_of(llm).samplers)
     assert llm.stats.captures == count
     assert llm.stats.capture_s > 0
     for lengths in ([1], [90], [3, 3], [9, 1, 16], [5, 5, 5, 5], [1, 2, 3, 4, 5]):
-        for one in ({"temperature": 0}, {"seed": 3}, {"top_k": 9, "seed": 3}):
+        for one in ({"temperature": 0}, {"seed": 3}, {"top_k": 9, "seed": 3}, {"logprobs": 2, "seed": 3}):
             prove(llm, lengths, SamplingParams(max_tokens=9, ignore_eos=True, **one))
     llm.warm_up()
     assert llm.stats.captures == count
@@ -649,8 +654,13 @@ def test_a_failure_in_warm_up(model: GPT2, engine: str) -> None:
     llm = graph_llm(model, engine, recorder=Failing("record", torch.OutOfMemoryError("CUDA out of memory")))
     with pytest.warns(RuntimeWarning, match="decode of 2 rows") as caught:
         llm.warm_up()
-    assert len(caught) == len(SAMPLERS)
-    assert set(runner_of(whole).graphs) - set(runner_of(llm).graphs) == runner_of(llm).failed
+    assert len(caught) == len(engine_of(llm).samplers)
+
+    def shapes(of: LLM, keys: Iterable[Key]) -> set[tuple[int, ...]]:  # each LLM has a sampler of its own
+        return {(*key[:3], engine_of(of).samplers.index(key.sampler)) for key in keys}
+
+    failed = shapes(llm, runner_of(llm).failed)
+    assert shapes(whole, runner_of(whole).graphs) - shapes(llm, runner_of(llm).graphs) == failed
     prove(llm, LENGTHS, PARAMS)
 
 
@@ -752,17 +762,31 @@ def test_late_stops(model: GPT2, engine: str, lag: int) -> None:
     llm = graph_llm(model, engine, lag=lag)
     running, cache, blocks = engine_of(llm), engine_of(llm).cache, engine_of(llm).cache.blocks
     computed: list[int] = []
-    watch(running.scheduler, "launch", lambda work: computed.append(sum(part.complete for part in work)))
+
+    def padding(*_: object) -> None:
+        """As a step is launched, live rows are the first ones, and the others are of nobody: G03."""
+        count = len(running.rows)
+        assert [row.slot for row in running.rows] == [*range(count)]
+        assert running.state.row[count:].unique().tolist() == [4]
+        if engine == "paged-graph":
+            assert not cache.tables[count:].any()
+
+    watch(runner_of(llm), "prefill", padding)
+    watch(runner_of(llm), "decode", padding)
+    watch(
+        running.scheduler,
+        "launch",
+        lambda step: computed.append(len(step.going) + sum(part.complete for part in step.pieces)),
+    )
     for _ in range(2):
         done: dict[int, Row] = {}
         for settled in steps(llm, LENGTHS, stops):
             done |= {row.request.index: row for row in settled}
-            assert running.state.row[len(running.rows) :].unique().tolist() == [4]  # G03: rows of nobody
             if engine == "paged-graph":
                 owned = [block for row in blocks.owned for block in row]
                 assert len(owned) == len(set(owned)) == blocks.allocator.blocks - 1 - blocks.allocator.free_blocks
-                assert not any(blocks.owned[len(running.rows) :])
-                assert not cache.tables[-1].any()
+                slots = {row.slot for row in running.rows}
+                assert not any(row for slot, row in enumerate(blocks.owned) if slot not in slots)
         while running.busy:
             assert running.step() == []
         assert [tuple(done[i].token_ids) for i in range(8)] == [c.token_ids for c in expected]
