@@ -74,7 +74,7 @@ class PagedCache:
 
     def clear(self, rows: Tensor) -> None:
         """These rows (n,) begin new texts: their tables name no block yet."""
-        self.tables[rows] = NULL
+        self.tables.index_fill_(0, rows, NULL)  # an assignment of a number would wait for the GPU
 
     def free(self, rows: slice) -> None:
         """These rows are padding from now on: they read the null block."""

@@ -87,7 +87,7 @@ def test_five_hundred_requests(
     unscored = [replace(params[each.index], logprobs=None, prompt_logprobs=None) for each in kept]
     verify_tokens(llm.forward_logits, kept, unscored)
     assert blocks.available == 16
-    assert not core.state.live.any()
+    assert not core.state.live[:-1].any()  # but for the dummy row
     llm.close()
 
 
