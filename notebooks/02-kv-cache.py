@@ -215,12 +215,12 @@ source(DenseCache.read)
 # %%
 def step(*chunks: Chunk) -> Batch:
     """The engine's list of tokens, from what each row brings."""
-    layout = Layout.of(chunks)
-    return unpack(pack(chunks, layout, dummy=1), layout)
+    layout = Layout.of([], chunks)
+    return unpack(pack([], chunks, layout, dummy=1), layout)
 
 
 cache = DenseCache(config, 1, SLOTS, model.device, model.dtype)
-cache.clear(slice(0, 2))
+cache.clear(torch.tensor([0, 1]))
 model(step(Chunk(row=0, start=0, token_ids=[3, 1, 4])), cache)
 chunk = step(Chunk(row=0, start=3, token_ids=[1, 5]))
 by_chunk = model(chunk, cache)
@@ -392,7 +392,7 @@ guess = "..."
 contexts, small = (32, 128, 256, 512), PRESETS["small"]
 naive_ms = [step_ms(Naive(1, 1024, llm.model.device), context) for context in contexts]
 cache = DenseCache(small, 1, 1024, llm.model.device, llm.model.dtype)
-cache.clear(slice(0, 2))
+cache.clear(torch.tensor([0, 1]))
 dense_ms = [step_ms(cache, context) for context in contexts]
 for context, one, other in zip(contexts, naive_ms, dense_ms, strict=True):
     print(f"{context:4} tokens: {one:7.1f} ms without a cache, {other:6.1f} ms with one")

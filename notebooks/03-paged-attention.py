@@ -94,7 +94,7 @@ source(BlockManager.grow)
 # %%
 chunks = [Chunk(0, 0, [3, 1, 4, 1]), Chunk(1, 0, [1, 5])]
 layout = Layout(rows=3, tokens=8, logits=2, max_new=8, max_context=12)
-prompts = unpack(pack(chunks, layout, dummy=2), layout)
+prompts = unpack(pack([], chunks, layout, dummy=2), layout)
 plan = cache.plan(prompts)
 show("row, position and slot of each token", torch.stack((prompts.row, prompts.positions, plan.slots)))
 source(PagedCache.plan)
@@ -215,7 +215,7 @@ show("attention's result, row 0 and row 1", paged)
 def chapter_1(text: list[int]) -> Tensor:
     """Attention's result (n, H, D) over a whole text, without a cache."""
     chunks = [Chunk(0, 0, text)]
-    whole = unpack(pack(chunks, Layout.of(chunks), dummy=0), Layout.of(chunks))
+    whole = unpack(pack([], chunks, Layout.of([], chunks), dummy=0), Layout.of([], chunks))
     return FullContext().attend(Plan(whole), 0, *qkv(whole))
 
 
@@ -277,7 +277,7 @@ blocks.grow(0, 6)
 blocks.grow(1, 6)
 cache.update()
 chunks = [Chunk(0, 5, [2]), Chunk(1, 3, [2, 6, 5])]
-mixed = unpack(pack(chunks, Layout.of(chunks), dummy=2), Layout.of(chunks))
+mixed = unpack(pack([], chunks, Layout.of([], chunks), dummy=2), Layout.of([], chunks))
 plan = cache.plan(mixed)
 new_q, new_k, new_v = qkv(mixed)
 write_pages(new_k, new_v, cache.k[0], cache.v[0], plan.slots)

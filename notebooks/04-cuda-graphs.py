@@ -68,7 +68,7 @@ for row in (0, 1):
     cache.blocks.reserve(row, 12)
     cache.blocks.grow(row, 12)  # all the blocks that it will need
 cache.update()  # the device's tables hear of them
-EagerRunner(model, cache, state).prefill([Chunk(0, 0, (3, 1, 4)), Chunk(1, 0, (1, 5))], greedy)
+EagerRunner(model, cache, state).prefill([], [Chunk(0, 0, (3, 1, 4)), Chunk(1, 0, (1, 5))], greedy)
 show("state: token, position, step, live, seed, top-k, row", state.integers)
 
 # %% [markdown]

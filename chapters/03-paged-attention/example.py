@@ -253,8 +253,8 @@ def work() -> None:
     from nanoinfer.kernels.ragged_attention import tile_of, work_list  # here: there is no Triton for macOS and Windows
 
     chunks = [Chunk(row, start, [0] * n) for row, start, n in ((0, 0, 40), (1, 90, 20), (2, 299, 1))]
-    layout = Layout.of(chunks)
-    batch = unpack(pack(chunks, layout, dummy=3), layout)
+    layout = Layout.of([], chunks)
+    batch = unpack(pack([], chunks, layout, dummy=3), layout)
     print("tile  row  tokens of the step  their positions  reads")
     for tile, (first, count) in enumerate(work_list(batch).tolist()):
         if not count:

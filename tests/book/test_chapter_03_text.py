@@ -63,7 +63,7 @@ def sections(text: str) -> dict[str, str]:
 def whole_text(token_ids: list[int]) -> Batch:
     """One row that brings all its tokens."""
     chunks = [Chunk(0, 0, token_ids)]
-    return unpack(pack(chunks, Layout.of(chunks), dummy=1), Layout.of(chunks))
+    return unpack(pack([], chunks, Layout.of([], chunks), dummy=1), Layout.of([], chunks))
 
 
 class TestSmall:
@@ -239,7 +239,7 @@ class TestRunningExample:
     def test_a_rectangle_costs_what_the_engine_does_not_compute(self) -> None:
         """The tokens of the first line are those that a step of these prompts brings."""
         chunks = [Chunk(row, 0, range(n)) for row, n in enumerate([10] * 31 + [900])]
-        layout = Layout.of(chunks)
+        layout = Layout.of([], chunks)
         (first, *_) = printed(CHAPTER / EXAMPLE, "rectangles")
         assert f"{layout.tokens:,} tokens; as a rectangle {layout.rows * layout.max_new:,} " in first
 

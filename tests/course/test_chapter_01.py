@@ -231,8 +231,8 @@ def test_cost_is_what_the_engine_does(length: int) -> None:
     """The reference of 1.7 against torch's own counter of operations and against the operations themselves."""
     config = ModelConfig(n_layer=3, n_head=2, n_embd=32, n_positions=40, vocab_size=128)
     model = random_model(config, seed=0)
-    layout = Layout.of(chunks := [Chunk(0, 0, range(length))])
-    batch = unpack(pack(chunks, layout, dummy=1), layout)
+    layout = Layout.of([], chunks := [Chunk(0, 0, range(length))])
+    batch = unpack(pack([], chunks, layout, dummy=1), layout)
     counted = answers.reference("1.7")({"n_layer": 3, "n_embd": 32, "vocab_size": 128}, length, 4)
     plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know a CPU's fused kernel
     with torch.no_grad(), plain, FlopCounterMode(display=False) as flops:

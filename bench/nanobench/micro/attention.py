@@ -117,7 +117,7 @@ def _read_lengths(device: torch.device, dtype: torch.dtype) -> list[ReadLength]:
             both = []
             caches = [DenseCache(config, batch, 1024, device, dtype, multiple) for multiple in (1024, READ_MULTIPLE)]
             for cache in caches:
-                cache.clear(slice(0, batch))
+                cache.clear(torch.arange(batch, device=device))
             samples: list[list[float]] = [[], []]
             for repeat in range(REPEATS + 1):
                 for which, cache in enumerate(caches):  # A B A B

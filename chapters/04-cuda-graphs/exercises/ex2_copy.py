@@ -45,12 +45,12 @@ def swap(mine: Function) -> Iterator[None]:
     """A captured prefill over pages gets its tokens by it; one of the dense cache has other padding."""
     plain = graphs.write_chunks
 
-    def write(packed: Tensor, chunks: Any, layout: Layout, dummy: int) -> None:
+    def write(packed: Tensor, going: Any, chunks: Any, layout: Layout, dummy: int) -> None:
         if layout.rows * layout.max_new == layout.tokens:
-            plain(packed, chunks, layout, dummy)
+            plain(packed, going, chunks, layout, dummy)
         else:
-            exact = Layout.of(chunks)
-            new = unpack(upload(pack(chunks, exact, dummy), torch.int64, packed.device), exact)
+            exact = Layout.of(going, chunks, layout.max_context)
+            new = unpack(upload(pack(going, chunks, exact, dummy), torch.int64, packed.device), exact)
             mine(_inputs(unpack(packed, layout)), _inputs(new), dummy)
 
     with places.recorded(), replaced("nanoinfer.engine.graphs:write_chunks", write):
@@ -64,8 +64,8 @@ def _inputs(batch: Batch) -> dict[str, Tensor]:
 def _new(chunks: list[tuple[int, int, list[int], bool]]) -> dict[str, Tensor]:
     """Chunks (row, position of the first token, token ids, whether a token follows), packed."""
     packed = [Chunk(*chunk) for chunk in chunks]
-    layout = Layout.of(packed)
-    return {name: tensor.clone() for name, tensor in _inputs(unpack(pack(packed, layout, 0), layout)).items()}
+    layout = Layout.of([], packed)
+    return {name: tensor.clone() for name, tensor in _inputs(unpack(pack([], packed, layout, 0), layout)).items()}
 
 
 def _example() -> Call:

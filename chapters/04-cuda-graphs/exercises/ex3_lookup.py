@@ -43,13 +43,14 @@ def swap(mine: Function) -> Iterator[None]:
     """The engine replays the graph that it names, out of all that were ever captured."""
     lookup = graphs.GraphRunner._captured
 
-    def captured(self: Any, key: Any, why_not: Any) -> Any:
+    def captured(self: Any, key: Any, why_not: Any, all_layers: bool = False) -> Any:
         if self.recorder is None or why_not is not None:
-            return lookup(self, key, why_not)
+            return lookup(self, key, why_not, all_layers)
         asked, taken = self.__dict__.setdefault("_lookups", ([], {}))
         asked.append({
             "rows": key.rows, "columns": key.columns, "tokens": key.rows, "address": hash(self._current_addresses()),
-            "read": key.longest, "length": key.longest, "sampler": key.sampler.__name__, "temperature": 1.0,
+            "read": key.longest, "length": key.longest, "sampler": getattr(key.sampler, "__name__", "penalties"),
+            "temperature": 1.0,
         })  # fmt: skip
         number = mine([dict(step) for step in asked], graphs.KEPT)[-1]
         if number == len(asked) - 1:

@@ -36,7 +36,7 @@ def swap(mine: Function) -> Iterator[None]:
     def chosen(sizes: Sequence[int], wanted: int) -> int | None:
         if sizes and list(sizes) == mine(sizes[-1], [])[0]:
             return mine(sizes[-1], [wanted])[1][0]
-        return pick(sizes, wanted)  # columns of a prefill
+        return pick(sizes, wanted)
 
     def built(maximum: int) -> list[int]:
         return list(mine(maximum, [])[0])

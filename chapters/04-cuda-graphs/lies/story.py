@@ -53,10 +53,10 @@ class Writer:
         self.ids, params = gpt2_tokenizer().encode(PROMPT), SamplingParams(temperature=0)
         with torch.inference_mode():
             self.state = BatchState.empty(1, at)
-            self.state.admit(slice(0, 1), [Request(0, tuple(self.ids), params, 0, ROOM, frozenset())])
-            self.cache.clear(slice(0, 1))
+            request = Request(0, tuple(self.ids), params, 0, ROOM, frozenset())
+            self.cache.clear(self.state.admit([0], [request]))
         runner = EagerRunner(model, self.cache, self.state)
-        runner.prefill([Chunk(0, 0, tuple(self.ids))], greedy)
+        runner.prefill([], [Chunk(0, 0, tuple(self.ids))], greedy)
         self.step = partial(runner.decode, 1, ROOM, greedy)
 
     def captured(self, recorder: Recorder) -> Any:
