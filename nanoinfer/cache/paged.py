@@ -99,19 +99,19 @@ class PagedCache:
         tables = self.tables[:, : self.blocks.blocks_of(batch.max_context)]
         if batch.starts is None:  # token n is row n's; of a padding row it reads one slot of the null block
             return PagedPlan(batch, slots, tables[: batch.rows], lengths=batch.positions + 1)
-        return PagedPlan(batch, slots, tables, work=self._ragged.plan_work(batch, self.tables))
+        return PagedPlan(batch, slots, tables, work=self._ragged.work_list(batch))
 
     def attend(self, plan: PagedPlan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write this layer's new keys and values, then attend: q, k, v (N, H, D) -> (N, H, D)."""
         pools = self.k[layer], self.v[layer]
         self._kernels.write_pages(k, v, *pools, plan.slots)
-        rows = plan.batch.going if plan.lengths is None else plan.batch.rows  # of one token, at most
-        split = self.splits_done, choose_splits(max(1, rows), q.shape[1], self.max_len)
         out: Tensor
         if plan.lengths is None:
-            out = self._ragged.attend_ragged(q, *pools, plan.tables, plan.batch, plan.work, *split)
+            out = self._ragged.attend_ragged(q, *pools, plan.tables, plan.batch, plan.work)
         else:
-            out = self._kernels.attend_pages(q, *pools, plan.tables, plan.lengths, *split)
+            B, H, _ = q.shape
+            splits = choose_splits(B, H, self.max_len)
+            out = self._kernels.attend_pages(q, *pools, plan.tables, plan.lengths, self.splits_done, splits)
         return out
 
     def bucket(self, longest: int) -> int:
@@ -134,8 +134,7 @@ class PagedCache:
 
     def layout(self, rows: int, tokens: int) -> Layout:
         """How a captured step of up to so many rows and tokens is packed: end to end, and a last row of padding."""
-        going = min(rows, tokens, len(self.tables) - 1) if rows > 1 else 0  # a prompt alone has none beside it
-        return Layout(rows + 1, tokens, rows, tokens, self.max_len, going=going)
+        return Layout(rows + 1, tokens, rows, tokens, self.max_len)
 
 
 def kernels_for(device: torch.device) -> tuple[Any, Any]:

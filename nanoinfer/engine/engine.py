@@ -147,6 +147,8 @@ class Engine:
 
         However the caller leaves the iterator, these rows are free afterwards.
         """
+        for request in requests:
+            self.check(request)
         rows: list[Row] = []
         try:
             for request in requests:
@@ -169,9 +171,9 @@ class Engine:
             self._take_in()
         step = self.scheduler.schedule()
         self._arrange(step)
-        if step.going or step.pieces:
+        if launched := bool(step.going or step.pieces):
             self._launch(step)
-        return self._collect(self.lag if self.scheduler.busy else 0)
+        return self._collect(self.lag if launched and self.scheduler.busy else 0)  # else a row waits for these tokens
 
     @on_device
     def _take_in(self) -> None:
@@ -218,13 +220,10 @@ class Engine:
     def _count(self, begun: list[Row]) -> None:
         stats = self.stats
         for row in begun:
-            if row.preempted:
-                stats.recomputed_tokens += len(row.prompt) - row.fed
-            else:
+            if not row.computed:  # else it was preempted
                 stats.requests += 1
                 stats.prompt_tokens += len(row.prompt)
                 stats.cached_tokens += row.fed
-        stats.preemptions = self.scheduler.preemptions
 
     def _launch(self, step: Step) -> None:
         """Run a step, and start the copy of its tokens."""
@@ -251,6 +250,7 @@ class Engine:
             self.stats.decode_steps += 1
         logprobs = sampler.fetch(slots) if sampler is self.samplers.scoring else None
         rows = self.scheduler.launch(step)
+        self.stats.preemptions, self.stats.recomputed_tokens = self.scheduler.preemptions, self.scheduler.recomputed
         self._in_flight.append(InFlight(rows, places, Fetch(tokens), logprobs, scored, scores))
 
     def _collect(self, lag: int) -> list[Row]:
@@ -317,10 +317,14 @@ class Engine:
         """Cancel every request and wait for what was launched: after a failure of any kind the engine is as new."""
         self._in_flight, launched = deque(), self._in_flight
         last = [row for step in launched for row in step.rows]  # some have left already, by their count
+        last += [row for step in launched for row, _ in step.scored]
         for row in (*self._inbox, *self.scheduler.waiting, *self.rows, *last):
             self.cancel(row, cause)
             self._tell(row)
         self._take_in()
+        every = slice(0, self.max_batch)  # the step that failed may have been told of rows to free
+        self.state.free(every)
+        self.cache.free(every)
         if self.cache.blocks:
             self.cache.blocks.clear()  # what a failed step should have written is not there
         for step in launched:

@@ -55,7 +55,7 @@ class Row:
         self.prompt = array("q", request.prompt_token_ids)  # what is fed before it goes on; slices are copied as memory
         self.last = len(request.prompt_token_ids) + max(0, request.limit - 1)  # tokens that are ever fed
         self.due = self.last  # how many may be fed until it has ended, or needs a block
-        self.preempted, self.launched = False, 0  # whether it ever was; new tokens whose step was launched by then
+        self.computed = self.launched = 0  # when it was preempted: tokens fed, new tokens whose step was launched
         self.limit, self.stop_ids = request.limit, request.stop_ids
         self.watched = self.every_token or request.text is not None  # whether each token is looked at
         self.sampler = 3 if params.scores else 0 if params.greedy else 2 if params.filters else 1  # of Samplers
@@ -116,7 +116,7 @@ class Scheduler:
         self.blocks, self.max_batch, self.max_batched_tokens = blocks, max_batch, max_batched_tokens
         self.prefill_chunk, self.mixed, self.preemption = prefill_chunk or max_batched_tokens, mixed, preemption
         self.waiting: deque[Row] = deque()
-        self.preemptions = 0
+        self.preemptions = self.recomputed = 0  # rows that gave their room back, tokens that were fed again for it
         self._slots: list[Row | None] = []  # None: left since the last step
         self._full: list[Row] = []  # rows that need a block before they go on
         self._arrivals, self._decode_next = 0, False
@@ -197,7 +197,7 @@ class Scheduler:
         """Take the row's blocks; it is fed anew later. Tokens of steps in flight are awaited, and kept."""
         row.launched = row.fed - len(row.request.prompt_token_ids) + 1 if row.going else len(row.token_ids)
         self.remove([row])
-        row.fed, row.preempted = 0, True
+        row.computed, row.fed = max(row.computed, row.fed), 0
         self.waiting.appendleft(row)
         self.preemptions += 1
 
@@ -210,6 +210,7 @@ class Scheduler:
             if row.fed >= row.due:
                 (done if row.fed == row.last else self._full).append(row)
         for row, tokens in step.pieces:
+            self.recomputed += max(0, min(tokens, row.computed - row.fed))
             row.fed += tokens
             if row.fed == len(row.prompt):
                 row.going, row.due = True, min(row.room, row.last)

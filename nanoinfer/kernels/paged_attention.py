@@ -116,16 +116,8 @@ def attend_pages(
     tables: (B, width) int32, the pages of each row in order; entries past the length are not read. done: at least
     (B * H,) int32 zeros, which are zeros again afterwards. Arithmetic is in float32. A row of length 0 gives zeros.
     """
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    attend_into(out, q, k_pool, v_pool, tables, lengths, done, splits)
-    return out
-
-
-def attend_into(
-    out: Tensor, q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: Tensor, done: Tensor, splits: int
-) -> None:
-    """`attend_pages` of tokens 0..B-1 alone, with B lengths, into these places of `out`, which is shaped as q."""
-    (B,), (_, H, D) = lengths.shape, q.shape
+    B, H, D = q.shape
+    out = torch.empty(B, H, D, dtype=q.dtype, device=q.device)
     parts = torch.empty(B * H * splits * (D + 2), dtype=torch.float32, device=q.device) if splits > 1 else out
     # A whole context streams through small tiles, some ahead of their use; a split's few tokens come all at once.
     tile, stages = (32, 3) if splits == 1 else (64, 1)
@@ -134,3 +126,4 @@ def attend_into(
         (B, H, splits), tensors, (q.stride(0), tables.stride(0), D**-0.5), H=H, D=D, D_POWER=1 << (D - 1).bit_length(),
         PAGE=k_pool.shape[2], TILE=tile, SPLITS=splits, STAGES=stages,
     )  # fmt: skip
+    return out

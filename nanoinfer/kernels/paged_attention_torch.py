@@ -32,17 +32,15 @@ def attend_pages(
     return torch.einsum("bhs,bhsd->bhd", weights, values.float()).to(q.dtype)
 
 
-def plan_work(batch: Batch, tables: Tensor) -> None:
-    """What the Triton kernels have prepared once a step: here rows are taken as they come."""
+def work_list(batch: Batch) -> None:
+    """The Triton kernel's list of work: here rows are taken as they come."""
 
 
-def attend_ragged(
-    q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: None, *split: object
-) -> Tensor:
+def attend_ragged(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: None) -> Tensor:
     """Causal attention of any number of new tokens a row, q (N, H, D), over its pages -> (N, H, D).
 
     tables: (rows, width) int32 of all rows. A token at position p reads the first p + 1 tokens of its row's pages,
-    which hold the new ones already. `split`, of `attend_pages`' done and splits, changes nothing here.
+    which hold the new ones already.
     """
     starts = batch.starts
     assert starts is not None

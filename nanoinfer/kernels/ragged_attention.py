@@ -1,15 +1,12 @@
 """Causal attention over pages for any number of new tokens a row: prompts, pieces of them, decode. Chapter 3.
 
 The tokens of all rows lie end to end. A *work list* cuts each row's tokens into tiles, and a program takes one tile
-and one head: it walks over the row's pages up to its last token, as FlashAttention walks over keys. Rows that go on
-would leave their tiles all but empty, so those at the head of a step are left to the kernel of paged_attention.py.
+and one head: it walks over the row's pages up to its last token, as FlashAttention walks over keys.
 paged_attention_torch.py has the same function in PyTorch. Online softmax in tiles: Dao et al. 2022,
 "FlashAttention", section 3.1.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -17,10 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from nanoinfer.kernels.launcher import Launcher
-from nanoinfer.kernels.paged_attention import attend_into
 from nanoinfer.model.batch import Batch
 
 MANY = 512  # tokens of a step from which on large tiles keep a GPU busy
+LONG = 64  # tokens a row, on average, that fill them
 TILE_BYTES = 16384  # of keys, and of values, that are read at once: shared memory of a T4 holds no more
 
 
@@ -74,73 +71,40 @@ def _ragged_kernel(
 _attend = Launcher(_ragged_kernel, num_warps=4)
 
 
-class Work(NamedTuple):
-    """What the programs of a step do, made once for all layers."""
-
-    tiles: Tensor  # (P, 2) int32, of `work_list`
-    going: tuple[Tensor, Tensor] | None  # tables (R, width) int32 and lengths (R,) int64 for `attend_into`
-
-
-def plan_work(batch: Batch, tables: Tensor) -> Work:
-    """What to do for this batch. tables: (rows, width) int32 of all rows.
-
-    R is batch.going: a bound, since a captured step serves others too. A row that does not go on has length 0.
-    """
-    if not batch.going:
-        return Work(work_list(batch), None)
-    lengths = torch.where(_goes_on(batch), batch.positions[: batch.going] + 1, 0)
-    return Work(work_list(batch), (tables[batch.row[: batch.going]], lengths))
-
-
-def _goes_on(batch: Batch) -> Tensor:
-    """(R,) whether row b brings token b of the step and no other."""
-    assert batch.starts is not None
-    in_place = batch.starts[: batch.going + 1] == torch.arange(batch.going + 1, device=batch.starts.device)  # (R + 1,)
-    return in_place[:-1] & in_place[1:]
-
-
-def tile_of(tokens: int) -> int:
-    """Tokens of a row that a program takes, of so many in all: 16 are the fewest that matrix units take."""
-    return 64 if tokens >= MANY else 16
+def tile_of(tokens: int, rows: int) -> int:
+    """Tokens of a row that a program takes, in a step of so many: 16 are the fewest that matrix units take."""
+    return LONG if tokens >= max(MANY, LONG * rows) else 16
 
 
 def work_list(batch: Batch) -> Tensor:
     """(P, 2) int32: the first token and the number of tokens of each program's tile.
 
     P is known without looking at a value: B rows cut N tokens into at most ceil(N / tile) + B tiles. Those that are too
-    many have no tokens, and come last. Rows that go on have none here.
+    many have no tokens, and come last.
     """
     assert batch.starts is not None
-    starts, tile = batch.starts, tile_of(len(batch.token_ids) - batch.going)
-    counts = starts.diff()  # (B,)
-    if batch.going:
-        counts[: batch.going].masked_fill_(_goes_on(batch), 0)
-    tiles = (counts + (tile - 1)) // tile  # (B,)
+    starts, tile = batch.starts, tile_of(len(batch.token_ids), batch.rows)
+    tiles = (starts.diff() + (tile - 1)) // tile  # (B,)
     ends = tiles.cumsum(0)  # (B,) tiles of a row and of all before it
     item = torch.arange(-(-len(batch.token_ids) // tile) + batch.rows, device=starts.device)  # (P,)
     b = torch.searchsorted(ends, item, right=True).clamp(max=batch.rows - 1)  # (P,) whose tile it is
-    before = (item - (ends - tiles)[b]) * tile  # (P,) its row's tokens that stand in tiles before it
-    return torch.stack([starts[b] + before, (counts[b] - before).clamp(0, tile)], 1).int()
+    first = starts[b] + (item - (ends - tiles)[b]) * tile
+    return torch.stack([first, (starts[b + 1] - first).clamp(0, tile)], 1).int()
 
 
-def attend_ragged(
-    q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: Work, done: Tensor, splits: int = 1
-) -> Tensor:
+def attend_ragged(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: Tensor) -> Tensor:
     """Causal attention of any number of new tokens a row, q (N, H, D), over its pages -> (N, H, D).
 
     tables: (rows, width) int32 of all rows. A token at position p reads the first p + 1 tokens of its row's pages,
-    which hold the new ones already. work: of `plan_work`. done, splits: of `attend_pages`, for rows that go on. Sums
-    are in float32, and so are products of float32.
+    which hold the new ones already. work: of `work_list`. Sums are in float32, and so are products of float32.
     """
     N, H, D = q.shape
+    D_POWER, queries = max(16, 1 << (D - 1).bit_length()), tile_of(N, batch.rows)
     out = torch.empty(N, H, D, dtype=q.dtype, device=q.device)
-    if work.going is not None:  # before the others: where a row does not go on it leaves zeros, in a place of theirs
-        attend_into(out, q, k_pool, v_pool, *work.going, done, splits)
-    D_POWER, queries = max(16, 1 << (D - 1).bit_length()), tile_of(N - batch.going)
-    tensors = q, k_pool, v_pool, tables, batch.row, batch.positions, work.tiles, out
+    tensors = q, k_pool, v_pool, tables, batch.row, batch.positions, work, out
     tile = max(32, min(128, TILE_BYTES // (D_POWER * q.element_size())))
     _attend(
-        (H, len(work.tiles), 1), tensors, (q.stride(0), tables.stride(0), D**-0.5), H=H, D=D,
-        D_POWER=D_POWER, PAGE=k_pool.shape[2], QUERIES=queries, TILE=tile, STAGES=2 if queries == 64 else 3,
+        (H, len(work), 1), tensors, (q.stride(0), tables.stride(0), D**-0.5), H=H, D=D,
+        D_POWER=D_POWER, PAGE=k_pool.shape[2], QUERIES=queries, TILE=tile, STAGES=2 if queries == LONG else 3,
     )  # fmt: skip
     return out

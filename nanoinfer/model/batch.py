@@ -30,7 +30,6 @@ class Batch:
     starts: Tensor | None = None  # (B + 1,) int64, where each row's tokens begin, and N
     logits_at: Tensor | None = None  # (K,) int64, the tokens after which a token is chosen
     logits_row: Tensor | None = None  # (K,) int64, which row that token is for
-    going: int = 0  # of the first rows so many, at most, go on with one token each
 
     @property
     def rows(self) -> int:
@@ -76,7 +75,6 @@ class Layout(NamedTuple):
     max_new: int
     max_context: int
     no_context: bool = False
-    going: int = 0  # of the first rows so many, at most, go on with one token each
 
     @classmethod
     def of(cls, going: Sequence[int], chunks: Sequence[Chunk], longest: int = 0) -> Layout:
@@ -86,7 +84,7 @@ class Layout(NamedTuple):
         complete = len(going) + sum(chunk.complete for chunk in chunks)
         fresh = not going and not any(chunk.start for chunk in chunks)
         rows, tokens = len(going) + len(chunks), len(going) + sum(counts)
-        return cls(rows, tokens, complete, max(counts), max(ends), fresh, len(going))
+        return cls(rows, tokens, complete, max(counts), max(ends), fresh)
 
     @property
     def numbers(self) -> int:
@@ -142,5 +140,5 @@ def unpack(packed: Tensor, layout: Layout) -> Batch:
     N, K = layout.tokens, layout.logits
     ids, positions, row, starts, at, chosen = torch.split(packed, [N, N, N, layout.rows + 1, K, K])
     return Batch(
-        ids, positions, row, layout.max_context, layout.max_new, layout.no_context, starts, at, chosen, layout.going
+        ids, positions, row, layout.max_context, layout.max_new, layout.no_context, starts, at, chosen
     )  # fmt: skip
