@@ -156,6 +156,7 @@ def test_samples_come_in_order(llm: LLM) -> None:
         assert [piece.token_ids for piece in mine] == [(token,) for token in completion.token_ids]
         assert [piece.token_id for piece in mine] == [*completion.token_ids]
         assert "".join(piece.text for piece in mine) == completion.text
+    assert not llm.loop._mailboxes
 
 
 def test_text_prompts() -> None:
@@ -207,6 +208,15 @@ def test_those_who_wait_hear_that_the_llm_is_closed(small_model: GPT2) -> None:
         for future in waiting:
             assert str(future.exception(timeout=60)) == "this LLM is closed"
         closing.result(timeout=60)
+
+
+def test_a_call_that_comes_while_it_is_closed(small_model: GPT2) -> None:
+    """Its job lies behind the worker's last one, and would never be run."""
+    llm = LLM(small_model, engine="dense")
+    submit = llm.core.submit
+    llm.core.submit = lambda *given, **named: [submit(*given, **named), llm._worker.stop()][0]  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="this LLM is closed"):
+        llm.generate([1], SHORT)
 
 
 def test_a_program_ends_though_a_stream_is_open() -> None:
