@@ -317,12 +317,12 @@ class Engine:
         """Cancel every request and wait for what was launched: after a failure of any kind the engine is as new."""
         self._in_flight, launched = deque(), self._in_flight
         last = [row for step in launched for row in step.rows]  # some have left already, by their count
-        last += [row for step in launched for row, _ in step.scored]
+        last += [row for step in launched for row, _ in step.scored]  # and some were to get no token
         for row in (*self._inbox, *self.scheduler.waiting, *self.rows, *last):
             self.cancel(row, cause)
             self._tell(row)
         self._take_in()
-        every = slice(0, self.max_batch)  # the step that failed may have been told of rows to free
+        every = slice(0, self.max_batch)  # the step that failed may have been about to free some
         self.state.free(every)
         self.cache.free(every)
         if self.cache.blocks:
