@@ -264,7 +264,7 @@ def work() -> None:
         at, end = int(batch.positions[first]), int(batch.positions[last])
         spans = f"{f'{first} to {last}' if count > 1 else first:>18}  {f'{at} to {end}' if count > 1 else at:>15}"
         print(f"{tile:>4}  {int(batch.row[first]):>3}  {spans}  its row's first {end + 1}")
-    size_of = tile_of(layout.tokens)
+    size_of = tile_of(layout.tokens, layout.rows)
     told = f"{layout.tokens} / {size_of}, rounded up, + {layout.rows}"
     print(f"at most {told} = {-(-layout.tokens // size_of) + layout.rows} tiles")
 
