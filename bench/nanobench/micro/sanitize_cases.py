@@ -64,30 +64,21 @@ def attend(device: str, splits: int, size: int = 64, dtype: torch.dtype = torch.
     )
 
 
-def ragged(
-    device: str, prompt: int = 70, size: int = 64, dtype: torch.dtype = torch.float32, going: int = 0, splits: int = 1
-) -> None:
-    """A row that goes on, a prompt, a piece of one after two pages, a row without tokens, and padding.
-
-    going: of the first rows so many may be the decode kernel's.
-    """
+def ragged(device: str, prompt: int = 70, size: int = 64, dtype: torch.dtype = torch.float32) -> None:
+    """A row that goes on, a prompt, a piece of one after two pages, a row without tokens, and padding."""
     from nanoinfer.kernels import ragged_attention as ragged_kernels
 
     chunks = [Chunk(2, 149, [0]), Chunk(0, 0, [0] * prompt), Chunk(3, 2 * PAGE + 1, [0] * 17)]
-    tokens, longest = prompt + 25, max(150, prompt)
-    layout = Layout(rows=5, tokens=tokens, logits=3, max_new=prompt, max_context=longest, going=going)
-    packed, heads, width = pack([], chunks, layout, dummy=4), 2, -(-longest // PAGE)
+    layout = Layout(rows=5, tokens=prompt + 25, logits=3, max_new=prompt, max_context=max(150, prompt))
+    packed, heads, width = pack([], chunks, layout, dummy=4), 2, -(-layout.max_context // PAGE)
     tables = torch.randperm(4 * width, generator=torch.Generator().manual_seed(0)).view(4, width).int() + 1
     tables = torch.cat([tables, torch.zeros_like(tables[:1])])  # the dummy row's: the null block
     k_pool, v_pool = _random(2, 1 + 4 * width, heads, PAGE, size, dtype=dtype)
-    q, done = _random(tokens, heads, size, dtype=dtype), torch.zeros(going * heads, dtype=torch.int32)
-    batch, there = unpack(packed, layout), unpack(packed.to(device), layout)
-    expected = paged_attention_torch.attend_ragged(q, k_pool, v_pool, tables, batch, None, done)
-    tiles, rows = ragged_kernels.plan_work(batch, tables)
-    work = ragged_kernels.Work(tiles.to(device), rows and (rows[0].to(device), rows[1].to(device)))
-    q_, k_, v_, tables_, done_ = (t.to(device, copy=True) for t in (q, k_pool, v_pool, tables, done))
-    for _ in range(2):  # the counters must be ready for the next layer
-        got = ragged_kernels.attend_ragged(q_, k_, v_, tables_, there, work, done_, splits)
+    q, batch = _random(layout.tokens, heads, size, dtype=dtype), unpack(packed, layout)
+    there, work = unpack(packed.to(device), layout), ragged_kernels.work_list(batch).to(device)
+    q_, k_, v_, tables_ = (t.to(device, copy=True) for t in (q, k_pool, v_pool, tables))
+    got = ragged_kernels.attend_ragged(q_, k_, v_, tables_, there, work)
+    expected = paged_attention_torch.attend_ragged(q, k_pool, v_pool, tables, batch, None)
     close = 1e-4 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(got.cpu(), expected, rtol=close, atol=close)
 
@@ -136,8 +127,6 @@ CASES: dict[str, Callable[[str], None]] = {
     "ragged head size 80": lambda device: ragged(device, size=80),
     # Triton's interpreter, in which every case runs first, multiplies no matrices of bfloat16.
     "ragged float16": lambda device: ragged(device, dtype=torch.float16),
-    "ragged and rows that go on": lambda device: ragged(device, going=3),
-    "ragged and rows that go on, splits": lambda device: ragged(device, prompt=530, going=4, splits=4),
     "fused one row": lambda device: fused(device, 1),
     "fused 33 rows": lambda device: fused(device, 33),
     "sample": sample,
