@@ -96,8 +96,8 @@ class TokenStream:
 
     A piece has all tokens of its row that have come since the one before: one, or more for a reader who comes late.
     `aclose`, the end of an `async with`, and the cancellation of a task that waits for a piece cancel what is left, and
-    so does dropping the stream. A row leaves before the next step is launched; of its tokens that were launched before,
-    at most the engine's `lag` and one more where a step is running, none is kept.
+    so does dropping the stream. A row leaves before the next step is launched, and at most `lag` of its tokens, which
+    were on their way by then, are dropped.
     """
 
     def __init__(self, outlet: _Outlet, rows: Iterable[Row], tokenizer: Tokenizer) -> None:

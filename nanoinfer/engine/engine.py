@@ -137,9 +137,9 @@ class Engine:
         return row
 
     def cancel(self, row: Row, cause: BaseException | None = None) -> None:
-        """From the next step on, nothing more comes of this row. One that has ended stays as it is."""
-        if not row.ended:
-            row.cancelled, row.ended = cause or CancelledError("cancelled"), True
+        """From the next step on, nothing more comes of this row. One that has ended by then stays as it is."""
+        if not row.ended and not row.cancelled:
+            row.cancelled = cause or CancelledError("cancelled")
             self._inbox.append(row)
 
     def generate(self, requests: Sequence[Request]) -> Generator[list[Row], None, None]:
@@ -180,9 +180,10 @@ class Engine:
         """What was submitted and cancelled since the last step."""
         for _ in range(len(self._inbox)):
             row = self._inbox.popleft()
-            if row.cancelled is None:
+            if not row.cancelled:
                 self.scheduler.submit(row)
-            else:
+            elif not row.ended:
+                row.ended = True
                 self._tell(row)
                 self.scheduler.drop(row)
         self._tidy()

@@ -30,7 +30,7 @@ from nanoinfer.engine.engine import RowCache
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState, upload
-from nanoinfer.engine.step import decode_step, prefill_step
+from nanoinfer.engine.step import Model, decode_step, prefill_step
 from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 from nanoinfer.model.gpt2 import GPT2
 
@@ -171,8 +171,10 @@ class GraphRunner(EagerRunner):
         self.stats.padding_rows += key.rows - batch
         return self.state.token[:batch]
 
-    def prefill(self, going: Sequence[int], chunks: Sequence[Chunk], sampler: Sampler) -> Tensor:
-        shape, why_not = self.cache.captured(going, chunks), None
+    def prefill(
+        self, going: Sequence[int], chunks: Sequence[Chunk], sampler: Sampler, model: Model | None = None
+    ) -> Tensor:
+        shape, why_not = self.cache.captured(going, chunks), "logprobs of a prompt" if model else None
         if shape is None:
             shape, why_not = (0, 0), "a piece of a prompt, where prompts are captured whole"
         fits = [each for each in self.shapes if each[0] >= shape[0] and each[1] >= shape[1]]
@@ -182,7 +184,7 @@ class GraphRunner(EagerRunner):
         key = Key(rows, columns, columns, sampler)
         captured = self._captured(key, why_not, all_layers=not going)
         if captured is None:
-            return super().prefill(going, chunks, sampler)
+            return super().prefill(going, chunks, sampler, model)
         layout, count = self.cache.layout(rows, columns), len(going) + sum(len(chunk.token_ids) for chunk in chunks)
         write_chunks(captured.packed, going, chunks, layout, self.state.dummy)
         captured.graph.replay()

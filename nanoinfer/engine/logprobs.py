@@ -15,9 +15,8 @@ from torch import Tensor
 
 from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.sampling import Sampler
-from nanoinfer.engine.state import BatchState, Fetch, upload
-from nanoinfer.engine.step import prefill_step
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.engine.state import Fetch, upload
+from nanoinfer.model.batch import Batch, Chunk
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.requests import TOP_LOGPROBS, Logprobs
 
@@ -55,6 +54,23 @@ def prompt_logprobs(model: GPT2, hidden: Tensor, next_ids: Tensor) -> Tensor:
     return torch.cat([logprobs(model.head(h), ids) for h, ids in slices])
 
 
+class ScoringModel:
+    """A model for a prefill step that looks at its prompts too: `scores` are the logprobs of next_ids (S,).
+
+    scored_at: (S,) int64, after which tokens of the batch each of these stands.
+    """
+
+    def __init__(self, model: GPT2, scored_at: Tensor, next_ids: Tensor) -> None:
+        self.model, self.scored_at, self.next_ids = model, scored_at, next_ids
+
+    def __call__(self, batch: Batch, cache: Cache) -> Tensor:
+        assert batch.logits_at is not None
+        plan = cache.plan(replace(batch, logits_at=torch.cat([self.scored_at, batch.logits_at])))
+        wanted = self.model.hidden(plan.batch, partial(cache.attend, plan))[plan.batch.logits_at]  # (S + K, C)
+        self.scores = prompt_logprobs(self.model, wanted[: len(self.scored_at)], self.next_ids)
+        return self.model.head(wanted[len(self.scored_at) :])
+
+
 def score(
     runner: EagerRunner,
     going: Sequence[int],
@@ -66,34 +82,12 @@ def score(
 
     following: by row, the tokens that follow those of its chunk in its prompt, one each.
     """
-    layout, device = Layout.of(going, chunks, runner.model.config.n_positions), runner.state.token.device
-    packed = upload(pack(going, chunks, layout, runner.state.dummy), torch.int64, device)
     at: list[int] = []
     start = len(going)
     for chunk in chunks:
         at += range(start, start + len(following.get(chunk.row, ())))
         start += len(chunk.token_ids)
     ids = [token for chunk in chunks for token in following.get(chunk.row, ())]
-    scored_at, next_ids = upload([at, ids], torch.int64, device)
-    batch = unpack(packed, layout)
-    tokens, scores = score_step(runner.model, runner.cache, runner.state, batch, sampler, scored_at, next_ids)
-    return tokens, Fetch(scores)
-
-
-def score_step(
-    model: GPT2, cache: Cache, state: BatchState, batch: Batch, sampler: Sampler, scored_at: Tensor, next_ids: Tensor
-) -> tuple[Tensor, Tensor]:
-    """A prefill step that looks at its prompts too: next tokens (K,), and `logprobs` (S, width) of next_ids (S,).
-
-    scored_at: (S,) int64, after which tokens of the batch each of these stands; at least one.
-    """
-    scores = []
-
-    def scoring(batch: Batch, cache: Cache) -> Tensor:
-        assert batch.logits_at is not None
-        plan = cache.plan(replace(batch, logits_at=torch.cat([scored_at, batch.logits_at])))
-        wanted = model.hidden(plan.batch, partial(cache.attend, plan))[plan.batch.logits_at]  # (S + K, C)
-        scores.append(prompt_logprobs(model, wanted[: len(scored_at)], next_ids))
-        return model.head(wanted[len(scored_at) :])
-
-    return prefill_step(scoring, cache, state, batch, sampler), scores[0]
+    scored_at, next_ids = upload([at, ids], torch.int64, runner.state.token.device)
+    model = ScoringModel(runner.model, scored_at, next_ids)
+    return runner.prefill(going, chunks, sampler, model), Fetch(model.scores)

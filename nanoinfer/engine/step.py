@@ -18,11 +18,11 @@ from nanoinfer.engine.state import BatchState
 from nanoinfer.model.batch import NEWEST, Batch
 from nanoinfer.model.gpt2 import GPT2, Cache
 
+Model = Callable[[Batch, Cache], Tensor]  # a GPT2, or what stands for one: logits (K, V)
+
 
 @torch.inference_mode()
-def prefill_step(
-    model: Callable[[Batch, Cache], Tensor], cache: Cache, state: BatchState, batch: Batch, sampler: Sampler
-) -> Tensor:
+def prefill_step(model: Model, cache: Cache, state: BatchState, batch: Batch, sampler: Sampler) -> Tensor:
     """Run prompts, pieces of them, and rows that go on, side by side; return the tokens that follow (K,).
 
     Each goes to its row of the state, `batch.logits_row`, which is live from then on. A row whose prompt goes on

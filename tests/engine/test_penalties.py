@@ -18,7 +18,7 @@ from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine import logprobs as logprobs_module
 from nanoinfer.engine import scheduler
 from nanoinfer.engine.fake_graph import record
-from nanoinfer.engine.logprobs import logprobs, of_host, score_step, width
+from nanoinfer.engine.logprobs import ScoringModel, logprobs, of_host, width
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import greedy, sample_filtered
 from nanoinfer.engine.state import BatchState
@@ -344,10 +344,9 @@ def test_prompt_logprobs(small_model: GPT2, monkeypatch: pytest.MonkeyPatch, kin
         at = range(layout.tokens - (end - start), layout.tokens)
         following = prompt[start + 1 : end + 1]
         if following:
-            tokens, numbers = score_step(
-                small_model, cache, state, batch, greedy, torch.tensor(at[: len(following)]), torch.tensor(following)
-            )
-            found += [of_host(each, 4) for each in numbers.tolist()]
+            scoring = ScoringModel(small_model, torch.tensor(at[: len(following)]), torch.tensor(following))
+            tokens = prefill_step(scoring, cache, state, batch, greedy)
+            found += [of_host(each, 4) for each in scoring.scores.tolist()]
         else:
             tokens = prefill_step(small_model, cache, state, batch, greedy)
         assert torch.equal(tokens, prefill_step(small_model, plain_cache, plain_state, batch, greedy))
@@ -370,11 +369,12 @@ def test_a_step_that_only_scores(small_model: GPT2) -> None:
     layout = Layout.of([], chunks, 60)
     batch, at = unpack(pack([], chunks, layout, 4), layout), torch.arange(32)
     never: Any = None
-    tokens, numbers = score_step(small_model, cache, state, batch, never, at, torch.tensor(PROMPTS[1][1:]))
+    scoring = ScoringModel(small_model, at, torch.tensor(PROMPTS[1][1:]))
+    tokens = prefill_step(scoring, cache, state, batch, never)
     assert tokens.shape == (0,)
     assert torch.equal(state.integers, before)
     right = forward_logits(small_model, torch.tensor([PROMPTS[1]]))[0, :-1]
-    torch.testing.assert_close(numbers, logprobs(right, torch.tensor(PROMPTS[1][1:])), rtol=0, atol=1e-4)
+    torch.testing.assert_close(scoring.scores, logprobs(right, torch.tensor(PROMPTS[1][1:])), rtol=0, atol=1e-4)
 
 
 ENGINES: dict[str, dict[str, Any]] = {
