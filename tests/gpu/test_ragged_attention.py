@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.engine.test_ragged_attention import GOING, MIXED, case_of, check_kernel, kernel, real
+from tests.engine.test_ragged_attention import MIXED, STEPS, case_of, check_kernel, in_tiles_of, kernel, real
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="there are no wheels of Triton here")
@@ -28,14 +28,15 @@ def test_many_tokens(D: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("splits", [1, 2, 8])
+@pytest.mark.parametrize("tile", [16, 64])
 @pytest.mark.parametrize("D", [40, 64, 128])
-def test_rows_that_go_on(D: int, splits: int, dtype: torch.dtype) -> None:
-    """By the decode kernel, beside tiles of 16 and of 64."""
-    for rows, going, padding in GOING.values():
-        check_kernel(case_of(rows, D=D, dtype=dtype, padding=padding, going=going), splits=splits)
-    rows = [*((37 * row % 400, 1) for row in range(70)), (0, 300), (513, 64), (10, 265)]
-    check_kernel(case_of(rows, D=D, dtype=dtype, padding=(60, 40), going=128), splits=splits)
+def test_mixed_steps(D: int, tile: int, dtype: torch.dtype) -> None:
+    """By small tiles and by large ones, whichever the step would have."""
+    with in_tiles_of(tile):
+        for rows, padding in STEPS.values():
+            check_kernel(case_of(rows, D=D, dtype=dtype, padding=padding))
+        rows = [*((37 * row % 400, 1) for row in range(70)), (0, 300), (513, 64), (10, 265)]
+        check_kernel(case_of(rows, D=D, dtype=dtype, padding=(60, 40)))
 
 
 @pytest.mark.parametrize("new", range(1, 70, 3))
@@ -46,19 +47,17 @@ def test_every_count(new: int) -> None:
 
 @pytest.mark.parametrize("rows", [MIXED, [(0, 300), (40, 300)]], ids=["small tiles", "large tiles"])
 def test_twice_gives_the_same_bits(rows: list[tuple[int, int]]) -> None:
-    case = case_of(rows, D=64, dtype=torch.bfloat16, going=1)
-    assert torch.equal(kernel(case, splits=4), kernel(case, splits=4))
+    case = case_of(rows, D=64, dtype=torch.bfloat16)
+    assert torch.equal(kernel(case), kernel(case))
 
 
-@pytest.mark.parametrize("going, splits", [(0, 1), (3, 1), (3, 4)])
-def test_one_graph_for_other_tokens(going: int, splits: int) -> None:
+@pytest.mark.parametrize("tile", [16, 64])
+def test_one_graph_for_other_tokens(tile: int) -> None:
     """Captured on padding alone; replayed for rows that are written into its tensors, work list and all."""
     from nanoinfer.kernels import ragged_attention
 
     steps = [[(0, 40), (5, 1), (30, 17)], [(60, 1), (0, 2), (3, 70)], [(90, 1), (40, 1), (0, 70)], [(9, 1)] * 3]
-    padded = [
-        case_of(rows, D=64, padding=(0, 100 - sum(new for _, new in rows)), going=going) for rows in (steps[0], *steps)
-    ]
+    padded = [case_of(rows, D=64, padding=(0, 100 - sum(new for _, new in rows))) for rows in (steps[0], *steps)]
     (q, k_pool, v_pool, _, batch), *cases = padded
     assert batch.starts is not None
     batch.row.fill_(3)  # the dummy row, which the others follow; nobody has a token
@@ -66,17 +65,16 @@ def test_one_graph_for_other_tokens(going: int, splits: int) -> None:
     batch.starts.zero_()[-1] = len(q)
     pools = [torch.full((20, *pool.shape[1:]), torch.nan, device="cuda") for pool in (k_pool, v_pool)]
     tables = torch.zeros(4, 8, dtype=torch.int32, device="cuda")
-    done = torch.zeros(max(1, going) * q.shape[1], dtype=torch.int32, device="cuda")
 
     def run() -> torch.Tensor:
-        work = ragged_attention.plan_work(batch, tables)
-        return ragged_attention.attend_ragged(q, pools[0], pools[1], tables, batch, work, done, splits)
+        return ragged_attention.attend_ragged(q, *pools, tables, batch, ragged_attention.work_list(batch))
 
-    for _ in range(3):  # compiled, and launched as it will be
-        run()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = run()
+    with in_tiles_of(tile):
+        for _ in range(3):  # compiled, and launched as it will be
+            run()
+        with torch.cuda.graph(graph):
+            out = run()
     for case in cases:
         assert case.batch.starts is not None
         q.copy_(case.q)
