@@ -64,8 +64,7 @@ def test_variants_without_a_kernel(samplers: Any, name: str) -> None:
 
 def test_a_peer_that_is_not_installed_is_left_out(samplers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "find_spec", lambda name: None)
-    for kernel in ("sample", "greedy"):
-        monkeypatch.setattr(samplers.sampling_kernels, kernel, samplers.sampling.sample_filtered)
+    monkeypatch.setattr(samplers.sampling_kernels, "sample", samplers.sampling.sample_filtered)
     monkeypatch.setattr(samplers, "rejection", samplers.sampling.sample_filtered)
     logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(0))
     settings = {setting.name: setting for setting in samplers.SETTINGS}
@@ -76,7 +75,7 @@ def test_a_peer_that_is_not_installed_is_left_out(samplers: Any, monkeypatch: py
     made, absent = found["top-k 50, top-p 0.95"]
     assert list(made) == ["ours", "sort", "topk", "rejection"]
     assert absent == {"flashinfer": "flashinfer is not installed: pip install 'nanoinfer[flashinfer]'"}
-    assert list(found["greedy"][0]) == ["ours", "ours, greedy alone", "argmax"]
+    assert list(found["greedy"][0]) == ["ours", "argmax"]
     monkeypatch.setattr(samplers, "rejection", lambda logits, rows: logits.argmin(-1))
     with pytest.raises(ValueError, match="rejection chose a token that top-k 50"):
         samplers.sampling_variants(samplers.BOTH, logits, samplers.BOTH.rows(3, 0, logits.device))

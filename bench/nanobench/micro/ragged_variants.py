@@ -1,23 +1,19 @@
 """Ways to compute one layer's attention for rows that bring different numbers of tokens: what `bench ragged` compares.
 
-The book's ragged kernel for all rows, or with the decode kernel for those that go on, as the engine does it; SDPA on a
-padded rectangle, and pages gathered for SDPA. What is made once a step for all layers, masks, work list and the
-rectangle of queries, is made beforehand.
+The book's ragged kernel, SDPA on a padded rectangle, and pages gathered for SDPA. What is made once a step for all
+layers, masks, work list and the rectangle of queries, is made beforehand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from itertools import takewhile
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nanobench.micro.attention_variants import HEAD_SIZE, HEADS, PAGE, Pages
-from nanoinfer.cache.paged import choose_splits, kernels_for
+from nanoinfer.cache.paged import kernels_for
 from nanoinfer.kernels.paged_attention_torch import gather_pages
 from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 
@@ -35,16 +31,13 @@ def ragged_variants(
 ) -> dict[str, Callable[[], Tensor]]:
     """All variants over random queries, keys and values, each checked against SDPA in float32."""
     chunks = [Chunk(row, start, [0] * new) for row, (start, new) in enumerate(rows)]
-    going = sum(1 for _ in takewhile(lambda row: row[0] and row[1] == 1, rows))
-    layout = Layout.of([], chunks, 0)._replace(going=going)
+    layout = Layout.of([], chunks)
     batch = unpack(pack([], chunks, layout, dummy=len(rows)).to(device), layout)
     S = -(-layout.max_context // PAGE) * PAGE
     q = torch.randn(layout.tokens, HEADS, HEAD_SIZE, device=device, dtype=dtype)
     dense = torch.randn(1, 2, len(rows), HEADS, S, HEAD_SIZE, device=device, dtype=dtype)
     pages, (keys, values), (_, ragged) = Pages.of(dense, PAGE), dense[0], kernels_for(device)
-    (k_pool, v_pool), tables = pages.pools[0], pages.tables
-    done = torch.zeros(len(rows) * HEADS, dtype=torch.int32, device=device)
-    splits = choose_splits(max(1, going), HEADS, S)
+    (k_pool, v_pool), tables, work = pages.pools[0], pages.tables, ragged.work_list(batch)
     queries = batch.padded(q).transpose(1, 2)  # (B, H, T, D)
     visible = torch.arange(S, device=device) <= batch.padded(batch.positions)[:, None, :, None]  # (B, 1, T, S)
     mask = torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, -torch.inf)
@@ -59,17 +52,14 @@ def ragged_variants(
         k, v = gather_pages(k_pool, tables), gather_pages(v_pool, tables)  # (B, H, S, D)
         return F.scaled_dot_product_attention(queries, k, v, attn_mask=mask)
 
-    def paged(going: int) -> Callable[[], Tensor]:
-        of = replace(batch, going=going)
-        work = ragged.plan_work(of, tables)
-        return partial(ragged.attend_ragged, q, k_pool, v_pool, tables, of, work, done, splits)  # (N, H, D)
+    def paged() -> Tensor:
+        out: Tensor = ragged.attend_ragged(q, k_pool, v_pool, tables, batch, work)  # (N, H, D)
+        return out
 
-    found = {"sdpa, padded": padded, "sdpa, pages gathered": gathered, "ragged kernel": paged(0)}
-    if going:
-        found["ragged and decode kernel"] = paged(going)
+    found = {"sdpa, padded": padded, "sdpa, pages gathered": gathered, "ragged kernel": paged}
     whole = F.scaled_dot_product_attention(queries.float(), keys.float(), values.float(), attn_mask=visible)
     expected = batch.packed(whole.transpose(1, 2))
     for name, call in found.items():
-        got = call() if name.startswith("ragged") else batch.packed(call().transpose(1, 2))
+        got = call() if name == "ragged kernel" else batch.packed(call().transpose(1, 2))
         torch.testing.assert_close(got.float(), expected, rtol=2e-2, atol=2e-2, msg=name)
     return found
