@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-LARGE_GPU = 64e9  # bytes; such a GPU has computed 8,192 tokens of GPT-2 in some milliseconds
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -55,11 +54,7 @@ def choose_dtype(name: str | torch.dtype | None, device: torch.device) -> torch.
 
 def batched_tokens(device: torch.device) -> int:
     """Tokens of one step at most: enough to keep the device busy, and few enough that no row waits long for another."""
-    import torch
-
-    if device.type == "cpu":
-        return 256
-    return 8192 if torch.cuda.get_device_properties(device).total_memory > LARGE_GPU else 2048
+    return 256 if device.type == "cpu" else 2048
 
 
 def has_triton() -> bool:
