@@ -257,6 +257,7 @@ class History:
         settled = self.engine.step()
         assert {row for row, count in before.items() if len(row.token_ids) == count + 1} == {*settled} & {*self.told}
         assert len(set(settled)) == len(settled)
+        assert self.engine.stats.preemptions == self.engine.scheduler.preemptions
         self.check_state()
 
     def generate(self) -> None:
@@ -352,7 +353,6 @@ class History:
             assert row.cancelled is None or isinstance(row.cancelled, CancelledError | Boom)
         self.check_free()
         stats, device = self.engine.stats, self.device
-        assert stats.preemptions == self.engine.scheduler.preemptions
         if not self.failures:
             assert stats.new_tokens + stats.dropped_tokens == device.chosen.total()
             assert (stats.prefill_steps, stats.decode_steps) == (device.calls["prefill"], device.calls["decode"])
