@@ -170,6 +170,7 @@ class Engine:
         if self._inbox:
             self._take_in()
         step = self.scheduler.schedule()
+        self.stats.preemptions = self.scheduler.preemptions
         self._arrange(step)
         if launched := bool(step.going or step.pieces):
             self._launch(step)
@@ -251,7 +252,7 @@ class Engine:
             self.stats.decode_steps += 1
         logprobs = sampler.fetch(slots) if sampler is self.samplers.scoring else None
         rows = self.scheduler.launch(step)
-        self.stats.preemptions, self.stats.recomputed_tokens = self.scheduler.preemptions, self.scheduler.recomputed
+        self.stats.recomputed_tokens = self.scheduler.recomputed
         self._in_flight.append(InFlight(rows, places, Fetch(tokens), logprobs, scored, scores))
 
     def _collect(self, lag: int) -> list[Row]:
