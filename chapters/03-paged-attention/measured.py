@@ -103,10 +103,12 @@ def ragged_time(case: str, variant: str = "ragged kernel") -> float:
 
 def ragged_times() -> None:
     """The ragged kernel beside SDPA, on a rectangle and on gathered pages."""
-    print(f"{'':41}{'tokens':>7}{'SDPA, padded':>14}{'SDPA, gathered':>16}{'the kernel':>12}")
-    for case, tokens in dict.fromkeys((t.case, t.tokens) for t in ragged().attention):
+    cases = dict.fromkeys((t.case, t.tokens) for t in ragged().attention)
+    width = max(len(case) for case, _ in cases)
+    print(f"{'':{width}}{'tokens':>7}{'SDPA, padded':>14}{'SDPA, gathered':>16}{'the kernel':>12}")
+    for case, tokens in cases:
         sdpa = seconds(ragged_time(case, "sdpa, padded")), seconds(ragged_time(case, "sdpa, pages gathered"))
-        print(f"{case:41}{tokens:>7}{sdpa[0]:>14}{sdpa[1]:>16}{seconds(ragged_time(case)):>12}")
+        print(f"{case:{width}}{tokens:>7}{sdpa[0]:>14}{sdpa[1]:>16}{seconds(ragged_time(case)):>12}")
 
 
 def kv_usage_table() -> None:

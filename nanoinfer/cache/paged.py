@@ -35,7 +35,7 @@ class PagedPlan(Plan):
     slots: Tensor  # (N,) int64 of each new token, in a layer's blocks end to end
     tables: Tensor  # (rows, width) int32
     lengths: Tensor | None = None  # (N,) tokens that each row reads, in a decode step
-    work: Any = None  # of the ragged kernel's `plan_work`, in any other
+    work: Any = None  # of the ragged kernel's `work_list`, in any other
 
 
 class PagedCache:
