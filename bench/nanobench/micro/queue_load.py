@@ -44,7 +44,7 @@ class Load(Record):
     pool_rows: int = 256  # pool: at once at most
     pool_requests: int = 300
     pool_new: int = 512  # at most
-    stop_after: int = 64  # tokens, in the mean: one id of so many ends a text
+    stop_after: int = 256  # tokens, in the mean: one id of so many ends a text
     pool_share: float = 0.25  # of the longest texts of all rows, that the pool holds
 
 
