@@ -126,7 +126,7 @@ class PagedCache:
         """Rows and tokens of the prefills that are captured, smallest first. Padding rows cost less than tokens do."""
         totals = [16, 32, 64, *range(128, tokens + 1, 128)]
         totals = [total for total in totals if total < 2 * len(self.tables) * self.max_len]
-        return [(most, total) for total in totals for most in sorted({1, 8, 64, rows}) if most <= min(rows, total)]
+        return [(most, total) for total in totals for most in sorted({min(n, rows, total) for n in (1, 8, 64, rows)})]
 
     def captured(self, going: Sequence[int], chunks: Sequence[Chunk]) -> tuple[int, int] | None:
         """Rows, and tokens of all of them, of a captured step that they fit into."""

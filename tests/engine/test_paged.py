@@ -176,6 +176,20 @@ def test_bytes_are_those_of_the_tensors(device: torch.device) -> None:
     assert PagedCache.bytes(CONFIG, 7, 16, torch.float32) == size
 
 
+@pytest.mark.parametrize("most", [1, 5, 11, 300])
+def test_a_captured_prefill_pads_no_more_than_its_ladder(most: int) -> None:
+    """Whatever the number of rows is, tokens are padded to the next total; as many rows as tokens are one, too."""
+    paged = cache(torch.device("cpu"), blocks=2, max_batch=most, max_len=1024)
+    shapes = paged.shapes(most, 2048)
+    totals = sorted({total for _, total in shapes})
+    assert totals[:5] == [16, 32, 64, 128, 256]
+    for tokens in range(1, 2049):
+        for rows in {1, 2, 7, 9, 65, 100, most, tokens}:
+            if rows <= min(most, tokens):
+                _, total = next(each for each in shapes if each[0] >= rows and each[1] >= tokens)
+                assert total == min(each for each in totals if each >= tokens)
+
+
 # The engine over it: a full pool makes requests wait, and nothing is lost.
 
 
