@@ -26,15 +26,20 @@ if TYPE_CHECKING:
     from nanoinfer.text.tokenizer import Tokenizer
 
 
+class _ServingLLM(LLM):
+    _serves = True
+
+
 class AsyncLLM:
     """An `LLM` for event loops. Arguments and errors are those of `LLM`; the model is loaded at once, and that blocks.
 
+    Over pages, prefix_caching and preemption are on where nothing else is said.
     llm: the LLM itself. Any number of tasks may call at once, on any number of event loops: their requests share the
     engine's rows. If a step fails, all calls end with its cause, and later ones raise RuntimeError.
     """
 
     def __init__(self, model: str | Path | GPT2 | None = None, *, revision: str | None = None, **settings: Any) -> None:
-        self.llm = LLM(model, revision=revision, **settings)
+        self.llm: LLM = _ServingLLM(model, revision=revision, **settings)
         self._outlets: dict[asyncio.AbstractEventLoop, _Outlet] = {}
 
     @property

@@ -50,9 +50,9 @@ class EngineConfig:
     block_size: tokens a block of the paged cache. kv_blocks: blocks of its pool; None takes what max_batch rows can
     use, as far as memory goes.
     prefix_caching: whether texts that begin alike share the blocks of a paged cache, and find them again later.
-    preemption: whether paged rows are admitted with the room of their prompt alone. A row that finds no room to go on
-    then makes the youngest give its room back; that one is computed again later. If not, each reserves the room of its
-    longest text.
+    preemption: whether paged rows are admitted with the room of their prompt and little more. A row that finds no room
+    to go on then makes the youngest give its room back; that one is computed again later. If not, each reserves the
+    room of its longest text. For both, None is yes for an `AsyncLLM` over pages, and no for an `LLM`.
     max_graph_batch: rows of the largest captured step, of the engines with graphs; 0 captures nothing, None captures
     what memory allows. NANOINFER_GRAPHS=0 in the environment is as 0. fused: whether those engines compute with the
     fused kernels of chapter 4; None is yes on a GPU with Triton.
@@ -71,8 +71,8 @@ class EngineConfig:
     prefill_chunk: int | None = None
     block_size: int = 16
     kv_blocks: int | None = None
-    prefix_caching: bool = False
-    preemption: bool = False
+    prefix_caching: bool | None = None
+    preemption: bool | None = None
     max_graph_batch: int | None = None
     fused: bool | None = None
     seed: int = 0
@@ -93,7 +93,7 @@ class EngineConfig:
             if (value := getattr(self, name)) is not None:
                 check_int(name, value, low)
         for name in ("prefix_caching", "preemption"):
-            if type(getattr(self, name)) is not bool:
+            if getattr(self, name) not in (None, True, False) or type(getattr(self, name)) is int:
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
             if getattr(self, name) and self.engine != "auto" and self.recipe.cache != "paged":
                 raise ValueError(f"{name} needs the paged cache: use engine paged or paged-graph, not {self.engine}")

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import torch
 
 
-
 def choose_device(name: str | None) -> torch.device:
     """The named device, or for None a CUDA GPU where there is one. ValueError where it is not available."""
     import torch

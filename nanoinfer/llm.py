@@ -50,6 +50,8 @@ class LLM:
     Raises ValueError, one sentence, for settings that cannot be met, and TypeError for one that does not exist.
     """
 
+    _serves = False  # whether its requests are expected to come and go
+
     def __init__(self, model: str | Path | GPT2 | None = None, *, revision: str | None = None, **settings: Any) -> None:
         config = EngineConfig(**settings)
 
@@ -69,6 +71,9 @@ class LLM:
         on_gpu = device.type == "cuda"
         if config.engine == "auto":
             config = replace(config, engine="paged-graph" if on_gpu and has_triton() else "dense")
+        if self._serves and config.recipe.cache == "paged":
+            shares, preempts = config.prefix_caching is not False, config.preemption is not False
+            config = replace(config, prefix_caching=shares, preemption=preempts)
         if not isinstance(model, GPT2):
             name, dtype = DEFAULT_MODEL if model is None else model, choose_dtype(config.dtype, device)
             model = load_model(name, device, dtype, seed=config.seed, revision=revision)
@@ -113,7 +118,7 @@ class LLM:
         limits: dict[str, Any] = {
             "max_batched_tokens": self.max_batched_tokens,
             "prefill_chunk": config.prefill_chunk,
-            "preemption": config.preemption,
+            "preemption": bool(config.preemption),
             "mixed": config.recipe.cache == "paged" and on_gpu,  # elsewhere attention pads, and mixed rows the most
         }
 

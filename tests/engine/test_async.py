@@ -18,9 +18,11 @@ import torch
 
 from nanoinfer import LLM, AsyncLLM, Completion, Piece, SamplingParams
 from nanoinfer.async_llm import TokenStream
+from nanoinfer.cache.prefix import PrefixBlocks
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.model.gpt2 import GPT2
-from tests.conftest import prompts_of
+from nanoinfer.model.weights import random_model
+from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.fake_graphed import idle
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -501,3 +503,21 @@ def test_times_begin_with_the_call(llm: AsyncLLM) -> None:
         assert 0 < piece.completion.metrics.total_s <= over - called + 0.001
 
     asyncio.run(main())
+
+
+def test_pages_are_shared_where_nothing_else_is_said() -> None:
+    model = random_model(SMALL, seed=1, std=STD)
+    asked: list[tuple[type[LLM] | type[AsyncLLM], dict[str, Any], tuple[bool | None, bool | None]]] = [
+        (LLM, {}, (None, None)),
+        (AsyncLLM, {}, (True, True)),
+        (AsyncLLM, {"preemption": False}, (True, False)),
+        (AsyncLLM, {"prefix_caching": False}, (False, True)),
+        (AsyncLLM, {"engine": "dense"}, (None, None)),
+    ]
+    for kind, settings, expected in asked:
+        made = kind(model, **{"engine": "paged", "max_batch": 2, **settings})
+        llm = made.llm if isinstance(made, AsyncLLM) else made
+        assert (llm.config.prefix_caching, llm.config.preemption) == expected
+        assert isinstance(llm.core.cache.blocks, PrefixBlocks) == bool(expected[0])
+        assert llm.core.scheduler.preemption == bool(expected[1])
+        made.close()
