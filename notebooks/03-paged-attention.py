@@ -44,11 +44,11 @@ from nanoinfer.model.weights import random_model
 _ = torch.set_grad_enabled(False)
 
 # %% [markdown]
-# ## A pool, and nobody in it
+# ## An empty pool
 #
-# One layer, two heads of four numbers, blocks of two tokens. Ten blocks, of which block 0 is nobody's. The tables
-# have a line for each of two rows, and the dummy row's; an entry of 0 names the null block. A pool is memory as it
-# comes. Here it is filled with zeros, so that you can see what is written.
+# One layer, two heads of four numbers, blocks of two tokens. Ten blocks, of which block 0 is the null block, which
+# no row owns. The tables have a line for each of two rows, and the dummy row's; an entry of 0 names the null block. A
+# pool is memory as it comes. Here it is filled with zeros, so that you can see what is written.
 
 # %%
 config = ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=10)
@@ -74,8 +74,8 @@ source(BlockManager.reserve)
 # %% [markdown]
 # ## 2. Their prompts need blocks
 #
-# Four tokens and two: row 0 takes two blocks, row 1 one. `grow` is called before every step, and `update` tells the
-# device's tables what rows have begun.
+# Four tokens and two: row 0 takes two blocks, row 1 one. `grow` is called before a step that needs a block, and
+# `update` tells the device's tables what rows have begun.
 
 # %%
 blocks.grow(0, 4)

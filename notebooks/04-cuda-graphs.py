@@ -75,7 +75,7 @@ show("state: token, position, step, live, seed, top-k, row", state.integers)
 # ## 2. A decode step
 #
 # It is given the number of rows, how far it may have to read, and a sampler. Everything else it takes from the state,
-# and it leaves the next token where the next step looks for it. Rows 2 and 3 are nobody's.
+# and it leaves the next token where the next step looks for it. Rows 2 and 3 are padding.
 
 # %%
 rows, longest = 4, 32
@@ -150,7 +150,7 @@ show("tokens of four replays", torch.stack(replayed))
 assert torch.equal(torch.stack(replayed), right)
 
 # %% [markdown]
-# ## 7. Rows of nobody
+# ## 7. Padding rows
 #
 # The recorded step has four rows, and two are live. What rows 2 and 3 fed and wrote: token 0 at position 0, to slot 0,
 # in the null block. Their lengths are 1: they read one slot, and what comes of it is thrown away.
@@ -282,7 +282,7 @@ runner = llm.core.runner
 for key in runner.graphs:
     print(key, "  reads up to", key.longest, "  sampler", key.sampler.__name__)
 stats = llm.stats
-print(f"decode steps {stats.decode_steps}, replayed {stats.replayed_steps}; rows of nobody {stats.padding_share:.1%}")
+print(f"decode steps {stats.decode_steps}, replayed {stats.replayed_steps}; padding rows {stats.padding_share:.1%}")
 source(GraphRunner.decode)
 
 # %% [markdown]
@@ -327,7 +327,7 @@ print("your guess:", guess, *wrong, sep="\n")
 assert wrong != right
 
 # %% [markdown]
-# The prefill ran over what was in its inputs when it was captured: nobody's rows. Here is the whole mistake, and then
+# The prefill ran over what was in its inputs when it was captured: padding. Here is the whole mistake, and then
 # the repair: outside the block the engine copies.
 
 # %%
@@ -383,7 +383,7 @@ print(*second, sep="\n")
 assert second == told(engine("dense"), SAMPLED) != right
 
 # %% [markdown]
-# ## Break 4: a row of nobody is a copy of row 0
+# ## Break 4: a padding row is a copy of row 0
 #
 # Three rows are live, and the graph has four. The fourth gets row 0's slot, length and table, as its result is thrown
 # away anyhow. Guess: which texts change?
@@ -446,7 +446,7 @@ for one in report["ladders"]:
     print(f"{one['engine']:14}{one['rows']:6}{one['captures']:10}{one['seconds']:9.2f}{one['driver_bytes'] / 1e6:7.0f}")
 drain = report["drains"][0]
 print(f"a batch of {drain['rows']} that drains: {drain['replayed']} of {drain['steps']} steps replayed, "
-      f"{drain['padding_share']:.1%} of the rows were nobody's")  # fmt: skip
+      f"{drain['padding_share']:.1%} of the rows were padding")  # fmt: skip
 
 # %% [markdown]
 # # Quiz
