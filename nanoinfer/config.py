@@ -93,9 +93,9 @@ class EngineConfig:
             if (value := getattr(self, name)) is not None:
                 check_int(name, value, low)
         for name in ("prefix_caching", "preemption"):
-            if getattr(self, name) not in (None, True, False) or type(getattr(self, name)) is int:
-                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
-            if getattr(self, name) and self.engine != "auto" and self.recipe.cache != "paged":
+            if (value := getattr(self, name)) is not None and type(value) is not bool:
+                raise ValueError(f"{name} must be True or False, not {value!r}")
+            if value and self.engine != "auto" and self.recipe.cache != "paged":
                 raise ValueError(f"{name} needs the paged cache: use engine paged or paged-graph, not {self.engine}")
         check_int("seed", self.seed, 0, MAX_SEED)
         check_int("block_size", self.block_size, 16, 256)

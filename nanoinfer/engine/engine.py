@@ -214,8 +214,8 @@ class Engine:
         if step.begun:
             begun, steps = [row.request for row in step.begun], [len(row.token_ids) for row in step.begun]
             self.cache.clear(self.state.admit([row.slot for row in step.begun], begun, steps))
-            for row in step.begun:
-                if self.samplers.scoring:
+            if self.samplers.scoring:
+                for row in step.begun:
                     self.samplers.scoring.admit(row.slot, row.request, row.token_ids)
             self._count(step.begun)
 

@@ -177,9 +177,9 @@ class GraphRunner(EagerRunner):
         shape, why_not = self.cache.captured(going, chunks), "logprobs of a prompt" if model else None
         if shape is None:
             shape, why_not = (0, 0), "a piece of a prompt, where prompts are captured whole"
-        fits = [each for each in self.shapes if each[0] >= shape[0] and each[1] >= shape[1]]
-        rows, columns = fits[0] if fits else (0, 0)
-        if not why_not and not fits:
+        fits = (each for each in self.shapes if each[0] >= shape[0] and each[1] >= shape[1])
+        rows, columns = next(fits, (0, 0))
+        if not why_not and not rows:
             why_not = "a prefill of too many tokens"
         key = Key(rows, columns, columns, sampler)
         captured = self._captured(key, why_not, all_layers=not going)

@@ -46,6 +46,7 @@ def sentence(caught: pytest.ExceptionInfo[ValueError]) -> str:
         ({"block_size": 48}, ["block_size", "power of two"]),
         ({"kv_blocks": 0}, ["kv_blocks"]),
         ({"prefix_caching": 1}, ["prefix_caching must be True or False", "1"]),
+        ({"preemption": 1.0, "engine": "paged"}, ["preemption must be True or False", "1.0"]),
         ({"prefix_caching": True, "engine": "dense-graph"}, ["prefix_caching needs the paged cache", "dense-graph"]),
         ({"preemption": True, "engine": "naive"}, ["preemption needs the paged cache", "naive"]),
         ({"preemption": True, "device": "cpu"}, ["preemption needs the paged cache", "dense"]),
