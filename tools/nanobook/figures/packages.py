@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from nanobench.report.figures.style import ACCENT, GRID, GROUND, MUTED, WIDTH, Drawing
-from nanobook.source import PACKAGES, Graph, code_lines, folder_of, grouped, import_graph, modules, reduced
+from nanobook.source import PACKAGES, Graph, folder_of, grouped, import_graph, modules, reduced
 
 TITLES = dict(zip(PACKAGES, ("the engine", "the benchmark", "the classroom", "what makes the book"), strict=True))
 BOX = (1.12, 0.44)  # inches, as all lengths here
@@ -49,17 +49,13 @@ def room_of(module: str) -> str | None:
 
 
 def packages() -> Drawing:
-    """The drawing; its table has each room's lines of code and imports."""
+    """The drawing; its table has each room's imports. No line counts: they would be stale with every change of code."""
     files = {name: path for package in PACKAGES for name, path in modules(package, folder_of(package)).items()}
     rooms = {name: room for name in files if (room := room_of(name))}
     graph = grouped(import_graph(files), rooms)
-    lines = dict.fromkeys(graph, 0)
-    for name, room in rooms.items():
-        lines[room] += code_lines(files[name].read_text(encoding="utf-8"))
     owner = {room: room.partition(".")[0] for room in graph}
     outer = grouped(graph, owner)
     bands = arranged(graph, outer)
-    totals = {package: sum(lines[room] for room in graph if owner[room] == package) for package in outer}
 
     def draw() -> Figure:
         height = max(band.top + band.height for band in bands.values()) + EDGE
@@ -70,8 +66,7 @@ def packages() -> Drawing:
         ax.set_ylim(height, 0)
         for package, band in bands.items():
             _box(ax, (band.left, band.top), band.width, band.height, GRID, "none", 0.35)
-            title = f"{package}: {TITLES[package]}, {totals[package]:,} lines"
-            ax.text(band.left + 0.12, band.top + 0.1, title, fontsize=10.5, va="top")
+            ax.text(band.left + 0.12, band.top + 0.1, f"{package}: {TITLES[package]}", fontsize=10.5, va="top")
             for other in sorted(reduced(outer)[package]):
                 _between(ax, band, bands[other])
             for room, needed in reduced(_inner(graph, package)).items():
@@ -80,14 +75,11 @@ def packages() -> Drawing:
                     to = band.center(target)
                     _arrow(ax, (x, y - BOX[1] / 2), (to[0], to[1] + BOX[1] / 2), MUTED, 1.1)
                 _box(ax, (x - BOX[0] / 2, y - BOX[1] / 2), *BOX, GROUND, MUTED, 1.0)
-                name = room.partition(".")[2]
-                ax.text(x, y - 0.07, name, ha="center", va="center", fontsize=10, zorder=4)
-                count = f"{lines[room]:,} lines"
-                ax.text(x, y + 0.11, count, ha="center", va="center", fontsize=8.5, color=MUTED, zorder=4)
+                ax.text(x, y, room.partition(".")[2], ha="center", va="center", fontsize=10, zorder=4)
         return figure
 
     rows = [
-        (f"`{room}`", str(lines[room]), ", ".join(f"`{name}`" for name in sorted(graph[room])) or "–")
+        (f"`{room}`", ", ".join(f"`{name}`" for name in sorted(graph[room])) or "–")
         for package in outer
         for room in sorted(bands[package].places, key=lambda room: bands[package].places[room][::-1])
     ]
@@ -96,7 +88,7 @@ def packages() -> Drawing:
         for package in outer
     )
     alt = f"The four packages and their rooms, with an arrow to what each imports: {told}. No arrows form a circle."
-    return Drawing("book/packages", "Packages and their rooms", alt, ("room", "lines", "imports"), tuple(rows), draw)
+    return Drawing("book/packages", "Packages and their rooms", alt, ("room", "imports"), tuple(rows), draw)
 
 
 def arranged(graph: Graph, outer: Graph) -> dict[str, Band]:
