@@ -9,24 +9,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from nanoinfer.engine.loop import EngineLoop, Mailbox
+from nanoinfer.engine.loop import Mailbox
 from nanoinfer.llm import LLM
-from nanoinfer.requests import Completion, Piece, SamplingParams
+from nanoinfer.requests import Completion, Piece, Request, SamplingParams, check_float
 
 if TYPE_CHECKING:
+    from nanoinfer.config import Facts
     from nanoinfer.engine.scheduler import Row
-    from nanoinfer.engine.stats import Stats
+    from nanoinfer.engine.stats import Gauges, Stats
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.text.prompts import Prompt
     from nanoinfer.text.tokenizer import Tokenizer
 
 
-class _ServingLLM(LLM):
+class ServingLLM(LLM):
+    """An `LLM` whose requests come and go."""
+
     _serves = True
 
 
@@ -38,19 +42,50 @@ class AsyncLLM:
     engine's rows. If a step fails, all calls end with its cause, and later ones raise RuntimeError.
     """
 
+    llm: LLM
+
     def __init__(self, model: str | Path | GPT2 | None = None, *, revision: str | None = None, **settings: Any) -> None:
-        self.llm: LLM = _ServingLLM(model, revision=revision, **settings)
+        self.llm = ServingLLM(model, revision=revision, **settings)
+        self._served: Served = self.llm
         self._outlets: dict[asyncio.AbstractEventLoop, _Outlet] = {}
+
+    @property
+    def facts(self) -> Facts:
+        """What was made: the context, the vocabulary, the rows."""
+        return self._served.facts
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._served.tokenizer
 
     @property
     def stats(self) -> Stats:
         """Counters since this was made."""
-        return self.llm.stats
+        return self._served.stats
+
+    @property
+    def gauges(self) -> Gauges:
+        """What the engine holds just now."""
+        return self._served.loop.gauges
 
     @property
     def alive(self) -> bool:
         """Whether a request that is sent now can be answered."""
-        return not self.llm.loop.closed and self.llm.loop.failure is None
+        return not self._served.loop.closed and self._served.loop.failure is None
+
+    @property
+    def steps(self) -> int | None:
+        """Steps that have begun; None where there is nothing to do."""
+        stats = self._served.stats
+        return stats.prefill_steps + stats.decode_steps if self._served.loop.busy else None
+
+    @property
+    def died(self) -> Future[BaseException]:
+        """Its result is what ended the engine, once something has; `asyncio.wrap_future` makes it awaitable.
+
+        Closing is no such end: it then stays open.
+        """
+        return self._served.loop.died
 
     async def generate(
         self,
@@ -58,7 +93,7 @@ class AsyncLLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
         """As `LLM.generate`. A task that is cancelled here cancels its rows: each leaves before the next step."""
-        return await self._submit(prompts, params, every_token=False).completions()
+        return await self.submit(prompts, params, every_token=False).completions()
 
     def stream(
         self,
@@ -66,28 +101,61 @@ class AsyncLLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> TokenStream:
         """As `LLM.stream`, but computed from now on. Raises ValueError for a bad prompt, before anything is queued."""
-        return self._submit(prompts, params, every_token=True)
+        return self.submit(prompts, params)
 
-    def _submit(self, prompts: Any, params: Any, every_token: bool) -> TokenStream:
-        asked, event_loop, loop = time.perf_counter(), asyncio.get_running_loop(), self.llm.loop
+    def submit(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        every_token: bool = True,
+    ) -> TokenStream:
+        """Let the prompts run; what `stream` and `generate` do. every_token: whether tokens are heard of as they come.
+
+        If not, pieces come when a row has ended, and hold all of it. Raises as `stream`; RuntimeError once the engine
+        has died or was closed.
+        """
+        asked, event_loop, loop = time.perf_counter(), asyncio.get_running_loop(), self._served.loop
         if loop.failure and not loop.closed:
             raise RuntimeError(f"the engine has died: {loop.failure!r}") from loop.failure
-        requests = self.llm.requests(prompts, params)
+        requests = self._served.requests(prompts, params)
         if event_loop not in self._outlets:
             for gone in [other for other in self._outlets if other.is_closed()]:
                 self._outlets.pop(gone).close()
             self._outlets[event_loop] = _Outlet(loop, event_loop)
         outlet = self._outlets[event_loop]
         rows = loop.submit(requests, outlet.mailbox, asked, every_token)
-        return TokenStream(outlet, rows, self.llm.tokenizer)
+        return TokenStream(outlet, rows, self._served.tokenizer)
+
+    def watch(self, listener: Callable[[dict[str, Any]], object] | None, *, texts: bool = False) -> None:
+        """From the next step on, call listener(event) in this event loop with what each step did; None ends it.
+
+        The events are those of `nanoinfer.serve.recorder`; texts: whether prompts and tokens are in them as text.
+        """
+        post = None
+        if listener:
+            event_loop = asyncio.get_running_loop()
+
+            def post(event: dict[str, Any]) -> None:
+                try:
+                    event_loop.call_soon_threadsafe(listener, event)
+                except RuntimeError:  # that event loop is closed
+                    pass
+
+        self._served.loop.watch(post, texts)
+
+    def pace(self, seconds_per_step: float) -> None:
+        """Let no step begin sooner than so many seconds after the one before; 0 is full speed."""
+        check_float("seconds_per_step", seconds_per_step, "a number from 0 to 60", lambda x: 0 <= x <= 60)
+        self._served.loop.pace = seconds_per_step
 
     async def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
-        """As `LLM.warm_up`; on_capture is called in the engine's thread."""
-        await asyncio.to_thread(self.llm.warm_up, on_capture)
+        """As `LLM.warm_up`; on_capture is called in another thread."""
+        await asyncio.to_thread(self._served.warm_up, on_capture)
 
     def close(self) -> None:
         """As `LLM.close`. It waits for the step that runs; leaving `async with` does not block the event loop."""
-        self.llm.close()
+        self._served.close()
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -96,19 +164,59 @@ class AsyncLLM:
         await asyncio.to_thread(self.close)
 
 
+class Served(Protocol):
+    """What stands behind an `AsyncLLM`: an `LLM`, or what speaks for one in another process."""
+
+    @property
+    def facts(self) -> Facts: ...
+    @property
+    def stats(self) -> Stats: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def loop(self) -> Loop: ...
+    def requests(self, prompts: Any, params: Any = None) -> list[Request]: ...
+    def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None: ...
+    def close(self) -> None: ...
+
+
+class Loop(Protocol):
+    """An `EngineLoop`, or one in another process."""
+
+    failure: BaseException | None
+    died: Future[BaseException]
+    pace: float
+
+    @property
+    def gauges(self) -> Gauges: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def busy(self) -> bool: ...
+    def submit(
+        self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
+    ) -> list[Row]: ...
+    def cancel(self, rows: Sequence[Row]) -> None: ...
+    def watch(self, post: Callable[[dict[str, Any]], object] | None, texts: bool) -> None: ...
+    def leave(self, mailbox: Mailbox) -> None: ...
+
+
 class TokenStream:
     """The pieces of one call, as an asynchronous iterator; those of several prompts or samples come interleaved.
 
     A piece has all tokens of its row that have come since the one before: one, or more for a reader who comes late.
     `aclose`, the end of an `async with`, and the cancellation of a task that waits for a piece cancel what is left, and
     so does dropping the stream. A row leaves before the next step is launched, and at most `lag` of its tokens, which
-    were on their way by then, are dropped.
+    were on their way by then, are dropped. Where the engine fails, what had come is handed out ahead of the cause.
+
+    rows: the records of all samples of all prompts, in this order: .request, .token_ids, .times (time.perf_counter()),
+    .finish_reason. The engine's thread goes on with them.
     """
 
-    def __init__(self, outlet: _Outlet, rows: Iterable[Row], tokenizer: Tokenizer) -> None:
+    def __init__(self, outlet: _Outlet, rows: Sequence[Row], tokenizer: Tokenizer) -> None:
         from nanoinfer.outputs import RowReader
 
-        self._outlet, self._inbox = outlet, _Inbox()
+        self._outlet, self._inbox, self.rows = outlet, _Inbox(), tuple(rows)
         self._left = {row: RowReader(row, tokenizer) for row in rows}
         for row in rows:
             outlet.inboxes[row] = self._inbox
@@ -118,7 +226,13 @@ class TokenStream:
 
     async def __anext__(self) -> Piece:
         row, tokens = await self._next()
-        piece = self._left[row].piece(tokens)
+        reader = self._left[row]
+        if row.cancelled and not row.finish_reason:
+            if not (tokens := reader.unread):
+                self._cancel()
+                raise row.cancelled
+            self._inbox.news[row] = 1  # of its end, behind what others have
+        piece = reader.piece(tokens)
         if piece.completion:
             self._forget(row)
         return piece
@@ -128,6 +242,9 @@ class TokenStream:
         done = []
         while self._left:
             row, _ = await self._next()
+            if row.cancelled:
+                self._cancel()
+                raise row.cancelled
             done.append(self._left[row].completion())
             self._forget(row)
         return sorted(done, key=lambda completion: (completion.index, completion.sample))
@@ -142,8 +259,8 @@ class TokenStream:
             if not self._left:
                 raise StopAsyncIteration
             row = next(iter(news))
-            if row.cancelled:
-                raise row.cancelled
+            if row.cancelled:  # what others have goes ahead of it
+                row = next((row for row in news if not row.cancelled or self._left[row].unread), row)
             return row, news.pop(row)
         except BaseException:
             self._cancel()
@@ -153,11 +270,14 @@ class TokenStream:
         del self._left[row], self._outlet.inboxes[row]
 
     def _cancel(self) -> None:
+        self._drop()
+        self._inbox.arrived.set()  # whoever else waits here
+
+    def _drop(self) -> None:
         rows, self._left = list(self._left), {}
         for row in rows:
             self._outlet.inboxes.pop(row, None)
         self._outlet.loop.cancel(rows)
-        self._inbox.arrived.set()  # whoever else waits here
 
     async def aclose(self) -> None:
         """Cancel what is left: no further piece comes. It may be called again."""
@@ -170,30 +290,30 @@ class TokenStream:
         self._cancel()
 
     def __del__(self) -> None:
-        self._cancel()
+        self._drop()  # in any thread; nobody waits here, who waits holds the stream
 
 
 @dataclass(eq=False)
 class _Inbox:
     """What a stream has not read yet. It does not hold the stream, so one that everybody has dropped is cancelled."""
 
-    news: Counter[Row] = field(default_factory=Counter)  # rows, with the number of tokens that have come
+    news: dict[Row, int] = field(default_factory=dict)  # rows, with the number of tokens that have come
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class _Outlet:
     """Where an engine's news come into one event loop."""
 
-    def __init__(self, loop: EngineLoop, event_loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: Loop, event_loop: asyncio.AbstractEventLoop) -> None:
         self.loop, self._event_loop = loop, event_loop
         self.mailbox = Mailbox(self._post)
         self.inboxes: dict[Row, _Inbox] = {}
-        self._news: deque[Row] = deque()
+        self._news: deque[list[Row]] = deque()
         self._called = False  # whether the event loop will look at them
 
     def _post(self, rows: list[Row]) -> None:
         """In the engine's thread, after a step."""
-        self._news += rows
+        self._news.append(rows)
         if self._called and not self._event_loop.is_closed():
             return
         self._called = True
@@ -209,8 +329,11 @@ class _Outlet:
     def _hand_out(self) -> None:
         """In the event loop: wake the streams that have news."""
         self._called = False  # ahead of the look: whatever comes later calls again
+        news: Counter[Row] = Counter()
         while self._news:
-            row = self._news.popleft()
+            news.update(self._news.popleft())
+        for row, count in news.items():
             if inbox := self.inboxes.get(row):
-                inbox.news[row] += 1
-                inbox.arrived.set()
+                if not inbox.news:  # else whoever waited has been woken
+                    inbox.arrived.set()
+                inbox.news[row] = inbox.news.get(row, 0) + count

@@ -9,18 +9,25 @@ from typing import TYPE_CHECKING, Literal
 from nanoinfer.requests import MAX_SEED, check_int
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
+
+    from nanoinfer.model.gpt2 import GPT2
 
 DTYPES = ("float32", "bfloat16", "float16")
 MAX_BATCH = 64  # rows, where nobody says how many
+LOOKUP = "lookup"  # drafts from the row's own text
+MOST_DRAFTS = 64  # of a row in one step
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an engine is made of: where keys and values lie, and how a step is launched."""
+    """What an engine is made of: where keys and values lie, how a step is launched, and what a decode step computes."""
 
     cache: Literal["naive", "dense", "paged"]
     launch: Literal["eager", "graph"] = "eager"
+    forward: Literal["ops", "fused"] = "ops"
 
 
 # Each later one is proven against the one before it.
@@ -30,8 +37,28 @@ RECIPES = {
     "paged": Recipe("paged"),
     "dense-graph": Recipe("dense", "graph"),
     "paged-graph": Recipe("paged", "graph"),
+    "fused": Recipe("paged", "graph", "fused"),
 }
 ENGINES = tuple(RECIPES)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was made of a model and an `EngineConfig`: what one must know to ask it, wherever it runs.
+
+    blocks, block_size: of a paged cache; 0 elsewhere. end_of_text: ids that end a text.
+    """
+
+    model: str
+    engine: str
+    device: str
+    dtype: str
+    max_batch: int
+    max_len: int
+    vocab_size: int
+    end_of_text: tuple[int, ...]
+    blocks: int
+    block_size: int
 
 
 @dataclass(frozen=True)
@@ -56,8 +83,14 @@ class EngineConfig:
     max_graph_batch: rows of the largest captured step, of the engines with graphs; 0 captures nothing, None captures
     what memory allows. NANOINFER_GRAPHS=0 in the environment is as 0. fused: whether those engines compute with the
     fused kernels of chapter 4; None is yes on a GPU with Triton.
+    speculate: who drafts the next tokens, so that a step verifies several: "lookup", which takes what followed the last
+    time that the text went like this, or a model with the same vocabulary, as `LLM` takes one. None drafts nothing.
+    draft_tokens: of a row in one step at most, 1 to 64. adaptive_drafts: whether rows bring fewer, or none, where that
+    is faster. None of these changes a token.
     seed: of `random:` weights, and of the seeds of requests that bring none.
     threads: of a step on a CPU; None tries what is fastest, again and again.
+    tensor_parallel: GPUs that hold one model together, or processes on a CPU: each has some of the heads. They are
+    those from `device` on.
 
     Raises ValueError, one sentence, for what no machine and no model could meet.
     """
@@ -75,8 +108,12 @@ class EngineConfig:
     preemption: bool | None = None
     max_graph_batch: int | None = None
     fused: bool | None = None
+    speculate: str | Path | GPT2 | None = None
+    draft_tokens: int = 4
+    adaptive_drafts: bool = True
     seed: int = 0
     threads: int | None = None
+    tensor_parallel: int = 1
 
     def __post_init__(self) -> None:
         if self.engine != "auto" and self.engine not in RECIPES:
@@ -96,11 +133,27 @@ class EngineConfig:
             if (value := getattr(self, name)) is not None and type(value) is not bool:
                 raise ValueError(f"{name} must be True or False, not {value!r}")
             if value and self.engine != "auto" and self.recipe.cache != "paged":
-                raise ValueError(f"{name} needs the paged cache: use engine paged or paged-graph, not {self.engine}")
+                raise ValueError(
+                    f"{name} needs the paged cache: use engine paged, paged-graph or fused, not {self.engine}"
+                )
+        if self.speculate is not None and (not self.speculate or isinstance(self.speculate, bool | int | float)):
+            raise ValueError(f"speculate must be {LOOKUP!r}, a model, or None, not {self.speculate!r}")
+        check_int("draft_tokens", self.draft_tokens, 1, MOST_DRAFTS)
+        if type(self.adaptive_drafts) is not bool:
+            raise ValueError(f"adaptive_drafts must be True or False, not {self.adaptive_drafts!r}")
         check_int("seed", self.seed, 0, MAX_SEED)
+        check_int("tensor_parallel", self.tensor_parallel, 1)
+        if self.tensor_parallel > 1:
+            self._check_parallel()
         check_int("block_size", self.block_size, 16, 256)
         if self.block_size & (self.block_size - 1):
             raise ValueError(f"block_size must be a power of two from 16 to 256, not {self.block_size}")
+
+    def _check_parallel(self) -> None:
+        if self.engine == "fused":
+            raise ValueError("engine fused runs on one device alone: leave tensor_parallel out, or use paged-graph")
+        if self.speculate is not None:
+            raise ValueError("speculate works on one device alone: leave tensor_parallel out")
 
     @property
     def recipe(self) -> Recipe:

@@ -11,15 +11,17 @@ import os
 import random
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig
+from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig, Facts
 from nanoinfer.engine.loop import CLOSED, EngineLoop, Mailbox
 from nanoinfer.requests import Completion, Piece, Request, SamplingParams
 from nanoinfer.worker import Worker
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from nanoinfer.engine.engine import Engine
     from nanoinfer.engine.scheduler import Row
     from nanoinfer.model.gpt2 import GPT2
+    from nanoinfer.parallel.rank import Rank
     from nanoinfer.text.prompts import Prompt
 
 LAG = 2  # steps that the host is behind a device that replays graphs
@@ -43,9 +46,9 @@ class LLM:
     file of safetensors, `random:PRESET`, or a `GPT2`. Its tokenizer must be GPT-2's; what ends a text, its files say.
     revision: of a model on the hub. settings: those of `EngineConfig`, by name.
 
-    engine is the engine's name, core the `Engine` itself, and loop what runs it. stats counts since the LLM was made: a
-    `Stats`, or a `GraphStats` of the engines with graphs. Several threads may call at once: their requests share the
-    engine's rows.
+    engine is the engine's name, core the `Engine` itself, and loop what runs it; facts: what was made, a `Facts`. stats
+    counts since the LLM was made: a `Stats`, or a `GraphStats` of the engines with graphs. Several threads may call at
+    once: their requests share the engine's rows.
 
     Raises ValueError, one sentence, for settings that cannot be met, and TypeError for one that does not exist.
     """
@@ -57,52 +60,98 @@ class LLM:
 
         import torch  # here and not above: `import nanoinfer` and a refused argument cost no second
 
-        from nanoinfer.cache.make_cache import default_max_batch
-        from nanoinfer.devices import batched_tokens, choose_device, choose_dtype, has_triton
+        from nanoinfer.devices import choose_device
         from nanoinfer.model.gpt2 import GPT2
-        from nanoinfer.model.weights import load_model
-        from nanoinfer.text.prompts import RequestMaker
-        from nanoinfer.text.tokenizer import gpt2_tokenizer
-        from nanoinfer.threads import Threads
 
         if isinstance(model, GPT2) and (config.device is not None or config.dtype is not None):
             raise ValueError("device and dtype must be left out where model is a GPT2: it has its own")
         device = model.device if isinstance(model, GPT2) else choose_device(config.device)
+        self.config = self._resolved(config, device)
+        self._torch, self._closed = torch, False
+        model = DEFAULT_MODEL if model is None else model
+        self.rank = rank = self._join(model, revision, device) if config.tensor_parallel > 1 else None
+        try:
+            self._make(model, revision, rank.device if rank else device)
+        except BaseException:
+            if rank:
+                rank.close()
+            raise
+
+    def _resolved(self, config: EngineConfig, device: torch.device) -> EngineConfig:
+        """What was left to this machine and to how requests come. ValueError for what the machine cannot do."""
+        from nanoinfer.devices import has_triton
+
         on_gpu = device.type == "cuda"
         if config.engine == "auto":
             config = replace(config, engine="paged-graph" if on_gpu and has_triton() else "dense")
         if self._serves and config.recipe.cache == "paged":
             shares, preempts = config.prefix_caching is not False, config.preemption is not False
             config = replace(config, prefix_caching=shares, preemption=preempts)
+        if config.recipe.cache == "paged" and on_gpu and not has_triton():
+            what = f"engine {config.engine} needs Triton on a GPU"
+            raise ValueError(f"{what}: pip install triton, or use an engine dense")
+        if config.fused and not (on_gpu and has_triton()):
+            raise ValueError("fused kernels need a CUDA GPU and Triton")
+        return config
+
+    def _make(self, model: str | Path | GPT2, revision: str | None, device: torch.device) -> None:
+        """Load the model, and put all together."""
+        from nanoinfer.cache.make_cache import default_max_batch
+        from nanoinfer.devices import batched_tokens, choose_dtype
+        from nanoinfer.model.gpt2 import GPT2
+        from nanoinfer.model.weights import load_model
+        from nanoinfer.text.prompts import RequestMaker
+        from nanoinfer.text.tokenizer import gpt2_tokenizer
+        from nanoinfer.threads import Threads
+
+        config, rank, name = self.config, self.rank, "GPT2" if isinstance(model, GPT2) else str(model)
         if not isinstance(model, GPT2):
-            name, dtype = DEFAULT_MODEL if model is None else model, choose_dtype(config.dtype, device)
-            model = load_model(name, device, dtype, seed=config.seed, revision=revision)
+            dtype, part = choose_dtype(config.dtype, device), rank.part if rank else None
+            model = load_model(model, device, dtype, seed=config.seed, revision=revision, share=part)
         self.model, context = model, model.config.n_positions
         if config.max_len is not None and config.max_len > context:
             raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {config.max_len}")
-        self.config, self.engine, self.max_len = config, config.engine, config.max_len or context
-        if config.recipe.cache == "paged" and on_gpu and not has_triton():
-            raise ValueError(f"engine {self.engine} needs Triton on a GPU: pip install triton, or use an engine dense")
-        if config.fused and not (on_gpu and has_triton()):
-            raise ValueError("fused kernels need a CUDA GPU and Triton")
-        most = config.max_batched_tokens or MAX_BATCH
-        self.max_batch = config.max_batch or min(most, default_max_batch(config, self.model, self.max_len))
+        self.engine, self.max_len = config.engine, config.max_len or context
+        most, fits = config.max_batched_tokens or MAX_BATCH, default_max_batch(config, self.model, self.max_len)
+        self.max_batch = config.max_batch or min(most, rank.least(fits) if rank else fits)
         # Naive reads whole texts at every step: a prompt in pieces would be read again with each.
         most = self.max_batch * self.max_len if config.recipe.cache == "naive" else batched_tokens(device)
         self.max_batched_tokens = config.max_batched_tokens or max(most, self.max_batch)
         self.tokenizer = gpt2_tokenizer()
-        self._torch, self._closed = torch, False
         self.core = self._make_engine()
         self.stats = self.core.stats
-        end_of_text = self.model.config.end_of_text
-        self._maker = RequestMaker(
-            self.tokenizer, self.max_len, self.model.config.vocab_size, random.Random(config.seed), end_of_text
-        )
-        threads = None if on_gpu else Threads(config.threads)
+        shape, seeds = self.model.config, random.Random(config.seed)
+        self._maker = RequestMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
+        self.facts = self._facts(name, device)
+        threads = None if device.type == "cuda" else Threads(rank.threads(config.threads) if rank else config.threads)
         if threads is not None:
             threads.try_products(self.model.layers[0].c_fc[0].detach())
         self._worker = Worker("nanoinfer")
         self.loop = EngineLoop(self.core, self._worker, threads)
+        if rank:
+            rank.begin(self.loop)
+
+    def _facts(self, name: str, device: torch.device) -> Facts:
+        shape = self.model.config
+        return Facts(
+            model=name,
+            engine=self.engine,
+            device=str(device),
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            max_batch=self.max_batch,
+            max_len=self.max_len,
+            vocab_size=shape.vocab_size,
+            end_of_text=tuple(shape.end_of_text),
+            blocks=self.core.gauges.blocks,
+            block_size=self.config.block_size if self.core.cache.blocks else 0,
+        )
+
+    def _join(self, model: Any, revision: str | None, device: torch.device) -> Rank:
+        """Be the first of several ranks, and start the others."""
+        parallel = import_module("nanoinfer.parallel.rank")  # by name: what runs on many machines holds LLMs itself
+        rank: Rank = parallel.lead(self.config, model, revision, device)
+        weakref.finalize(self, rank.close)  # at exit, too
+        return rank
 
     def _make_engine(self) -> Engine:
         """The engine of the recipe, over a cache that stays where it is."""
@@ -114,7 +163,14 @@ class LLM:
         from nanoinfer.engine.sampling import SAMPLERS, Samplers
 
         config, model, on_gpu = self.config, self.model, self.model.device.type == "cuda"
-        cache: Any = make_cache(config, model, self.max_batch, self.max_len, self.max_batched_tokens)
+        rank, least = self.rank, self.rank.least if self.rank else int
+        make: Any = rank.engine if rank else Engine
+        runs: Any = None
+        if config.speculate is not None:  # ahead of the cache, which may take what memory is left
+            from nanoinfer.speculate.make_drafter import engine_and_runner
+
+            make, runs = engine_and_runner(config, model, self.max_batch, self.max_len, self.max_batched_tokens)
+        cache: Any = make_cache(config, model, self.max_batch, self.max_len, self.max_batched_tokens, least)
         limits: dict[str, Any] = {
             "max_batched_tokens": self.max_batched_tokens,
             "prefill_chunk": config.prefill_chunk,
@@ -123,40 +179,47 @@ class LLM:
         }
 
         def with_scoring(samplers: Samplers) -> Samplers:
+            if rank:
+                return rank.samplers(samplers, model, self.max_batch)
             vocab_size = model.config.vocab_size
             scoring = PenaltySampler(self.max_batch, vocab_size, model.device, samplers.filtered)
             return samplers._replace(scoring=scoring)
 
         if config.recipe.launch == "eager":
             samplers = SAMPLERS if on_gpu else Samplers(filtered=cpu_sampling.sample_filtered)
-            return Engine(model, cache, self.max_batch, samplers=with_scoring(samplers), **limits)
+            return make(model, cache, self.max_batch, samplers=with_scoring(samplers), **limits)  # type: ignore[no-any-return]
 
         from nanoinfer.engine.graph_stats import GraphStats
         from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, affordable_rows
 
         recorder, why_not, samplers = None, None, SAMPLERS  # which a step that may be recorded can use, on a CPU too
-        max_rows = min(
-            self.max_batch, affordable_rows(model) if config.max_graph_batch is None else config.max_graph_batch
-        )
+        max_rows = least(affordable_rows(model)) if config.max_graph_batch is None else config.max_graph_batch
+        max_rows = min(self.max_batch, max_rows)
         if on_gpu and os.environ.get("NANOINFER_GRAPHS") != "0":
             recorder = CudaRecorder(model.device)
         elif not on_gpu:
             why_not = "a CPU records no steps"
-            what = f"engine {self.engine} runs as engine {self.engine.removesuffix('-graph')} does"
+            what = f"engine {self.engine} runs as engine {config.recipe.cache} does"
             warnings.warn(f"{what}: {why_not}", RuntimeWarning, stacklevel=3)
         if config.fused or (config.fused is None and on_gpu and has_triton()):
             from nanoinfer.kernels import sampling as sampling_kernels
             from nanoinfer.kernels.fused import FusedOps
 
             model = copy(model)  # the same weights
-            model.ops = FusedOps()
+            model.ops = rank.ops(FusedOps()) if rank else FusedOps()
             samplers = Samplers(*[sampling_kernels.sample] * 3)
         stats = GraphStats()
+        forward: Any = None
+        if config.recipe.forward == "fused" and recorder and has_triton() and config.fused is not False:
+            from nanoinfer.kernels.fused_forward import FusedForward
+
+            forward = FusedForward
         runner: Any = partial(
-            GraphRunner, recorder=recorder, why_not=why_not, max_rows=max_rows, max_len=self.max_len, stats=stats
-        )
+            runs or GraphRunner, recorder=recorder, why_not=why_not, max_rows=max_rows, max_len=self.max_len,
+            stats=stats, forward=forward, agree=rank.agree if rank else None,
+        )  # fmt: skip
         limits |= {"lag": LAG if recorder and max_rows else 0, "samplers": with_scoring(samplers)}
-        return Engine(model, cache, self.max_batch, stats, runner=runner, **limits)
+        return make(model, cache, self.max_batch, stats, runner=runner, **limits)  # type: ignore[no-any-return]
 
     def generate(
         self,
@@ -239,8 +302,13 @@ class LLM:
         """
         self._check_open()
         if RECIPES[self.engine].launch == "graph":
-            runner: Any = self.core.runner
-            self._worker.submit(runner.warm_up, list(dict.fromkeys(self.core.samplers)), on_capture).result()
+            self._worker.submit(self._warm_up, on_capture).result()
+
+    def _warm_up(self, on_capture: Callable[[int, int], None] | None) -> None:
+        runner: Any = self.core.runner
+        if self.rank:
+            self.rank.tell("warm_up")
+        runner.warm_up(list(dict.fromkeys(self.core.samplers)), on_capture)
 
     def forward_logits(self, token_ids: Any) -> torch.Tensor:
         """Logits (B, T, vocab_size), float32, of token ids (B, T), by one plain pass over the full context."""
@@ -255,8 +323,14 @@ class LLM:
         vocab = self.model.config.vocab_size
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
             raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
-        with self._torch.cuda.device_of(tokens):  # type: ignore[no-untyped-call]
-            return forward_logits(self.model, tokens)
+
+        def run() -> torch.Tensor:
+            if self.rank:
+                self.rank.tell("logits", tokens.tolist())
+            with self._torch.cuda.device_of(tokens):  # type: ignore[no-untyped-call]
+                return forward_logits(self.model, tokens)
+
+        return self._worker.submit(run).result() if self.rank else run()
 
     def close(self) -> None:
         """Give the model's memory back. The LLM cannot be used afterwards: its open streams raise RuntimeError."""
@@ -264,6 +338,8 @@ class LLM:
             return
         self._closed = True
         self.loop.close()
+        if self.rank:
+            self.rank.close()
         del self.core, self.model
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()

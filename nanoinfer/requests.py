@@ -176,6 +176,13 @@ class Logprobs(NamedTuple):
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
 
+    @classmethod
+    def of_host(cls, values: Sequence[float], top: int) -> Logprobs:
+        """Of the numbers that the engine has of a token: ids, its own first, then their logprobs in that order."""
+        half = len(values) // 2
+        ids, found = [int(value) for value in values[: 1 + min(top, half - 1)]], values[half:]
+        return cls(ids[0], found[0], tuple(zip(ids[1:], found[1:], strict=False)))
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -204,7 +211,7 @@ class Piece:
 
     index: which prompt of the call; sample: which of its samples. token_ids: none only where max_tokens is 0. text:
     what they made certain, often part of a word and sometimes empty. logprobs: one a token, where they were asked for.
-    finish_reason and completion are set on a row's last piece alone.
+    prompt_logprobs: as in `Completion`, on a row's first piece alone. finish_reason, completion: on its last alone.
     """
 
     index: int
@@ -214,6 +221,7 @@ class Piece:
     completion: Completion | None = field(default=None, repr=False)
     sample: int = 0
     logprobs: tuple[Logprobs, ...] | None = None
+    prompt_logprobs: tuple[Logprobs | None, ...] | None = None
 
     @property
     def token_id(self) -> int:

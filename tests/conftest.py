@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -62,3 +64,13 @@ def changed(owner: Any, name: str, change: Callable[..., Any]) -> Callable[[pyte
         patch.setattr(owner, name, lambda *args: change(original, *args))
 
     return mutate
+
+
+def passed_in_the_interpreter(file: str, *options: str) -> int:
+    """How many tests of this file pass in a process of their own, whose kernels Triton's interpreter runs."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", file, *options]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout[-3000:]
+    return int(result.stdout.rsplit(" passed", 1)[0].split()[-1])

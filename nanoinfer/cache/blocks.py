@@ -101,6 +101,12 @@ class BlockManager:
             self.reserved += 1
         self.begun = [each for each in self.begun if each[0] != row or each[1] < len(owned)]
 
+    def unreserve(self, row: int, blocks: int) -> None:
+        """Leave the row a reservation of so many blocks, or of those that it owns: others may have the rest."""
+        kept = max(blocks, len(self.owned[row]))
+        self.reserved -= self.reservation[row] - kept
+        self.reservation[row] = kept
+
     def release(self, row: int, text: Sequence[int] = ()) -> None:
         """Take back the row's blocks and its reservation. text: its tokens, as far as they are known and written."""
         self.truncate(row, 0)

@@ -6,6 +6,8 @@ refused by its size, before anything is computed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.naive import Naive
 from nanoinfer.cache.paged import PagedCache
@@ -28,9 +30,17 @@ def default_max_batch(config: EngineConfig, model: GPT2, max_len: int) -> int:
 
 
 def make_cache(
-    config: EngineConfig, model: GPT2, max_batch: int, max_len: int, max_batched_tokens: int
+    config: EngineConfig,
+    model: GPT2,
+    max_batch: int,
+    max_len: int,
+    max_batched_tokens: int,
+    least: Callable[[int], int] = int,
 ) -> Naive | DenseCache | PagedCache:
-    """The cache of an engine of `max_batch` rows of up to `max_len` tokens. ValueError if it cannot fit."""
+    """The cache of an engine of `max_batch` rows of up to `max_len` tokens. ValueError if it cannot fit.
+
+    least: makes of a number of blocks that fit here one that fits wherever a part of the cache is.
+    """
     shape, device, dtype = model.config, model.device, model.dtype
     if config.recipe.cache == "naive":
         return Naive(max_batch, max_len, device)
@@ -42,9 +52,12 @@ def make_cache(
     usable = max_batch * -(-max_len // config.block_size)
     if free is not None:
         # Of a step: the widest sublayer's tensors a token, and logits a row, twice in float32 where they are filtered.
-        step = max_batched_tokens * 16 * shape.inner + max_batch * 12 * shape.padded_vocab
+        logits = (
+            max_batch if config.speculate is None else min(max_batch * (1 + config.draft_tokens), max_batched_tokens)
+        )
+        step = max_batched_tokens * 16 * shape.inner + logits * 12 * shape.padded_vocab
         usable = min(usable, int((free - step) * POOL_SHARE) // one)
-    blocks = 1 + (config.kv_blocks or max(1, usable))
+    blocks = 1 + (config.kv_blocks or least(max(1, usable)))
     _check_room(model, f"a pool of {blocks - 1} blocks", "lower kv_blocks", blocks * one)
     cache = PagedCache(shape, max_batch, max_len, blocks, config.block_size, device, dtype)
     if config.prefix_caching:

@@ -26,6 +26,7 @@ from nanoinfer.model.config import ModelConfig
 SPLIT_TOKENS = 64  # of a context at least in each part of a split
 MAX_SPLITS = 16
 PROGRAMS = 1024  # about as many as run on a large GPU at once
+ONE_BY_ONE = 32  # tokens of a verify step: for more, the ragged kernel is as fast, which reads a context once a row
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,10 @@ class PagedCache:
         self.tables = torch.full(
             (max_batch + 1, self.blocks.blocks_of(max_len)), NULL, dtype=torch.int32, device=device
         )
-        self.splits_done = torch.zeros(max_batch * config.n_head, dtype=torch.int32, device=device)
         self._kernels, self._ragged = kernels_for(device)
+        self.one_by_one = 0 if self._kernels is paged_attention_torch else ONE_BY_ONE
+        most = max(max_batch, self.one_by_one)
+        self.splits_done = torch.zeros(most * config.n_head, dtype=torch.int32, device=device)
 
     @staticmethod
     def bytes(config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype) -> int:
@@ -97,8 +100,9 @@ class PagedCache:
         block = self.tables[batch.row, batch.positions // self.block_size]  # (N,); the null block for padding
         slots = torch.add(batch.positions % self.block_size, block, alpha=self.block_size)
         tables = self.tables[:, : self.blocks.blocks_of(batch.max_context)]
-        if batch.starts is None:  # token n is row n's; of a padding row it reads one slot of the null block
-            return PagedPlan(batch, slots, tables[: batch.rows], lengths=batch.positions + 1)
+        if batch.starts is None:  # a padding row reads one slot of the null block
+            tables = tables[: batch.rows] if batch.max_new == 1 else tables[batch.row]  # token n is row n's in decode
+            return PagedPlan(batch, slots, tables, lengths=batch.positions + 1)
         return PagedPlan(batch, slots, tables, work=self._ragged.work_list(batch))
 
     def attend(self, plan: PagedPlan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The command `nanoinfer`: generate, shell, doctor, and what is plugged in: course, read, bench.
+"""The command `nanoinfer`: generate, batch, shell, doctor, serve, watch, and what is plugged in: course, read, bench.
 
 Importing this loads neither torch nor prompt_toolkit: a refused argument is answered at once. Whatever goes wrong is
 said in one sentence on standard error; the exit code is 2 for what was asked, 1 for what happened, 130 for Ctrl-C.
@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from nanoinfer import __version__
-from nanoinfer.cli import doctor, generate, shell
+from nanoinfer.cli import batch, doctor, generate, serve, shell, watch
 from nanoinfer.cli.errors import explained
 from nanoinfer.cli.plugins import EXTRAS, CommandGroup, needing
 from nanoinfer.cli.terminal import Output, prepare_streams, remark
@@ -22,8 +22,11 @@ from nanoinfer.cli.terminal import Output, prepare_streams, remark
 EPILOG = """\
 Examples:
 nanoinfer generate "Once upon a time" -m gpt2
+nanoinfer batch prompts.jsonl --out results
 nanoinfer shell -m gpt2
 nanoinfer doctor
+nanoinfer serve
+nanoinfer watch
 `nanoinfer COMMAND --help` has more. NANOINFER_TRACEBACK=1 shows where an error comes from."""
 
 
@@ -35,8 +38,11 @@ def _paragraphs(text: str) -> str:
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(cls=CommandGroup, add_completion=False, epilog=_paragraphs(EPILOG), context_settings=HELP_OPTIONS)
 app.command("generate", epilog=_paragraphs(generate.EPILOG))(generate.generate)
+app.command("batch", epilog=_paragraphs(batch.EPILOG))(batch.batch)
 app.command("shell", epilog=_paragraphs(shell.EPILOG))(shell.shell)
 app.command("doctor", epilog=_paragraphs(doctor.EPILOG))(doctor.doctor)
+app.command("serve", epilog=_paragraphs(serve.EPILOG))(serve.serve)
+app.command("watch", epilog=_paragraphs(watch.EPILOG))(watch.watch)
 
 
 def _version(wanted: bool) -> None:

@@ -15,7 +15,7 @@ import typer
 from nanoinfer import __version__
 from nanoinfer.cli import machine
 from nanoinfer.cli.terminal import Output
-from nanoinfer.config import ENGINES
+from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.devices import free_host_memory
 from nanoinfer.model.config import PRESETS, ModelConfig
 
@@ -110,7 +110,7 @@ def engines(problem: str | None, gpu: bool, triton: dict[str, Any]) -> list[dict
     """Each engine of this version: whether it runs here, and what it lacks or how it runs."""
     found = []
     for name in ENGINES:
-        paged, graph, remedy = name.startswith("paged"), name.endswith("-graph"), problem
+        paged, graph, remedy = RECIPES[name].cache == "paged", RECIPES[name].launch == "graph", problem
         if remedy is None and paged and gpu and triton["version"] is None:
             remedy = f"needs Triton on a GPU: {triton['remedy']}"
         notes = ["the kernels' PyTorch reference runs" + ", or Triton's interpreter" * triton["interpret"]] * paged

@@ -45,7 +45,8 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(**options: Any) -> Any:
         for name, kind in groups.items():
-            options[name] = kind(**{field.name: options.pop(field.name) for field in fields(kind)})
+            with refusing():
+                options[name] = kind(**{field.name: options.pop(field.name) for field in fields(kind)})
         return command(**options)
 
     run.__annotations__ = {one.name: one.annotation for one in flat}
@@ -141,6 +142,11 @@ class ModelOptions:
             elif not on_hub:  # what is on the hub is asked for when it is loaded
                 locate(name, None)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is given besides the model, by the names that `LLM` knows."""
+        return {name: value for name, value in asdict(self).items() if value is not None and name != "model"}
+
     def load(self, loaded: GPT2 | None = None) -> LLM:
         """The LLM, over weights that are loaded already or its own; imports torch. Refused where there is none."""
         self.check()
@@ -148,7 +154,7 @@ class ModelOptions:
             import torch  # noqa: F401  to tell a broken torch from a refused argument
         except Exception as error:
             raise CommandError(f"torch cannot be imported ({error}): `nanoinfer doctor` says what to do") from error
-        given = {name: value for name, value in asdict(self).items() if value is not None and name != "model"}
+        given = self.settings
         if loaded is not None:  # it lies on its device already, in its dtype
             given = {name: value for name, value in given.items() if name not in ("device", "dtype", "revision")}
         with refusing():
@@ -169,3 +175,4 @@ class BatchOptions(ModelOptions):
             show_default="what memory allows",
         ),
     ] = None
+    tensor_parallel: Annotated[int, model_option(help="GPUs that hold the model together, or processes on a CPU.")] = 1

@@ -8,33 +8,34 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from functools import wraps
 from itertools import islice
-from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.sampling import SAMPLERS, Sampler, Samplers
-from nanoinfer.engine.scheduler import Blocks, Row, Scheduler, Step, Work
+from nanoinfer.engine.scheduler import Blocks, Row, Scheduler, Step, Work, check_room
 from nanoinfer.engine.state import BatchState, Fetch, upload
-from nanoinfer.engine.stats import Stats
+from nanoinfer.engine.stats import Gauges, Stats
 from nanoinfer.model.batch import Chunk
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.requests import Request
 
 P = ParamSpec("P")
 T = TypeVar("T")
+E = TypeVar("E", bound="Engine")
 
 
-def on_device(method: Callable[Concatenate[Engine, P], T]) -> Callable[Concatenate[Engine, P], T]:
+def on_device(method: Callable[Concatenate[E, P], T]) -> Callable[Concatenate[E, P], T]:
     """An engine's method in inference mode, its GPU the current one: events, pinned memory and Triton go by that."""
 
     @wraps(method)
-    def inside(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def inside(self: E, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with torch.inference_mode(), torch.cuda.device_of(self.state.integers):  # type: ignore[no-untyped-call]
             return method(self, *args, **kwargs)
 
@@ -72,7 +73,10 @@ class Engine:
     max_batch, max_batched_tokens, prefill_chunk, mixed, preemption: as for `Scheduler`.
     lag: how many steps the host may be behind the device when it looks at tokens. A row that ends by its count never
     runs over; one that ends by a stop token runs over by at most `lag` steps, and those tokens are dropped.
+    observer: where it is set, called at the end of each step with what was launched and the rows that got a token.
     """
+
+    _scheduler: type[Scheduler] = Scheduler
 
     def __init__(
         self,
@@ -94,9 +98,10 @@ class Engine:
         with torch.inference_mode():
             self.state = BatchState.empty(max_batch, model.device)
         self.runner = runner(model, cache, self.state)
-        self.scheduler = Scheduler(cache.blocks, max_batch, max_batched_tokens, prefill_chunk, mixed, preemption)
+        self.scheduler = self._scheduler(cache.blocks, max_batch, max_batched_tokens, prefill_chunk, mixed, preemption)
         self._inbox: deque[Row] = deque()  # submitted, or cancelled, since the last step
         self._in_flight: deque[InFlight] = deque()
+        self.observer: Callable[[Step, list[Row]], object] | None = None
 
     @property
     def rows(self) -> list[Row]:
@@ -108,16 +113,21 @@ class Engine:
         """Whether there is anything left to do."""
         return bool(self._inbox or self.scheduler.busy or self._in_flight)
 
+    @property
+    def gauges(self) -> Gauges:
+        """What is held just now. Any thread may ask; a step that runs meanwhile may be half counted."""
+        blocks: Any = self.cache.blocks
+        waiting = len(self.scheduler.waiting) + len(self._inbox)
+        if blocks is None:
+            return Gauges(len(self.rows), waiting)
+        pool, cached = blocks.allocator, len(getattr(blocks.allocator, "idle", ()))
+        return Gauges(len(self.rows), waiting, pool.blocks - 1 - pool.free_blocks, cached, pool.blocks - 1)
+
     def check(self, request: Request) -> None:
         """ValueError for a request that could never run, whatever else does."""
         if (request.params.scores or request.params.prompt_logprobs is not None) and not self.samplers.scoring:
             raise ValueError("this engine has no sampler for penalties and logprobs")
-        longest, blocks = len(request.prompt_token_ids) + request.limit, self.cache.blocks
-        if blocks and not blocks.fits(longest):
-            raise ValueError(
-                f"prompt {request.index} may grow to {longest} tokens, which {blocks} cannot hold: "
-                "lower its max_tokens, or raise kv_blocks"
-            )
+        check_room(request, self.cache.blocks)
 
     def submit(
         self,
@@ -126,13 +136,16 @@ class Engine:
         *,
         every_token: bool = False,
         asked: float | None = None,
+        known: Sequence[int] = (),
     ) -> Row:
         """Let a request wait for its turn. ValueError for one that could never run, whatever else does.
 
         listener: told, in the thread that calls `step`, when the row has ended, and of each token if `every_token`.
+        known: its first tokens, where another engine has made these; it goes on behind them.
         """
         self.check(request)
         row = Row(request, time.perf_counter() if asked is None else asked, listener, every_token)
+        row.go_on_after(known)
         self._inbox.append(row)
         return row
 
@@ -174,7 +187,11 @@ class Engine:
         self._arrange(step)
         if launched := bool(step.going or step.pieces):
             self._launch(step)
-        return self._collect(self.lag if launched and self.scheduler.busy else 0)  # else a row waits for these tokens
+        lag = self.lag if launched and self.scheduler.busy else 0  # else a row waits for these tokens
+        settled = self._collect(lag)
+        if self.observer:
+            self.observer(step, settled)
+        return settled
 
     @on_device
     def _take_in(self) -> None:
@@ -201,36 +218,48 @@ class Engine:
         Steps in flight may still write for a row that has left. They were launched before whatever its room is given to
         next, and a stream runs in order.
         """
+        begun = [(row.slot, row.request, row.token_ids) for row in step.begun]
+        self.place(step.sources, step.targets, step.freed, begun)
+        if begun:
+            self._count(step.begun)
+
+    def place(
+        self,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        freed: slice,
+        begun: Sequence[tuple[int, Request, list[int]]],
+    ) -> None:
+        """Move, free and begin rows on the device. begun: slot, request, and the tokens that it has already."""
         device = self.state.token.device
-        if step.sources:
-            self.cache.move(step.sources, step.targets)
-            source, target = upload([step.sources, step.targets], torch.int64, device)
+        if sources:
+            self.cache.move(sources, targets)
+            source, target = upload([sources, targets], torch.int64, device)
             self.state.move(source, target)
             if self.samplers.scoring:
                 self.samplers.scoring.move(source, target)
-        if step.freed.start < step.freed.stop:
-            self.state.free(step.freed)
-            self.cache.free(step.freed)
-        if step.begun:
-            begun, steps = [row.request for row in step.begun], [len(row.token_ids) for row in step.begun]
-            self.cache.clear(self.state.admit([row.slot for row in step.begun], begun, steps))
+        if freed.start < freed.stop:
+            self.state.free(freed)
+            self.cache.free(freed)
+        if begun:
+            slots, requests, known = zip(*begun, strict=True)
+            self.cache.clear(self.state.admit(slots, requests, map(len, known)))
             if self.samplers.scoring:
-                for row in step.begun:
-                    self.samplers.scoring.admit(row.slot, row.request, row.token_ids)
-            self._count(step.begun)
+                for slot, request, token_ids in begun:
+                    self.samplers.scoring.admit(slot, request, token_ids)
 
     def _count(self, begun: list[Row]) -> None:
-        stats = self.stats
+        stats, now = self.stats, time.perf_counter()
         for row in begun:
             if not row.computed:  # else it was preempted
+                row.began = now
                 stats.requests += 1
                 stats.prompt_tokens += len(row.prompt)
                 stats.cached_tokens += row.fed
 
     def _launch(self, step: Step) -> None:
         """Run a step, and start the copy of its tokens."""
-        self.cache.update()
-        slots, places, scores = [row.slot for row in step.going], None, None
+        slots, places = [row.slot for row in step.going], None
         sampler = self._sampler([*step.going, *[row for row, _ in step.pieces]])
         chunks = [_chunk(work) for work in step.pieces]
         scored = [
@@ -238,22 +267,41 @@ class Engine:
             for (row, _), chunk in zip(step.pieces, chunks, strict=True)
             if row.request.params.prompt_logprobs is not None
         ]
-        if scored:
-            following = {chunk.row: _following(row, chunk) for row, chunk in scored}
-            tokens, scores = self.samplers.scoring.score(self.runner, slots, chunks, following, sampler)
-        elif chunks:
-            tokens = self.runner.prefill(slots, chunks, sampler)
+        following = {chunk.row: _following(row, chunk) for row, chunk in scored}
+        longest = 0 if chunks else 1 + max([row.fed for row in step.going])
+        tokens, scores = self.run(slots, chunks, following, self.samplers.index(sampler), longest)
         if chunks:
             slots += [chunk.row for chunk in chunks if chunk.complete]
             self.stats.prefill_steps += 1
         else:
-            tokens = self.runner.decode(slots[-1] + 1, 1 + max([row.fed for row in step.going]), sampler)
             places = slots if len(slots) < len(tokens) else None
             self.stats.decode_steps += 1
         logprobs = sampler.fetch(slots) if sampler is self.samplers.scoring else None
         rows = self.scheduler.launch(step)
         self.stats.recomputed_tokens = self.scheduler.recomputed
         self._in_flight.append(InFlight(rows, places, Fetch(tokens), logprobs, scored, scores))
+
+    def run(
+        self,
+        slots: Sequence[int],
+        chunks: Sequence[Chunk],
+        following: Mapping[int, Sequence[int]],
+        kind: int,
+        longest: int,
+    ) -> tuple[Tensor, Fetch | None]:
+        """A step on the device, of rows that go on and of pieces of prompts: its tokens, and logprobs of the prompts.
+
+        following: by row, the tokens of which logprobs are wanted. kind: which of the samplers. longest: of a step
+        without pieces, as the runner's `decode` takes it.
+        """
+        self.cache.update()
+        sampler: Sampler = self.samplers[kind]
+        if following:
+            scored: tuple[Tensor, Fetch] = self.samplers.scoring.score(self.runner, slots, chunks, following, sampler)
+            return scored
+        if chunks:
+            return self.runner.prefill(slots, chunks, sampler), None
+        return self.runner.decode(slots[-1] + 1, longest, sampler), None
 
     def _collect(self, lag: int) -> list[Row]:
         """Take in the tokens of the oldest step, if it is over, or `lag` steps behind. The one place that waits."""
@@ -324,9 +372,7 @@ class Engine:
             self.cancel(row, cause)
             self._tell(row)
         self._take_in()
-        every = slice(0, self.max_batch)  # the step that failed may have been about to free some
-        self.state.free(every)
-        self.cache.free(every)
+        self.place([], [], slice(0, self.max_batch), [])  # the step that failed may have been about to free some
         if self.cache.blocks:
             self.cache.blocks.clear()  # what a failed step should have written is not there
         for step in launched:

@@ -14,14 +14,11 @@ from typing import Any, NoReturn, TypeVar
 from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map_only
-
-try:
-    from triton.runtime.jit import KernelInterface
-except ImportError:  # no Triton here, so there are no launches to be seen
-    KernelInterface = type("NoKernels", (), {"__getitem__": None})
 
 T = TypeVar("T")
 
@@ -93,6 +90,10 @@ def record(step: Callable[[], T]) -> tuple[FakeGraph, T]:
     """
     if outer := _recorder():
         outer.refuse("record() inside a recorded step", "one capture is running already")
+    try:
+        from triton.runtime.jit import KernelInterface  # no sooner: as it is imported, it looks whether to interpret
+    except ImportError:  # no Triton here, so there are no launches to be seen
+        KernelInterface = type("NoKernels", (), {"__getitem__": None})
     recorder, plain = _Recorder(), KernelInterface.__getitem__
 
     def launcher(kernel: Any, grid: Any) -> Callable[..., None]:  # of kernel[grid](...)
@@ -105,6 +106,7 @@ def record(step: Callable[[], T]) -> tuple[FakeGraph, T]:
                     patch.object(owner, name, partial(recorder.refuse, f"{owner.__name__}.{name}()", reason))
                 )
             stack.enter_context(patch.object(KernelInterface, "__getitem__", launcher))
+            stack.enter_context(_AsOnADevice())  # type: ignore[no-untyped-call]
             stack.enter_context(recorder)
             result = step()
         if recorder.refusal:
@@ -119,6 +121,16 @@ def escaping() -> AbstractContextManager[object]:
     """Imitates, in a step, kernels on a stream that the capture does not follow: they run once, and in no replay."""
     recorder = _recorder()
     return patch.object(recorder, "escaping", True) if recorder else nullcontext()
+
+
+class _AsOnADevice(TorchFunctionMode):
+    """Calls operations as CUDA has them where a CPU's would look at values first."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.one_hot and (width := (*args, -1)[1] if not kwargs else kwargs.get("num_classes", -1)) > 0:
+            index = args[0] if args else kwargs["input"]
+            return index.new_zeros(*index.shape, width).scatter_(-1, index[..., None], 1)
+        return func(*args, **(kwargs or {}))
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -18,6 +18,7 @@ class GraphStats(Stats):
     padding_rows: int = 0  # of these
     padding_tokens: int = 0  # of replayed prefills
     fallbacks: Counter[str] = field(default_factory=Counter)  # steps that ran eagerly, by reason
+    computed_by: Counter[str] = field(default_factory=Counter)  # replayed decode steps, by which `Forward`
     captures: int = 0
     capture_s: float = 0.0
     graph_bytes: int = 0  # what captures took of the device's memory, as the driver counts

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, cycle
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import torch
@@ -27,6 +27,7 @@ from torch import Tensor
 from nanoinfer.devices import free_memory
 from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.engine import RowCache
+from nanoinfer.engine.forward import Forward
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState, upload
@@ -36,6 +37,7 @@ from nanoinfer.model.gpt2 import GPT2
 
 PREFILL_TOKENS = 2048  # of a captured prefill at most: with more, the GPU is busy and a graph gains nothing
 KEPT = 512  # graphs at most
+OP_BY_OP = "op by op"
 MEMORY_SHARE = 0.1  # of free memory that a captured step may take
 
 
@@ -83,6 +85,7 @@ class CapturedStep:
     graph: Replayable
     packed: Tensor  # (layout.numbers,) int64; empty for decode
     tokens: Tensor  # (rows,) int64
+    computed_by: str = OP_BY_OP
 
 
 class CudaRecorder:
@@ -132,6 +135,9 @@ class GraphRunner(EagerRunner):
     recorder: None turns graphs off; the class and its dict, which stays empty, are the same. why_not: the reason
     where it was not asked for; each step is then counted as a fallback.
     max_rows: of a captured decode step at most; further rows run eagerly. max_len: of a row's text.
+    forward: what captured decode steps compute where it serves them; None is `decode_step` for all.
+    agree: where several ranks capture the same steps, whether an attempt succeeded on all of them, from whether it did
+    here: a step that one replays and another runs eagerly would meet in collectives of different sizes.
     """
 
     cache: GraphCache
@@ -147,9 +153,12 @@ class GraphRunner(EagerRunner):
         max_rows: int,
         max_len: int,
         stats: GraphStats,
+        forward: Callable[[GPT2, Any, BatchState], Forward] | None = None,
+        agree: Callable[[bool], bool] | None = None,
     ) -> None:
         super().__init__(model, cache, state)
-        self.recorder, self.stats = recorder if max_rows else None, stats
+        self.forward = forward(model, cache, state) if forward else None
+        self.recorder, self.stats, self.agree = recorder if max_rows else None, stats, agree
         self.why_not = why_not
         self.max_len, self.rows = max_len, ladder(max_rows)
         self.shapes = cache.shapes(max(self.rows, default=0), PREFILL_TOKENS)  # of captured prefills, smallest first
@@ -169,6 +178,8 @@ class GraphRunner(EagerRunner):
         self.stats.replayed_steps += 1
         self.stats.replayed_rows += key.rows
         self.stats.padding_rows += key.rows - batch
+        if self.forward:
+            self.stats.computed_by[captured.computed_by] += 1
         return self.state.token[:batch]
 
     def prefill(
@@ -197,13 +208,16 @@ class GraphRunner(EagerRunner):
 
         on_capture: told after each how many of how many are done.
         """
-        reads = sorted({self.cache.bucket(longest) for longest in range(1, self.max_len + 1)})
-        keys = [Key(*shape, shape[1], sampler) for sampler in samplers for shape in self.shapes]
-        keys += [Key(rows, 1, read, sampler) for sampler in samplers for read in reads for rows in self.rows]
+        keys = self._ladders(samplers, sorted({self.cache.bucket(longest) for longest in range(1, self.max_len + 1)}))
         new = [key for key in keys if key not in self.graphs and key not in self.failed][: KEPT - len(self.graphs)]
         if self.recorder is not None:
             with torch.cuda.device_of(self.state.integers):  # type: ignore[no-untyped-call]
                 self._capture(sorted(new, key=lambda key: key[:3], reverse=True), on_capture)
+
+    def _ladders(self, samplers: Sequence[Sampler], reads: Sequence[int]) -> list[Key]:
+        """All that may be captured. reads: the cache's buckets."""
+        keys = [Key(*shape, shape[1], sampler) for sampler in samplers for shape in self.shapes]
+        return keys + [Key(rows, 1, read, sampler) for sampler in samplers for read in reads for rows in self.rows]
 
     def _captured(self, key: Key, why_not: str | None, all_layers: bool = False) -> CapturedStep | None:
         """The step of that key, captured now if need be; None where it has to run eagerly, which is counted.
@@ -217,6 +231,8 @@ class GraphRunner(EagerRunner):
         if self._moved(self._layers if all_layers else (next(self._turn),)):  # all would take long at each step
             self._warn("all graphs are dropped", "a tensor that they knew has moved")
             self.graphs.clear()
+            if self.forward:
+                self.forward.refresh()
         if why_not is None and key not in self.graphs and key not in self.failed:
             self._capture([key])
         if why_not is None and key in self.graphs:
@@ -237,10 +253,13 @@ class GraphRunner(EagerRunner):
         gc.collect()  # an old graph that is collected during a capture would invalidate it
         try:
             for key, (run, *_) in steps.items():
-                self._try(key, partial(self.recorder.warm, run))
-            for done, (key, (run, *tensors)) in enumerate(steps.items(), start=1):
+                if self.agree:
+                    self.recorder.warm(run)  # where it fails, other ranks wait in its collectives, so all must end
+                else:
+                    self._try(key, partial(self.recorder.warm, run))
+            for done, (key, (run, packed, tokens)) in enumerate(steps.items(), start=1):
                 if key not in self.failed and (graph := self._try(key, partial(self.recorder.record, run))):
-                    self.graphs[key] = CapturedStep(graph, *tensors)
+                    self.graphs[key] = CapturedStep(graph, packed, tokens, self._computed_by(key))
                     self.stats.captures += 1
                 if on_capture:
                     on_capture(done, len(steps))
@@ -257,7 +276,9 @@ class GraphRunner(EagerRunner):
         arguments, device = (self.model, self.cache, self.state), self.state.token.device
         tokens = torch.zeros(key.rows, dtype=torch.int64, device=device)
         if key.columns == 1:
-            return partial(decode_step, *arguments, key.rows, key.longest, key.sampler), tokens[:0], tokens[:0]
+            plain = partial(decode_step, *arguments)
+            decode = self.forward.decode if self.forward and self._computed_by(key) == self.forward.name else plain
+            return partial(decode, key.rows, key.longest, key.sampler), tokens[:0], tokens[:0]
         layout = self.cache.layout(key.rows, key.columns)
         packed = upload(pack([], [], layout, self.state.dummy), torch.int64, device)
 
@@ -266,15 +287,24 @@ class GraphRunner(EagerRunner):
 
         return run, packed, tokens
 
+    def _computed_by(self, key: Key) -> str:
+        """The name of what computes a decode step; of `decode_step` in place of `forward`, with the cause."""
+        why_not = self.forward.why_not(key.rows, key.sampler) if self.forward and key.columns == 1 else ""
+        return self.forward.name if self.forward and why_not is None else OP_BY_OP + (f": {why_not}" if why_not else "")
+
     def _try(self, key: Key, attempt: Callable[[], Replayable | None]) -> Replayable | None:
         """What the attempt gives. Whatever it raises costs this key alone its graph: the step then runs eagerly."""
+        made, cause = None, ""
         try:
-            return attempt()
+            made = attempt()
         except Exception as error:
-            self.failed.add(key)
             first, _, _ = str(error).partition("\n")
-            self._warn(f"{key} runs without a graph", f"{type(error).__name__}: {first}")
+            cause = f"{type(error).__name__}: {first}"
+        if cause if self.agree is None else not self.agree(not cause):
+            self.failed.add(key)
+            self._warn(f"{key} runs without a graph", cause or "its capture has failed on another rank")
             return None
+        return made
 
     def _warn(self, what: str, cause: str) -> None:
         warnings.warn(f"{what}: {cause}", RuntimeWarning, stacklevel=2)

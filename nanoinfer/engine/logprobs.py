@@ -18,7 +18,7 @@ from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import Fetch, upload
 from nanoinfer.model.batch import Batch, Chunk
 from nanoinfer.model.gpt2 import GPT2, Cache
-from nanoinfer.requests import TOP_LOGPROBS, Logprobs
+from nanoinfer.requests import TOP_LOGPROBS
 
 SLICE = 128  # tokens whose logits are held at once: of 1,024 tokens they would take 200 MB
 
@@ -39,13 +39,6 @@ def logprobs(logits: Tensor, token_ids: Tensor) -> Tensor:
     top, top_ids = every.topk(min(TOP_LOGPROBS, logits.shape[-1]))  # (n, top) each
     chosen = token_ids[:, None]
     return torch.cat([chosen, top_ids, every.gather(1, chosen), top], 1)
-
-
-def of_host(values: Sequence[float], top: int) -> Logprobs:
-    """The record of one token, with its `top` most probable, of one row of `logprobs` as a list."""
-    half = len(values) // 2
-    ids, found = [int(value) for value in values[: 1 + min(top, half - 1)]], values[half:]
-    return Logprobs(ids[0], found[0], tuple(zip(ids[1:], found[1:], strict=False)))
 
 
 def prompt_logprobs(model: GPT2, hidden: Tensor, next_ids: Tensor) -> Tensor:

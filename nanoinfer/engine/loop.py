@@ -6,15 +6,22 @@ makes text and records of it, in their own thread and at their own pace.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from importlib import import_module
+from itertools import repeat
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
+from nanoinfer.engine.stats import Gauges
 from nanoinfer.worker import Worker
 
 if TYPE_CHECKING:
     from nanoinfer.engine.engine import Engine
-    from nanoinfer.engine.scheduler import Row
+    from nanoinfer.engine.scheduler import Row, Step
     from nanoinfer.requests import Request
     from nanoinfer.threads import Threads
 
@@ -28,29 +35,55 @@ class Mailbox:
     post: Callable[[list[Row]], object]
     news: list[Row] = field(default_factory=list)  # a row once for each time that it is to be heard of
 
+    def deliver(self) -> None:
+        """Post what there is."""
+        if self.news:
+            news = self.news.copy()
+            self.news.clear()
+            self.post(news)
+
 
 class EngineLoop:
     """Runs an engine in the thread of a worker, for any number of readers in other threads.
 
     failure: why a step failed, the last time that one did. All requests then end with it; the engine itself is as new.
+    died: the first such cause, as a result that threads can wait for, and event loops with `asyncio.wrap_future`.
+    pace: seconds from the beginning of a step to that of the next, at least; 0 waits for nothing.
     """
 
     def __init__(self, core: Engine, worker: Worker, threads: Threads | None) -> None:
-        self.core, self._worker, self._threads = core, worker, threads
+        self.core, self.worker, self._threads = core, worker, threads
         self._mailboxes: set[Mailbox] = set()
+        self._called = False  # whether a job that has not begun will look for what is to be done
+        self.on_idle: Callable[[], object] = lambda: None  # called in the worker's thread when there is nothing to do
         self.failure: BaseException | None = None
+        self.died: Future[BaseException] = Future()
+        self.pace = 0.0
+        self._observe: Callable[[Step, list[Row]], None] | None = None  # of who watches
+        self._watching = Lock()
 
     def submit(
-        self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
+        self,
+        requests: Sequence[Request],
+        mailbox: Mailbox,
+        asked: float,
+        every_token: bool = False,
+        known: Sequence[Sequence[int]] | None = None,
     ) -> list[Row]:
         """Let the requests run. Their rows are posted when they have ended, and with each token if `every_token`.
 
-        asked: when they were asked for, time.perf_counter(). RuntimeError where the worker has been stopped.
+        asked: when they were asked for, time.perf_counter(). known: of each, as for `Engine.submit`. RuntimeError where
+        the worker has been stopped.
         """
-        core = self.core
+        tell = mailbox.news.append
         self._mailboxes.add(mailbox)
-        rows = [core.submit(request, mailbox.news.append, every_token=every_token, asked=asked) for request in requests]
-        self._worker.submit(self._run)
+        rows = [
+            self.core.submit(request, tell, every_token=every_token, asked=asked, known=tokens)
+            for request, tokens in zip(requests, known or repeat(()))  # noqa: B905, repeat goes on
+        ]
+        if not self._called:  # jobs that wait until there is nothing to do would be as many as the requests until then
+            self._called = True
+            self.worker.submit(self._run)
         if self.closed:  # so the job may lie behind the worker's last one
             raise RuntimeError(CLOSED)
         return rows
@@ -65,27 +98,84 @@ class EngineLoop:
         """Nobody reads it any more."""
         self._mailboxes.discard(mailbox)
 
+    def watch(self, post: Callable[[dict[str, Any]], object] | None, texts: bool) -> None:
+        """From the next step on, call post(event) in the engine's thread with what each step did; None ends that.
+
+        The events are those of `nanoinfer.serve.recorder`. texts: whether what prompts and tokens say is in them.
+        """
+        recorder: Any = None
+
+        def observe(step: Step, settled: list[Row]) -> None:
+            nonlocal recorder
+            if post and self._observe is observe:  # by name: the server imports the engine
+                try:
+                    recorder = recorder or import_module("nanoinfer.serve.recorder").Recorder(self.core, texts=texts)
+                    post(recorder.step(step, settled))
+                    return
+                except Exception:  # steps go on, unwatched
+                    logging.getLogger(__name__).exception("watching the engine has failed, and ends")
+            with self._watching:
+                if self._observe is observe:
+                    self._observe = None
+                self.core.observer = self._observe  # of who watches now, or None
+            if recorder:
+                recorder.close()
+
+        with self._watching:
+            self._observe = observe if post else None
+            if post and not self.closed:
+                self.core.observer = observe
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        return not self.closed and self.core.busy
+
+    @property
+    def gauges(self) -> Gauges:
+        return Gauges() if self.closed else self.core.gauges
+
     @property
     def closed(self) -> bool:
-        return self._worker.stopping.is_set()
+        return self.worker.stopping.is_set()
 
     def close(self) -> None:
         """Stop the worker, and let go of the engine. Open requests end with a RuntimeError."""
-        self._worker.stop()
+        self.worker.stop()
         del self.core
 
     def _run(self) -> None:
         """In the engine's thread: steps, as long as there is anything to do."""
+        self._called = False  # ahead of the look
         try:
-            steps = self._steps()
+            steps, began = self._steps(), time.perf_counter()
             for _ in steps if self._threads is None else self._threads.run(steps, _decoded):
-                pass
+                if self.pace:
+                    self._wait(began)
+                began = time.perf_counter()
         except BaseException as error:  # whatever it is, those who wait for tokens must hear of it
-            self.failure = error
-            try:
-                self.core.abandon(error)
-            finally:
-                self._deliver()
+            self._fail(error)
+        self.on_idle()
+
+    def fail(self, cause: BaseException) -> None:
+        """What the engine needs has gone, as nobody may have noticed yet: all requests end."""
+        if not self.closed:
+            self.worker.submit(self._fail, cause)
+            self.worker.submit(self.on_idle)  # who listens to that alone hears of it
+
+    def _fail(self, cause: BaseException) -> None:
+        self.failure = cause
+        try:
+            self.core.abandon(cause)
+        finally:
+            self._deliver()
+            if not self.closed and not self.died.done():
+                self.died.set_result(cause)
+
+    def _wait(self, began: float) -> None:
+        """Until a step's time is over. In short pieces, since the pace may be changed meanwhile."""
+        while (left := began + self.pace - time.perf_counter()) > 0 and not self.closed:
+            self.worker.stopping.wait(min(left, 0.05))
 
     def _steps(self) -> Iterator[list[Row]]:
         while self.core.busy:
@@ -98,10 +188,7 @@ class EngineLoop:
     def _deliver(self) -> None:
         """Post the news, once a step is over: who gets the last of them may use the engine."""
         for mailbox in tuple(self._mailboxes):
-            if mailbox.news:
-                news = mailbox.news.copy()
-                mailbox.news.clear()
-                mailbox.post(news)
+            mailbox.deliver()
 
 
 def _decoded(rows: list[Row]) -> int | None:

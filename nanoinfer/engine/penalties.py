@@ -34,13 +34,16 @@ class PenaltySampler:
     def __call__(self, logits: Tensor, rows: BatchState) -> Tensor:
         """Logits (B, V) and their rows, live ones by number and others as the dummy row -> next tokens (B,) int64."""
         row, logits = rows.row, logits.float()
-        counts = self.counts[row]  # (B, V)
-        presence, frequency = self.weights[:, row, None]  # (B, 1) each
-        tokens = self.base(logits - presence * (counts > 0) - frequency * counts, rows)
+        tokens = self.choose(logits, rows, self.counts[row])
         once = (row < len(self.counts) - 1).int()  # the dummy row counts nothing
         self.counts[row, tokens] += once
         self.logprobs.index_copy_(0, row, logprobs(logits, tokens))
         return tokens
+
+    def choose(self, logits: Tensor, rows: BatchState, counts: Tensor) -> Tensor:
+        """Next tokens (B,) after logits (B, V) float32, where each id was generated counts (B, V) times."""
+        presence, frequency = self.weights[:, rows.row, None]  # (B, 1) each
+        return self.base(logits - presence * (counts > 0) - frequency * counts, rows)
 
     def admit(self, slot: int, request: Request, token_ids: Sequence[int] = ()) -> None:
         """`request` begins in row `slot`; token_ids: what it generated before it was preempted."""

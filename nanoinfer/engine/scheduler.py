@@ -12,6 +12,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import sub
 from typing import NamedTuple, Protocol
 
 from nanoinfer.requests import FinishReason, Metrics, Request
@@ -31,6 +32,16 @@ class Blocks(Protocol):
     def clear(self) -> None: ...
 
 
+def check_room(request: Request, blocks: Blocks | None) -> None:
+    """ValueError for a request whose longest text these blocks cannot hold, even if it were alone."""
+    longest = len(request.prompt_token_ids) + request.limit
+    if blocks and not blocks.fits(longest):
+        raise ValueError(
+            f"prompt {request.index} may grow to {longest} tokens, which {blocks} cannot hold: "
+            "lower its max_tokens, or raise kv_blocks"
+        )
+
+
 @dataclass(eq=False)
 class Row:
     """What the host knows of a request that runs, or waits for a row of the batch."""
@@ -39,6 +50,7 @@ class Row:
     asked: float  # when it was asked for, time.perf_counter()
     listener: Callable[[Row], None] | None = None  # told, in the engine's thread, when it has ended
     every_token: bool = False  # whether it is told of each token as well
+    began: float = 0.0  # when it got a row of the batch, the first time; 0.0 before
     slot: int = -1  # its row in the batch state and in the cache; -1 where it has none
     arrived: int = 0  # its number, in order of arrival
     fed: int = 0  # tokens of its text that the model has been given
@@ -62,13 +74,17 @@ class Row:
         self.logprobs: list[list[float]] = []  # of the new tokens, and of the prompt's, as they reach the host
         self.prompt_logprobs: list[list[float]] = []
 
+    def go_on_after(self, known: Sequence[int]) -> None:
+        """It has these tokens already, and is admitted like a row that was preempted behind them."""
+        self.token_ids, self.launched = list(known), len(known)
+        self.times, self.logprobs = [self.asked] * len(known), [[] for _ in known]
+
     def text(self) -> array[int]:
         """Its tokens, as far as the host knows them and the model has been given them."""
         return (array("q", self.request.prompt_token_ids) + array("q", self.token_ids))[: self.fed]
 
     def metrics(self) -> Metrics:
-        gaps = (after - before for before, after in zip(self.times, self.times[1:], strict=False))
-        return Metrics(ttft_s=self.times[0] - self.asked, itl_s=tuple(gaps))
+        return Metrics(ttft_s=self.times[0] - self.asked, itl_s=tuple(map(sub, self.times[1:], self.times)))
 
 
 class Work(NamedTuple):

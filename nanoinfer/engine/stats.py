@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass
@@ -18,3 +19,16 @@ class Stats:
     preemptions: int = 0  # times that a row had to give its room back
     recomputed_tokens: int = 0  # of preempted rows, prompt and new ones
     dropped_tokens: int = 0  # computed past a stop that the host had not seen yet
+    verify_steps: int = 0  # steps that brought drafts to be verified; they count among the others, too
+    draft_tokens: int = 0  # drafts that were verified
+    accepted_tokens: int = 0  # of these, how many were what the row chose
+
+
+class Gauges(NamedTuple):
+    """What an engine holds just now; all 0 but `blocks` where it has nothing to do."""
+
+    running: int = 0  # rows of the batch
+    waiting: int = 0  # requests without a row
+    blocks_used: int = 0  # blocks of the cache that rows own
+    blocks_cached: int = 0  # blocks that no row owns, kept for texts that begin as theirs did
+    blocks: int = 0  # of the pool; 0 where the cache has none

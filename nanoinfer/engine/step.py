@@ -53,6 +53,11 @@ def decode_step(model: GPT2, cache: Cache, state: BatchState, batch: int, longes
     """
     rows = state.at(slice(0, batch))
     tokens = sampler(model(Batch(rows.token, rows.position, rows.row, longest), cache), rows)  # (B,)
+    return advance(rows, tokens)
+
+
+def advance(rows: BatchState, tokens: Tensor) -> Tensor:
+    """Rows go on to their next tokens (B,); a padding row stays as it is. Returns the state's own tokens (B,)."""
     torch.mul(tokens, rows.live, out=rows.token)
     rows.integers[1:3].add_(rows.live)  # position and step
     return rows.token

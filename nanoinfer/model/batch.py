@@ -18,7 +18,8 @@ NEWEST = -1  # in place of a token id: the row's newest token, which only the de
 class Batch:
     """N tokens of B rows, each row's side by side and in order. Nothing is padded but for a captured step.
 
-    A decode step feeds one token a row, token b of row b, and wants all logits: it brings the first three fields.
+    A decode step feeds one token a row, token b of row b, and wants all logits: it brings the first three fields. With
+    `max_new` besides, tokens may be of any rows, and each is attended by itself.
     """
 
     token_ids: Tensor  # (N,) int64

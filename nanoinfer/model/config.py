@@ -68,14 +68,14 @@ class ModelConfig:
 
     @property
     def kv_numbers(self) -> int:
-        """Numbers that a cache holds of one token: a key and a value of width C in every layer."""
-        return 2 * self.n_layer * self.n_embd
+        """Numbers that a cache holds of one token: a key and a value of all heads in every layer."""
+        return 2 * self.n_layer * self.n_head * self.head_size
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor of the model, by the name and in the shape that a weights file gives it (head not padded)."""
-        C, I = self.n_embd, self.inner  # noqa: E741
+        C, A, I = self.n_embd, self.n_head * self.head_size, self.inner  # noqa: E741
         shapes: dict[str, tuple[int, ...]] = {"wte.weight": (self.vocab_size, C), "wpe.weight": (self.n_positions, C)}
-        matrices = {"attn.c_attn": (C, 3 * C), "attn.c_proj": (C, C), "mlp.c_fc": (C, I), "mlp.c_proj": (I, C)}
+        matrices = {"attn.c_attn": (C, 3 * A), "attn.c_proj": (A, C), "mlp.c_fc": (C, I), "mlp.c_proj": (I, C)}
         for layer in range(self.n_layer):
             for norm in ("ln_1", "ln_2"):
                 shapes |= {f"h.{layer}.{norm}.weight": (C,), f"h.{layer}.{norm}.bias": (C,)}

@@ -71,10 +71,10 @@ class Table(nn.Module):
 class Attention(nn.Module):
     """The two matrices around attention: into queries, keys and values, and out of the heads."""
 
-    def __init__(self, width: int, **kind: Any) -> None:
+    def __init__(self, width: int, heads_width: int, **kind: Any) -> None:
         super().__init__()
-        self.c_attn = Matrix(width, 3 * width, **kind)
-        self.c_proj = Matrix(width, width, **kind)
+        self.c_attn = Matrix(width, 3 * heads_width, **kind)
+        self.c_proj = Matrix(heads_width, width, **kind)
 
 
 class MLP(nn.Module):
@@ -92,7 +92,7 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, **kind: Any) -> None:
         super().__init__()
         self.ln_1 = Norm(config.n_embd, **kind)
-        self.attn = Attention(config.n_embd, **kind)
+        self.attn = Attention(config.n_embd, config.n_head * config.head_size, **kind)
         self.ln_2 = Norm(config.n_embd, **kind)
         self.mlp = MLP(config.n_embd, config.inner, **kind)
 
@@ -158,7 +158,7 @@ class GPT2(nn.Module):
         first, then one from each sublayer. A sublayer reads the stream normalised, and never writes over it. But for
         attention, no token knows of another.
         """
-        N, C = len(batch.token_ids), self.config.n_embd
+        N = len(batch.token_ids)
         x = F.embedding(batch.token_ids, self.wte.weight)  # (N, C)
         update = F.embedding(batch.positions, self.wpe.weight)
         ops, eps = self.ops, self.config.layer_norm_epsilon
@@ -166,7 +166,7 @@ class GPT2(nn.Module):
             x, h = ops.add_norm(x, update, *layer.ln_1, eps)
             qkv = ops.linear(h, *layer.c_attn)  # (N, 3 * C)
             q, k, v = qkv.view(N, 3, self.config.n_head, self.config.head_size).unbind(1)  # (N, H, D) each
-            y = attend(index, q, k, v).reshape(N, C)  # heads side by side
+            y = attend(index, q, k, v).flatten(1)  # (N, C), heads side by side
             update = ops.linear_update(y, *layer.attn_proj)
 
             x, h = ops.add_norm(x, update, *layer.ln_2, eps)

@@ -13,9 +13,8 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -32,20 +31,43 @@ _FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
 _CHUNK = 1 << 20  # random numbers made at a time: 4 MB
 
 
+class Share(Protocol):
+    """A part of a model, where several devices hold one together."""
+
+    def make(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> GPT2:
+        """The part of a model of that shape, its parameters left to be filled."""
+
+    def cut(self, name: str, tensor: Any) -> Tensor:
+        """The part of a parameter. tensor: it, or a file's view of it, of which slices alone are read."""
+
+
 def load_model(
-    name: str | Path, device: torch.device, dtype: torch.dtype, *, seed: int = 0, revision: str | None = None
+    name: str | Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    seed: int = 0,
+    revision: str | None = None,
+    share: Share | None = None,
 ) -> GPT2:
     """The model of that name, in evaluation mode, its parameters on `device` in `dtype`.
 
     name: `small`, which ships with the package; a preset on the hub (`gpt2`) or `owner/name` there; a folder, or a
     .safetensors file with config.json beside it; or `random:PRESET`. A preset's name means the hub; a folder of that
     name is `./gpt2`.
-    seed: of `random:` weights. revision: of a model on the hub.
+    seed: of `random:` weights. revision: of a model on the hub. share: which part of it; None is all.
     Raises WeightsError (a ValueError).
     """
     if str(name).startswith("random:"):
-        return random_model(random_config(str(name)), seed, device=device, dtype=dtype)
-    return _load_folder(*locate(name, revision), device, dtype)
+        return random_model(random_config(str(name)), seed, device=device, dtype=dtype, share=share)
+    return _load_folder(*locate(name, revision), device, dtype, share)
+
+
+def model_config(name: str | Path, revision: str | None = None) -> ModelConfig:
+    """The shape of the model of that name. What is on the hub is fetched. Raises as `load_model`."""
+    if str(name).startswith("random:"):
+        return random_config(str(name))
+    return read_config(locate(name, revision)[0])
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -64,11 +86,13 @@ def read_config(path: Path) -> ModelConfig:
         raise WeightsError(f"{path}: {error}") from None
 
 
-def _load_folder(config_path: Path, files: list[Path], device: torch.device, dtype: torch.dtype) -> GPT2:
+def _load_folder(
+    config_path: Path, files: list[Path], device: torch.device, dtype: torch.dtype, share: Share | None
+) -> GPT2:
     config = read_config(config_path)
     check_tokenizer(config_path)
     with ExitStack() as stack:
-        found: dict[str, Callable[[], Tensor]] = {}
+        found: dict[str, Any] = {}  # views, of which nothing is read yet
         for path in files:
             file = stack.enter_context(_open(path))
             _check(path, file, config, found)
@@ -76,9 +100,13 @@ def _load_folder(config_path: Path, files: list[Path], device: torch.device, dty
             others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise WeightsError(f"{config_path.parent} lacks {min(missing)}{others}, which its config.json asks for")
         head = found.get("lm_head.weight")
-        if head is not None and not torch.equal(head(), found["wte.weight"]()):
+        if head is not None and not torch.equal(head[:], found["wte.weight"][:]):
             raise WeightsError(f"{config_path.parent} has a head of its own; GPT-2's is the token embedding")
-        return fill_model(config, lambda name, shape: iter([found[name]()]), device, dtype)
+
+        def read(name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+            yield share.cut(name, found[name]) if share else found[name][:]
+
+        return fill_model(config, read, device, dtype, share)
 
 
 @contextmanager
@@ -93,7 +121,7 @@ def _open(path: Path) -> Iterator[Any]:
         yield file
 
 
-def _check(path: Path, file: Any, config: ModelConfig, found: dict[str, Callable[[], Tensor]]) -> None:
+def _check(path: Path, file: Any, config: ModelConfig, found: dict[str, Any]) -> None:
     """Add the file's tensors to `found`, by the names without prefix; only the header is read."""
     shapes = config.parameter_shapes()
     shapes["lm_head.weight"] = shapes["wte.weight"]  # some files hold the tied head once more
@@ -111,7 +139,7 @@ def _check(path: Path, file: Any, config: ModelConfig, found: dict[str, Callable
             raise WeightsError(f"{path} holds {key!r:.80} of shape {shape}; config.json makes it {shapes[name]}")
         if kind not in _FLOATS:
             raise WeightsError(f"{path} holds {key!r:.80} as {kind}; weights must be {', '.join(_FLOATS)}")
-        found[name] = partial(file.get_tensor, key)
+        found[name] = view
 
 
 @torch.no_grad()
@@ -120,20 +148,25 @@ def fill_model(
     read: Callable[[str, tuple[int, ...]], Iterator[Tensor]],
     device: torch.device,
     dtype: torch.dtype,
+    share: Share | None = None,
 ) -> GPT2:
-    """A model whose parameters come from `read(name, shape)`: pieces that follow each other, flat or shaped."""
+    """A model whose parameters come from `read(name, shape)`: pieces that follow each other, flat or shaped.
+
+    share: the model is this part; the pieces are its own, the names and shapes those of the whole.
+    """
     try:
-        model = GPT2(config, device, dtype)
+        model = share.make(config, device, dtype) if share else GPT2(config, device, dtype)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error).lower():
             raise
         size = config.parameters * dtype.itemsize
         raise WeightsError(f"the weights take {size / 1e9:.1f} GB, more than {device} has free") from None
     model.requires_grad_(False).eval()
+    own = model.config.parameter_shapes()
     for name, shape in config.parameter_shapes().items():
-        target = model.get_parameter(name)
-        target[shape[0] :].zero_()  # the head's padding; no rows elsewhere
-        flat, filled = target[: shape[0]].view(-1), 0
+        target, rows = model.get_parameter(name), own[name][0]
+        target[rows:].zero_()  # the head's padding; no rows elsewhere
+        flat, filled = target[:rows].view(-1), 0
         for piece in read(name, shape):
             flat[filled : filled + piece.numel()].copy_(piece.reshape(-1))  # casts, and crosses to the device
             filled += piece.numel()
@@ -147,6 +180,7 @@ def random_model(
     std: float = 0.02,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    share: Share | None = None,
 ) -> GPT2:
     """Random weights: normal with standard deviation `std`, LayerNorm's weights around 1.
 
@@ -162,7 +196,11 @@ def random_model(
         for start in range(0, math.prod(shape), _CHUNK):
             yield torch.empty(min(_CHUNK, math.prod(shape) - start)).normal_(mean, std, generator=generator)
 
-    return fill_model(config, draw, torch.device(device), dtype)
+    def read(name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+        whole = draw(name, shape)
+        yield from whole if share is None else [share.cut(name, torch.cat(list(whole)).view(shape))]
+
+    return fill_model(config, read, torch.device(device), dtype, share)
 
 
 def save_model(model: GPT2, folder: Path, dtype: torch.dtype | None = None) -> None:

@@ -59,9 +59,9 @@ class RequestMaker:
             raise ValueError(f"{name} has {len(ids)} tokens, but the context is {self.max_len}")
         if params.max_tokens > 0 and len(ids) >= self.max_len:
             raise ValueError(f"{name} has {len(ids)} tokens and no room for a new one: the context is {self.max_len}")
-        for token in ids:
-            if type(token) is not int or not 0 <= token < self.vocab_size:
-                raise ValueError(f"{name} must hold token ids from 0 to {self.vocab_size - 1}, not {token!r}")
+        if {*map(type, ids)} != {int} or not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            wrong = next(token for token in ids if type(token) is not int or not 0 <= token < self.vocab_size)
+            raise ValueError(f"{name} must hold token ids from 0 to {self.vocab_size - 1}, not {wrong!r}")
         return tuple(ids)
 
     def _requests(self, index: int, token_ids: tuple[int, ...], params: SamplingParams) -> list[Request]:
@@ -96,7 +96,7 @@ def prompt_list(prompts: Any) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
     if isinstance(prompts, Sequence) and not isinstance(prompts, bytes):
-        if prompts and all(type(item) is int for item in prompts):
+        if {*map(type, prompts)} == {int}:
             return [prompts]
         if all(isinstance(item, Sequence) and not isinstance(item, bytes) for item in prompts):
             return list(prompts)

@@ -24,6 +24,14 @@ class TextStream:
         self._held = ""
         self.text, self.new, self.stopped = "", "", False
 
+    def extend(self, token_ids: Sequence[int]) -> str:
+        """Take any number of tokens; return the text that is now certain."""
+        if self._stop:  # which may come between two of them
+            return "".join(map(self.push, token_ids))
+        self.new = self._utf8.decode(self._tokenizer.bytes_of(token_ids))
+        self.text += self.new
+        return self.new
+
     def push(self, token_id: int) -> str:
         """Take one token; return the text that is now certain, often empty."""
         if self.stopped:

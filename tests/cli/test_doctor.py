@@ -22,7 +22,7 @@ GPU = {"name": "GPU [bold]", "capability": "9.0", "free_bytes": 100 << 30, "tota
 NO_TORCH = {"version": None, "cuda_build": None, "problem": "torch is gone: install it", "gpus": []}
 CPU_TORCH = {"version": "2.13", "cuda_build": None, "problem": None, "gpus": []}
 GPU_TORCH = {"version": "2.13", "cuda_build": "13.0", "problem": None, "gpus": [GPU]}
-ALL_ENGINES = ("naive", "dense", "paged", "dense-graph", "paged-graph")
+ALL_ENGINES = ("naive", "dense", "paged", "dense-graph", "paged-graph", "fused")
 
 
 def validate(report: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def test_a_gpu_with_triton_runs_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_without_triton_lacks_the_paged_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     report = examine(monkeypatch, GPU_TORCH, driver="580.1")
     lacking = {engine["name"]: engine["remedy"] for engine in report["engines"] if not engine["runs"]}
-    assert lacking.keys() == {"paged", "paged-graph"}
+    assert lacking.keys() == {"paged", "paged-graph", "fused"}
     assert all("get it" in remedy for remedy in lacking.values())
 
 
@@ -97,6 +97,7 @@ def test_on_a_cpu_every_engine_runs_without_kernels_and_graphs(monkeypatch: pyte
         "paged": "on a CPU the kernels' PyTorch reference runs",
         "dense-graph": "on a CPU no step is captured",
         "paged-graph": "on a CPU the kernels' PyTorch reference runs and no step is captured",
+        "fused": "on a CPU the kernels' PyTorch reference runs and no step is captured",
     }
     assert report["runs"]
 

@@ -15,7 +15,8 @@ from nanoinfer.cli import plugins
 from tests.cli.test_main import ENVIRONMENT, assert_refused, invoke
 
 PACKAGES = {"course": "nanocourse", "read": "nanobook", "bench": "nanobench"}
-COMMANDS = ["generate", "shell", "doctor", *PACKAGES]
+OWN = ["generate", "batch", "shell", "doctor", "serve", "watch"]
+COMMANDS = [*OWN, *PACKAGES]
 
 # Runs command lines in one process, where some packages cannot be imported. Prints, for each, its exit code, what it
 # wrote, and which of the packages that plug something in have been imported by then.
@@ -79,7 +80,7 @@ def test_without_their_packages_commands_are_not_listed_and_say_how_to_get_them(
     mine = ["generate", "x", "-m", "random:tiny", "--mine", str(tmp_path)]
     told = run_without([*PACKAGES.values()], ["--help"], [], mine, *(line for _, line in lines))
     for code, out, err, imported in told[:2]:
-        assert (code, listed(out), err, imported) == (0, ["generate", "shell", "doctor"], "", [])
+        assert (code, listed(out), err, imported) == (0, OWN, "", [])
     sentence = "nanoinfer: `nanoinfer {}` needs {}, which is not installed: pip install 'nanoinfer[{}]'\n"
     assert told[2][:3] == (2, "", sentence.format("generate --mine", "nanocourse", "teach"))
     for (name, line), result in zip(lines, told[3:], strict=True):
@@ -152,7 +153,7 @@ def test_any_function_that_an_entry_point_names_adds_a_command(
     assert invoke(capsys, "course", "--number", "7") == (7, "7\n", "")
     assert_refused(invoke(capsys, "course", "--number", "x"), "--number")
     assert "Something else." in invoke(capsys, "--help").out
-    assert listed(invoke(capsys, "--help").out) == ["generate", "shell", "doctor", "course"]
+    assert listed(invoke(capsys, "--help").out) == [*OWN, "course"]
     for part in ("Usage: nanoinfer course", "The end.", "-h"):
         assert part in invoke(capsys, "course", "-h").out
 
@@ -176,7 +177,7 @@ def test_a_missing_package_is_told_from_a_mistake(at: str, plug_in: Any, capsys:
 
 def test_a_broken_plug_in_spoils_no_other_command(plug_in: Any, capsys: pytest.CaptureFixture[str]) -> None:
     plug_in("raise ImportError('a library is too old')")
-    assert listed(invoke(capsys, "--help").out) == ["generate", "shell", "doctor"]
+    assert listed(invoke(capsys, "--help").out) == OWN
     assert_refused(invoke(capsys, "course"), "ImportError: a library is too old", code=1)
 
 

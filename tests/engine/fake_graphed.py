@@ -98,7 +98,8 @@ def tokens(llm: LLM, lengths: Sequence[int], params: Any) -> list[tuple[int, ...
 
 
 def steps(llm: LLM, lengths: Sequence[int], params: Any) -> Iterator[list[Row]]:
-    """A generation by the engine itself, to be looked into while it runs."""
+    """A generation by the engine itself, to be looked into while it runs, once its thread has ended the one before."""
+    idle(llm)
     return engine_of(llm).generate(llm.requests(prompts_of(list(lengths)), params))
 
 

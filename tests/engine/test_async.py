@@ -139,8 +139,8 @@ def test_it_is_the_llm_s_engine(llm: AsyncLLM, alone: LLM) -> None:
     assert "stop" in [completion.finish_reason for completion in expected]
 
 
-def test_samples_come_interleaved(llm: AsyncLLM, alone: LLM) -> None:
-    """Each with its own end; completions are in order, whichever ended first."""
+def test_samples_have_their_own_ends(llm: AsyncLLM, alone: LLM) -> None:
+    """Completions are in order, whichever ended first; how pieces are mixed depends on how fast they are read."""
     params = SamplingParams(max_tokens=20, seed=4, n=3, stop_token_ids=range(0, 211, 9), ignore_eos=True)
     prompt = prompts_of([4])[0]
 
@@ -150,9 +150,8 @@ def test_samples_come_interleaved(llm: AsyncLLM, alone: LLM) -> None:
         assert all(map(same, done, alone.generate(prompt, params)))
         for completion in done:
             assert tokens([piece for piece in pieces if piece.sample == completion.sample]) == completion.token_ids
-        ends = [piece.sample for piece in pieces if piece.completion]
-        assert sorted(ends) == [0, 1, 2] != ends
-        assert {piece.sample for piece in pieces[: pieces.index(next(p for p in pieces if p.completion))]} == {0, 1, 2}
+        assert sorted(piece.sample for piece in pieces if piece.completion) == [0, 1, 2]
+        assert len({len(completion.token_ids) for completion in done}) > 1
 
     asyncio.run(main())
 
@@ -410,7 +409,8 @@ def test_closing_ends_what_is_open(llm: AsyncLLM) -> None:
             streams = [llm.stream([number], GREEDY) for number in range(4)]
             reading = [asyncio.create_task(read(stream)) for stream in streams[1:]]
             await gate.steps(2)
-            gate.open()
+            stopping = llm.llm.loop.worker.stopping
+            stopping.set = lambda set=stopping.set: [set(), gate.open()]  # steps go on once the LLM is closing
             llm.close()
             ends = await asyncio.gather(*reading, return_exceptions=True)
             assert [repr(end) for end in ends] == ["RuntimeError('this LLM is closed')"] * 3

@@ -7,8 +7,6 @@ reads past a buffer without a word; so buffers stand between guard zones of NaN,
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nanoinfer.kernels import paged_attention_torch
+from tests.conftest import passed_in_the_interpreter
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -30,13 +29,7 @@ triton = pytest.importorskip("triton", reason="there are no wheels of Triton her
 @pytest.mark.skipif(RUNS_HERE, reason="this is that process")
 @pytest.mark.long
 def test_in_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout[-3000:]
-    passed = int(result.stdout.rsplit(" passed", 1)[0].split()[-1])
-    assert passed >= 35
+    assert passed_in_the_interpreter(__file__) >= 35
 
 
 def guarded(*shape: int, dtype: torch.dtype = torch.float32, fill: float = float("nan")) -> Tensor:

@@ -18,7 +18,7 @@ from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine import logprobs as logprobs_module
 from nanoinfer.engine import scheduler
 from nanoinfer.engine.fake_graph import record
-from nanoinfer.engine.logprobs import ScoringModel, logprobs, of_host, width
+from nanoinfer.engine.logprobs import ScoringModel, logprobs, width
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import greedy, sample_filtered
 from nanoinfer.engine.state import BatchState
@@ -80,7 +80,7 @@ class Rows:
         values: Any = self.sampler.fetch(range(live)).wait()
         for each, token, numbers in zip(self.requests, tokens.tolist(), values, strict=False):
             self.tokens[each.index].append(token)
-            self.records[each.index].append(of_host(numbers, 3))
+            self.records[each.index].append(Logprobs.of_host(numbers, 3))
 
     def leave(self, slot: int) -> None:
         """The last row moves into the gap."""
@@ -208,7 +208,7 @@ def test_logprobs_are_raw(dtype: torch.dtype, device: torch.device) -> None:
             assert torch.equal(logprobs(logits, tokens), rows.sampler.logprobs[:4])
             values: Any = rows.sampler.fetch([2, 0]).wait()
             for row, numbers in zip((2, 0), values, strict=True):
-                got, token = of_host(numbers, 5), int(tokens[row])
+                got, token = Logprobs.of_host(numbers, 5), int(tokens[row])
                 assert (got.token_id, len(got.top)) == (token, 5)
                 assert got.logprob == pytest.approx(float(expected[row, token]), abs=1e-5)
                 assert [p for _, p in got.top] == pytest.approx(expected[row].topk(5).values.tolist(), abs=1e-5)
@@ -223,9 +223,11 @@ def test_ids_survive_float32() -> None:
         logits[0, -1] = 9.0
         numbers = logprobs(logits, torch.tensor([vocab_size - 2]))
         assert numbers.shape == (1, width(vocab_size))
-        assert of_host(numbers[0].tolist(), 0)[::2] == (vocab_size - 2, ())
-        assert of_host(numbers[0].tolist(), 20).top[0][0] == vocab_size - 1
-    few = of_host(logprobs(torch.zeros(1, 8), torch.tensor([5]))[0].tolist(), 20)  # fewer ids than are asked for
+        assert Logprobs.of_host(numbers[0].tolist(), 0)[::2] == (vocab_size - 2, ())
+        assert Logprobs.of_host(numbers[0].tolist(), 20).top[0][0] == vocab_size - 1
+    few = Logprobs.of_host(
+        logprobs(torch.zeros(1, 8), torch.tensor([5]))[0].tolist(), 20
+    )  # fewer ids than are asked for
     assert few.token_id == 5
     assert sorted(i for i, _ in few.top) == list(range(8))
 
@@ -297,7 +299,7 @@ def test_through_a_model(small_model: GPT2) -> None:
         values: Any = sampler.fetch(rows).wait()
         for row, token, numbers in zip(rows, new.tolist(), values, strict=True):
             tokens[row].append(token)
-            records[row].append(of_host(numbers, PARAMS[row].logprobs or 0))
+            records[row].append(Logprobs.of_host(numbers, PARAMS[row].logprobs or 0))
 
     for rows in ([2, 0], [3, 1]):
         chunks = [Chunk(row, 0, PROMPTS[row]) for row in rows]
@@ -346,7 +348,7 @@ def test_prompt_logprobs(small_model: GPT2, monkeypatch: pytest.MonkeyPatch, kin
         if following:
             scoring = ScoringModel(small_model, torch.tensor(at[: len(following)]), torch.tensor(following))
             tokens = prefill_step(scoring, cache, state, batch, greedy)
-            found += [of_host(each, 4) for each in scoring.scores.tolist()]
+            found += [Logprobs.of_host(each, 4) for each in scoring.scores.tolist()]
         else:
             tokens = prefill_step(small_model, cache, state, batch, greedy)
         assert torch.equal(tokens, prefill_step(small_model, plain_cache, plain_state, batch, greedy))

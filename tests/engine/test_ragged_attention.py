@@ -6,9 +6,6 @@ test_paged_attention.py. Whatever no token was written to holds NaN, and pools s
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -29,7 +26,7 @@ from nanoinfer.kernels import paged_attention_torch as reference
 from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
-from tests.conftest import SMALL, prompts_of
+from tests.conftest import SMALL, passed_in_the_interpreter, prompts_of
 from tests.engine.test_paged_attention import DEVICE, INTERPRETED, RUNS_HERE, TOLERANCE, guarded, here
 
 # Tokens before the step, and in it: every count around a tile of 16, decode rows, and long rows among short ones.
@@ -40,25 +37,7 @@ MIXED = [(0, 1), (0, 2), (5, 15), (16, 16), (31, 17), (0, 40), (70, 1), (100, 40
 @pytest.mark.long
 def test_in_the_interpreter() -> None:
     pytest.importorskip("triton", reason="there are no wheels of Triton here")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "-k",
-        "kernel",
-        __file__,
-    ]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout[-3000:]
-    passed = int(result.stdout.rsplit(" passed", 1)[0].split()[-1])
-    assert passed >= 45
+    assert passed_in_the_interpreter(__file__, "-k", "kernel") >= 45
 
 
 class Case(NamedTuple):

@@ -11,8 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from nanoinfer.engine import sampling
 from nanoinfer.engine.state import BatchState
+from tests.conftest import passed_in_the_interpreter
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -40,13 +39,7 @@ V = 9000  # more than one tile, and no multiple of anything
 @pytest.mark.skipif(RUNS_HERE, reason="this is that process")
 @pytest.mark.long
 def test_in_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout[-3000:]
-    passed = int(result.stdout.rsplit(" passed", 1)[0].split()[-1])
-    assert passed >= 50
+    assert passed_in_the_interpreter(__file__) >= 50
 
 
 def guarded(logits: Tensor, padding: int = 0) -> Tensor:

@@ -1,0 +1,101 @@
+"""`nanoinfer serve`: OpenAI's completions API over HTTP, with the engine in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from nanoinfer.cli.errors import Refused, explained, refusing
+from nanoinfer.cli.options import BatchOptions, with_options
+from nanoinfer.cli.plugins import needing
+from nanoinfer.cli.terminal import remark
+from nanoinfer.serve.config import KEY_VARIABLE, ServeConfig
+
+EPILOG = f"""\
+Examples:
+nanoinfer serve
+nanoinfer serve -m gpt2 --port 8080 --max-batch 256
+nanoinfer serve -m gpt2-xl --tensor-parallel 2 --replicas 2
+{KEY_VARIABLE}=secret nanoinfer serve --host 0.0.0.0
+curl localhost:8000/v1/completions -d '{{"model": "small", "prompt": "Once upon a time"}}'
+Standard output has one JSON object a line: when it listens, when it is ready, each request.
+Exit code: 0 after SIGTERM or Ctrl-C, 1 where the engine has died, 2 refused, 130 after a second Ctrl-C."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@with_options
+def serve(*, server: ServeConfig, model: BatchOptions) -> None:
+    """Serve completions over HTTP, in the shape of OpenAI's API.
+
+    It listens at once: /live answers while the model loads, /health says when it
+    is ready, /metrics is for Prometheus. What is bounded, and what a key does not
+    protect: chapters/SERVING.md.
+    """
+    model.check()
+    if server.watch_texts and not server.watch:
+        raise Refused("--watch-texts needs --watch")
+    if server.classroom and not server.watch:
+        raise Refused("--classroom needs --watch")
+    if server.classroom and server.host not in LOOPBACK:
+        raise Refused(f"--classroom lets anybody slow the engine down, so --host must be 127.0.0.1, not {server.host}")
+    with needing("serve", "serve"):
+        from nanoinfer.serve import run
+
+    stopper = run.Stopper()
+    try:
+        listening = run.bind(server.host, server.port)
+    except OSError as error:
+        raise Refused(f"cannot listen at {server.host}, port {server.port}: {error.strerror or error}") from error
+    if server.host not in LOOPBACK and server.api_key is None:
+        remark(f"nanoinfer: anybody who can reach {server.host} may use this server: set {KEY_VARIABLE}")
+    remark(f"nanoinfer: {model.model_name} at {run.url_of(listening)}, Ctrl-C ends it")
+    cause = run.serve(
+        lambda: load(model, server.replicas),
+        server,
+        short_name(model.model_name),
+        listening,
+        stopper=stopper,
+        on_loaded=add_watch(server),
+    )
+    if cause is not None:
+        known = explained(cause)
+        remark(f"nanoinfer: the engine has died: {known}" if known.code == 1 else f"nanoinfer: {known}")
+    leave(0 if cause is None else known.code)
+
+
+def load(model: BatchOptions, replicas: int) -> Any:
+    """The engine, in a process of its own, or several; it returns when the model is loaded."""
+    from nanoinfer.parallel.replicas import ReplicatedLLM
+    from nanoinfer.serve.engine_process import ProcessLLM
+
+    with refusing():
+        if replicas > 1:
+            return ReplicatedLLM(model.model, replicas=replicas, **model.settings)
+        return ProcessLLM(model.model, **model.settings)
+
+
+def add_watch(server: ServeConfig) -> Any:
+    """What is to be done with application and engine, once there is one: the page, where it is asked for."""
+
+    def add(app: Any, llm: Any) -> None:
+        if server.watch:
+            from nanoinfer.serve.watch import add_watch
+
+            add_watch(app, llm, server)
+
+    return add
+
+
+def short_name(model: str) -> str:
+    """What clients call it: of a folder or file its last part, since the rest is nobody's business."""
+    path = Path(model).expanduser()
+    return path.stem if path.suffix == ".safetensors" else path.name if path.exists() else model
+
+
+def leave(code: int) -> None:
+    """End now: a thread that still loads a model would be waited for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

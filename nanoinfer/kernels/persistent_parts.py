@@ -1,0 +1,210 @@
+"""The parts of the kernel that makes a token in one launch: tiles, products, sums, attention. Chapter 6."""
+
+# ruff: noqa: RUF005  the compiler knows tuples by their sums
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+
+from nanoinfer.kernels.persistent_words import COUNT, SCALE, STAMP, ahead, put, stamped, value_of, wait
+from nanoinfer.kernels.sampling import random_bits
+
+TILE = gl.constexpr(2048)  # numbers of one piece of a tile: 8 a thread
+
+
+@gluon.jit
+def gumbel(seed, step, ids):
+    """`sampling.gumbel` of the given ids. Its logarithms may differ from PyTorch's in the last bit."""
+    u = gl.minimum((random_bits(seed, step, ids) | 1).to(gl.float32) * 2.0**-32, 1 - 2.0**-24)
+    return -gl.log(gl.where(u < 2.0**-10, u + 0.5 * u * u, -gl.log(1 - u)))
+
+
+@gluon.jit
+def room(element, COUNT: gl.constexpr, NC: gl.constexpr):
+    """Shared memory for so many tiles: each piece by itself, so that the compiler sees that they do not overlap."""
+    LINEAR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    room = ()
+    for _ in gl.static_range(COUNT * NC):
+        room = room + (gl.allocate_shared_memory(element, [TILE], LINEAR),)
+    return room
+
+
+@gluon.jit
+def ask(
+    room, stream, layer, FIRST: gl.constexpr, T: gl.constexpr, ROWS: gl.constexpr, FLAT: gl.constexpr, S: gl.constexpr
+):
+    """Ask for T tiles of a layer, from number FIRST on, of a matrix of which ROWS rows are this program's."""
+    at = gl.arange(0, TILE, FLAT)
+    tile = (gl.program_id(0) * S.L + layer) * S.TILES + FIRST
+    base = stream + tile.to(gl.int64) * (S.NC * TILE)
+    for g in gl.static_range(T):
+        for c in gl.static_range(gl.constexpr(S.NC)):
+            mask = (g * 8 + at // 256 < ROWS) & (layer < S.L)
+            async_copy.async_copy_global_to_shared(room[g * S.NC + c], base + (g * S.NC + c) * TILE + at, mask=mask)
+
+
+@gluon.jit
+def ask_head(room, wte, tile, g: gl.constexpr, FLAT: gl.constexpr, S: gl.constexpr):
+    """Ask for one tile of the head, eight rows of the embedding, into place g of the room."""
+    at = gl.arange(0, TILE, FLAT)
+    row = (tile * S.G + gl.program_id(0)) * 8 + at // 256
+    for c in gl.static_range(gl.constexpr(S.NC)):
+        k = c * 256 + at % 256
+        source = wte + row.to(gl.int64) * S.C + k
+        async_copy.async_copy_global_to_shared(room[g * S.NC + c], source, mask=(row < S.V) & (k < S.C))
+
+
+@gluon.jit
+def take(room, FROM: gl.constexpr, T: gl.constexpr, FLAT: gl.constexpr, S: gl.constexpr):
+    """T tiles out of their room, from place FROM on, into registers."""
+    tiles = ()
+    for i in gl.static_range(FROM * S.NC, (FROM + T) * S.NC):
+        tiles = tiles + (room[i].load(FLAT),)
+    return tiles
+
+
+@gluon.jit
+def times(tiles, x, g: gl.constexpr, ROWS: gl.constexpr, S: gl.constexpr):
+    """Eight rows, group g of `tiles`, times x, one row a warp: (8,)."""
+    acc = gl.zeros((8, 256), gl.float32, ROWS)
+    for c in gl.static_range(gl.constexpr(S.NC)):
+        tile = gl.convert_layout(gl.reshape(tiles[g * S.NC + c], (8, 256)), ROWS)
+        acc += tile.to(gl.float32) * gl.expand_dims(x[c], 0)
+    return gl.sum(acc, 1)
+
+
+@gluon.jit
+def share(words, gain, held, totals, squares, ROWS: gl.constexpr, S: gl.constexpr):
+    """The stream from its words to all warps: gain * x by pieces, mean and 1 / deviation.
+
+    LayerNorm of x times a row w is (gain * x) . w / deviation - mean / deviation * (gain . w), and so on: what hangs on
+    the weights alone was computed once. So nobody waits for the mean before the products.
+    """
+    x = words.to(gl.float32) * (1.0 / SCALE)  # (NC power * 256,); 0 past C
+    held.store(x * gain)
+    THREE: gl.constexpr = gl.BlockedLayout([1, 1, 1], [1, 1, 32], [1, 8, 1], [2, 1, 0])
+    parts = gl.convert_layout(gl.reshape(x, (S.NC_POWER, 8, 32)), THREE)
+    total = gl.sum(gl.sum(parts, 0), 1)  # (8,), of each warp
+    square = gl.sum(gl.sum(parts * parts, 0), 1)
+    totals.store(total)
+    squares.store(square)
+    ALL: gl.constexpr = gl.BlockedLayout([8], [32], [8], [0])
+    mean = gl.sum(totals.load(ALL), 0) * (1.0 / S.C)
+    variance = gl.sum(squares.load(ALL), 0) * (1.0 / S.C) - mean * mean
+    pieces = ()
+    for c in gl.static_range(gl.constexpr(S.NC)):
+        pieces = pieces + (held.slice(c * 256, 256).load(gl.SliceLayout(0, ROWS)),)
+    return pieces, mean, gl.rsqrt(variance + S.EPS)
+
+
+@gluon.jit
+def word_of(c, S: gl.constexpr):
+    """Where the counted word of column c lies: sectors of four, SPREAD sectors apart."""
+    return (c // 4) * (4 * S.SPREAD) + c % 4
+
+
+@gluon.jit
+def stream_of(sums, c, ADDERS: gl.constexpr, failed, code, S: gl.constexpr):
+    """The stream at columns c, in fixed point, once ADDERS programs have added to each of its words."""
+    inside = c < S.C
+    words = wait(sums + word_of(c, S), inside, ADDERS, failed, code, S.NC_POWER, COUNT, S.POLLS)
+    return words - (inside.to(gl.int64) * ADDERS << 56)
+
+
+@gluon.jit
+def attend(
+    q_words, parts, keys, values, k_place, v_place, here, known, stamp, failed, code, qkv, tops, totals, outs,
+    AT: gl.constexpr, LINE: gl.constexpr, S: gl.constexpr,
+):  # fmt: skip
+    """This program's part of its head's context: attention's output, maximum and sum go out as words.
+
+    Each warp has a maximum and sum of its own; they are joined once, at the end.
+    """
+    D: gl.constexpr = S.D
+    REPEATS: gl.constexpr = S.N * D // TILE
+    PER: gl.constexpr = 256 // D  # tokens that a warp reads at a time
+    d = gl.arange(0, D, gl.SliceLayout(0, AT))
+    e = gl.arange(0, 256, LINE)
+    qkv.store(value_of(wait(q_words + e, e < 3 * D, stamp, failed, code, 1, STAMP, S.POLLS)))
+    query = qkv.slice(0, D).load(gl.SliceLayout(0, AT)) * S.SCORE
+    new_key = qkv.slice(D, D).load(gl.SliceLayout(0, AT))
+    new_value = qkv.slice(2 * D, D).load(gl.SliceLayout(0, AT))
+    gl.store(k_place + d, new_key.to(k_place.dtype.element_ty), mask=(d < D) & here)
+    gl.store(v_place + d, new_value.to(v_place.dtype.element_ty), mask=(d < D) & here)
+    newest = gl.where(here, gl.sum(query * new_key, 0), -1e30)  # the new token's score: it counts as a ninth warp
+    scores = gl.sum(keys.to(gl.float32) * gl.expand_dims(query, 0), 1)
+    read = gl.reshape(known, (REPEATS, 8, PER))
+    scores = gl.where(read, gl.reshape(scores, (REPEATS, 8, PER)), -1e30)  # of each warp
+    top = gl.max(gl.max(scores, 0), 1)  # (8,)
+    weight = gl.where(read, gl.exp(scores - gl.expand_dims(gl.expand_dims(top, 1), 0)), 0.0)
+    total = gl.sum(gl.sum(weight, 0), 1)
+    weight = gl.convert_layout(gl.reshape(weight, (S.N,)), gl.SliceLayout(1, AT), assert_trivial=True)
+    out = values.to(gl.float32) * gl.expand_dims(weight, 1)
+    out = gl.sum(gl.sum(gl.reshape(out, (REPEATS, 8, PER, D)), 0), 1)  # (8, D)
+    tops.store(top)
+    totals.store(total)
+    outs.store(out)
+    COLUMN: gl.constexpr = gl.BlockedLayout([8, 1], [1, 32], [1, 8], [1, 0])  # a thread has all warps' numbers
+    top = tops.load(gl.SliceLayout(1, COLUMN))
+    highest = gl.maximum(gl.max(top, 0), newest)
+    weight = gl.exp(top - highest)
+    own = gl.where(here, gl.exp(newest - highest), 0.0)
+    total = gl.sum(totals.load(gl.SliceLayout(1, COLUMN)) * weight, 0) + own
+    out = gl.sum(outs.load(COLUMN) * gl.expand_dims(weight, 1), 0)
+    out += qkv.slice(2 * D, D).load(gl.SliceLayout(0, COLUMN)) * own
+    column = gl.arange(0, D, gl.SliceLayout(0, COLUMN))
+    put(parts + column, stamped(out, stamp), column < D, 256 - D)
+    put(parts + D + e, stamped(gl.where(e == 0, highest, total), stamp), e < 2)
+
+
+@gluon.jit
+def join(head_parts, stamp, failed, code, joined, MANY: gl.constexpr, S: gl.constexpr):
+    """Attention's output of one head (D,), from the parts of all its P programs."""
+    D: gl.constexpr = S.D
+    e = gl.arange(0, S.JOIN, MANY)
+    over = e - S.P * D
+    which = gl.where(over < 0, e // D, over % 16)
+    where = gl.where(over < 0, e % D, D + over // 16)
+    used = (which < S.P) & (over < 32)
+    words = wait(head_parts + which * (D + 2) + where, used, stamp, failed, code, S.JOIN // 256, STAMP, S.POLLS)
+    joined.store(gl.where(used, value_of(words), gl.where(over < 16, -1e30, 0.0)))
+    COLUMN: gl.constexpr = gl.BlockedLayout([16, 1], [1, 32], [1, 8], [1, 0])
+    SPLIT: gl.constexpr = gl.SliceLayout(1, COLUMN)
+    top = joined.slice(S.P * D, 16).load(SPLIT)
+    total = joined.slice(S.P * D + 16, 16).load(SPLIT)
+    weight = gl.exp(top - gl.max(top, 0))
+    outs = joined.reshape([S.JOIN // D, D]).slice(0, 16).load(COLUMN)
+    split = gl.arange(0, 16, SPLIT)
+    outs = gl.where(gl.expand_dims(split < S.P, 1), outs, 0.0)
+    return gl.sum(outs * gl.expand_dims(weight, 1), 0) / gl.sum(total * weight, 0)
+
+
+@gluon.jit
+def layer_ahead(
+    projections, row_sums, gains, biases, keys, values, layer, c, mine_too, known, LINE: gl.constexpr, S: gl.constexpr
+):
+    """Ask the second cache for what a layer reads besides its tiles: small, and in time only if it is near."""
+    line = gl.arange(0, 256, LINE)
+    near: gl.constexpr = 1024 // projections.dtype.element_ty.primitive_bitwidth  # numbers in 128 bytes
+    own = layer * S.G + gl.program_id(0)
+    ahead(projections + own * (S.RJ_POWER * S.D) + line * near, line * near < S.RJ * S.D)
+    ahead(row_sums + own * (2 * (S.TQ + S.TF) * 8) + line * 32, line * 32 < 2 * (S.TQ + S.TF) * 8)
+    ahead(gains + 2 * layer * S.C + line * near, line * near < 2 * S.C)
+    ahead(biases + 2 * layer * S.C + c, mine_too)
+    ahead(biases + (2 * layer + 1) * S.C + c, mine_too)
+    ahead(keys, known, S.D // 8 - 1)
+    ahead(values, known, S.D // 8 - 1)
+
+
+@gluon.jit
+def small_loads(gains, biases, row_sums, layer, c, inside, mine_too, r8, S: gl.constexpr):
+    """What a layer's first phase reads besides its tiles, not yet widened: that would wait for it."""
+    gain = gl.load(gains + 2 * layer * S.C + c, mask=inside, other=0.0)
+    bias = gl.load(biases + 2 * layer * S.C + c, mask=mine_too, other=0.0)
+    numbers = row_sums + ((layer * S.G + gl.program_id(0)) * (2 * (S.TQ + S.TF) * 8)).to(gl.int64) + r8
+    sums = ()
+    for g in gl.static_range(gl.constexpr(2 * S.TQ)):
+        sums = sums + (gl.load(numbers + g * 8),)
+    return gain, bias, sums

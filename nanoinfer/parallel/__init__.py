@@ -1,0 +1,1 @@
+"""Work over many devices and machines. Chapter 8."""

@@ -1,0 +1,109 @@
+"""A rank's process: it makes its part of an `LLM`, and then does what the first rank says. Chapter 8.
+
+It ends with the first rank, whatever runs here at that moment: a thread reads the orders, and the pipe's end is the
+end. Where something fails here, the first rank is told before this process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from dataclasses import fields
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from nanoinfer.parallel.ranks import HERE, Failed, Start
+
+if TYPE_CHECKING:
+    from nanoinfer.llm import LLM
+
+
+def main(kind: type[LLM]) -> None:
+    """The process. kind: the class to make. What is printed in it goes to where errors go."""
+    for name in (signal.SIGINT, signal.SIGTERM):  # they come to all processes; the first rank says when it is over
+        signal.signal(name, signal.SIG_IGN)
+    source, news = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    orders: SimpleQueue[Any] = SimpleQueue()
+    Thread(target=_read, args=(source, orders), daemon=True).start()
+    try:
+        follow(kind, orders, news)
+    except BaseException as error:
+        _leave(error, news)
+
+
+def _read(source: Connection, orders: SimpleQueue[Any]) -> None:
+    """Until there are no more: then the first rank has ended, and nobody will hear of what runs here."""
+    try:
+        while True:
+            orders.put(source.recv())
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def _leave(error: BaseException, news: Connection) -> NoReturn:
+    kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+    news.send(Failed(kind, str(error), "".join(traceback.format_exception(error))))
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def follow(kind: type[LLM], orders: SimpleQueue[Any], news: Connection) -> None:
+    """Make this rank's part, and obey for ever."""
+    start: Start = orders.get()
+    import torch
+    import torch.distributed as dist
+
+    from nanoinfer.devices import choose_device
+    from nanoinfer.parallel.rank import HOST, Rank, join
+
+    news.send(HERE)
+    config = start.config
+    store: Any = dist.TCPStore(HOST, start.port, None, False)  # type: ignore[attr-defined]
+    rank = join(store, start.rank, config.tensor_parallel, choose_device(config.device))
+    torch.set_num_threads(rank.threads(config.threads))
+
+    class OneOfSeveral(kind):  # type: ignore[valid-type, misc]
+        def _join(self, *_: Any) -> Rank:
+            return rank
+
+    settings = {field.name: getattr(config, field.name) for field in fields(config)}
+    llm: LLM = OneOfSeveral(start.model, revision=start.revision, **settings)
+    with torch.inference_mode():
+        while True:
+            name, *told = orders.get()
+            globals()[f"do_{name}"](llm, *told)
+
+
+def do_place(llm: LLM, *told: Any) -> None:
+    """Rows move, end and begin."""
+    llm.core.place(*told)
+
+
+def do_run(llm: LLM, begun: Any, *told: Any) -> None:
+    """A step. begun: blocks that tables are to name, which the first rank alone keeps count of."""
+    blocks: Any = llm.core.cache.blocks
+    if blocks:
+        blocks.begun = begun
+    llm.core.run(*told)
+
+
+def do_warm_up(llm: LLM) -> None:
+    """Captures, in the same order on all ranks."""
+    llm.warm_up()
+
+
+def do_logits(llm: LLM, token_ids: list[list[int]]) -> None:
+    """A pass over texts (B, T), beside the engine."""
+    llm.forward_logits(token_ids)
+
+
+def do_alike(llm: LLM) -> None:
+    """The first rank asks whether all hold the same rows."""
+    assert llm.rank
+    llm.rank.alike(llm.core)

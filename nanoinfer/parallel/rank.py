@@ -1,0 +1,138 @@
+"""What an `LLM` must know to be one rank of several. Chapter 8.
+
+Every rank makes the same `LLM` by the same code, each on its own device, from its own part of the weights. What it
+measures alone, such as how many blocks fit, becomes the least of all ranks' before it is used.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed
+
+from nanoinfer.config import EngineConfig
+from nanoinfer.engine.engine import Engine
+from nanoinfer.engine.sampling import Samplers
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.ops import TorchOps
+from nanoinfer.model.weights import model_config
+from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
+from nanoinfer.parallel.leader import LeadingEngine
+from nanoinfer.parallel.ranks import Ranks
+from nanoinfer.parallel.shard import Shard
+from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
+
+if TYPE_CHECKING:
+    from nanoinfer.engine.loop import EngineLoop
+    from nanoinfer.parallel.group import Group
+
+dist: Any = torch.distributed  # its types leave half of its names out
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank. ranks: the others, if this is the first one."""
+
+    shard: Shard
+    group: Group
+    device: torch.device
+    ranks: Ranks | None = None
+
+    @property
+    def part(self) -> PartOf:
+        """What `load_model` is to load."""
+        return PartOf(self.shard, self.group)
+
+    @property
+    def engine(self) -> Any:
+        """The class of its engine."""
+        return partial(LeadingEngine, ranks=self.ranks) if self.ranks else Engine
+
+    def least(self, number: int) -> int:
+        """The smallest of all ranks' numbers; what another rank has failed with, if it has."""
+        try:
+            return self.group.least(number)
+        except RuntimeError as error:
+            raise (self.ranks.failed(error) if self.ranks else error) from error
+
+    def ops(self, ops: TorchOps) -> Any:
+        """The same operations, with sums over all ranks."""
+        return ReducedOps(ops, self.group)
+
+    def agree(self, here: bool) -> bool:
+        """Whether it is so on all ranks."""
+        return self.least(int(here)) == 1
+
+    def begin(self, loop: EngineLoop) -> None:
+        """All is made, here and, once this returns, on the other ranks."""
+        self.least(0)
+        if self.ranks:
+            self.ranks.on_failure = loop.fail
+
+    def tell(self, *order: Any) -> None:
+        """Let the other ranks do this too, if this is the first one."""
+        if self.ranks:
+            self.ranks.tell(*order)
+
+    def alike(self, core: Engine) -> bool:
+        """Whether all ranks hold the same rows, tokens and positions. To be asked between two steps."""
+        self.tell("alike")
+        every = self.group.all_gather(core.state.integers)  # (size, 7, rows + 1)
+        return bool((every == every[0]).all())
+
+    def close(self) -> None:
+        """End the other ranks."""
+        if self.ranks:
+            self.ranks.close()
+
+    def threads(self, asked: int | None) -> int:
+        """Of a step on a CPU."""
+        return asked or max(1, (os.cpu_count() or 1) // self.shard.size)
+
+    def samplers(self, base: Samplers, model: GPT2, max_batch: int) -> Samplers:
+        """What a single device would use, for logits that are cut by vocabulary."""
+        assert isinstance(model, ShardedGPT2)
+        joined = JoinedSamplers(model, base)
+        return joined.samplers()._replace(scoring=JoinedPenaltySampler(max_batch, model, joined))
+
+
+def lead(config: EngineConfig, model: str | Path | GPT2, revision: str | None, device: torch.device) -> Rank:
+    """Start the other ranks and be the first. ValueError where there are too few devices or heads."""
+    size = config.tensor_parallel
+    if isinstance(model, GPT2):
+        raise ValueError("model must be a name or a path where tensor_parallel is given: every rank loads its own part")
+    if not dist.is_available() or os.name == "nt":
+        raise ValueError("tensor_parallel needs torch.distributed and pipes as Linux and macOS have them")
+    first = device.index or 0
+    if device.type == "cuda" and (count := torch.cuda.device_count()) < first + size:
+        raise ValueError(f"tensor_parallel {size} needs {first + size} CUDA devices, but there are {count}")
+    whole = model_config(model, revision)
+    if whole.n_head < size:
+        raise ValueError(f"tensor_parallel must be at most the model's {whole.n_head} heads, not {size}")
+    ranks = Ranks(size)
+    try:
+        store = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
+        ranks.start(model, revision, config, store.port)
+        return join(store, 0, size, device, ranks)
+    except BaseException:
+        ranks.close()
+        raise
+
+
+def join(store: Any, rank: int, size: int, device: torch.device, ranks: Ranks | None = None) -> Rank:
+    """Meet the other ranks. device: the first one's; on GPUs, each further rank has the next."""
+    from nanoinfer.parallel.group import Group
+
+    own = device if device.type == "cpu" else torch.device("cuda", (device.index or 0) + rank)
+    if own.type == "cuda":
+        torch.cuda.set_device(own)
+    group = Group(store, rank, size, own)
+    if ranks:
+        ranks.abort = group.abort
+    return Rank(Shard(rank, size), group, own, ranks)

@@ -1,0 +1,193 @@
+"""The other ranks' processes, as the first rank sees them: told what to do, watched, and ended together. Chapter 8.
+
+Orders are plain host data, one pipe a rank, and nobody answers: what ranks compute they exchange in collectives. A
+collective that one rank has left never ends by itself. So whoever dies, fails or hangs is noticed here, and then all
+others are killed; that ends the first rank's collectives too.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import IO, Any, NamedTuple
+
+from nanoinfer.config import EngineConfig
+
+LOOK = 0.25  # seconds from one look at the step that runs to the next
+STEP = 30.0  # seconds that a step may take
+GRACE = 0.5  # seconds that a death has to be noticed, where others fail because of it
+HERE = "here"
+
+
+@dataclass(frozen=True)
+class Start:
+    """To a rank: who it is, where it finds the others, and what to make. The first message."""
+
+    rank: int
+    port: int
+    model: str | Path | None
+    revision: str | None
+    config: EngineConfig
+
+
+class Failed(NamedTuple):
+    """From a rank: it ends, and why."""
+
+    kind: str  # of exception, the nearest that every process knows
+    text: str
+    trace: str
+
+
+class Ranks:
+    """Processes of ranks 1 to size - 1.
+
+    cause: why they have ended, once they have. abort: then called, to end what this rank's GPU still waits for.
+    on_failure: called with the cause after that, in a thread of its own.
+    since: when the step that runs has begun, time.perf_counter(); None between steps. step_s: how long one may take.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.cause: BaseException | None = None
+        self.abort: Callable[[], object] = lambda: None
+        self.on_failure: Callable[[BaseException], object] = lambda cause: None
+        self.since: float | None = None
+        self.step_s = STEP
+        self.processes = [_spawn() for _ in range(1, size)]
+        self._orders = [Connection(_taken(process.stdin), readable=False) for process in self.processes]
+        self._news = {Connection(_taken(p.stdout), writable=False): rank for rank, p in enumerate(self.processes, 1)}
+        self._lock, self._closing, self._over, self._here = Lock(), Event(), Event(), Event()
+        Thread(target=self._watch, name="nanoinfer-ranks", daemon=True).start()
+
+    def start(self, model: str | Path | None, revision: str | None, config: EngineConfig, port: int) -> None:
+        """Let them begin, and wait until they can be met in collectives."""
+        for rank, orders in enumerate(self._orders, 1):
+            orders.send(Start(rank, port, model, revision, config))
+        self._here.wait()
+        self.check()
+
+    def tell(self, *order: Any) -> None:
+        """All ranks are to do this, in the order of the calls. Raises what they have ended with, if they have."""
+        self.check()
+        try:
+            for orders in self._orders:
+                orders.send(order)
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def check(self) -> None:
+        """Raise what they have ended with, if they have."""
+        if self.cause:
+            raise _again(self.cause)
+
+    def failed(self, error: BaseException) -> BaseException:
+        """This rank has failed: end all. What to raise: this error, or the end of another rank that is behind it."""
+        self._over.wait(2 * GRACE)
+        self._end(error)
+        return error if self.cause in (error, None) else _again(self.cause)
+
+    def close(self) -> None:
+        """End them and wait until they have. It may be called again."""
+        self._closing.set()
+        for orders in self._orders:
+            orders.close()
+        for process in self.processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _end(self, cause: BaseException) -> None:
+        """All end, for this cause, unless they have already."""
+        with self._lock:
+            if self.cause or self._closing.is_set():
+                return
+            self.cause = cause
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+        with suppress(Exception):  # it is over, whatever a broken communicator says
+            self.abort()
+        self._over.set()
+        self._here.set()
+        Thread(target=self.on_failure, args=(cause,), daemon=True).start()
+
+    def _watch(self) -> None:
+        """In a thread: until all have ended. A rank that fails says so first; others may fail because one has died."""
+        here, failed = 0, dict[int, Failed]()
+        deadline = float("inf")
+        while self._news and not self._closing.is_set():
+            for news in wait(list(self._news), LOOK):
+                assert isinstance(news, Connection)
+                try:
+                    message = news.recv()
+                except (EOFError, OSError):
+                    if (rank := self._news.pop(news)) not in failed:
+                        self._end(RuntimeError(f"rank {rank} has ended: {_how(self.processes[rank - 1])}"))
+                    continue
+                if message == HERE:
+                    here += 1
+                else:
+                    failed[self._news[news]] = message
+                    deadline = min(deadline, time.perf_counter() + GRACE)
+            if here == len(self.processes):
+                self._here.set()
+            now, since = time.perf_counter(), self.since
+            if now > deadline or (failed and not self._news):
+                self._end(_of_kind(*next(iter(failed.items()))))
+            if since and now - since > self.step_s:
+                self._end(RuntimeError(f"no step has ended within {self.step_s:g} s: a rank hangs"))
+
+
+def _spawn(first: str = "") -> subprocess.Popen[bytes]:
+    """A fresh interpreter with this one's path. `multiprocessing` would run the caller's script again.
+
+    first: what is to be run ahead of all else, for tests.
+    """
+    main = "from nanoinfer.llm import LLM; from nanoinfer.parallel.follower import main; main(LLM)"
+    code = f"import sys; sys.path[:] = {sys.path!r}\n{first}\n{main}"
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _taken(pipe: IO[bytes] | None) -> int:
+    """The pipe's descriptor, which is the caller's from now on."""
+    assert pipe
+    with pipe:
+        return os.dup(pipe.fileno())
+
+
+def _how(process: subprocess.Popen[bytes]) -> str:
+    """How it has ended."""
+    try:
+        code = process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        return "it has closed its pipe"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _of_kind(rank: int, failed: Failed) -> BaseException:
+    """What was raised there, or the nearest that Python knows."""
+    if failed.kind in ("ValueError", "TypeError"):  # refused: a sentence that needs no more
+        refused: BaseException = getattr(builtins, failed.kind)(failed.text)
+        return refused
+    error = RuntimeError(f"rank {rank} has failed: {failed.text}")
+    error.__cause__ = RuntimeError(f"in its process\n{failed.trace}")
+    return error
+
+
+def _again(cause: BaseException) -> BaseException:
+    """The same once more, for another who waits."""
+    error = type(cause)(*cause.args)
+    error.__cause__ = cause
+    return error

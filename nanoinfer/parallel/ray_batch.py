@@ -1,0 +1,59 @@
+"""The same shards by the workers of a Ray cluster: a Ray Data pipeline, in which each actor holds an engine. Chapter 8.
+
+Ray starts a worker that is lost anew, and gives its shard to another. All machines must see the input and the output
+folder under the same names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from nanoinfer.parallel.batch import Job, Shard
+
+
+class Worker:
+    """One engine, for the shards that come."""
+
+    def __init__(self, job: Job, model: str | None, settings: dict[str, Any]) -> None:
+        from nanoinfer.llm import LLM
+
+        self.job, self.llm = job, LLM(model, **settings)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[int]]:
+        """Compute the shards of a batch; its rows go on with how many tokens each shard has."""
+        shards = [Shard(int(start), int(stop)) for start, stop in zip(batch["start"], batch["stop"], strict=True)]
+        return {
+            "start": [shard.start for shard in shards],
+            "stop": [shard.stop for shard in shards],
+            "tokens": [self.job.run(shard, self.llm) for shard in shards],
+        }
+
+
+def run_on_ray(
+    job: Job,
+    shards: list[Shard],
+    model: str | None,
+    settings: dict[str, Any],
+    workers: int,
+    on_done: Callable[[Shard, int], None],
+) -> None:
+    """Compute these shards with as many workers; a GPU each, where the cluster has any. on_done: as in `run_here`."""
+    import ray
+
+    if not ray.is_initialized():
+        # RAY_ADDRESS names a cluster; without it, this machine is one.
+        ray.init(log_to_driver=False, logging_level=logging.WARNING)
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    gpus = 1 if ray.cluster_resources().get("GPU") else 0
+    work = ray.data.from_items([shard._asdict() for shard in shards], override_num_blocks=len(shards))
+    done = work.map_batches(
+        Worker,
+        fn_constructor_args=(job, model, settings),
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(size=workers),
+        num_gpus=gpus * settings.get("tensor_parallel", 1),
+    )
+    for row in done.iter_rows():
+        on_done(Shard(row["start"], row["stop"]), row["tokens"])

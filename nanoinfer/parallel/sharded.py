@@ -1,0 +1,86 @@
+"""One rank's part of GPT-2: two sums over all ranks a layer, and a head that is cut by vocabulary. Chapter 8.
+
+A matrix whose columns are cut needs no word from others: each head, and each column of the MLP, is computed alone. The
+matrix behind it is cut by rows, so that each rank has a term of the result, and their sum is an all-reduce. Shoeybi et
+al. 2019, "Megatron-LM", section 3. The table of embeddings is on every rank; of the head, each computes a part.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanoinfer.model.batch import Batch
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.gpt2 import GPT2, Cache, Plan
+from nanoinfer.model.ops import TorchOps
+from nanoinfer.parallel.shard import Shard
+
+if TYPE_CHECKING:
+    from nanoinfer.parallel.group import Group
+
+
+class ReducedOps:
+    """Operations whose updates of the residual stream are sums over all ranks; all else is `ops`'s."""
+
+    def __init__(self, ops: TorchOps, group: Group) -> None:
+        self._ops, self._group = ops, group
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ops, name)
+
+    def linear_update(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """(N, C). The bias is zero on all ranks but the first."""
+        update = self._ops.linear_update(x, weight, bias)
+        return self._group.all_reduce(update.sum(0) if update.dim() == 3 else update)  # (parts, N, C): fused ones
+
+
+class ShardedGPT2(GPT2):
+    """A rank's part. `forward` gives the logits of its own ids, for samplers that join them; `head` all logits."""
+
+    def __init__(
+        self, config: ModelConfig, shard: Shard, group: Group, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        ops: Any = ReducedOps(TorchOps(), group)
+        super().__init__(shard.config(config), device, dtype, ops)
+        self.group, self.ids, self.width = group, shard.vocab(config), shard.vocab_width(config)
+
+    def forward(self, batch: Batch, cache: Cache) -> Tensor:
+        """Logits (K, width) of this rank's ids; -inf where there are no more."""
+        plan: Plan = cache.plan(batch)
+        h = self.hidden(plan.batch, partial(cache.attend, plan))  # (N, C)
+        return self.own_logits(h if plan.batch.logits_at is None else h[plan.batch.logits_at])
+
+    def own_logits(self, x: Tensor) -> Tensor:
+        """(K, C) -> (K, width). Padding is no weight but a mask: a row of zeros would win over negative logits."""
+        logits: Tensor = self.ops.head(x, self.wte.weight[self.ids])
+        return F.pad(logits, (0, self.width - logits.shape[-1]), value=-torch.inf)
+
+    def head(self, x: Tensor) -> Tensor:
+        """(K, C) -> logits (K, vocab_size), on every rank."""
+        return self.gathered(self.own_logits(x))
+
+    def gathered(self, logits: Tensor) -> Tensor:
+        """Logits (K, width) of each rank -> of all ids (K, vocab_size)."""
+        every = self.group.all_gather(logits)  # (size, K, width)
+        return every.transpose(0, 1).flatten(1)[:, : self.config.vocab_size]
+
+
+class PartOf:
+    """What `load_model` is to make of a model: one rank's part."""
+
+    def __init__(self, shard: Shard, group: Group) -> None:
+        self.shard, self.group = shard, group
+
+    def make(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> GPT2:
+        self._config = config
+        return ShardedGPT2(config, self.shard, self.group, device, dtype)
+
+    def cut(self, name: str, tensor: Any) -> Tensor:
+        pieces = [tensor[index] for index in self.shard.pieces(name, self._config)]
+        part = torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0]
+        return part if self.shard.adds(name) else torch.zeros_like(part)

@@ -1,0 +1,62 @@
+"""A run as one HTML file: the page at `/` with the events in it, and nothing that it would have to fetch."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable
+from hashlib import sha256
+
+from nanoinfer.serve.events import VERSION, Event
+from nanoinfer.serve.page_files import read
+
+LIMIT = 1_000_000  # bytes of the file
+ROOM = 600  # of these for what stands around the events
+
+
+def as_html(events: Iterable[Event], title: str) -> str:
+    """The file, of at most a megabyte: as many steps from the first one on as fit, and a note where some do not.
+
+    title: said in the page; whatever it and texts of the events hold stays text.
+    """
+    style, script = read("page.css"), read("page.js")
+    room = LIMIT - ROOM - sum(len(part.encode()) for part in (read("index.html"), style, script, title))
+    kept, left = [], 0
+    for event in events:
+        encoded = escaped(event)
+        room -= len(encoded) + 1
+        if room < 0:
+            left += 1
+        else:
+            kept.append(encoded)
+    note = f"Cut: the run went on for {left:,} more steps, which a megabyte has no room for." if left else ""
+    head = escaped({"version": VERSION, "title": title, "note": note})
+    data = f'{head[:-1]},"events":[{",".join(kept)}]}}'
+    policy = f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; img-src data:"
+    page = read("index.html")
+    for found, put in (
+        (
+            '<meta charset="utf-8">',
+            f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        ),
+        ('<link rel="stylesheet" href="page.css">', f"<style>{style}</style>"),
+        ('<script src="page.js" defer></script>\n', ""),
+        (
+            "</body>",
+            f'<script type="application/json" id="recording">{data}</script>\n<script>{script}</script>\n</body>',
+        ),
+    ):
+        before, found_there, after = page.partition(found)
+        assert found_there, found
+        page = before + put + after
+    return page
+
+
+def escaped(value: object) -> str:
+    """JSON in ASCII that ends no script element, whatever texts are in it."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def digest(text: str) -> str:
+    """By which a page's policy lets this script or style run, and no other."""
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

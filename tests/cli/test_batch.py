@@ -1,0 +1,252 @@
+"""`nanoinfer batch`: results that depend on a line alone, runs that go on, bad lines, and workers that are lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.model.weights import random_model, save_model
+from nanoinfer.parallel import batch
+from nanoinfer.parallel.batch import line_seed
+from tests.cli.test_main import ENVIRONMENT, TINY, assert_refused, invoke, posix
+
+LINES: list[Any] = [
+    "Once upon",
+    {"id": "b", "prompt": "zwölf", "max_tokens": 3, "n": 2},
+    {"id": 7, "prompt": [1, 2, 3], "temperature": 0},
+    {"prompt": "a", "seed": 5, "logprobs": 1},
+    "There was",
+]
+OPTIONS = ["-n", "6", "--seed", "3", "--engine", "paged"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    save_model(random_model(TINY, 0), folder)
+    return folder
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    return write(tmp_path / "prompts.jsonl", LINES)
+
+
+def write(path: Path, lines: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def results(out: Path) -> list[Any]:
+    return [json.loads(line) for path in sorted(out.glob("*.jsonl")) for line in path.read_text("ascii").splitlines()]
+
+
+def run(capsys: Any, prompts: Path, out: Path, model: Path, *more: str) -> Any:
+    return invoke(capsys, "batch", str(prompts), "-o", str(out), "-m", str(model), *OPTIONS, *more)
+
+
+def test_a_line_is_what_the_library_makes_of_it(
+    prompts: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = run(capsys, prompts, tmp_path / "out", model)
+    assert done.code == 0
+    assert "5 prompts" in done.err
+    changes: list[dict[str, Any]] = [{}, {"max_tokens": 3, "n": 2}, {"temperature": 0}, {"seed": 5, "logprobs": 1}, {}]
+    each = [
+        {"max_tokens": 6, "temperature": 0.8, "top_k": 40, "seed": line_seed(3, name)} | changed
+        for name, changed in zip(["1", "b", "7", "4", "5"], changes, strict=True)
+    ]
+    texts = ["Once upon", "zwölf", [1, 2, 3], "a", "There was"]
+    expected = LLM(model).generate(texts, [SamplingParams(**given) for given in each])
+    found = results(tmp_path / "out")
+    assert [line["id"] for line in found] == ["1", "b", "b", "7", "4", "5"]
+    assert [line["token_ids"] for line in found] == [list(done.token_ids) for done in expected]
+    assert [line["seed"] for line in found] == [done.seed for done in expected]
+    assert [line["sample"] for line in found] == [0, 0, 1, 0, 0, 0]
+    assert [len(line.get("logprobs", ())) for line in found] == [0, 0, 0, 0, 6, 0]
+
+
+def test_results_do_not_tell_how_the_work_was_cut(
+    prompts: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for size in ("1", "2", "5", "6"):
+        assert run(capsys, prompts, tmp_path / size, model, "--shard", size, "--max-batch", size).code == 0
+    assert len(list((tmp_path / "2").glob("*.jsonl"))) == 3
+    assert all(results(tmp_path / size) == results(tmp_path / "6") for size in ("1", "2", "5"))
+    reordered = write(tmp_path / "other.jsonl", [LINES[2], LINES[1]])
+    assert run(capsys, reordered, tmp_path / "other", model).code == 0
+    assert results(tmp_path / "other") == [results(tmp_path / "6")[i] for i in (3, 1, 2)]
+
+
+def test_a_run_goes_on_after_it_was_ended_between_write_and_rename(
+    prompts: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    run(capsys, prompts, whole, model, "--shard", "2")
+    rename, made = os.replace, []
+
+    def fails(source: Path, target: Path) -> None:
+        if target.name == "0000000002-0000000004.jsonl":
+            raise OSError(28, "No space left on device", str(source))
+        made.append(target.name)
+        rename(source, target)
+
+    monkeypatch.setattr(batch.os, "replace", fails)
+    assert run(capsys, prompts, out, model, "--shard", "2").code == 1
+    assert [*out.glob(".*.tmp")]
+    monkeypatch.undo()
+    before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.jsonl")}
+    again = run(capsys, prompts, out, model, "--shard", "2")
+    assert again.code == 0
+    assert f"{3 - len(before)} of {3 - len(before)} shards now" in again.err
+    assert {name: (out / name).stat().st_mtime_ns for name in before} == before
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {
+        path.name: path.read_bytes() for path in whole.iterdir()
+    }
+
+
+@posix
+@pytest.mark.long
+def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_twice(model: Path, tmp_path: Path) -> None:
+    prompts = write(tmp_path / "prompts.jsonl", [f"prompt {i}" for i in range(60)])
+    command = [sys.executable, "-m", "nanoinfer", "batch", str(prompts), "-m", str(model), "--shard", "1", *OPTIONS]
+    assert subprocess.run([*command, "-o", tmp_path / "whole"], env=ENVIRONMENT, check=False).returncode == 0
+    out, kills = tmp_path / "out", 0
+    for wanted in (1, 30):
+        with subprocess.Popen([*command, "-o", out], env=ENVIRONMENT, stderr=subprocess.PIPE) as process:
+            while process.poll() is None and len(list(out.glob("*.jsonl"))) < wanted:
+                time.sleep(0.005)
+            kills += process.poll() is None
+            process.kill()
+    assert kills
+    assert subprocess.run([*command, "-o", out], env=ENVIRONMENT, check=False).returncode == 0
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {
+        path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()
+    }
+
+
+@posix
+def test_ctrl_c_says_how_to_go_on(model: Path, tmp_path: Path) -> None:
+    prompts = write(tmp_path / "prompts.jsonl", [f"prompt {i}" for i in range(400)])
+    main = (
+        "import signal; from nanoinfer.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background begins without one
+        "main()"
+    )
+    command = [sys.executable, "-c", main, "batch", str(prompts), "-o", str(tmp_path / "out"), "-m", str(model)]
+    command += ["--shard", "1", "-n", "100"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not list((tmp_path / "out").glob("*.jsonl")):
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+    assert process.returncode == 130
+    assert "of 400 shards are done; the same command goes on" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ('{"prompt": "a", "max_token": 3}', ["line 2", "'max_token'", "max_tokens"]),
+        ('{"prompt": "a", "temperature": -1}', ["line 2", "temperature", "-1"]),
+        ('{"prompt": "a", "id": 1.5}', ["line 2", "id", "1.5"]),
+        ('{"prompt": "a", "id": "1"}', ["line 2", "'1'", "line 1"]),
+        ('{"text": "a"}', ["line 2", "prompt"]),
+        ('{"prompt": ""}', ["line 2", "at least one token"]),
+        ('{"prompt": [1, 99999]}', ["line 2", "99999"]),
+        ('{"prompt": [true]}', ["line 2", "True"]),
+        (json.dumps([1] * 5000).join(('{"prompt": ', "}")), ["line 2", "5000"]),
+        ("[1]", ["line 2", "prompt"]),
+        ("{", ["line 2", "JSON"]),
+        ("", ["line 2", "JSON"]),
+    ],
+)
+def test_a_bad_line_is_refused_before_anything_is_computed(
+    line: str, parts: list[str], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(f'"good"\n{line}\n"good"\n', encoding="utf-8")
+    assert_refused(run(capsys, prompts, tmp_path / "out", model), *parts)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_files_and_folders(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, prompts = tmp_path / "out", tmp_path / "prompts.jsonl"
+    assert_refused(run(capsys, prompts, out, model), "prompts.jsonl", "No such file")
+    prompts.touch()
+    assert_refused(run(capsys, prompts, out, model), "no prompt")
+    prompts.write_bytes(b'"\xff"\n')
+    assert_refused(run(capsys, prompts, out, model), "line 1", "UTF-8")
+    prompts.write_bytes(b'\xef\xbb\xbf"a"\r\n"b"')
+    assert run(capsys, prompts, out, model).code == 0
+    assert_refused(run(capsys, prompts, out, model, "--shard", "7"), "another run", "shard_lines", "1000")
+    assert_refused(run(capsys, prompts, out, model, "--seed", "4"), "another run", "seed")
+    assert_refused(run(capsys, prompts, out, model, "--shard", "0"), "--shard")
+    assert_refused(run(capsys, prompts, out, model, "--workers", "0"), "--workers")
+    assert_refused(run(capsys, prompts, tmp_path, model), "not empty")
+    write(prompts, ["a", "c"])
+    assert_refused(run(capsys, prompts, out, model), "another run", "input_sha256")
+
+
+def test_a_run_without_a_seed_goes_on_with_the_one_it_drew(
+    prompts: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["batch", str(prompts), "-o", str(tmp_path / "out"), "-m", str(model), "-n", "6", "--shard", "1"]
+    assert invoke(capsys, *command).code == 0
+    before = results(tmp_path / "out")
+    (tmp_path / "out" / "0000000001-0000000002.jsonl").unlink()
+    assert invoke(capsys, *command).code == 0
+    assert results(tmp_path / "out") == before
+
+
+@pytest.mark.long
+def test_ray_gives_the_same_though_a_worker_is_lost(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install -e '.[ray]'")
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    from nanoinfer.parallel.ray_batch import Worker, run_on_ray
+
+    table = pa.table({"id": [f"a{i}" for i in range(24)], "prompt": ["Once upon"] * 24, "max_tokens": [4, None] * 12})
+    parquet.write_table(table, tmp_path / "prompts.parquet", row_group_size=7)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert run(capsys, tmp_path / "prompts.parquet", whole, model, "--shard", "24").code == 0
+
+    maker = batch.request_maker(str(model), None, None)
+    given = SamplingParams(6, 0.8, 40, seed=3)
+    job = batch.open_job(tmp_path / "prompts.parquet", out, given, 2, maker, {})
+    died = tmp_path / "died"
+
+    class Dies(Worker):
+        """Its process ends with the third shard, once, before the shard is written."""
+
+        def __call__(self, rows: dict[str, Any]) -> dict[str, list[int]]:
+            if rows["start"][0] == 4 and not died.exists():
+                died.touch()
+                os._exit(1)
+            return super().__call__(rows)
+
+    done: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nanoinfer.parallel.ray_batch.Worker", Dies)
+        try:
+            run_on_ray(
+                job, job.missing(), str(model), {"engine": "paged"}, 2, lambda shard, _: done.append(shard.start)
+            )
+        finally:
+            ray.shutdown()
+    assert died.exists()
+    assert sorted(done) == [*range(0, 24, 2)]
+    assert results(out) == results(whole)

@@ -1,0 +1,75 @@
+"""The one-launch step's cut of a model, phase by phase on the CPU; tests/gpu/test_persistent.py runs it whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nanoinfer.cache.naive import forward_logits
+from nanoinfer.kernels import persistent_torch as phases
+from nanoinfer.kernels.persistent_shape import Shape, pack
+from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.weights import random_model
+
+# Widths that fill their pieces and that do not; heads that divide the programs and that do not.
+SHAPES = [(4, 128, 132), (5, 160, 132), (4, 256, 30), (6, 384, 84)]
+
+
+def shape_of(config: ModelConfig, programs: int) -> Shape:
+    return Shape.of(config, programs, max_len=64, page=16, itemsize=4, polls=1)
+
+
+@pytest.mark.parametrize(("heads", "width", "programs"), SHAPES)
+def test_the_phases_make_the_models_logits(heads: int, width: int, programs: int) -> None:
+    config = ModelConfig(n_layer=2, n_head=heads, n_embd=width, n_positions=64, vocab_size=301)
+    model = random_model(config, 3, std=0.1)
+    S = shape_of(config, programs)
+    packed = pack(model, S)
+    ids = torch.randint(301, (23,), generator=torch.Generator().manual_seed(5))
+    expected = forward_logits(model, ids[None])[0]
+    cache = [[torch.zeros(0, S.H, S.D)] * 2 for _ in range(S.L)]
+    for position, token in enumerate(ids):
+        x = model.wte.weight[token] + model.wpe.weight[position]
+        for index in range(S.L):
+            x, k, v = phases.layer(x, index, packed, *cache[index], S)
+            cache[index] = [torch.cat([old, new[None]]) for old, new in zip(cache[index], (k, v), strict=True)]
+        h = torch.nn.functional.layer_norm(x, x.shape, packed.gains[-2], packed.gains[-1], S.EPS)
+        torch.testing.assert_close(model.head(h), expected[position], rtol=1e-4, atol=1e-4)
+
+
+def test_no_row_is_lost_or_cut_twice() -> None:
+    config = PRESETS["gpt2"]
+    S = Shape.of(config, 132, max_len=1024, page=16, itemsize=2, polls=1)
+    assert S.G == 132
+    assert S.P * S.RQ >= 3 * S.D > (S.P - 1) * S.RQ
+    assert config.inner <= S.G * S.RF
+    assert S.P * S.RJ >= S.C > (S.P - 1) * S.RJ
+    assert S.TH * 8 * S.G >= S.V > (S.TH - 1) * 8 * S.G
+
+
+def test_sums_in_fixed_point_have_no_order() -> None:
+    """133 summands of both signs, in any order: the same word, whose count and sum can be told apart."""
+    values = torch.randn(133, generator=torch.Generator().manual_seed(1)) * 3000
+    words = phases.fixed(values) + (1 << 56)
+    total = int(words.sum())
+    assert total == int(words[torch.randperm(133)].sum())
+    assert (total % 2**64 + (1 << 55)) >> 56 == 133  # the upper bits are unsigned
+    partial = int(words[:60].sum())
+    assert (partial + (1 << 55)) >> 56 == 60, "a sum that is negative so far must not look like one fewer"
+    assert abs((total % 2**64 - (133 << 56)) / 2**30 - float(values.double().sum())) < 133 * 2.0**-30
+    assert int(phases.fixed(torch.tensor(float("nan")))) == int(phases.fixed(torch.tensor(-1e9)))
+
+
+@pytest.mark.parametrize(
+    ("config", "programs", "why"),
+    [
+        (ModelConfig(2, 12, 768), 11, "12 heads need as many programs"),
+        (ModelConfig(2, 4, 4 * 80), 132, "head size 80"),
+        (ModelConfig(1, 4, 128), 132, "two layers at least"),
+        (PRESETS["gpt2-xl"], 132, "does not fit"),
+        (ModelConfig(2, 4, 128, vocab_size=200_000), 132, "200000 ids"),
+    ],
+)
+def test_what_the_kernel_does_not_know_is_refused_by_name(config: ModelConfig, programs: int, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Shape.of(config, programs, max_len=1024, page=16, itemsize=2, polls=1)

@@ -1,0 +1,307 @@
+"""One rank's part of a model: what it holds, that the parts make the whole, and the samplers that join them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.naive import forward_logits
+from nanoinfer.config import EngineConfig
+from nanoinfer.engine import sampling
+from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.engine.graphs import GraphRunner
+from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine.state import BatchState
+from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import load_model, random_model, save_model
+from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
+from nanoinfer.parallel.shard import Shard
+from nanoinfer.parallel.sharded import PartOf, ShardedGPT2
+from tests.conftest import STD, prompts_of
+from tests.engine.threaded_ranks import on_ranks
+
+CONFIG = ModelConfig(n_layer=2, n_head=5, n_embd=60, n_positions=100, vocab_size=211)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def whole() -> GPT2:
+    return random_model(CONFIG, seed=3, std=STD)
+
+
+@pytest.fixture(scope="module")
+def folder(whole: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    save_model(whole, path)
+    return path
+
+
+def part(group: Any, folder: Path) -> ShardedGPT2:
+    model = load_model(folder, CPU, torch.float32, share=PartOf(Shard(group.rank, group.size), group))
+    assert isinstance(model, ShardedGPT2)
+    return model
+
+
+@pytest.mark.parametrize("config", [*PRESETS.values(), CONFIG], ids=lambda c: f"{c.n_head} heads of {c.n_embd}")
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_the_parts_cover_the_whole_once(config: ModelConfig, size: int) -> None:
+    shards = [Shard(rank, size) for rank in range(size)]
+    if size > config.n_head:
+        return
+    for cut, count in (
+        (Shard.heads, config.n_head),
+        (Shard.inner, config.inner),
+        (Shard.vocab, config.vocab_size),
+    ):
+        parts = [cut(shard, config) for shard in shards]
+        assert [n for one in parts for n in range(one.start, one.stop)] == list(range(count))
+    heads = [shard.config(config).n_head for shard in shards]
+    assert max(heads) - min(heads) <= 1
+    shapes = [shard.config(config).parameter_shapes() for shard in shards]
+    split = [name for name in shapes[0] if "attn.c_" in name or "mlp.c_" in name]
+    for name, shape in config.parameter_shapes().items():
+        parts = [torch.Size(one[name]).numel() for one in shapes]
+        assert sum(parts) == torch.Size(shape).numel() * (1 if name in split and "c_proj.bias" not in name else size)
+
+
+def test_uneven_heads_of_gpt2_xl() -> None:
+    """T04: 25 heads on 2 ranks. The rest divides, and is cut where matrix kernels are fast."""
+    xl = PRESETS["gpt2-xl"]
+    parts = [Shard(rank, 2).config(xl) for rank in range(2)]
+    assert [(one.n_head, one.head_size, one.inner, one.kv_numbers) for one in parts] == [
+        (13, 64, 3200, 2 * 48 * 13 * 64),
+        (12, 64, 3200, 2 * 48 * 12 * 64),
+    ]
+    assert [Shard(rank, 2).vocab(xl) for rank in range(2)] == [slice(0, 25152), slice(25152, 50257)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_the_fused_matrix_is_cut_in_each_third(whole: GPT2, folder: Path, size: int) -> None:
+    """T02: the ranks' queries, keys and values, side by side, are the whole model's, in place."""
+    parts = on_ranks(size, lambda group: part(group, folder))
+    for layer, block in enumerate(whole.layers):
+        for which in range(2):  # weight, bias
+            thirds = [p.layers[layer].c_attn[which].unflatten(-1, (3, -1)) for p in parts]
+            together = torch.cat(thirds, -1).flatten(-2)
+            torch.testing.assert_close(together, block.c_attn[which], rtol=0, atol=0)
+            columns = torch.cat([p.layers[layer].c_fc[which] for p in parts], -1)
+            torch.testing.assert_close(columns, block.c_fc[which], rtol=0, atol=0)
+        for name in ("attn_proj", "mlp_proj"):
+            rows = torch.cat([getattr(p.layers[layer], name)[0] for p in parts])
+            torch.testing.assert_close(rows, getattr(block, name)[0], rtol=0, atol=0)
+    assert not torch.equal(parts[0].layers[0].c_fc[0], parts[1].layers[0].c_fc[0])  # T03
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_bias_counts_once(size: int) -> None:
+    """T01: where the weights are zero, the sum over the ranks is the bias itself."""
+    config = ModelConfig(n_layer=1, n_head=4, n_embd=32, n_positions=8, vocab_size=50)
+    whole = random_model(config, seed=5, std=STD)
+
+    def update(group: Any) -> Tensor:
+        model = random_model(config, seed=5, std=STD, share=PartOf(Shard(group.rank, group.size), group))
+        weight, bias = model.layers[0].attn_proj
+        return model.ops.linear_update(torch.ones(3, len(weight)), torch.zeros_like(weight), bias)
+
+    for got in on_ranks(size, update):
+        torch.testing.assert_close(got, whole.layers[0].attn_proj[1].expand(3, -1), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_ranks_together_are_the_model(whole: GPT2, folder: Path, size: int) -> None:
+    """Logits of every token, on every rank, by two sums a layer; the same bits everywhere."""
+    tokens = torch.tensor(prompts_of([20, 20], CONFIG.vocab_size))
+
+    def logits(group: Any) -> tuple[Tensor, int]:
+        return forward_logits(part(group, folder), tokens), group.sums
+
+    parts = on_ranks(size, logits)
+    for got, sums in parts:
+        torch.testing.assert_close(got, forward_logits(whole, tokens), rtol=0, atol=1e-4)
+        assert torch.equal(got, parts[0][0])
+        assert sums == 2 * CONFIG.n_layer
+
+
+def test_a_rank_reads_its_slices_alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Of a tensor that is cut, a file gives a part; nobody holds the whole of it."""
+    read: dict[str, int] = {}
+    plain = PartOf.cut
+
+    def cut(self: PartOf, name: str, tensor: Any) -> Tensor:
+        class Spied:
+            def __getitem__(self, index: Any) -> Tensor:
+                piece: Tensor = tensor[index]
+                read[name] = read.get(name, 0) + piece.numel()
+                return piece
+
+        assert not isinstance(tensor, Tensor)
+        return plain(self, name, Spied())
+
+    monkeypatch.setattr(PartOf, "cut", cut)
+    sizes = on_ranks(2, lambda group: part(group, folder).config)[0].parameter_shapes()
+    both = {name: torch.Size(shape).numel() for name, shape in CONFIG.parameter_shapes().items()}
+    assert 0 < sum(read.values()) < sum(both.values()) + sum(torch.Size(s).numel() for s in sizes.values())
+    for name, numbers in both.items():
+        if name.endswith(("c_attn.weight", "c_fc.weight", "c_proj.weight")):
+            assert read[name] == numbers  # by both ranks together
+
+
+# Scores of 211 ids, of which the first rank of two has 128: what decides is put where the cut is.
+def flat(value: float) -> Tensor:
+    return torch.full((1, CONFIG.vocab_size), value)
+
+
+def raised(*ids: int, of: float = 0.0) -> Tensor:
+    logits = flat(of - 1)
+    logits[:, list(ids)] = of
+    return logits
+
+
+CUT = [
+    ("the last id of the first rank", raised(127), 127),
+    ("the first id of the second", raised(128), 128),
+    ("a tie across the cut", raised(127, 128), 127),
+    ("a tie of all", flat(0.0), 0),
+    ("the last id, all logits negative", raised(210, of=-50.0), 210),
+    ("a tie in the second rank, all logits negative", raised(130, 209, of=-50.0), 130),
+    ("infinitely low but for one", raised(3).masked_fill(raised(3) < 0, -torch.inf), 3),
+]
+
+
+def joined(group: Any, logits: Tensor, choose: Callable[[JoinedSamplers, Tensor, BatchState], Tensor]) -> Tensor:
+    """What a rank chooses that was given its part of these logits (B, V)."""
+    model = ShardedGPT2(CONFIG, Shard(group.rank, group.size), group, CPU, torch.float32)
+    own = logits[:, model.ids]
+    own = torch.nn.functional.pad(own, (0, model.width - own.shape[1]), value=-torch.inf)
+    return choose(JoinedSamplers(model, SAMPLERS), own, rows_of(len(logits)))
+
+
+def rows_of(count: int, **columns: float) -> BatchState:
+    rows = BatchState.empty(count, CPU).at(slice(0, count))
+    rows.seed.copy_(torch.arange(count) * 7919 + 1)
+    rows.step.copy_(torch.arange(count))
+    rows.top_p.fill_(1.0)
+    for name, value in columns.items():
+        getattr(rows, name).fill_(value)
+    return rows
+
+
+@pytest.mark.parametrize("what, logits, best", CUT, ids=[what for what, *_ in CUT])
+def test_greedy_rows_join(what: str, logits: Tensor, best: int) -> None:
+    """T05 and ties: the lowest of the best ids, and never one that does not exist."""
+    for size in (2, 3, 4):
+        chosen = on_ranks(size, lambda group: joined(group, logits, lambda s, own, rows: s.greedy(own, rows)))
+        assert [one.tolist() for one in chosen] == [[best]] * size
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_no_padding_wins_over_negative_logits(size: int) -> None:
+    """T05: the table of embeddings has rows of zeros behind the last id, and a rank has fewer ids than columns."""
+    best = torch.tensor([[CONFIG.vocab_size - 1]])
+
+    def choose(group: Any) -> Tensor:
+        model = ShardedGPT2(CONFIG, Shard(group.rank, group.size), group, CPU, torch.float32)
+        with torch.no_grad():
+            model.wte.weight.zero_()
+            model.wte.weight[: CONFIG.vocab_size] = -2.0
+            model.wte.weight[best[0]] = -1.0
+            logits = model.own_logits(torch.ones(1, CONFIG.n_embd))
+            assert bool((model.head(torch.ones(1, CONFIG.n_embd)) < 0).all())
+        joined = JoinedSamplers(model, SAMPLERS)
+        return torch.stack([joined.greedy(logits, rows_of(1)), joined.filtered(logits, rows_of(1))])
+
+    for chosen in on_ranks(size, choose):
+        assert torch.equal(chosen, best.expand(2, 1))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("kind", ["greedy", "unfiltered", "filtered"])
+def test_samplers_choose_as_on_one_device(kind: str, size: int) -> None:
+    """Noise goes by the ids of the whole vocabulary; rows of all kinds side by side."""
+    logits = torch.randn(64, CONFIG.vocab_size, generator=torch.Generator().manual_seed(1)) * 3 - 40
+
+    def rows() -> BatchState:
+        rows = rows_of(64, temperature=0.0 if kind == "greedy" else 0.9, top_k=9 if kind == "filtered" else 0)
+        rows.temperature[::5] = 0
+        return rows
+
+    expected = getattr(SAMPLERS, kind)(logits, rows())
+    assert kind == "greedy" or not torch.equal(expected, sampling.greedy(logits, rows()))
+    for got in on_ranks(
+        size, lambda group: joined(group, logits, lambda s, own, _: getattr(s.samplers(), kind)(own, rows()))
+    ):
+        assert torch.equal(got, expected)
+
+
+def test_penalties_and_logprobs_look_at_all_ids(whole: GPT2) -> None:
+    logits = torch.randn(4, CONFIG.vocab_size, generator=torch.Generator().manual_seed(2))
+
+    def rows() -> BatchState:
+        rows = rows_of(4, temperature=0.8)
+        rows.row.copy_(torch.arange(4))
+        return rows
+
+    one = PenaltySampler(4, CONFIG.vocab_size, CPU, SAMPLERS.filtered)
+    one.weights[0], one.counts[:, 5] = 2.0, 1
+    expected = one(logits, rows())
+
+    def choose(s: JoinedSamplers, own: Tensor, _: BatchState) -> Tensor:
+        every = JoinedPenaltySampler(4, s.model, s)
+        every.weights[0], every.counts[:, 5] = 2.0, 1
+        return torch.cat([every(own, rows())[:, None].float(), every.logprobs[:4]], 1)
+
+    for got in on_ranks(2, lambda group: joined(group, logits, choose)):
+        assert torch.equal(got, torch.cat([expected[:, None].float(), one.logprobs[:4]], 1))
+
+
+class Plain:
+    """A recorder whose replays run the step again; `refused` is how many rows a capture fails for."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+
+    def warm(self, step: Callable[[], object]) -> None:
+        step()
+
+    def record(self, step: Any) -> Any:
+        if step.args[3] == self.refused:
+            raise RuntimeError("no memory")
+        return SimpleNamespace(replay=step)
+
+
+@pytest.mark.filterwarnings("ignore:decode of 2 rows runs without a graph")
+def test_ranks_agree_on_what_is_captured(folder: Path) -> None:
+    """One rank's capture fails: that step runs eagerly on all of them, and the others are replayed on all."""
+
+    def captured(group: Any) -> tuple[set[int], set[int]]:
+        model, state = part(group, folder), BatchState.empty(4, CPU)
+        cache = DenseCache(model.config, 4, 32, CPU, torch.float32)
+        recorder, settings = Plain(refused=2 * group.rank), {"max_rows": 4, "max_len": 32, "stats": GraphStats()}
+        agree = lambda ok: group.least(ok) == 1  # noqa: E731
+        runner = GraphRunner(model, cache, state, recorder=recorder, agree=agree, **settings)
+        runner.shapes = []
+        runner.warm_up([JoinedSamplers(model, SAMPLERS).greedy])
+        return {key.rows for key in runner.graphs}, {key.rows for key in runner.failed}
+
+    assert on_ranks(2, captured) == [({1, 4}, {2})] * 2
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"tensor_parallel": 0}, "tensor_parallel must be a whole number of at least 1, not 0"),
+        ({"tensor_parallel": 2, "engine": "fused"}, "engine fused runs on one device alone"),
+    ],
+)
+def test_settings_that_no_machine_could_meet(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        EngineConfig(**settings)

@@ -1,0 +1,875 @@
+"""Speculation: the tokens of plain decoding, whatever is drafted; and rows, blocks and counts as if one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nanoinfer import LLM, AsyncLLM, SamplingParams
+from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.engine.engine import Engine, InFlight
+from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.scheduler import Row, Scheduler
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model
+from nanoinfer.requests import Completion, Request
+from nanoinfer.serve.recorder import Recorder
+from nanoinfer.speculate import engine as engine_module
+from nanoinfer.speculate import graphs as graphs_module
+from nanoinfer.speculate import step as step_module
+from nanoinfer.speculate.adaptive import Acceptance, Adaptive, Trial
+from nanoinfer.speculate.draft_model import Drafted
+from nanoinfer.speculate.drafts import CoinDrafter
+from nanoinfer.speculate.engine import SpeculativeEngine
+from nanoinfer.speculate.graphs import VerifyKey
+from nanoinfer.speculate.lookup import PromptLookup, TextIndex
+from nanoinfer.speculate.scheduler import DraftScheduler
+from nanoinfer.verify import verify_tokens
+from tests.conftest import STD, prompts_of
+from tests.engine.fake_graphed import graph_llm, runner_of
+
+FREE = {"ignore_eos": True}
+MIXED = [
+    SamplingParams(temperature=0, seed=1, max_tokens=30, **FREE),
+    SamplingParams(max_tokens=40, seed=3, **FREE),
+    SamplingParams(temperature=0.8, top_k=20, top_p=0.9, seed=5, max_tokens=200, **FREE),  # up to the context's end
+    SamplingParams(temperature=0, seed=1, max_tokens=1, **FREE),
+    SamplingParams(temperature=1.3, top_p=0.8, seed=2**40, max_tokens=90, **FREE),
+]
+SCORED = [
+    SamplingParams(temperature=0, seed=1, max_tokens=40, frequency_penalty=2.0, logprobs=3, **FREE),
+    SamplingParams(temperature=0, seed=1, max_tokens=40, frequency_penalty=-2.0, logprobs=0, **FREE),
+    SamplingParams(temperature=0.9, seed=4, max_tokens=30, presence_penalty=1.5, frequency_penalty=0.3, **FREE),
+    SamplingParams(temperature=0, seed=1, max_tokens=20, **FREE),
+    SamplingParams(temperature=0.9, seed=9, max_tokens=30, top_k=30, logprobs=2, prompt_logprobs=1, **FREE),
+]
+LENGTHS = [4, 9, 30, 2, 60]
+
+
+class Scripted:
+    """Drafts of any length, each token right with probability `right`; too long ones too.
+
+    texts: by (prompt, seed), what the row will choose.
+    """
+
+    def __init__(self, texts: dict[Any, Sequence[int]], random: Random, right: float = 0.8, vocab: int = 211) -> None:
+        self.texts, self.random, self.right, self.vocab = texts, random, right, vocab
+
+    def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
+        return [self.one(row, limit + self.random.choice([0, 0, 3])) for row, limit in zip(rows, limits, strict=True)]
+
+    def one(self, row: Row, most: int) -> list[int]:
+        text = self.texts[name_of(row.request)][len(row.token_ids) :]
+        count = self.random.randint(0, most)
+        guesses = [*text[:count], *[0] * (count - len(text))]
+        return [each if self.random.random() < self.right else self.random.randrange(self.vocab) for each in guesses]
+
+
+class Right(Scripted):
+    """As long as may be, and never wrong."""
+
+    def one(self, row: Row, most: int) -> list[int]:
+        return list(self.texts[name_of(row.request)][len(row.token_ids) :][:most])
+
+
+def name_of(each: Request | Completion) -> tuple[Any, ...]:
+    return each.prompt_token_ids, each.seed
+
+
+def texts_of(done: Sequence[Completion]) -> dict[Any, Sequence[int]]:
+    return {name_of(completion): completion.token_ids for completion in done}
+
+
+def speculating(model: GPT2, drafter: Any, draft_tokens: int = 6, **config: Any) -> LLM:
+    llm = LLM(model, speculate="lookup", draft_tokens=draft_tokens, adaptive_drafts=False, **config)
+    core: Any = llm.core
+    core.drafter = drafter
+    return llm
+
+
+def seen(done: Sequence[Completion]) -> list[Any]:
+    return [(c.token_ids, c.text, c.finish_reason) for c in done]
+
+
+@pytest.fixture(scope="module")
+def plain(small_model: GPT2) -> LLM:
+    return LLM(small_model, engine="naive")
+
+
+@pytest.fixture(params=["naive", "dense", "paged"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class TestTokensEqual:
+    @pytest.mark.parametrize("params", [MIXED, SCORED], ids=["samplers", "penalties and logprobs"])
+    @pytest.mark.parametrize("right", [1.0, 0.8, 0.0])
+    def test_ragged_and_refilled(
+        self, small_model: GPT2, plain: LLM, engine: str, params: list[SamplingParams], right: float
+    ) -> None:
+        """More rows than fit, drafts of all lengths, right and wrong, up to the context's end."""
+        prompts = prompts_of(LENGTHS)
+        expected = plain.generate(prompts, params)
+        llm = speculating(small_model, Scripted(texts_of(expected), Random(1), right), engine=engine, max_batch=2)
+        done = llm.generate(prompts, params)
+        assert seen(done) == seen(expected)
+        print(verify_tokens(llm.forward_logits, done, params))
+        stats = llm.stats
+        assert stats.verify_steps > 10
+        assert (stats.accepted_tokens > stats.draft_tokens * 0.3) == (right > 0)
+        assert stats.accepted_tokens <= stats.draft_tokens
+        assert stats.new_tokens == sum(len(c.token_ids) for c in done)
+        assert stats.dropped_tokens == 0
+
+    @pytest.mark.parametrize("k", range(1, 9))
+    def test_all_drafts_right(self, small_model: GPT2, plain: LLM, engine: str, k: int) -> None:
+        """Every step gives k + 1 tokens, but the last one of a row, to the last position."""
+        prompts = prompts_of([96 - k, 40])
+        params = SamplingParams(temperature=0, seed=1, max_tokens=31, **FREE)
+        expected = plain.generate(prompts, params)
+        llm = speculating(small_model, Right(texts_of(expected), Random(1)), k, engine=engine, max_batch=1)
+        assert seen(llm.generate(prompts, params)) == seen(expected)
+        counts = [len(c.token_ids) for c in expected]
+        assert counts == [k + 4, 31]
+        assert llm.stats.decode_steps == sum(-(-(count - 1) // (k + 1)) for count in counts)
+        assert llm.stats.accepted_tokens == llm.stats.draft_tokens
+
+    @pytest.mark.parametrize("mixed", [False, True])
+    @pytest.mark.parametrize("preemption", [False, True])
+    def test_beside_chunks_sharing_and_preemption(
+        self, small_model: GPT2, plain: LLM, mixed: bool, preemption: bool
+    ) -> None:
+        begin = prompts_of([40])[0]
+        prompts = [begin[: 33 + n] + each for n, each in enumerate(prompts_of([1, 9, 20, 2, 5, 11]))]
+        params = [MIXED[0], MIXED[1], SCORED[0], MIXED[2], SCORED[2], MIXED[4]]
+        expected = plain.generate(prompts, params)
+        llm = speculating(
+            small_model, Scripted(texts_of(expected), Random(3), 0.9), engine="paged", max_batch=4, prefill_chunk=7,
+            prefix_caching=True, preemption=preemption, kv_blocks=14, max_batched_tokens=24,
+        )  # fmt: skip
+        llm.core.scheduler.mixed = mixed
+        assert seen(llm.generate(prompts, params)) == seen(expected)
+        stats = llm.stats
+        assert stats.cached_tokens > 0
+        assert (stats.preemptions > 0) == preemption
+        assert stats.accepted_tokens > 30
+        if mixed:
+            assert stats.verify_steps + stats.prefill_steps > stats.prefill_steps + stats.decode_steps  # some were both
+
+    def test_prompts_that_are_scored_run_beside_plain_rows(self, small_model: GPT2, plain: LLM) -> None:
+        params = [SCORED[4], MIXED[4], SCORED[4]]
+        prompts = prompts_of([30, 3, 20])
+        expected = plain.generate(prompts, params)
+        llm = speculating(small_model, Right(texts_of(expected), Random(1)), engine="paged", max_batch=2)
+        llm.core.scheduler.mixed = True
+        done = llm.generate(prompts, params)
+        assert seen(done) == seen(expected)
+        verify_tokens(llm.forward_logits, done, params)
+
+    @pytest.mark.parametrize("mixed", [False, True])
+    def test_the_budget_is_kept(
+        self, small_model: GPT2, plain: LLM, monkeypatch: pytest.MonkeyPatch, mixed: bool
+    ) -> None:
+        prompts = prompts_of([3, 5, 8, 2, 31, 25])
+        params = SamplingParams(temperature=0, seed=1, max_tokens=20, **FREE)
+        expected = plain.generate(prompts, params)
+        sizes: list[int] = []
+        original = step_module.pack_runs
+
+        def packed(*args: Any) -> Any:
+            made = original(*args)
+            sizes.append(len(made[0].token_ids))
+            return made
+
+        monkeypatch.setattr("nanoinfer.speculate.engine.pack_runs", packed)
+        drafter = Right(texts_of(expected), Random(1))
+        llm = speculating(small_model, drafter, 8, engine="paged", max_batch=4, max_batched_tokens=11)
+        llm.core.scheduler.mixed = mixed
+        assert seen(llm.generate(prompts, params)) == seen(expected)
+        assert max(sizes) <= 11
+        assert 8 in sizes  # (11 - 4) // 4 drafts a row, beside its newest token
+        assert llm.stats.draft_tokens > 20
+
+    @pytest.mark.parametrize("text", [False, True])
+    def test_streams_bring_token_by_token(self, small_model: GPT2, plain: LLM, text: bool) -> None:
+        params = SamplingParams(temperature=0, seed=1, max_tokens=17, stop=["~nowhere~"] if text else (), **FREE)
+        prompts = prompts_of([3, 8])
+        expected = plain.generate(prompts, params)
+        llm = speculating(small_model, Right(texts_of(expected), Random(1)), engine="dense")
+        pieces = list(llm.stream(prompts, params))
+        for completion in expected:
+            own = [piece for piece in pieces if piece.index == completion.index]
+            assert tuple(piece.token_id for piece in own) == completion.token_ids
+            assert "".join(piece.text for piece in own) == completion.text
+            assert own[-1].completion is not None
+            assert own[-1].completion.token_ids == completion.token_ids
+
+    @pytest.mark.parametrize("lookup", [True, False])
+    def test_behind_asyncio(self, small_model: GPT2, plain: LLM, lookup: bool) -> None:
+        """Requests that come and go, over shared pages with preemption; streams bring the same tokens."""
+        prompts, params = (
+            [*prompts_of([3, 20, 8, 40]), [7, 8, 9] * 8],
+            [MIXED[0], SCORED[0], MIXED[1], SCORED[2], MIXED[0]],
+        )
+        expected = plain.generate(prompts, params)
+
+        async def run() -> tuple[list[Completion], list[tuple[int, ...]]]:
+            async with AsyncLLM(
+                small_model, engine="paged", max_batch=3, kv_blocks=12, speculate="lookup" if lookup else small_model
+            ) as llm:
+                stream = llm.stream(prompts, params)
+                whole = asyncio.create_task(llm.generate(prompts, params))
+                ids: list[list[int]] = [[] for _ in prompts]
+                async for piece in stream:
+                    ids[piece.index] += piece.token_ids
+                    assert piece.logprobs is None or len(piece.logprobs) == len(piece.token_ids)
+                assert llm.stats.verify_steps > 0
+                return await whole, list(map(tuple, ids))
+
+        done, streamed = asyncio.run(run())
+        assert seen(done) == seen(expected)
+        assert streamed == [c.token_ids for c in expected]
+
+
+class TestEnds:
+    """Stops, limits and the context's end, in the middle of a run of accepted tokens."""
+
+    @pytest.mark.parametrize("k", [1, 4, 7])
+    def test_every_place_of_a_stop_and_every_limit(self, small_model: GPT2, plain: LLM, k: int) -> None:
+        prompt = prompts_of([5])[0]
+        sampled = SamplingParams(seed=11, max_tokens=12, **FREE)
+        text = plain.generate(prompt, sampled)[0].token_ids
+        assert len(set(text)) >= 10
+        llm = speculating(small_model, Right({(tuple(prompt), 11): [*text, *[0] * 9]}, Random(1)), k, engine="paged")
+        for stop in range(1, 12):
+            for limit in range(stop, min(12, stop + k + 2)):
+                params = SamplingParams(seed=11, max_tokens=limit, stop_token_ids=(text[stop],), **FREE)
+                expected = plain.generate(prompt, params)
+                assert seen(llm.generate(prompt, params)) == seen(expected)
+                assert llm.core.gauges.blocks_used == 0
+        assert llm.stats.dropped_tokens > 0
+
+    @pytest.mark.parametrize("begin", range(0, 12, 2))
+    @pytest.mark.parametrize("length", [1, 4])
+    def test_stop_strings(self, small_model: GPT2, plain: LLM, begin: int, length: int) -> None:
+        """At the front of a run, across a border of tokens, at its end: no id and no logprob is left behind it."""
+        prompt, params = prompts_of([5], seed=1)[0], {"seed": 8, "max_tokens": 20, "logprobs": 0, **FREE}
+        text = plain.generate(prompt, SamplingParams(**params))[0]
+        stop = text.text[begin : begin + length]
+        expected = plain.generate(prompt, SamplingParams(stop=[stop], **params))
+        llm = speculating(small_model, Right(texts_of([text]), Random(1)), 8, engine="dense")
+        done = llm.generate(prompt, SamplingParams(stop=[stop], **params))
+        assert seen(done) == seen(expected)
+        assert done[0].logprobs is not None
+        assert len(done[0].logprobs) == len(done[0].token_ids) < 20
+
+    def test_cancelled_between_steps(self, small_model: GPT2, plain: LLM) -> None:
+        prompts, params = prompts_of([5, 7]), SamplingParams(temperature=0, seed=1, max_tokens=40, **FREE)
+        expected = plain.generate(prompts, params)
+        llm = speculating(small_model, Scripted(texts_of(expected), Random(2)), engine="paged")
+        rows = [llm.core.submit(request) for request in llm.requests(prompts, params)]
+        for _ in range(3):
+            llm.core.step()
+        llm.core.cancel(rows[0])
+        while llm.core.busy:
+            llm.core.step()
+            check_books(llm.core)
+        assert tuple(rows[0].token_ids) == expected[0].token_ids[: len(rows[0].token_ids)]
+        assert tuple(rows[1].token_ids) == expected[1].token_ids
+        assert llm.core.gauges.blocks_used == 0
+
+    def test_a_drafter_that_fails_ends_its_requests_only(self, small_model: GPT2, plain: LLM) -> None:
+        llm = LLM(small_model, engine="paged", speculate="lookup")
+        prompt, params = prompts_of([30])[0], SamplingParams(temperature=0, seed=1, max_tokens=20, **FREE)
+        core: Any = llm.core
+        core.drafter, kept = None, core.drafter
+        with pytest.raises(AttributeError):
+            llm.generate(prompt, params)
+        core.drafter = kept
+        assert seen(llm.generate(prompt, params)) == seen(plain.generate(prompt, params))
+
+
+def check_books(engine: Engine) -> None:
+    """What the host and the device know of rows that go on, as after steps of one token each."""
+    state, blocks = engine.state, engine.cache.blocks
+    for row in engine.rows:
+        if not row.going:
+            continue
+        prompt = len(row.request.prompt_token_ids)
+        assert row.fed == prompt + len(row.token_ids) - 1
+        assert state.position[row.slot] == row.fed
+        assert state.step[row.slot] == len(row.token_ids)
+        assert state.token[row.slot] == row.token_ids[-1]
+        assert len(row.times) == len(row.token_ids)
+        if isinstance(blocks, BlockManager):
+            owned = blocks.owned[row.slot]
+            assert len(owned) in (blocks.blocks_of(row.fed), blocks.blocks_of(row.fed + 1))  # it may wait its turn
+            assert row.room == len(owned) * blocks.block_size
+            assert row.due == min(row.room, row.last)
+            assert blocks.reservation[row.slot] == max(len(owned), first_reservation(engine.scheduler, blocks, row))
+            assert (row in engine.scheduler._full) == (row.fed == row.room)
+            assert all(blocks.allocator.owned[block] for block in owned)
+    if isinstance(blocks, BlockManager):
+        assert blocks.reserved == sum(map(int.__sub__, blocks.reservation, map(len, blocks.owned)))
+        assert blocks.available >= 0
+    scoring: Any = engine.samplers.scoring
+    for row in engine.rows:
+        if row.going and row.request.params.penalises:
+            counted = torch.bincount(torch.tensor(row.token_ids), minlength=scoring.counts.shape[1])
+            assert scoring.counts[row.slot].tolist() == counted.tolist()
+
+
+def first_reservation(scheduler: Scheduler, blocks: BlockManager, row: Row) -> int:
+    """Blocks that the row reserved when it was admitted."""
+    longest = len(row.request.prompt_token_ids) + row.request.limit
+    return blocks.blocks_of(min(longest, len(row.prompt) + AHEAD) if scheduler.preemption else longest)
+
+
+AHEAD = 5
+TINY = ModelConfig(n_layer=1, n_head=2, n_embd=16, n_positions=100, vocab_size=13)
+
+
+class History:
+    """Requests come, are cancelled, run in little room and in pieces, by drafts of all kinds, or by none."""
+
+    def __init__(self, random: Random, model: GPT2, speculate: bool = True) -> None:
+        self.random = random
+        paged = random.random() < 0.8
+        preemption = paged and random.random() < 0.6
+        pages: dict[str, Any] = {
+            "prefix_caching": random.random() < 0.5, "preemption": preemption, "kv_blocks": random.randint(5, 12)
+        }  # fmt: skip
+        config: dict[str, Any] = {
+            "engine": "paged" if paged else "dense", "max_batch": random.randint(1, 4), "max_len": 64,
+            "max_batched_tokens": random.choice([4, 9, 30]), "prefill_chunk": random.choice([None, 3]),
+        }  # fmt: skip
+        self.oracle = LLM(model, engine="dense", max_batch=1, max_len=64)
+        config |= pages if paged else {}
+        self.texts: dict[Any, Sequence[int]] = {}
+        if not speculate:
+            self.llm = LLM(model, **config)
+        elif random.random() < 0.3:
+            self.llm = LLM(model, speculate=model, draft_tokens=random.randint(1, 9), adaptive_drafts=False, **config)
+        else:
+            drafter = Scripted(self.texts, random, random.choice([0.0, 0.8, 1.0]), 13)
+            self.llm = speculating(model, drafter, random.randint(1, 9), **config)
+        self.llm.core.scheduler.mixed = random.random() < 0.5
+        self.rows: dict[Row, tuple[int, ...]] = {}
+
+    def submit(self) -> None:
+        random = self.random
+        prompt = [random.randrange(2) for _ in range(random.randint(1, 40))]
+        params = SamplingParams(
+            temperature=random.choice([0, 0.7, 2.0]), top_k=random.choice([0, 5]), top_p=random.choice([1.0, 0.9]),
+            seed=random.randrange(1000), max_tokens=random.randint(1, 30),
+            frequency_penalty=random.choice([0, 0, 0.5]), logprobs=random.choice([None, None, 1]),
+            stop_token_ids=random.sample(range(13), random.choice([0, 0, 2])),
+        )  # fmt: skip
+        done = self.oracle.generate(prompt, params)[0]
+        self.texts[name_of(done)] = done.token_ids
+        self.rows[self.llm.core.submit(*self.llm.requests(prompt, params))] = done.token_ids
+
+    def run(self, rounds: int = 12) -> LLM:
+        core = self.llm.core
+        for _ in range(rounds):
+            while self.random.random() < 0.4:
+                self.submit()
+            if self.rows and self.random.random() < 0.1:
+                core.cancel(self.random.choice(list(self.rows)))
+            self.step()
+        for _ in range(80 * len(self.rows)):
+            if core.busy:
+                self.step()
+        assert not core.busy
+        for row, expected in self.rows.items():
+            tokens = tuple(row.token_ids)
+            assert tokens == (expected[: len(tokens)] if row.cancelled else expected)
+            assert row.ended
+            if row.request.params.logprobs is not None:
+                assert [each[0] for each in row.logprobs] == list(tokens)
+        assert core.gauges.blocks_used == 0
+        return self.llm
+
+    def step(self) -> None:
+        """And then whatever no row owns, or has written yet, is poison."""
+        core = self.llm.core
+        before = {row: len(row.token_ids) for row in self.rows}
+        settled = core.step()
+        assert len({*settled}) == len(settled)
+        assert {row for row, count in before.items() if len(row.token_ids) > count} == {*settled}
+        check_books(core)
+        cache, blocks = core.cache, core.cache.blocks
+        if isinstance(cache, PagedCache) and isinstance(blocks, BlockManager):
+            free = list(blocks.allocator._free)
+            cache.k[:, free] = cache.v[:, free] = torch.nan
+            for row in core.rows if row_ends(core) else ():
+                block, begin = blocks.owned[row.slot][-1], row.fed % blocks.block_size
+                if begin:
+                    cache.k[:, block, :, begin:] = cache.v[:, block, :, begin:] = torch.nan
+
+
+def row_ends(core: Engine) -> bool:
+    return all(row.going for row in core.rows)
+
+
+@pytest.fixture(scope="module")
+def tiny_model() -> GPT2:
+    return random_model(TINY, seed=2, std=STD)
+
+
+@pytest.fixture(autouse=True)
+def little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", AHEAD)
+
+
+QUIET = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@QUIET
+@given(st.integers(0, 2**32), st.booleans())
+def test_histories(tiny_model: GPT2, seed: int, speculate: bool) -> None:
+    """After every step rows and blocks are as after plain steps: the same checks hold of an engine without drafts."""
+    History(Random(seed), tiny_model, speculate).run()
+
+
+def edited(owner: Any, name: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """A mutant: the function of that name, with one line of it written in another way."""
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        function = getattr(owner, name)
+        source = textwrap.dedent(inspect.getsource(function))
+        assert source.count(old) == 1, (name, old)
+        made: dict[str, Any] = {}
+        module = inspect.getmodule(function)
+        exec(compile(source.replace(old, new), f"<mutant of {name}>", "exec"), vars(module) | {"super": super}, made)
+        for place in (owner, engine_module):  # which has imported it by name
+            if hasattr(place, name):
+                patch.setattr(place, name, made[name])
+
+    return mutate
+
+
+MUTANTS = {
+    "the bonus token is forgotten": edited(step_module, "verify_step", "accepted + 1", "accepted.clamp(min=1)"),
+    "the position of rejected tokens is kept": edited(
+        step_module, "verify_step", "runs.positions + counts", "runs.positions + k + 1"),
+    "a draft is kept behind a wrong one": edited(step_module, "verify_step", ".cumprod(1)", ".int()"),
+    "noise by the step of the row": edited(
+        step_module, "verify_step", "rows.step.add_(runs.offset)", "rows.step.add_(0)"),
+    "noise goes on by one a step": edited(
+        step_module, "verify_step", "state.step[runs.rows] + counts", "state.step[runs.rows] + 1"),
+    "the right token is thrown away": edited(
+        step_module, "verify_step", "accepted[:, None])", "(accepted[:, None] + 1).clamp(max=k))"),
+    "drafts are held against the token before": edited(
+        step_module, "verify_step", "chosen[:, :k] ==", "chosen[:, 1:] =="),
+    "every token chosen is counted": edited(
+        step_module, "verify_step", "(runs.offset < counts[runs.run]).int()", "torch.ones_like(runs.offset).int()"),
+    "no token chosen is counted": edited(
+        step_module, "verify_step", "(runs.offset < counts[runs.run]).int()", "torch.zeros_like(runs.offset).int()"),
+    "penalties know no drafts": edited(step_module, "choose_scored", "ahead.int()", "ahead.int() * 0"),
+    "drafts beyond the context": edited(DraftScheduler, "draft_limits", "row.fed - 1", "row.fed + 1"),
+    "drafts beyond the pool": edited(DraftScheduler, "room_for", "while count and not", "while not count and"),
+    "blocks of rejected drafts are kept": edited(
+        DraftScheduler, "give_back", "blocks.truncate(row.slot, row.fed)", "pass"),
+    "reservations for drafts are kept": edited(DraftScheduler, "give_back", "blocks.unreserve(", "sum(()) or max("),
+    "a row without room goes on": edited(DraftScheduler, "give_back", "row.fed == row.room", "False"),
+    "accepted tokens were not fed": edited(SpeculativeEngine, "_keep", "row.fed += at > 0", "pass"),
+    "only the last of a run may end it": edited(
+        SpeculativeEngine, "_keep", "token in row.stop_ids", "at == len(tokens) - 1 and token in row.stop_ids"),
+    "a row goes on after its end": edited(SpeculativeEngine, "_keep", "if row.ended:", "if False:"),
+    "logprobs of one place for all": edited(SpeculativeEngine, "_keep", "logprobs[at]", "logprobs[0]"),
+    "logprobs of another row": edited(SpeculativeEngine, "_collect", "range(1 + drafts)", "range(count)"),
+}  # fmt: skip
+
+
+def broken(model: GPT2, seed: int) -> bool:
+    try:
+        History(Random(seed), model).run()
+    except (AssertionError, ValueError, LookupError, RuntimeError, StopIteration):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_histories_tell(tiny_model: GPT2, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    MUTANTS[name](monkeypatch)
+    assert any(broken(tiny_model, seed) for seed in range(100))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["naive", "dense", "paged"])
+def test_ten_thousand_tokens(small_model: GPT2, plain: LLM, engine: str) -> None:
+    """Of mixed drafts, held against the oracle: right, wrong, too long, up to the context's end."""
+    params = [*MIXED, *SCORED] * 40
+    prompts = prompts_of([1 + 17 * n % 70 for n in range(len(params))])
+    expected = LLM(small_model, engine="dense").generate(prompts, params)
+    llm = speculating(small_model, Scripted(texts_of(expected), Random(5), 0.7), 8, engine=engine, max_batch=7)
+    proof = verify_tokens(llm.forward_logits, llm.generate(prompts, params), params)
+    print(proof, llm.stats)
+    assert proof.tokens > 10_000
+    assert 0.3 < llm.stats.accepted_tokens / llm.stats.draft_tokens < 0.9
+
+
+class TestDraftModel:
+    @pytest.mark.parametrize("k", [1, 2, 5, 8])
+    @pytest.mark.parametrize("params", [MIXED, MIXED[:1] * 5], ids=["sampled", "greedy"])
+    def test_the_model_itself_is_always_right(
+        self, small_model: GPT2, plain: LLM, k: int, params: list[SamplingParams]
+    ) -> None:
+        """Positions, noise and the tokens behind a fully accepted run: where one is off, acceptance falls below 1."""
+        prompts = prompts_of(LENGTHS)
+        llm = LLM(
+            small_model, engine="dense", max_batch=3, speculate=small_model, draft_tokens=k, adaptive_drafts=False
+        )
+        assert seen(llm.generate(prompts, params)) == seen(plain.generate(prompts, params))
+        assert llm.stats.accepted_tokens == llm.stats.draft_tokens > 50
+
+    @pytest.mark.parametrize("engine", ["dense", "paged"])
+    @pytest.mark.parametrize("positions", [100, 50])
+    def test_a_stranger_changes_no_token(self, small_model: GPT2, plain: LLM, engine: str, positions: int) -> None:
+        """Nor does one whose context is shorter: it drafts up to its own end."""
+        shape = ModelConfig(n_layer=1, n_head=2, n_embd=16, n_positions=positions, vocab_size=211)
+        stranger = random_model(shape, seed=7, std=0.02)
+        prompts, params = prompts_of(LENGTHS), [*MIXED[:3], *SCORED[2:4]]
+        llm = LLM(
+            small_model, engine=engine, max_batch=3, speculate=stranger, max_batched_tokens=20, adaptive_drafts=False
+        )
+        drafter: Any = llm.core.drafter  # type: ignore[attr-defined]
+        shapes: list[tuple[int, int]] = []
+        step = drafter._step
+        drafter._step = lambda *args: (shapes.append((args[2].tokens, args[2].max_context)), step(*args))[1]
+        assert seen(llm.generate(prompts, params)) == seen(plain.generate(prompts, params))
+        assert llm.stats.draft_tokens > 0
+        assert llm.stats.accepted_tokens < 0.3 * llm.stats.draft_tokens
+        assert max(tokens for tokens, _ in shapes) == 20  # of the budget
+        assert positions - 4 < max(context for _, context in shapes) <= positions
+
+    @pytest.mark.parametrize("penalties", [False, True])
+    def test_beside_preemption_and_penalties(self, small_model: GPT2, plain: LLM, penalties: bool) -> None:
+        """What it does not foresee are penalties. Its cache of a row that comes back is as good as before."""
+        others = [SCORED[0], SCORED[2]] if penalties else [MIXED[1], MIXED[4]]
+        prompts = prompts_of([30, 20, 12, 25, 9, 31, 6])
+        params = [MIXED[0], *others, MIXED[2], MIXED[4], MIXED[0], MIXED[1]]
+        llm = LLM(
+            small_model, engine="paged", max_batch=4, speculate=small_model, preemption=True, kv_blocks=10,
+            max_batched_tokens=32, prefill_chunk=9,
+        )  # fmt: skip
+        assert seen(llm.generate(prompts, params)) == seen(plain.generate(prompts, params))
+        assert llm.stats.preemptions > 0
+        assert (llm.stats.accepted_tokens == llm.stats.draft_tokens) == (not penalties)
+
+    def test_its_cache_holds_the_text_and_no_rejected_token(self, small_model: GPT2) -> None:
+        shape = ModelConfig(n_layer=2, n_head=2, n_embd=16, n_positions=100, vocab_size=211)
+        draft = random_model(shape, seed=7, std=STD)
+        llm = LLM(small_model, engine="dense", max_batch=2, speculate=draft)
+        drafter: Any = llm.core.drafter  # type: ignore[attr-defined]
+        checked = 0
+        params = SamplingParams(temperature=0, seed=1, max_tokens=30, **FREE)
+        for _ in llm.core.generate(llm.requests(prompts_of([9, 20, 4]), params)):
+            for row, known in drafter._rows.items():
+                text = [*row.request.prompt_token_ids, *row.token_ids][: known.fed]
+                if not row.ended and text:
+                    fresh = LLM(draft, engine="dense", max_batch=1)
+                    fresh.generate(text, SamplingParams(temperature=0, max_tokens=1))
+                    cache: Any = fresh.core.cache
+                    for own, other in ((drafter.cache.k, cache.k), (drafter.cache.v, cache.v)):
+                        torch.testing.assert_close(own[:, known.slot, : known.fed], other[:, 0, : known.fed])
+                    checked += 1
+        assert checked > 30
+
+    def test_how_far_a_cache_is_right(self) -> None:
+        known = Drafted(0, 10, [5, 6, 7])
+        known.truncate([5, 6, 7, 8, 9])  # all accepted: the last draft and the token behind it were not fed
+        assert (known.fed, known.drafts) == (13, [])
+        known.drafts = [5, 6, 7]
+        known.truncate([5, 8])
+        assert known.fed == 14
+        known.drafts = [5, 6, 7]
+        known.truncate([5, 6])  # drafts that were not verified: the newest token is fed again
+        assert known.fed == 15
+
+    def test_another_vocabulary_is_refused(self, small_model: GPT2, tiny_model: GPT2) -> None:
+        with pytest.raises(ValueError, match="must have the model's vocabulary of 211 tokens, not 13"):
+            LLM(small_model, speculate=tiny_model)
+
+
+class TestLookup:
+    def test_what_followed_last_time(self) -> None:
+        index = TextIndex([1, 2, 3, 4, 9, 2, 3, 5, 2, 3])
+        assert index.draft(2) == [5, 2]  # 2 3 stood last ahead of these; 9 2 3 and 5 2 3 stood never before
+        index.extend([4, 9])
+        assert index.draft(4) == [2, 3, 5, 2]  # 3 4 9
+        assert TextIndex([1, 2, 3]).draft(4) == []
+        assert TextIndex([7, 7, 7]).draft(4) == [7]  # what follows is known up to the end
+        assert TextIndex([]).draft(4) == []
+
+    @given(st.lists(st.integers(0, 2), max_size=30), st.integers(1, 4), st.integers(1, 6))
+    def test_as_a_search_finds_it(self, text: list[int], longest: int, limit: int) -> None:
+        index = TextIndex(text[: len(text) // 2], longest)
+        index.extend(text[len(text) // 2 :])
+        expected: list[int] = []
+        for n in range(min(longest, len(text)), 0, -1):
+            ends = [end for end in range(n, len(text)) if text[end - n : end] == text[-n:]]
+            if ends:
+                expected = text[ends[-1] : ends[-1] + limit]
+                break
+        assert index.draft(limit) == expected
+
+    @pytest.mark.parametrize("engine", ["dense", "paged"])
+    def test_texts_are_forgotten_with_their_rows(self, small_model: GPT2, plain: LLM, engine: str) -> None:
+        llm = LLM(small_model, engine=engine, speculate="lookup")
+        prompts, params = [[1, 2, 3] * 9, [5, 6] * 10], SamplingParams(temperature=0, seed=1, max_tokens=40, **FREE)
+        assert seen(llm.generate(prompts, params)) == seen(plain.generate(prompts, params))
+        assert llm.stats.verify_steps > 0
+        drafter: Any = llm.core.drafter  # type: ignore[attr-defined]
+        gc.collect()
+        assert isinstance(drafter, PromptLookup)
+        assert len(drafter._texts) == 0
+
+
+class TestCoin:
+    @pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
+    def test_the_share_of_accepted_drafts(self, small_model: GPT2, plain: LLM, alpha: float) -> None:
+        """Each draft behind right ones is right with probability alpha; and the tokens are the same."""
+        params = [SamplingParams(seed=n, max_tokens=80, **FREE) for n in range(12)]
+        expected = plain.generate(prompts_of([3] * 12), params)
+        drafter = CoinDrafter({c.seed: c.token_ids for c in expected}, alpha)
+        llm = speculating(small_model, drafter, 1, engine="dense", max_batch=4)
+        assert seen(llm.generate(prompts_of([3] * 12), params)) == seen(expected)
+        assert llm.stats.draft_tokens > 400
+        assert llm.stats.accepted_tokens / llm.stats.draft_tokens == pytest.approx(alpha, abs=0.06)
+
+
+class TestAdaptive:
+    def test_a_row_brings_as_many_as_are_used(self) -> None:
+        row = Acceptance()
+        assert row.worth(4) == 4
+        assert row.worth(64) == 7  # 0.8 ** 7 is 0.21
+        for _ in range(5):
+            row.note(4, 0)
+        assert row.share == pytest.approx(0.8 * 0.85**5)
+        assert row.worth(4) == 1
+        for _ in range(5):
+            row.note(1, 0)
+        assert [row.worth(4) for _ in range(17)] == [0] * 15 + [1, 1]  # one, until it has been seen to be wrong
+        row.note(1, 0)
+        assert row.worth(4) == 0
+        for _ in range(30):
+            row.note(4, 4)
+        assert row.worth(64) == 64
+        row.note(4, 2)  # of the third it is known that it was wrong; the fourth says nothing
+        assert row.share == pytest.approx(0.85, abs=1e-3)
+
+    def test_room_is_a_limit(self) -> None:
+        row = Acceptance()
+        assert [row.worth(most) for most in (0, 1, 2)] == [0, 1, 2]
+
+    @staticmethod
+    def run(trial: Trial, steps: int, cost: Callable[[bool], tuple[float, float]]) -> list[bool]:
+        """How each step ran, where steps take and give what `cost` says of the two ways."""
+        ways = []
+        for _ in range(steps):
+            ways.append(trial.drafts)
+            trial.note(*cost(trial.drafts))
+        return ways
+
+    def test_the_faster_way_runs(self) -> None:
+        for seconds, pays in ((2.9, True), (3.1, False)):
+            ways = self.run(Trial(), 24 + 256 + 24 + 512, lambda drafts: (seconds, 3.0) if drafts else (1.0, 1.0))  # noqa: B023
+            assert ways[:24] == [True] * 16 + [False] * 8
+            assert ways[24:280] == [pays] * 256
+            assert ways[280:304] == [True] * 16 + [False] * 8
+            assert ways[304:] == [pays] * 512
+
+    def test_what_has_changed_is_noticed(self) -> None:
+        trial = Trial()
+        self.run(trial, 24 + 256 + 24 + 512, lambda drafts: (2.0, 3.0) if drafts else (1.0, 1.0))
+        ways = self.run(trial, 24 + 256 + 24, lambda drafts: (4.0, 3.0) if drafts else (1.0, 1.0))
+        assert ways[24:280] == [False] * 256  # and is looked at again as soon as at first
+
+    def test_trials_cost_little(self) -> None:
+        """Steps that take half as long again for nothing."""
+        cost = {True: (1.5, 1.0), False: (1.0, 1.0)}
+        ways = self.run(Trial(), 4000, cost.__getitem__)
+        assert sum(cost[way][0] for way in ways) <= 4000 * 1.01
+
+    def test_a_step_that_compiles_decides_nothing(self) -> None:
+        slow = iter([900.0])
+        ways = self.run(Trial(), 30, lambda drafts: (next(slow, 2.0), 3.0) if drafts else (1.0, 1.0))
+        assert ways[24:] == [True] * 6
+
+    def test_rows_are_told_apart_by_about_how_many_there_are(self) -> None:
+        adaptive = Adaptive()
+        for _ in range(24):
+            adaptive.note_step(64, 9.0 if adaptive.pays(64) else 1.0, 64)
+            adaptive.note_step(1, 1.0, 4 if adaptive.pays(1) else 1)
+        assert [adaptive.pays(rows) for rows in (1, 64, 100, 127)] == [True, False, False, False]
+
+    @pytest.mark.parametrize("lag", [0, 2])
+    def test_on_and_off_and_on_changes_no_token(
+        self, small_model: GPT2, plain: LLM, monkeypatch: pytest.MonkeyPatch, lag: int
+    ) -> None:
+        """Where drafts do not pay the engine is some steps behind, and catches up ahead of the next ones."""
+        prompts = prompts_of(LENGTHS)
+        expected = plain.generate(prompts, MIXED)
+        llm = speculating(small_model, Scripted(texts_of(expected), Random(4)), engine="paged", max_batch=2)
+        core: Any = llm.core
+        core.adaptive, core._plain_lag, coin = Adaptive(), lag, Random(7)
+        monkeypatch.setattr(Adaptive, "pays", lambda self, rows: coin.random() < 0.5)
+        behind, collect = [], core._collect
+
+        def collected(lag: int) -> list[Row]:
+            behind.append(len(core._in_flight))
+            settled: list[Row] = collect(lag)
+            assert all(isinstance(step, InFlight) for step in core._in_flight)  # drafts are settled at once
+            return settled
+
+        monkeypatch.setattr(core, "_collect", collected)
+        assert seen(llm.generate(prompts, MIXED)) == seen(expected)
+        assert max(behind) == lag + 1
+        assert llm.stats.verify_steps > 10
+        assert llm.stats.decode_steps - llm.stats.verify_steps > 10
+
+    def test_wrong_drafts_are_given_up(self, small_model: GPT2, plain: LLM) -> None:
+        params = SamplingParams(temperature=0, seed=1, max_tokens=90, **FREE)
+        expected = plain.generate(prompts_of([4]), params)
+        llm = speculating(small_model, Scripted(texts_of(expected), Random(4), 0.0), engine="dense")
+        core: Any = llm.core
+        core.adaptive = Adaptive()
+        assert seen(llm.generate(prompts_of([4]), params)) == seen(expected)
+        assert 0 < llm.stats.draft_tokens < 30
+
+
+GRAPHED = SamplingParams(seed=0, max_tokens=30, **FREE), *MIXED  # rows without penalties and logprobs
+
+
+def graphed(model: GPT2, engine: str, texts: dict[Any, Sequence[int]], right: float = 0.8, **config: Any) -> LLM:
+    """An engine whose steps a fake records and replays."""
+    llm = graph_llm(model, engine, speculate="lookup", adaptive_drafts=False, **{"draft_tokens": 6, **config})
+    core: Any = llm.core
+    core.drafter = Scripted(texts, Random(3), right)
+    return llm
+
+
+@pytest.mark.parametrize("engine", ["dense-graph", "paged-graph"])
+class TestCaptured:
+    @pytest.mark.parametrize("one_by_one", [0, 8])
+    def test_replayed_verification(self, small_model: GPT2, plain: LLM, engine: str, one_by_one: int) -> None:
+        """Ragged, padded in rows and drafts, refilled, up to the context's end; few tokens each attended by itself."""
+        prompts = prompts_of([2, *LENGTHS])
+        expected = plain.generate(prompts, GRAPHED)
+        llm = graphed(small_model, engine, texts_of(expected), read_multiple=32)
+        if engine == "paged-graph":
+            cache: Any = llm.core.cache
+            cache.one_by_one = one_by_one
+        assert seen(llm.generate(prompts, GRAPHED)) == seen(expected)
+        stats: Any = llm.stats
+        assert stats.verify_steps > 20
+        assert stats.accepted_tokens > 50
+        assert stats.replayed_steps == stats.decode_steps
+        assert not [reason for reason in stats.fallbacks if "draft" in reason]
+
+    def test_what_is_not_captured_is_counted(self, small_model: GPT2, plain: LLM, engine: str) -> None:
+        prompts = prompts_of(LENGTHS)
+        expected = plain.generate(prompts, SCORED)
+        llm = graphed(small_model, engine, texts_of(expected), max_batch=3, prefill_chunk=5)
+        llm.core.scheduler.mixed = engine == "paged-graph"
+        assert seen(llm.generate(prompts, SCORED)) == seen(expected)
+        stats: Any = llm.stats
+        assert stats.fallbacks["drafts beside penalties or logprobs"] > 0
+        assert (stats.fallbacks["drafts beside prompts"] > 0) == (engine == "paged-graph")
+
+    def test_warm_up_leaves_nothing_to_capture(self, small_model: GPT2, plain: LLM, engine: str) -> None:
+        prompts = prompts_of([3, 8, 5])
+        expected = plain.generate(prompts, GRAPHED[:3])
+        llm = graphed(small_model, engine, texts_of(expected), max_batch=2, draft_tokens=3)
+        told: list[tuple[int, int]] = []
+        llm.warm_up(lambda done, total: told.append((done, total)))
+        stats: Any = llm.stats
+        captures = stats.captures
+        assert told[-1] == (captures, captures)
+        verified = [key for key in runner_of(llm).graphs if isinstance(key, VerifyKey)]
+        assert not any(isinstance(key.sampler, PenaltySampler) for key in verified)
+        assert {(key.rows, key.columns) for key in verified} == {(rows, 1 + n) for rows in (1, 2) for n in (1, 2, 3)}
+        assert seen(llm.generate(prompts, GRAPHED[:3])) == seen(expected)
+        assert stats.captures == captures
+        assert stats.replayed_steps == stats.decode_steps
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("each.step.add_(offset.repeat(B))", "each.step.add_(0)"),
+        ("rows.row[:, None], state.dummy", "rows.row[:, None], rows.row[:, None]"),
+        ("(accepted + 1) * rows.live", "(accepted + 1)"),
+        ("(accepted + 1) * rows.live", "rows.live"),
+        (".cumprod(1)", ".int()"),
+        ("rows.position[:, None] + offset, 0", "rows.position[:, None] + 0 * offset, 0"),
+    ],
+)
+def test_captured_steps_tell(
+    small_model: GPT2, plain: LLM, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    edited(step_module, "verify_rows", old, new)(monkeypatch)
+    monkeypatch.setattr(graphs_module, "verify_rows", step_module.verify_rows)
+    prompts, params = prompts_of([2, 30, 9]), GRAPHED[:3]  # in a graph of four rows
+    expected = plain.generate(prompts, params)
+    llm = graphed(small_model, "paged-graph", texts_of(expected), draft_tokens=3)
+    try:
+        same = seen(llm.generate(prompts, params)) == seen(expected) and not llm.core.state.position.any()
+    except (RuntimeError, LookupError, ValueError):
+        same = False
+    assert not same
+
+
+class TestFrontDoor:
+    @pytest.mark.parametrize(
+        "config, words",
+        [
+            ({"speculate": True}, "speculate must be 'lookup', a model, or None, not True"),
+            ({"speculate": ""}, "speculate must be 'lookup', a model, or None, not ''"),
+            ({"speculate": [1]}, r"speculate must be 'lookup', a model, or None, not \[1\]"),
+            ({"speculate": "no-such-model"}, "there is no model 'no-such-model'"),
+            ({"speculate": "lookup", "adaptive_drafts": 1}, "adaptive_drafts must be True or False, not 1"),
+            ({"speculate": "lookup", "draft_tokens": 0}, "draft_tokens must be a whole number from 1 to 64, not 0"),
+        ],
+    )
+    def test_refused_by_name(self, small_model: GPT2, config: dict[str, Any], words: str) -> None:
+        with pytest.raises(ValueError, match=words):
+            LLM(small_model, engine="dense", **config)
+
+    def test_it_cannot_be_watched_yet(self, small_model: GPT2) -> None:
+        with pytest.raises(ValueError, match="cannot be watched yet"):
+            Recorder(LLM(small_model, engine="dense", speculate="lookup").core)
+
+    def test_the_small_model_drafts_for_itself(self) -> None:
+        params = [SamplingParams(temperature=0, max_tokens=40), SamplingParams(seed=3, max_tokens=40, stop=["."])]
+        prompts = ["Once upon a time there was", "The dog saw a big"]
+        expected = LLM(engine="dense").generate(prompts, params)
+        for speculate in ("small", "lookup"):
+            llm = LLM(engine="paged", speculate=speculate)
+            done = llm.generate(prompts, params)
+            assert [c.text for c in done] == [c.text for c in expected]
+            assert llm.stats.verify_steps > 0
+            assert (llm.stats.accepted_tokens == llm.stats.draft_tokens) == (speculate == "small")
+
+    def test_engines_with_graphs(self, small_model: GPT2, plain: LLM) -> None:
+        """They verify operation by operation, and replay the steps without drafts."""
+        prompts, params = prompts_of(LENGTHS), MIXED
+        expected = plain.generate(prompts, params)
+        for engine in ("dense-graph", "paged-graph", "fused"):
+            llm = speculating(small_model, Scripted(texts_of(expected), Random(1)), engine=engine, max_batch=3)
+            assert seen(llm.generate(prompts, params)) == seen(expected)
+            assert llm.stats.verify_steps > 0

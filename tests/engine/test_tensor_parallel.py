@@ -1,0 +1,274 @@
+"""Two processes over gloo: the tokens of one, what they agree on, and an end to both, whichever ends first."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from nanoinfer import LLM, AsyncLLM, Completion, SamplingParams
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model, save_model
+from nanoinfer.parallel import ranks as ranks_module
+from nanoinfer.parallel.ranks import Ranks
+from nanoinfer.verify import verify_tokens
+from tests.conftest import STD, prompts_of
+
+# Five heads for two ranks, and a vocabulary that does not divide either.
+CONFIG = ModelConfig(n_layer=2, n_head=5, n_embd=60, n_positions=120, vocab_size=211)
+GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+LONG = replace(GREEDY, max_tokens=100)
+SETTINGS: dict[str, Any] = {"tensor_parallel": 2, "device": "cpu", "threads": 1, "max_batch": 3}
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.9, "seed": 3},
+    {"temperature": 0.7, "top_k": 20, "seed": 4},
+    {"presence_penalty": 1.0},
+]
+PATIENCE = 60  # seconds, of a busy machine
+
+pytestmark = pytest.mark.skipif(os.name == "nt" or not dist.is_gloo_available(), reason="needs gloo and pipes")
+
+
+@pytest.fixture(scope="module")
+def whole() -> GPT2:
+    return random_model(CONFIG, seed=3, std=STD)
+
+
+@pytest.fixture(scope="module")
+def folder(whole: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    save_model(whole, path)
+    return path
+
+
+@pytest.fixture(scope="module", params=["dense", "paged"])
+def llm(request: pytest.FixtureRequest, folder: Path) -> Iterator[LLM]:
+    with LLM(folder, engine=request.param, **SETTINGS) as made:
+        yield made
+
+
+def processes(llm: LLM) -> list[subprocess.Popen[bytes]]:
+    assert llm.rank
+    assert llm.rank.ranks
+    return llm.rank.ranks.processes
+
+
+def same(llm: LLM, whole: GPT2, prompts: Any, params: Any) -> list[Completion]:
+    """The tokens of two ranks are the oracle's and those of one process; the ranks hold the same rows."""
+    done = llm.generate(prompts, params)
+    print(verify_tokens(LLM(whole).forward_logits, done, params))
+    one = LLM(whole, engine=llm.engine, max_batch=llm.max_batch).generate(prompts, params)
+    assert [c.token_ids for c in done] == [c.token_ids for c in one]
+    assert llm.rank
+    assert llm.rank.alike(llm.core)
+    return done
+
+
+def test_each_rank_has_its_heads(llm: LLM) -> None:
+    assert llm.model.config.n_head == 3
+    cache: Any = llm.core.cache
+    assert 3 in cache.k.shape
+    assert 5 not in cache.k.shape
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        GREEDY,
+        replace(GREEDY, temperature=0.9, seed=5),
+        replace(GREEDY, temperature=0.8, seed=5, top_k=30, top_p=0.9),
+        replace(GREEDY, temperature=0.8, seed=5, frequency_penalty=0.9, presence_penalty=0.4),
+        replace(GREEDY, temperature=0.7, seed=6, logprobs=3, prompt_logprobs=2),
+        replace(GREEDY, prompt_logprobs=1),
+    ],
+    ids=["greedy", "unfiltered", "filtered", "penalised", "logprobs", "prompt logprobs, greedy"],
+)
+def test_ragged_rows(llm: LLM, whole: GPT2, params: SamplingParams) -> None:
+    same(llm, whole, prompts_of([1, 2, 17], CONFIG.vocab_size), params)
+
+
+def test_refilled_rows_of_all_kinds(llm: LLM, whole: GPT2) -> None:
+    """Rows finish and are refilled while others go on, each with its own parameters; rows move into gaps."""
+    prompts = prompts_of([50, 2, 9, 70, 1, 30, 64, 5], CONFIG.vocab_size)
+    params = [replace(GREEDY, max_tokens=n, **KINDS[n % 4]) for n in (3, 30, 7, 1, 18, 40, 5, 12)]
+    same(llm, whole, prompts, params)
+
+
+def test_to_the_last_position(llm: LLM, whole: GPT2) -> None:
+    done = same(llm, whole, prompts_of([110, 119, 1], CONFIG.vocab_size), replace(GREEDY, max_tokens=120))
+    assert [len(c.token_ids) for c in done] == [10, 1, 119]
+
+
+def test_a_stream_that_is_left(llm: LLM, whole: GPT2) -> None:
+    """Rows that are cancelled leave on all ranks; whoever comes next has the same tokens."""
+    stream = llm.stream(prompts_of([4, 9], CONFIG.vocab_size), LONG)
+    for _ in range(5):
+        next(stream)
+    stream.close()
+    same(llm, whole, prompts_of([7, 3], CONFIG.vocab_size, seed=1), GREEDY)
+
+
+def test_a_plain_pass_beside_the_engine(llm: LLM, whole: GPT2) -> None:
+    tokens = prompts_of([12, 12], CONFIG.vocab_size)
+    torch.testing.assert_close(llm.forward_logits(tokens), LLM(whole).forward_logits(tokens), rtol=0, atol=1e-4)
+
+
+# What the second rank's process does ahead of all else.
+POOR = "import nanoinfer.cache.make_cache as m; m.free_memory = lambda device: 169_300"  # of it, steps may take 86,016
+FAILS = "import nanoinfer.cache.make_cache as m\ndef refuse(*_): raise {}\nm.default_max_batch = refuse"
+
+
+@pytest.fixture
+def second(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Lets later ranks begin with this code; afterwards no process is left of them."""
+    spawned, plain = [], ranks_module._spawn
+
+    def begin_with(first: str) -> None:
+        def spawn() -> subprocess.Popen[bytes]:
+            spawned.append(plain(first))
+            return spawned[-1]
+
+        monkeypatch.setattr(ranks_module, "_spawn", spawn)
+
+    begin_with("")
+    yield begin_with
+    for process in spawned:
+        assert process.wait(PATIENCE) is not None
+
+
+def test_pages_that_texts_share_and_rows_that_give_way(
+    folder: Path, whole: GPT2, second: Callable[[str], None]
+) -> None:
+    """T08: the pool is what fits on the poorer rank. All of it is used, by rows that share, and are preempted."""
+    second(POOR)
+    settings = SETTINGS | {"prefix_caching": True, "preemption": True, "max_batched_tokens": 40}
+    with LLM(folder, engine="paged", **settings) as llm:
+        assert llm.facts.blocks == 12  # of 6,144 bytes with the second rank's two heads; the first has room for 24
+        begun = prompts_of([20], CONFIG.vocab_size)[0]
+        prompts = [[*begun, *rest] for rest in prompts_of([3, 4, 1, 2], CONFIG.vocab_size, seed=2)]
+        params = [replace(GREEDY, max_tokens=n, **KINDS[n % 4]) for n in (90, 83, 95, 89)]
+        done = llm.generate(prompts, params)
+        again = llm.generate(prompts, params)
+        verify_tokens(LLM(whole).forward_logits, done + again, params * 2)
+        assert llm.stats.cached_tokens > 0
+        assert llm.stats.preemptions > 0
+        assert llm.rank
+        assert llm.rank.alike(llm.core)
+
+
+def test_a_rank_that_is_killed_ends_all_with_the_cause(folder: Path, second: Callable[[str], None]) -> None:
+    """T13: in the middle of a generation; the next request hears the same, and waits for nothing."""
+    llm = LLM(folder, engine="dense", **SETTINGS)
+    (process,), aborted = processes(llm), list[int]()
+    assert llm.rank
+    assert llm.rank.ranks
+    llm.rank.ranks.abort = lambda: aborted.append(1)
+    stream = llm.stream(prompts_of([4, 9], CONFIG.vocab_size), LONG)
+    next(stream)
+    process.kill()
+    with pytest.raises(RuntimeError, match="rank 1 has ended: killed by SIGKILL"):
+        list(stream)
+    with pytest.raises(RuntimeError, match="rank 1 has ended: killed by SIGKILL"):
+        llm.generate([[1, 2]], GREEDY)
+    assert "SIGKILL" in str(llm.loop.died.result(PATIENCE))
+    assert aborted == [1]
+    llm.close()
+
+
+def test_a_rank_that_dies_while_nothing_runs(folder: Path, second: Callable[[str], None]) -> None:
+    async def run() -> None:
+        llm = AsyncLLM(folder, engine="paged", **SETTINGS)
+        (process,) = processes(llm.llm)
+        process.send_signal(signal.SIGSEGV)
+        assert "killed by SIGSEGV" in str(await asyncio.wait_for(asyncio.wrap_future(llm.died), PATIENCE))
+        assert not llm.alive
+        with pytest.raises(RuntimeError, match=r"the engine has died: .*rank 1 has ended"):
+            llm.submit([[1, 2]], GREEDY)
+        llm.close()
+
+    asyncio.run(run())
+
+
+def test_a_rank_that_hangs(folder: Path, second: Callable[[str], None]) -> None:
+    llm = LLM(folder, engine="dense", **SETTINGS)
+    (process,) = processes(llm)
+    assert llm.rank
+    assert llm.rank.ranks
+    llm.rank.ranks.step_s = 1
+    process.send_signal(signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match="no step has ended within 1 s: a rank hangs"):
+        llm.generate([[1, 2]], GREEDY)
+    assert process.returncode == -signal.SIGKILL
+    llm.close()
+
+
+@pytest.mark.parametrize(
+    "error, kind, words",
+    [
+        ("ValueError('it does not fit here')", ValueError, "^it does not fit here$"),
+        ("KeyError('broken')", RuntimeError, "rank 1 has failed: 'broken'"),
+    ],
+)
+def test_a_rank_that_cannot_be_made(
+    folder: Path, second: Callable[[str], None], error: str, kind: type[Exception], words: str
+) -> None:
+    """Its cause is raised here, while this rank waits for it; a refusal as it stands."""
+    second(FAILS.format(error))
+    with pytest.raises(kind, match=words):
+        LLM(folder, engine="dense", **SETTINGS)
+
+
+def test_a_rank_that_dies_before_it_says_anything(folder: Path, second: Callable[[str], None]) -> None:
+    second("import os; os._exit(7)")
+    with pytest.raises(RuntimeError, match="rank 1 has ended: exit code 7"):
+        LLM(folder, engine="dense", **SETTINGS)
+
+
+def test_the_first_rank_is_killed(folder: Path) -> None:
+    """T14: nobody is left to wait for."""
+    code = f"""
+from nanoinfer import LLM, SamplingParams
+llm = LLM({str(folder)!r}, engine="dense", **{SETTINGS})
+for piece in llm.stream([[1, 2]] * 3, SamplingParams(max_tokens=100, ignore_eos=True)):
+    print(piece.token_ids, flush=True)
+import threading; threading.Event().wait()
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as leader:
+        assert leader.stdout
+        assert leader.stdout.readline()
+        leader.kill()
+        leader.communicate(timeout=PATIENCE)  # until nobody holds its standard error, which the other rank has too
+
+
+def test_what_cannot_be_met_is_refused_before_a_process_starts(
+    folder: Path, whole: GPT2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(Ranks, "__init__", refuse)
+    for model, settings, words in (
+        (folder, {"tensor_parallel": 6}, "tensor_parallel must be at most the model's 5 heads, not 6"),
+        (whole, {"tensor_parallel": 2}, "model must be a name or a path where tensor_parallel is given"),
+        ("nowhere", {"tensor_parallel": 2}, "there is no model 'nowhere'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            LLM(model, **settings)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    for device, size, needed in (("cuda", 3, 3), ("cuda:1", 2, 3)):
+        monkeypatch.setattr("nanoinfer.devices.choose_device", torch.device)
+        with pytest.raises(ValueError, match=f"tensor_parallel {size} needs {needed} CUDA devices, but there are 2"):
+            LLM(folder, engine="dense", device=device, tensor_parallel=size)

@@ -1,0 +1,201 @@
+"""One launch from token to next token, whole: on a GPU, since its programs wait for each other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.engine.eager import EagerRunner
+from nanoinfer.engine.sampling import greedy
+from nanoinfer.engine.state import BatchState
+from nanoinfer.model.batch import Chunk
+from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import load_model, random_model
+from nanoinfer.requests import Completion, Metrics, SamplingParams
+from nanoinfer.verify import verify_tokens
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0), reason="built for 9.0"
+    ),
+]
+PAGE = 16
+CUDA = torch.device("cuda")
+
+
+@dataclass
+class Row:
+    """One row over scattered pages; what is not in use is NaN."""
+
+    model: GPT2
+    cache: PagedCache
+    state: BatchState
+
+    @classmethod
+    def of(cls, model: GPT2) -> Row:
+        longest = model.config.n_positions
+        pages = -(-longest // PAGE)
+        cache = PagedCache(model.config, 1, longest, pages + 3, PAGE, CUDA, model.dtype)
+        for pool in (cache.k, cache.v):
+            pool.fill_(float("nan"))
+            pool[:, 0] = 0
+        order = torch.randperm(pages + 2, generator=torch.Generator().manual_seed(3))[:pages] + 1
+        cache.tables[0] = order.int().to(CUDA)
+        return cls(model, cache, BatchState.empty(1, CUDA))
+
+    @torch.inference_mode()
+    def begin(self, prompt: list[int], temperature: float = 0.0, seed: int = 11) -> int:
+        """Read the prompt by chapter 3's kernels, and choose the first token greedily; return it."""
+        self.state.free(slice(0, 1))
+        self.state.seed[0], self.state.temperature[0] = seed, temperature
+        chunk = Chunk(0, 0, prompt)
+        return int(EagerRunner(self.model, self.cache, self.state).prefill([], [chunk], greedy)[0])
+
+
+@torch.inference_mode()
+def tokens_of(row: Row, kernel: object, new: int, prompt: list[int], temperature: float = 0.0) -> list[int]:
+    """`new` tokens by replays of one captured launch, after the prompt's first."""
+    row.begin(prompt, temperature)
+    kernel.step(row.state)  # type: ignore[attr-defined]  # compiled before it is captured
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side), torch.cuda.graph(graph):
+        kernel.step(row.state)  # type: ignore[attr-defined]
+    first = row.begin(prompt, temperature)
+    found = torch.empty(new, dtype=torch.int64, device=CUDA)
+    for n in range(new):
+        graph.replay()
+        found[n] = row.state.token[0]
+    assert row.state.position.tolist()[0] == len(prompt) + new
+    assert row.state.step.tolist()[0] == 1 + new
+    return [first, *found.tolist()]
+
+
+def kernel_of(row: Row, **how: int) -> object:
+    from nanoinfer.kernels.persistent import Persistent
+
+    return Persistent(row.model, row.cache, **how)
+
+
+def proof(model: GPT2, prompt: list[int], tokens: list[int], temperature: float) -> None:
+    """Every token but the prompt's own first is the oracle's choice, by promise 3."""
+    text = tuple(prompt) + tuple(tokens[:1])
+    done = Completion(0, text, tuple(tokens[1:]), "", "length", 11, Metrics(0.0, ()))
+    params = SamplingParams(temperature=temperature, max_tokens=len(tokens))
+
+    def oracle(ids: Tensor) -> Tensor:
+        return forward_logits(model, ids.to(CUDA)).cpu()
+
+    if temperature:  # the row counts its first token as step 0; the proof begins at the next
+        from nanoinfer.engine.sampling import gumbel
+
+        logits = oracle(torch.tensor([[*text, *tokens[1:-1]]]))[0, len(text) - 1 :]
+        seeds = torch.full((len(logits),), 11)
+        scores = logits / temperature + gumbel(seeds, torch.arange(1, 1 + len(logits)), logits.shape[1])
+        short = scores.max(1).values - scores.gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+        assert float(short.max()) <= 1e-4 * float(logits.abs().max().clamp(min=1)), (
+            "a sampled token is not the oracle's"
+        )
+        return
+    print(verify_tokens(oracle, [done], params))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("prompt", [1, 37])
+def test_float32_tokens_are_the_oracles_up_to_the_last_position(prompt: int, temperature: float) -> None:
+    model = load_model("small", CUDA, torch.float32)
+    row = Row.of(model)
+    ids = torch.randint(50257, (prompt,), generator=torch.Generator().manual_seed(prompt)).tolist()
+    tokens = tokens_of(row, kernel_of(row), 1024 - prompt, ids, temperature)
+    proof(model, ids, tokens, temperature)
+
+
+def test_bfloat16_tokens_are_within_rounding_of_the_oracles_best() -> None:
+    """Chosen logits, teacher-forced, against float32 arithmetic on the same weights: 0.01 of the largest logit."""
+    model = random_model(PRESETS["gpt2"], 1, std=0.05, device=CUDA, dtype=torch.bfloat16)
+    row = Row.of(model)
+    exact = random_model(PRESETS["gpt2"], 1, std=0.05, device=CUDA, dtype=torch.bfloat16).float()
+    kernel, count, worst, same = kernel_of(row), 0, 0.0, 0
+    for first in range(10):
+        tokens = tokens_of(row, kernel, 1000, [first * 977, 5, 9])
+        logits = forward_logits(exact, torch.tensor([[first * 977, 5, 9, *tokens[:-1]]], device=CUDA))[0, 3:]
+        chosen = logits.gather(1, torch.tensor(tokens[1:], device=CUDA)[:, None])[:, 0]
+        short = (logits.max(1).values - chosen) / logits.abs().max(1).values
+        worst, same, count = max(worst, float(short.max())), same + int((short == 0).sum()), count + len(short)
+    print(f"{count} tokens, {same} the oracle's own, the rest short by {worst:.2g} of the largest logit")
+    assert worst < 0.01
+
+
+def test_a_thousand_replays_give_the_same_bits() -> None:
+    model = random_model(PRESETS["gpt2"], 1, device=CUDA, dtype=torch.bfloat16)
+    row = Row.of(model)
+    kernel = kernel_of(row)
+    tokens_of(row, kernel, 300, [464])
+    saved, pools = row.state.integers.clone(), (row.cache.k, row.cache.v)
+    page, place = int(row.cache.tables[0, int(row.state.position[0]) // PAGE]), int(row.state.position[0]) % PAGE
+    seen = []
+    for _ in range(1000):
+        row.state.integers.copy_(saved)
+        kernel.step(row.state)  # type: ignore[attr-defined]
+        written = [pool[:, page, :, place].flatten().view(torch.int16).long() for pool in pools]
+        seen.append(torch.cat([*written, row.state.token[:1]]))
+    assert all(bool((each == seen[0]).all()) for each in seen)
+
+
+@pytest.mark.parametrize("how", [{"delays": 3000}, {"programs": 96, "delays": 1000}, {"spread": 1}])
+def test_no_token_depends_on_who_is_late(how: dict[str, int]) -> None:
+    """Some 24,000 exchanges each, with sleeps by chance before each wait, fewer programs, other places for words."""
+    model = random_model(ModelConfig(n_layer=6, n_head=8, n_embd=256), 2, std=0.1, device=CUDA, dtype=torch.float32)
+    row = Row.of(model)
+    tokens = tokens_of(row, kernel_of(row, **how), 1000, [464, 7])
+    proof(model, [464, 7], tokens, 0.0)
+
+
+def test_a_padding_row_stays_as_it_is_and_writes_to_the_null_block() -> None:
+    model = random_model(ModelConfig(n_layer=2, n_head=4, n_embd=128), 2, device=CUDA, dtype=torch.float32)
+    row = Row.of(model)
+    row.cache.tables.zero_()
+    before = row.state.integers.clone(), row.cache.k[:, 1:].nan_to_num(7.0).clone()
+    with torch.inference_mode():
+        for _ in range(3):
+            kernel_of(row).step(row.state)  # type: ignore[attr-defined]
+    assert torch.equal(row.state.integers, before[0])
+    assert torch.equal(row.cache.k[:, 1:].nan_to_num(7.0), before[1])
+
+
+def test_more_programs_than_can_run_at_once_are_refused_before_the_launch() -> None:
+    model = random_model(ModelConfig(n_layer=2, n_head=16, n_embd=256), 2, device=CUDA, dtype=torch.float32)
+    row = Row.of(model)
+    with pytest.raises(ValueError, match="can run at once"), torch.inference_mode():
+        kernel_of(row, programs=16 * 15).step(row.state)  # type: ignore[attr-defined]
+
+
+GIVES_UP = """
+import torch
+from tests.gpu.test_persistent import CUDA, Row, kernel_of
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.weights import random_model
+row = Row.of(random_model(ModelConfig(n_layer=2, n_head=4, n_embd=128), 2, device=CUDA, dtype=torch.float32))
+kernel = kernel_of(row, polls=1)
+try:
+    with torch.inference_mode():
+        kernel.step(row.state)
+    torch.cuda.synchronize()
+except Exception:
+    print(kernel.failure)
+"""
+
+
+def test_a_wait_without_end_ends_and_says_where() -> None:
+    """In a process of its own: the kernel traps, and its process can use the GPU no more."""
+    done = subprocess.run([sys.executable, "-c", GIVES_UP], capture_output=True, text=True, timeout=120, check=False)
+    assert "the persistent kernel gave up waiting: layer 0" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,99 @@
+"""Two ranks over NCCL, each with a GPU: the tokens of one, in every recipe that runs there, and an end to both."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model, save_model
+from tests.conftest import STD, prompts_of
+from tests.engine.test_tensor_parallel import CONFIG, GREEDY, KINDS, LONG, processes, same
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs"),
+]
+ENGINES = [
+    ("dense", None), ("paged", None),
+    *((engine, fused) for engine in ("dense-graph", "paged-graph") for fused in (False, True)),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole() -> GPT2:
+    return random_model(CONFIG, seed=3, std=STD)
+
+
+@pytest.fixture(scope="module")
+def folder(whole: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    save_model(whole, path)
+    return path
+
+
+@pytest.fixture
+def made(folder: Path) -> Iterator[Callable[..., LLM]]:
+    llms: list[LLM] = []
+
+    def make(**settings: Any) -> LLM:
+        known: dict[str, Any] = {"tensor_parallel": 2, "device": "cuda", "dtype": "float32", "max_batch": 3}
+        llms.append(LLM(folder, **known | settings))
+        return llms[-1]
+
+    yield make
+    for llm in llms:
+        llm.close()
+
+
+@pytest.mark.parametrize("engine, fused", ENGINES)
+def test_tokens(made: Callable[..., LLM], whole: GPT2, engine: str, fused: bool | None) -> None:
+    """Ragged, refilled, sampled and penalised, up to the last position; steps with collectives are replayed."""
+    llm = made(engine=engine, fused=fused)
+    llm.warm_up()
+    params = [SamplingParams(max_tokens=20 + row, ignore_eos=True, **KINDS[row % len(KINDS)]) for row in range(7)]
+    same(llm, whole, prompts_of([5, 1, 33, 17, 64, 2, 9]), params)
+    same(llm, whole, prompts_of([20, 70, 119]), [LONG] * 3)
+    if engine.endswith("-graph"):
+        stats: Any = llm.stats
+        print(stats)
+        assert stats.replayed_steps > 100
+
+
+@pytest.mark.parametrize("engine", ["paged", "paged-graph"])
+def test_shared_prefixes(made: Callable[..., LLM], whole: GPT2, engine: str) -> None:
+    llm = made(engine=engine, prefix_caching=True, preemption=True, kv_blocks=12)
+    start = prompts_of([40])[0]
+    prompts = [start + each for each in prompts_of([3, 9, 20, 1])]
+    same(llm, whole, prompts, GREEDY)
+    same(llm, whole, prompts[::-1], GREEDY)
+    assert llm.stats.cached_tokens > 0
+
+
+@pytest.mark.parametrize("kill", ["kill", "stop"])
+def test_a_rank_that_is_lost_under_a_replay(made: Callable[..., LLM], kill: str) -> None:
+    """The other waits in a collective on the GPU, and ends all the same, within seconds and with the cause."""
+    llm = made(engine="paged-graph")
+    llm.warm_up()
+    assert llm.rank
+    assert llm.rank.ranks
+    llm.rank.ranks.step_s = 2
+    (other,) = processes(llm)
+    pieces = llm.stream(prompts_of([10]), LONG)
+    for _ in range(5):
+        next(pieces)
+    began = time.perf_counter()
+    os.kill(other.pid, signal.SIGKILL if kill == "kill" else signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match=r"rank 1|a rank hangs") as error:
+        list(pieces)
+    print(f"{time.perf_counter() - began:.1f} s: {error.value}")
+    llm.close()
+    assert other.wait(10) is not None

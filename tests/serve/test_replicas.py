@@ -1,0 +1,277 @@
+"""Several engines behind one queue: who gets what, and that nobody can tell when one of them dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nanoinfer import LLM, Completion, SamplingParams
+from nanoinfer.config import EngineConfig
+from nanoinfer.engine.loop import Mailbox
+from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.stats import Gauges
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import save_model
+from nanoinfer.parallel import replicas as module
+from nanoinfer.parallel.replicas import WORTH, ReplicaLoop, ReplicatedLLM, devices
+from tests.conftest import prompts_of
+
+SETTINGS: dict[str, Any] = {"engine": "paged", "device": "cpu", "threads": 1, "max_batch": 6}
+GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+SAMPLED = replace(GREEDY, temperature=0.9, seed=7)
+PATIENCE = 60  # seconds, of a busy machine
+
+
+@pytest.fixture(scope="module")
+def folder(small_model: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    save_model(small_model, path)
+    return path
+
+
+class Played:
+    """An engine that is played by the test: its rows end when the test says so."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.failure: BaseException | None = None
+        self.closed, self.link = False, SimpleNamespace(close=lambda: None)
+        self.died: Future[BaseException] = Future()
+        self.leave_behind: Callable[[list[Any]], list[Any]] = lambda rows: rows
+
+    @property
+    def load(self) -> int:
+        return len(self.rows)
+
+    def submit(self, requests: Sequence[Any], mailbox: Mailbox, asked: float, every_token: bool) -> list[Any]:
+        if self.failure:
+            raise RuntimeError("the engine has died")
+        made = [Row(request, asked, mailbox.news.append, every_token) for request in requests]
+        self.rows += made
+        return made
+
+    def go_on(self, row: Any, mailbox: Mailbox) -> None:
+        row.listener = mailbox.news.append
+        self.rows.append(row)
+
+    def die(self) -> list[Any]:
+        rows, self.rows, self.failure = self.rows, [], RuntimeError("killed")
+        return self.leave_behind(rows)
+
+
+def played(count: int) -> tuple[ReplicaLoop, list[Any]]:
+    loops: list[Any] = [Played() for _ in range(count)]
+    return ReplicaLoop(loops, 16), loops
+
+
+def request(text: Sequence[int]) -> Any:
+    params = SamplingParams(max_tokens=4)
+    return SimpleNamespace(
+        prompt_token_ids=tuple(text), limit=4, params=params, stop_ids=frozenset(), text=None, index=0
+    )
+
+
+def sent(loop: ReplicaLoop, texts: list[list[int]]) -> list[Row]:
+    return [row for text in texts for row in loop.submit([request(text)], Mailbox(print), 0.0)]
+
+
+def test_equal_requests_are_dealt_out_evenly() -> None:
+    """T15: also in a burst ahead of any news; and where all loads are 0, in turn."""
+    loop, engines = played(2)
+    sent(loop, prompts_of([40] * 64))
+    assert [each.load for each in engines] == [32, 32]
+    loop, engines = played(3)
+    for text in prompts_of([5] * 9):
+        sent(loop, [text])
+        for each in engines:
+            each.rows.clear()
+    assert list(loop._sent.values()) == [3, 3, 3]
+
+
+def test_the_one_that_knows_the_beginning_gets_a_few_more_and_no_crowd() -> None:
+    (begun,), loop_engines = prompts_of([64]), played(2)
+    loop, engines = loop_engines
+    sent(loop, [begun])
+    for each in engines:
+        each.rows.clear()
+    sent(loop, [[*begun, 1, 2, 3]])  # equal loads, and the other one was sent fewer
+    assert [each.load for each in engines] == [1, 0]
+    sent(loop, [[*begun, 7, n] for n in range(63)])
+    assert abs(engines[0].load - engines[1].load) <= WORTH
+    assert sum(each.load for each in engines) == 64
+
+
+def test_an_engine_that_dies_is_taken_out_and_its_rows_are_dealt_out() -> None:
+    loop, engines = played(3)
+    rows = sent(loop, prompts_of([9] * 6))
+    assert engines[0].die() == []
+    assert [each.load for each in engines] == [0, 3, 3]
+    assert not loop.died.done()
+    sent(loop, prompts_of([9] * 2))
+    assert [each.load for each in engines] == [0, 4, 4]
+    moved = [row for row in rows if row in engines[1].rows and row in loop._moved]
+    assert engines[1].die() == moved  # twice is bad luck, or the row's own fault
+    assert len(moved) == 1
+    assert engines[2].load == 8 - len(moved)
+    last = engines[2].rows
+    assert engines[2].die() == last
+    assert "killed" in str(loop.died.result(0))
+    with pytest.raises(RuntimeError, match="the engine has died: killed"):
+        sent(loop, [[1]])
+
+
+def test_each_replica_has_devices_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(found: int) -> None:
+        monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=f"{found}\n".encode()))
+
+    count(4)
+    assert devices(EngineConfig(), 3) == [{"device": f"cuda:{n}"} for n in range(3)]
+    assert devices(EngineConfig(tensor_parallel=2), 2) == [{"device": "cuda:0"}, {"device": "cuda:2"}]
+    assert devices(EngineConfig(device="cuda:1"), 2) == [{"device": "cuda:1"}, {"device": "cuda:2"}]
+    assert devices(EngineConfig(device="cpu"), 5) == [{}] * 5
+    with pytest.raises(ValueError, match="replicas 3 need 6 CUDA devices, but there are 4"):
+        devices(EngineConfig(tensor_parallel=2), 3)
+    count(0)
+    assert devices(EngineConfig(), 2) == [{}] * 2
+    with pytest.raises(ValueError, match="replicas 2 need 2 CUDA devices, but there are 0"):
+        devices(EngineConfig(device="cuda"), 2)
+
+
+def test_rows_go_on_behind_their_tokens(folder: Path, small_model: GPT2) -> None:
+    """One of two is killed while all rows stream: each goes on, with the tokens, texts and logprobs of one engine."""
+    prompts = prompts_of([3, 30, 12, 7])
+    params = [
+        GREEDY,
+        SAMPLED,
+        replace(SAMPLED, frequency_penalty=0.8, presence_penalty=0.3, logprobs=2, prompt_logprobs=1),
+        replace(SAMPLED, top_k=20, seed=9, logprobs=1),
+    ]
+    with LLM(small_model, engine="paged", prefix_caching=True, preemption=True) as one:
+        expected = one.generate(prompts, params)
+
+    async def run() -> list[Completion]:
+        done, seen, killed = {}, dict.fromkeys(range(4), 0), False
+        async with ReplicatedLLM(folder, replicas=2, **SETTINGS) as llm:
+            loops = llm._served.loop.loops  # type: ignore[attr-defined]
+            llm.pace(0.02)
+            victim = loops[0].process
+            async for piece in llm.stream(prompts, params):
+                seen[piece.index] += len(piece.token_ids)
+                if not killed and min(seen.values()) >= 2:
+                    killed, went = True, loops[0].load
+                    victim.kill()
+                    llm.pace(0)
+                if piece.completion:
+                    assert seen[piece.index] == len(piece.completion.token_ids)
+                    done[piece.index] = piece.completion
+            assert killed
+            assert went == 2
+            assert victim.wait(PATIENCE) == -9
+            assert len(llm._served.loop.loops) == 1  # type: ignore[attr-defined]
+            assert llm.alive
+            again = await llm.generate(prompts, params)
+            assert [c.token_ids for c in again] == [c.token_ids for c in expected]
+            assert llm.gauges.running == 0
+        return [done[n] for n in range(4)]
+
+    for got, own in zip(asyncio.run(run()), expected, strict=True):
+        assert got.token_ids == own.token_ids
+        assert got.text == own.text
+        for name in ("logprobs", "prompt_logprobs"):
+            ids = [[each and each.token_id for each in getattr(c, name) or ()] for c in (got, own)]
+            assert ids[0] == ids[1]
+
+
+def test_a_stop_text_across_the_death(folder: Path, small_model: GPT2) -> None:
+    """What was said before counts: the text that ends a row begins in one engine and ends in another."""
+    (prompt,) = prompts_of([6])
+    with LLM(small_model, engine="paged") as one:
+        (whole,) = one.generate([prompt], GREEDY)
+        ids = whole.token_ids
+        stop = one.tokenizer.decode(ids[: len(ids) // 2])
+        params = replace(GREEDY, stop=(stop,))
+        (expected,) = one.generate([prompt], params)
+
+    async def run() -> Completion:
+        async with ReplicatedLLM(folder, replicas=2, **SETTINGS) as llm:
+            llm.pace(0.02)
+            async for piece in llm.stream([prompt], params):
+                loops = llm._served.loop.loops  # type: ignore[attr-defined]
+                if len(loops) == 2:
+                    next(each for each in loops if each.load).process.kill()
+                if piece.completion:
+                    return piece.completion
+        raise AssertionError
+
+    got = asyncio.run(run())
+    assert (got.token_ids, got.text, got.finish_reason) == (expected.token_ids, expected.text, "stop")
+
+
+def test_a_stream_that_is_left_leaves_the_others(folder: Path) -> None:
+    """Rows of two engines have no number in common: what is cancelled here is cancelled nowhere else."""
+
+    async def run() -> None:
+        async with ReplicatedLLM(folder, replicas=2, **SETTINGS) as llm:
+            llm.pace(0.02)
+            streams = [llm.submit([text], GREEDY, every_token=False) for text in prompts_of([4, 4])]
+            assert [each.load for each in llm._served.loop.loops] == [1, 1]  # type: ignore[attr-defined]
+            await streams[0].aclose()
+            assert [each.load for each in llm._served.loop.loops] == [0, 1]  # type: ignore[attr-defined]
+            llm.pace(0)
+            (done,) = await streams[1].completions()
+            assert len(done.token_ids) == GREEDY.max_tokens
+
+    asyncio.run(run())
+
+
+def test_the_last_one_dies(folder: Path) -> None:
+    async def run() -> None:
+        llm = ReplicatedLLM(folder, replicas=2, **SETTINGS)
+        stream = llm.stream(prompts_of([3, 4]), GREEDY)
+        await stream.__anext__()
+        for each in list(llm._served.loop.loops):  # type: ignore[attr-defined]
+            each.process.kill()
+        with pytest.raises(RuntimeError, match="killed by SIGKILL"):
+            async for _ in stream:
+                pass
+        assert "SIGKILL" in str(await asyncio.wait_for(asyncio.wrap_future(llm.died), PATIENCE))
+        assert not llm.alive
+        with pytest.raises(RuntimeError, match="the engine has died"):
+            llm.submit([[1]], GREEDY)
+        assert llm.gauges == Gauges()
+        llm.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_a_rank_of_an_engine_dies_while_nothing_runs(folder: Path) -> None:
+    """It takes its engine along, and the front hears of it though no row is there to bring news."""
+
+    async def run() -> None:
+        llm = ReplicatedLLM(folder, replicas=1, tensor_parallel=2, **SETTINGS)
+        (loop,) = llm._served.loop.loops  # type: ignore[attr-defined]
+        tasks = Path(f"/proc/{loop.process.pid}/task").glob("*/children")
+        (rank,) = [int(pid) for task in tasks for pid in task.read_text().split()]
+        os.kill(rank, signal.SIGKILL)
+        assert "rank 1 has ended" in str(await asyncio.wait_for(asyncio.wrap_future(llm.died), PATIENCE))
+        llm.close()
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_made_is_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match="replicas must be a whole number of at least 1, not 0"):
+        ReplicatedLLM(folder, replicas=0)
+    with pytest.raises(ValueError, match="max_len must be at most the model's context"):
+        ReplicatedLLM(folder, replicas=2, max_len=1000, **SETTINGS)
