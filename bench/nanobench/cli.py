@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 
 from nanobench.errors import Commands
+from nanobench.load.command import load
 from nanobench.micro import commands
 from nanobench.micro.commands import Device
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False)
 app.add_typer(commands.app)  # without a name: its commands stand beside those below
+app.command()(load)
 
 
 def add(to: typer.Typer) -> None:

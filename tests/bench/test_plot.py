@@ -23,7 +23,7 @@ from nanobench.report.figures.timeline import busy
 from nanobench.report.plot import drawings, load, own, plot, published
 from nanobench.systems import OTHERS, UNFUSED
 from nanoinfer.config import ENGINES
-from tests.bench.samples import MACHINE, STAMP, failed, ladder, report, result, saved
+from tests.bench.samples import MACHINE, STAMP, failed, ladder, load_report, report, result, saved
 
 KINDS = ("throughput", "bandwidth", "itl")
 ROOT = Path(__file__).parents[2]
@@ -192,20 +192,23 @@ def test_what_readers_are_told_to_type_leaves_a_clean_checkout(tmp_path: Path) -
     plots = 0
     for page in pages:
         text = page.read_text(encoding="utf-8").split("## To make the book's files again")[0]
-        for line in re.findall(r"^python -m bench (?:run|plot) .*$", text, re.M):
+        for line in re.findall(r"^python -m bench (?:run|load|plot) .*$", text, re.M):
             words = shlex.split(line, comments=True)
             if "run" in words:
                 preset = words[words.index("--preset") + 1]
                 assert "--out" not in words  # to where its default is
                 like = {"gpu": "h200-gpu", "laptop": "cpu-small", "context": "cpu-context"}[preset]
                 saved(Report.load(RESULTS / f"{like}.json"), copy / "my-bench" / f"{preset}.json")
+            elif "load" in words:
+                assert "--out" not in words
+                saved(load_report(), copy / "my-bench" / "load.json")
             else:
                 done = subprocess.run(
                     [sys.executable, *words[1:]], cwd=copy, capture_output=True, text=True, check=True
                 )
                 plots += 1
                 assert {Path(made).parent for made in done.stdout.splitlines()} == {Path("my-bench/figures")}, line
-    assert plots == 4
+    assert plots == 6
     assert subprocess.check_output([*git, "status", "--porcelain"], text=True) == ""
 
 

@@ -72,6 +72,42 @@ def queue(
 
 
 @app.command()
+def speculation(
+    device: Device = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/speculation.json"),
+    model: Annotated[list[str], typer.Option(help="As in `nanoinfer generate`; repeatable.")] = ["random:gpt2"],  # noqa: B006
+    rows: Annotated[list[int], typer.Option(min=1, help="At once; repeatable.")] = [1, 4, 16, 64],  # noqa: B006
+    alpha: Annotated[list[float], typer.Option(min=0, max=1, help="Chance of a right draft; repeatable.")] = [  # noqa: B006
+        0.6, 0.8, 0.9,
+    ],
+    drafts: Annotated[list[int], typer.Option(min=1, max=64, help="Of a row in a step; repeatable.")] = [2, 4, 8],  # noqa: B006
+    new_tokens: Annotated[int, typer.Option(min=2)] = 256,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+) -> None:  # fmt: skip
+    """Drafts of which a known share is right, against plain decoding: what a step of several tokens brings."""
+    from nanobench.micro.speculation import measure
+
+    measure(device, out, model, rows, alpha, drafts, new_tokens, repeats)
+
+
+@app.command()
+def ranks(
+    device: Device = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/ranks.json"),
+    model: Annotated[list[str], typer.Option(help="As in `nanoinfer generate`; repeatable.")] = ["random:gpt2-xl"],  # noqa: B006
+    tensor_parallel: Annotated[int, typer.Option(min=2, help="GPUs beside one; processes on a CPU.")] = 2,
+    rows: Annotated[list[int], typer.Option(min=1, help="At once; repeatable.")] = [1, 8, 64, 256],  # noqa: B006
+    prompt_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    new_tokens: Annotated[int, typer.Option(min=2)] = 512,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+) -> None:
+    """One model on one GPU and on several: tokens/s and time of a step over rows, weights of a rank."""
+    from nanobench.micro.ranks import measure
+
+    measure(device, out, model, tensor_parallel, rows, prompt_tokens, new_tokens, repeats)
+
+
+@app.command()
 def sampling(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
     out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/sampling.json"),

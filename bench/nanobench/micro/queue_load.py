@@ -107,10 +107,17 @@ def by_turns(
     return tuple(runs[True]), tuple(runs[False])
 
 
-def drawn(count: int, prompt: tuple[int, int], new: tuple[int, int], vocab: int) -> tuple[list[list[int]], list[int]]:
-    """Random prompts, and how many new tokens each asks for: both lengths uniform."""
-    draws = random.Random(SEED)
+def drawn(
+    count: int, prompt: tuple[int, int], new: tuple[int, int], vocab: int, seed: int = SEED, turn: int = 0
+) -> tuple[list[list[int]], list[int]]:
+    """Random prompts, and how many new tokens each asks for: both lengths uniform.
+
+    turn: each has the same lengths and other ids, so that none finds what another has left in a prefix cache.
+    """
+    draws = random.Random(seed)
     lengths = [(draws.randint(*prompt), draws.randint(*new)) for _ in range(count)]
+    if turn:
+        draws = random.Random(f"{seed} {turn}")
     return [ids(draws, length, vocab) for length, _ in lengths], [tokens for _, tokens in lengths]
 
 

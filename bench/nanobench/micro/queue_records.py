@@ -29,6 +29,10 @@ class Latency(Record):
         curve = tuple(np.quantile(times, CURVE).round(6).tolist())
         return cls(count=len(times), p50=curve[50], p99=curve[99], longest=curve[100], curve=curve)
 
+    @property
+    def p90(self) -> float:
+        return self.curve[90]
+
     def __str__(self) -> str:
         return f"{1e3 * self.p50:.2f} / {1e3 * self.p99:.2f} ms"
 

@@ -11,12 +11,14 @@ from pydantic import ValidationError
 
 from nanobench.core.presets import PRESETS
 from nanobench.core.records import RESULTS, Case, Report
+from nanobench.load.records import LoadReport
 from nanobench.micro.attention import AttentionReport
 from nanobench.micro.graphs import GraphsReport
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.micro.timeline import Timeline
 from nanobench.report.figures.bandwidth import bandwidth_share
 from nanobench.report.figures.latency import context, itl
+from nanobench.report.figures.load import load as rates
 from nanobench.report.figures.masks import masks, reads
 from nanobench.report.figures.paged_kernel import kernels
 from nanobench.report.figures.prefill import prefill
@@ -27,7 +29,8 @@ from nanobench.report.figures.timeline import steps
 from nanobench.report.values import engines_of, models_of, prompts_of, stem_of
 from nanoinfer.config import ENGINES
 
-Held = Report | Timeline | KernelReport | AttentionReport | GraphsReport
+KINDS = (Report, Timeline, KernelReport, AttentionReport, GraphsReport, LoadReport)
+Held = Report | Timeline | KernelReport | AttentionReport | GraphsReport | LoadReport
 BOOK = Path("figures/bench")  # where the book's figures of measurements are
 
 
@@ -35,7 +38,7 @@ def load(path: Path) -> Held | None:
     """What a results file holds; None where nothing of it is drawn. ValueError for no such file."""
     if not path.is_file():
         raise ValueError(f"no results file {path}")
-    for kind in (Report, Timeline, KernelReport, AttentionReport, GraphsReport):
+    for kind in KINDS:
         try:
             return kind.model_validate_json(path.read_bytes())  # type: ignore[attr-defined, no-any-return]
         except ValidationError:
@@ -68,6 +71,8 @@ def drawings(path: Path, newest: str | None = None) -> list[Drawing]:
         made = [kernels(found, name)]
     elif isinstance(found, GraphsReport):
         made = [prefill(found, name)]
+    elif isinstance(found, LoadReport):
+        made = [rates(found, name)]
     elif isinstance(found, AttentionReport):
         made = [masks(found, name), reads(found, name)]
     return [drawing for drawing in made if drawing is not None]

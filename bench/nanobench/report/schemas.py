@@ -6,22 +6,25 @@ import json
 from pathlib import Path
 
 from nanobench.core.records import Record, Report
+from nanobench.load.records import LoadReport
 from nanobench.micro.attention import AttentionReport
 from nanobench.micro.graphs import GraphsReport
 from nanobench.micro.kv_usage import KVUsageReport
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.micro.queue import QueueReport
 from nanobench.micro.ragged import RaggedReport
+from nanobench.micro.ranks import RanksReport
 from nanobench.micro.recompiles import RecompileReport
 from nanobench.micro.sampling import SamplingReport
 from nanobench.micro.sanitize import SanitizeReport
+from nanobench.micro.speculation import SpeculationReport
 from nanobench.micro.timeline import Timeline
 
 KINDS: dict[str, type[Record]] = {
     "report": Report, "timeline": Timeline, "kernels": KernelReport, "attention": AttentionReport,
     "memory": KVUsageReport, "recompiles": RecompileReport, "sanitize": SanitizeReport,
     "graphs": GraphsReport, "sampling": SamplingReport, "ragged": RaggedReport,
-    "queue": QueueReport,
+    "queue": QueueReport, "load": LoadReport, "speculation": SpeculationReport, "ranks": RanksReport,
 }  # fmt: skip
 
 

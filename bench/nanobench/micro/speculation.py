@@ -1,0 +1,172 @@
+"""What drafts bring: acceptance forced by a seeded coin, over rows and drafts, beside plain decoding.
+
+Rows of equal length begin together. The drafts of a row are its own next tokens, known from a plain run, or a wrong one
+where the coin says so. In bfloat16 a verify step rounds differently from a plain one, and a row that chose another
+token at a near-tie would leave its known text. So the embedding is scaled until the next token is clear, which changes
+no time; `same_share` says whether that was enough.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+
+from nanobench.core.machine import stamp
+from nanobench.core.records import Record, ResultsFile, Spread
+from nanobench.micro.queue_load import ids, made, say
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.devices import choose_device, choose_dtype
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import load_model
+from nanoinfer.speculate.adaptive import Adaptive
+from nanoinfer.speculate.drafts import CoinDrafter
+from nanoinfer.speculate.engine import SpeculativeEngine
+
+PROMPT = 128
+CLEAR = 64  # times the random embedding: then a token's own logit is far above all others
+SEED = 7
+
+
+class Forced(Record):
+    """One case: a whole `generate()` with drafts, and one without, by turns."""
+
+    model: str
+    rows: int
+    alpha: float  # of the coin
+    draft_tokens: int  # of a row in a step at most
+    adaptive: bool  # whether rows bring fewer, or none, where that is faster
+    plain: Spread  # tokens a second
+    drafted: Spread
+    accepted_share: float  # of the drafts that were brought
+    tokens_a_step: float  # of a row, behind its prompt: steps with drafts and without
+    same_share: float  # of the tokens, that are those of the plain run
+
+    @property
+    def gain(self) -> float:
+        """Speed over plain, medians."""
+        return self.drafted.median / self.plain.median
+
+    @property
+    def formula(self) -> float:
+        """Tokens a step if alpha holds and all drafts are brought: 1 + alpha + ... + alpha ** k."""
+        return sum(self.alpha**n for n in range(self.draft_tokens + 1))
+
+    @property
+    def step_cost(self) -> float:
+        """Time of a step over that of a plain one."""
+        return self.tokens_a_step / self.gain
+
+
+class SpeculationReport(ResultsFile):
+    """One run of `python -m bench speculation`."""
+
+    kind: Literal["speculation"] = "speculation"
+    dtype: str
+    prompt_tokens: int = PROMPT
+    new_tokens: int
+    cases: tuple[Forced, ...] = ()
+
+
+class Ran(NamedTuple):
+    """One `generate()`."""
+
+    tokens_per_s: float
+    texts: list[tuple[int, ...]]
+    accepted_share: float
+    tokens_a_step: float
+
+
+def measure(
+    device_name: str | None, path: Path, models: Sequence[str], rows: Sequence[int], alphas: Sequence[float],
+    drafts: Sequence[int], new_tokens: int, repeats: int,
+) -> SpeculationReport:  # fmt: skip
+    """Measure every case, and the adaptive choice among the largest number of drafts; write `path` after each model."""
+    device = choose_device(device_name)
+    dtype = choose_dtype(None, device)
+    known: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "new_tokens": new_tokens, **stamp(device)}
+    report = SpeculationReport(**known)
+    for name in models:
+        model = load_model(name, device, dtype, seed=0)
+        with torch.inference_mode():
+            model.wte.weight.mul_(CLEAR)
+        cases = tuple(_cases(name, model, sorted(rows), alphas, drafts, new_tokens, repeats))
+        report = report.model_copy(update={"cases": report.cases + cases})
+        report.save(path)
+    return report
+
+
+def _cases(
+    name: str, model: GPT2, rows: Sequence[int], alphas: Sequence[float], drafts: Sequence[int], new: int, repeats: int
+) -> Iterator[Forced]:
+    blocks = 1 + rows[-1] * -(-(PROMPT + new + max(drafts) + 1) // 16)
+    warm = partial(made, model, rows[-1], kv_blocks=blocks, prefix_caching=False)
+    with warm()[0] as plain:
+        for adaptive, most in [*((False, most) for most in drafts), (True, max(drafts))]:
+            with warm(speculate="lookup", draft_tokens=most, adaptive_drafts=adaptive)[0] as drafted:
+                for count in rows:
+                    for case in _arms(name, plain, drafted, count, alphas, new, repeats):
+                        say(line(case))
+                        yield case
+
+
+def _arms(
+    name: str, plain: LLM, drafted: LLM, rows: int, alphas: Sequence[float], new: int, repeats: int
+) -> Iterator[Forced]:
+    """Of one engine with drafts and one number of rows: plain, each alpha, and again. The first turn is not timed."""
+    draws, core = random.Random(SEED), cast(SpeculativeEngine, drafted.core)
+    prompts = [ids(draws, PROMPT, plain.model.config.vocab_size) for _ in range(rows)]
+    params = [SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, seed=row) for row in range(rows)]
+    texts = _run(plain, prompts, params).texts
+    rates: dict[float | None, list[Ran]] = {alpha: [] for alpha in (None, *alphas)}
+    for turn in range(repeats + 1):
+        for alpha, runs in rates.items():
+            if alpha is not None:
+                core.drafter = CoinDrafter(dict(enumerate(texts)), alpha, turn)
+                core.adaptive = Adaptive() if drafted.config.adaptive_drafts else None  # another alpha's is wrong here
+            ran = _run(plain if alpha is None else drafted, prompts, params)
+            if turn:
+                runs.append(ran)
+    for alpha in alphas:
+        runs = rates[alpha]
+        pairs = [pair for ran in runs for ours, theirs in zip(ran.texts, texts, strict=True)
+                 for pair in zip(ours, theirs, strict=True)]  # fmt: skip
+        yield Forced(
+            model=name, rows=rows, alpha=alpha, draft_tokens=drafted.config.draft_tokens,
+            adaptive=drafted.config.adaptive_drafts, plain=Spread.of([ran.tokens_per_s for ran in rates[None]]),
+            drafted=Spread.of([ran.tokens_per_s for ran in runs]),
+            accepted_share=median(ran.accepted_share for ran in runs),
+            tokens_a_step=median(ran.tokens_a_step for ran in runs),
+            same_share=sum(one == other for one, other in pairs) / len(pairs),
+        )  # fmt: skip
+
+
+def _run(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> Ran:
+    names = ("accepted_tokens", "draft_tokens", "decode_steps")
+    before = [getattr(llm.stats, name) for name in names]
+    started = time.perf_counter()
+    done = llm.generate(prompts, params)
+    seconds = time.perf_counter() - started
+    accepted, brought, steps = (getattr(llm.stats, name) - old for name, old in zip(names, before, strict=True))
+    tokens = sum(len(one.token_ids) for one in done)
+    return Ran(
+        tokens / seconds, [one.token_ids for one in done], accepted / brought if brought else 0.0,
+        (tokens / len(done) - 1) / steps,  # the first token is the prompt's
+    )  # fmt: skip
+
+
+def line(case: Forced) -> str:
+    """A case in a line."""
+    how = "adaptive, at most " if case.adaptive else ""
+    return (
+        f"{case.model} {case.rows:3} rows, alpha {case.alpha:.2f}, {how}{case.draft_tokens} drafts:"
+        f" {case.drafted.median:9,.0f} tok/s, {case.gain:.2f} times {case.plain.median:,.0f};"
+        f" {case.tokens_a_step:.2f} tokens a step ({case.formula:.2f} by the formula) at {case.step_cost:.2f} of its"
+        f" time; accepted {case.accepted_share:.2f}, same tokens {case.same_share:.3f}"
+    )
