@@ -72,6 +72,7 @@ def generated(model: GPT2) -> list[tuple[int, ...]]:
 class TestStrength:
     @each
     @pytest.mark.strength
+    @pytest.mark.timeout(900)  # of a busy machine
     def test_is_as_stored(self, exercise: Exercise) -> None:
         """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the file says."""
         if exercise.spec.kernel is not None and not has_triton():
@@ -263,16 +264,6 @@ class TestQuizAndPredictions:
         assert room.measure(cpu) > room.bound(cpu)
         assert 0.7 * rows.bound(cpu) < rows.measure(cpu) < rows.bound(cpu)
         assert (context.bound(cpu), table.bound(cpu)) == (8, 1)
-
-    def test_teachers_notes_have_every_exercise(self) -> None:
-        notes = (CHAPTER.folder / "teacher.md").read_text(encoding="utf-8")
-        oral = notes.split("## Oral questions")[1]
-        for exercise in EXERCISES:
-            row = next(line for line in notes.splitlines() if line.startswith(f"| {exercise.id} {exercise.slug} "))
-            assert re.search(r"\| \d+ to \d+ \|", row), exercise.id
-            told = re.search(rf"\*\*{re.escape(exercise.id)}\*\* (.+?)(?=\n\n|\Z)", oral, re.S)
-            assert told, exercise.id
-            assert told[1].count("?") + len(re.findall(r"\bShow\b", told[1])) >= 3, exercise.id
 
 
 def test_the_notebook_walks_and_breaks() -> None:

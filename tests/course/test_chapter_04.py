@@ -81,6 +81,7 @@ def generated(model: GPT2, engine: str = "paged-graph") -> list[tuple[int, ...]]
 class TestStrength:
     @each
     @pytest.mark.strength
+    @pytest.mark.timeout(900)  # of a busy machine
     def test_is_as_stored(self, exercise: Exercise) -> None:
         """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the file says."""
         strength_is_as_stored(exercise, STORED)
@@ -288,16 +289,6 @@ class TestQuizAndPredictions:
         assert found["captures"].measure(cpu) > found["captures"].bound(cpu)
         assert found["launches"].measure(cpu) > found["launches"].bound(cpu) > 100
         assert found["replay"].bound(cpu) == 1
-
-    def test_teachers_notes_have_every_exercise(self) -> None:
-        notes = (CHAPTER.folder / "teacher.md").read_text(encoding="utf-8")
-        oral = notes.split("## Oral questions")[1]
-        for exercise in EXERCISES:
-            row = next(line for line in notes.splitlines() if line.startswith(f"| {exercise.id} {exercise.slug} "))
-            assert re.search(r"\| \d+ to \d+ \|", row), exercise.id
-            told = re.search(rf"\*\*{re.escape(exercise.id)}\*\* (.+?)(?=\n\n|\Z)", oral, re.S)
-            assert told, exercise.id
-            assert len(re.findall(r"[.?](?=\s|$)", told[1])) >= 3, exercise.id
 
 
 def test_the_notebook_walks_and_breaks() -> None:

@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 import torch
 
+from nanocourse.checks.check import _check, known_mistake
 from nanocourse.checks.known_mistakes import Tells
 from nanocourse.checks.results import ExerciseResult
+from nanocourse.checks.runner import Runner
 from nanocourse.checks.shrink import smallest
 from nanocourse.exercises import chapters, sources, stubs
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Exercise, Spec, Wrong
 from nanocourse.exercises.outcomes import Raised, Returned, deviation, difference, show
+from nanocourse.learner.report import result_lines
 from tests.course.learner_files import Keep, answer, checked
 
 
@@ -213,7 +216,7 @@ def test_a_coincidence_is_not_named(filters: Exercise) -> None:
 
     assert tells.name(minimum) is None
     checks = {check.name for ((check, _),), _ in tells.found["scores-summed"]}
-    assert checks == {"top-p", "top-k-then-top-p"}
+    assert checks == {"top-p", "top-k-then-top-p", "any-batch"}
     same = [toy for toy, (outcome,) in tells.found["scores-summed"] if not _differs(tells, toy, outcome, minimum)]
     assert same  # on some of its inputs it is one
 
@@ -396,3 +399,91 @@ def test_what_was_lent_is_told(keep: Keep, tmp_path: Path) -> None:
     exercise = chapters.exercise("1.6")
     result = checked(exercise, right(exercise), tmp_path, keep)
     assert result.receipt.reference_parts == ("choose (lent)", "logits_of (lent)")
+
+
+def test_long_lists_are_shown_where_they_part() -> None:
+    found = difference(Returned([0] * 31 + [1] * 18), Returned([0] * 31 + [2] * 19), 1e-9)
+    assert found is not None
+    assert found.expected.startswith("49 items, from item 28 on: [0, 0, 0, 1, ")
+    assert found.got.startswith("50, from item 28 on: [0, 0, 0, 2, ")
+    longer = difference(Returned([0] * 49), Returned([0] * 50), 1e-9)
+    assert longer is not None
+    assert longer.expected == "49 items, from item 46 on: [0, 0, 0]"
+    assert longer.got == "50, from item 46 on: [0, 0, 0, 0]"
+    short = difference(Returned([1, 2]), Returned([1]), 1e-9)
+    assert short is not None
+    assert (short.expected, short.got) == ("2 items: [1, 2]", "1: [1]")
+
+
+def test_items_of_what_stands_in_a_tuple_have_names() -> None:
+    axes = (("blocks", "row"), ("sent", "place", ("row",), ("token",)))
+    found = difference(Returned(([2, 2], [(0, 453)])), Returned(([2, 2], [(0, 579)])), 1e-9, axes)
+    assert found is not None
+    assert found.where == "sent, place 0, token"
+    block = difference(Returned(([2, 2], [])), Returned(([2, 3], [])), 1e-9, axes)
+    assert block is not None
+    assert block.where == "blocks, row 1"
+
+
+def test_a_size_that_is_large_is_shrunk_as_others_are() -> None:
+    def fails(case: Case) -> bool:
+        return case.most("items", 1, 60) >= 7
+
+    first = Case("course/x/0")
+    assert fails(first)
+    assert first.most("items", 1, 60) == 60
+    assert smallest(first, fails).most("items", 1, 60) == 7
+
+
+VERDICTS = [one for number in (1, 4, 5) for one in chapters.exercises(chapters.chapter(number)) if one.spec.verdicts]
+
+
+@pytest.mark.parametrize("exercise", VERDICTS, ids=lambda one: one.id)
+@pytest.mark.parametrize("body", ["assert False", "return None"])
+def test_a_test_that_does_no_work_is_given_no_diagnosis(
+    exercise: Exercise, body: str, keep: Keep, tmp_path: Path
+) -> None:
+    head = sources.function_source(exercise.function).splitlines()[0]
+    names = exercise.function.__code__.co_varnames[: exercise.function.__code__.co_argcount]
+    assert head.startswith("def ")
+    source = f"def {exercise.name}({', '.join(names)}):\n    {body}\n"
+    result = checked(exercise, source, tmp_path, keep, name_mistakes=True)
+    assert result.status == "failed"
+    assert result.mistake_sought
+    assert result.mistake is None
+
+
+def test_fixed_inputs_are_asked_once(keep: Keep, tmp_path: Path) -> None:
+    """5.7: each queue once, whatever the seed, and the names of mistakes come from the same calls."""
+    exercise = chapters.exercise("5.7")
+    path = tmp_path / exercise.file
+    path.write_text("def check_queue(play):\n    print('asked')\n    assert False\n", encoding="utf-8")
+    runner = Runner(exercise, path, keep.take, exercise.spec.limit_s)
+    calls: list[Call] = []
+    call_once = runner.call
+    seen: dict[str, Any] = {}
+    runner.call = lambda asked: (calls.append(asked), call_once(asked))[1]  # type: ignore[method-assign, func-returns-value]
+    for check in exercise.checks:
+        _check(runner, check, "course/12345678", seen)
+    known_mistake(runner, keep.take, "course", seen)
+    assert set(seen) < {f"course/{check.name}/{at}" for check in exercise.checks for at in range(check.cases)}
+    assert len(calls) <= sum(check.cases for check in exercise.checks)
+
+
+def test_a_queue_that_a_check_knows_is_told(keep: Keep, tmp_path: Path) -> None:
+    exercise = chapters.exercise("5.7")
+    result = checked(exercise, "def check_queue(play):\n    return None\n", tmp_path, keep)
+    lines = "\n".join(line for line, _ in result_lines(result, exercise, chapters.chapter(5)))
+    assert "The queue that is wrong: Whoever writes waits until no prompt is left to be read." in lines
+    assert "With this input:\n      The queue" in lines
+    assert "Failed as well: too-large (A queue fails that takes a request" in lines
+
+
+def test_places_that_count_from_0_say_so(keep: Keep, tmp_path: Path) -> None:
+    exercise = chapters.exercise("5.5")
+    result = checked(exercise, answer("5.5", "steps-of-the-text"), tmp_path, keep, name_mistakes=True)
+    lines = "\n".join(line for line, _ in result_lines(result, exercise, chapters.chapter(5)))
+    assert re.search(r"At sent, place \d, token \(places count from 0\): expected \d+, came \d+", lines)
+    assert "next_token([" in lines
+    assert result.mistake is not None
+    assert result.mistake[0] == "steps-of-the-text"

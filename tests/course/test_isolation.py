@@ -149,7 +149,7 @@ def attention():
     return sorted({one.__module__ for one in functions if (one.__module__ or "").startswith("nano")})
 """
     found = set(value(attacker, source))
-    machinery = ["cases", "chapters", "exercise", "kernels", "outcomes"]
+    machinery = ["cases", "chapters", "exercise", "kernel_source", "kernels", "outcomes", "scene"]
     known = {f"nanocourse.exercises.{name}" for name in machinery} | {
         "nanocourse.checks.server",
         "nanocourse.checks.wire",

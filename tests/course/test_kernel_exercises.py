@@ -101,9 +101,36 @@ class TestInterpreted:
 
     def test_an_error_within_it_is_told_with_its_line(self, exercise: Exercise, reference: str, tmp_path: Path) -> None:
         """Not as the interpreter's own error around it."""
-        result = checked(exercise, reference.replace("tl.maximum(maximum,", "tl.maximum(nothing,"), tmp_path, 1)
-        assert first(result).startswith("NameError: name 'nothing' is not defined (line ")
-        assert "higher = tl.maximum(nothing" in first(result)
+        result = checked(exercise, reference.replace("tl.maximum(maximum,", "tl.maximum(maximum[3, 4],"), tmp_path, 1)
+        assert "(line " in first(result)
+        assert "higher = tl.maximum(maximum[3, 4]" in first(result)
+
+    @pytest.mark.parametrize(
+        "old, new, told",
+        [
+            ("tl.maximum(maximum,", "tl.maximum(nothing,", "a kernel does not know 'nothing'"),
+            ("row, head =", "if hasattr(q, 'x'):\n        return\n    row, head =", "a kernel does not know 'hasattr'"),
+            ("row, head =", "tl.core.os.abort()\n    row, head =", "a kernel has no `tl.core.os"),
+            ("row, head =", "import torch\n    row, head =", "a kernel has no `import torch`"),
+        ],
+    )  # fmt: skip
+    def test_what_is_no_kernel_is_refused(
+        self, exercise: Exercise, reference: str, tmp_path: Path, old: str, new: str, told: str
+    ) -> None:
+        """What could tell the interpreter, which is checked, from the compiler, which is checked too."""
+        result = checked(exercise, reference.replace(old, new, 1), tmp_path, 1)
+        assert result.status == "not run"
+        assert told in result.problem
+        assert "line " in result.problem
+
+    def test_only_the_kernels_of_a_file_are_run(self, exercise: Exercise, reference: str, tmp_path: Path) -> None:
+        """And what stands around them, in every learner's file, is no reason to refuse it."""
+        others = "\nimport os\nos._exit(3)\n\ndef helper():\n    return os.getpid()\n"
+        assert checked(exercise, reference + others, tmp_path, 1).status != "crashed"
+        twice = reference + "\n@triton.jit\ndef attend_kernel(q):\n    pass\n"
+        assert "more than once" in checked(exercise, twice, tmp_path, 1).problem
+        replaced = reference + "\nattend_kernel = print\n"
+        assert "must be made by `def` alone" in checked(exercise, replaced, tmp_path, 1).problem
 
     def test_an_interpreted_one_that_does_not_compile_fails(
         self, exercise: Exercise, reference: str, tmp_path: Path

@@ -58,6 +58,8 @@ def build(to: Path) -> Path:
             code = build_main([*options, str(pages), str(html)])
         if code:
             raise Unbuilt(f"a page of the book is wrong: {told.getvalue().replace(folder, '').strip()}")
+        for recording in book.glob("chapters/*/recordings/*.html"):
+            shutil.copyfile(recording, html / recording.relative_to(book))
         (html / MARK).write_text(contents.digest(book), encoding="utf-8")
         shutil.rmtree(to, ignore_errors=True)
         to.parent.mkdir(parents=True, exist_ok=True)

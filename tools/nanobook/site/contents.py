@@ -38,6 +38,7 @@ def parts(book: Path) -> list[Part]:
         Part("Beside the chapters", _there(book, *more)),
         Part("Notebooks", tuple(f"notebooks/{path.name}" for path in sorted(book.glob("notebooks/*.ipynb")))),
         Part("Measuring", _there(book, "bench/README.md")),
+        Part("Serving", _there(book, "chapters/SERVING.md", "chapters/WATCHING.md")),
         Part("Teaching", tuple(_teaching(book))),
         *(Part(title, tuple(map(file_of, modules))) for title, modules in source().items()),
     ]
@@ -48,9 +49,16 @@ def parts(book: Path) -> list[Part]:
 def source() -> dict[str, tuple[str, ...]]:
     """The engine's modules by title, chapter by chapter, then those of no chapter; the command line is left out."""
     known = syllabus()
-    around = tuple(name for name in known.outside if name[0] != "_" and (engine_root() / file_of(name)).is_file())
+    around = tuple(module for name in known.outside if name[0] != "_" and name != "cli" for module in _modules(name))
     chapters = {f"Source of chapter {c.number}: {c.title}": c.modules for c in known.chapters}
     return {**chapters, "Source of no chapter": around}
+
+
+def _modules(name: str) -> list[str]:
+    """The module of that name, or those of the package."""
+    folder = (engine_root() / file_of(name)).with_suffix("")
+    inside = sorted(path.stem for path in folder.glob("*.py") if path.stem[0] != "_")
+    return [f"{name}.{stem}" for stem in inside] or [name]
 
 
 def digest(book: Path) -> str:
@@ -73,7 +81,8 @@ def _there(book: Path, *names: str) -> tuple[str, ...]:
 
 
 def _more(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*.md") if path.name not in {"README.md", *TEACHING, *SKIPPED})
+    beside = sorted(path.name for path in folder.glob("*.md") if path.name not in {"README.md", *TEACHING, *SKIPPED})
+    return [*beside, *sorted(path.relative_to(folder).as_posix() for path in folder.glob("recordings/README.md"))]
 
 
 def _teaching(book: Path) -> Iterator[str]:

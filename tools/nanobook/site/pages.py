@@ -12,6 +12,8 @@ from nanobook.site.source_index import Index, Named
 PICTURE = re.compile(r'<img src="([^"]+)\.svg" width="\d+" alt="([^"]*)">')
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 REMOTE_IMAGE = re.compile(r"\[?!\[[^\]]*\]\(https?:[^)]*\)(?:\]\([^)]*\))?")
+STILL = re.compile(r"\[!\[([^\]]*)\]\([^)]*\)\]\(([^)]*\.html)\)")  # of a recording: a picture that opens it
+FRAME = '<iframe class="recording" src="{0}" title="{1}" loading="lazy"></iframe>\n\n<a href="{0}">The whole page</a>'
 MARKERS = re.compile(r"^<!--\[\[\[.*?\]\]\]-->\n?|<!--.*?-->", re.M | re.S)
 SECTION = re.compile(r"(?=^## )", re.M)
 MOST = 3  # definitions beside a section
@@ -31,6 +33,7 @@ class Pages:
             sections = [part if at == 0 else self._beside(name, part) for at, part in enumerate(sections)]
         text = MARKERS.sub("", "".join(sections))
         text = REMOTE_IMAGE.sub("", text)
+        text = STILL.sub(lambda found: FRAME.format(found[2], found[1]), text)
         text = outside_code(text, lambda prose: LINK.sub(lambda found: self._link(name, found), prose))
         text = one_title(text)
         return PICTURE.sub(lambda found: self._picture(name, found[1], found[2]), text)

@@ -32,6 +32,7 @@ RUNGS = {
     "dense-graph": Rung(4, "dense-graph-unfused"),  # what fused kernels add to that
     "paged-graph-unfused": Rung(4, "paged"),
     "paged-graph": Rung(4, "paged-graph-unfused"),
+    "fused": Rung(6, "paged-graph"),
 }
 
 
@@ -50,7 +51,7 @@ def ledger(
     shown: set[int] = set()
     for engine, rung in RUNGS.items():
         before = rung.before
-        if engine in UNFUSED and not report.find(model=model, engine=engine):
+        if (engine in UNFUSED or rung.chapter > 4) and not report.find(model=model, engine=engine):
             continue
         if engine in ENGINES and before in UNFUSED and not report.find(model=model, engine=before):
             before = RUNGS[before].before

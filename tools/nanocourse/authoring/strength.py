@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from nanocourse.authoring import mutants
-from nanocourse.checks.check import SEED, status_of
-from nanocourse.checks.known_mistakes import NEEDED, Solve, Tells
+from nanocourse.checks.check import status_of
+from nanocourse.checks.known_mistakes import Solve, Tells
+from nanocourse.checks.replay import SEED
 from nanocourse.checks.results import Status
 from nanocourse.checks.runner import Runner, kernel_solver
 from nanocourse.checks.worker import Worker
@@ -166,7 +167,9 @@ def _wrong(exercise: Exercise, runs: AnswerRunner, result: Strength, solver: Cal
         result.wrong[wrong.name] = rejected
         if not rejected:
             result.problems.append(f"the wrong answer {wrong.name} passes all checks")
-        if len(tells.found[wrong.name]) < NEEDED:
+        if wrong.unnamed:
+            continue
+        if len(tells.found[wrong.name]) < tells.needed:
             result.problems.append(f"{wrong.name} has {len(tells.found[wrong.name])} inputs that tell it from the rest")
             continue
         runner = runs.runner(source)
@@ -196,8 +199,12 @@ def _gap(exercise: Exercise, result: Strength, solver: Callable[[Wrong | Right],
         solve = solver(answer)
         outcomes = [solve(exercise.call(check, case)) for check, case in inputs]
         pairs = zip(inputs, expected, outcomes, strict=True)
-        typed = exercise.spec.typed
-        return max(deviation(check.looked_at(one), check.looked_at(other), typed) for (check, _), one, other in pairs)
+        return max(apart(check, one, other) for (check, _), one, other in pairs)
+
+    def apart(check: Check, one: Outcome, other: Outcome) -> float:
+        """As a share of the check's own tolerance, in the exercise's."""
+        size = deviation(check.looked_at(one), check.looked_at(other), exercise.spec.typed)
+        return size * exercise.spec.tolerance / (check.tolerance or exercise.spec.tolerance)
 
     result.furthest_right = max(map(furthest, exercise.right))
     result.closest_wrong = min(map(furthest, exercise.real_wrong))
@@ -234,11 +241,12 @@ def _mutants(
 
 
 def _redundant(exercise: Exercise, result: Strength, mutants_caught: dict[str, list[str]]) -> None:
-    """Each check must catch something that no other check catches."""
+    """Each check must catch something that no other check catches, unless that other one is wide."""
     caught = [*result.wrong.values(), *mutants_caught.values()]
+    wide = {check.name: check.wide for check in exercise.checks}
     by_check = {c.name: {at for at, names in enumerate(caught) if c.name in names} for c in exercise.checks}
     for name, own in by_check.items():
         result.only[name] = sum(names == [name] for names in caught)
         for other, more in by_check.items():
-            if name != other and own <= more:
+            if name != other and own <= more and not wide[other]:
                 result.problems.append(f"check {name} catches nothing that {other} does not catch")

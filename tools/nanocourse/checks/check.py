@@ -13,15 +13,16 @@ from typing import Any
 
 from nanocourse.checks import shrink as shrinking
 from nanocourse.checks.known_mistakes import Tells
+from nanocourse.checks.replay import SEED, name_of
 from nanocourse.checks.results import CheckResult, ExerciseResult, Failure, Receipt, Status
 from nanocourse.checks.runner import Runner, kernel_solver
 from nanocourse.checks.worker import Worker
 from nanocourse.exercises import kernels
-from nanocourse.exercises.cases import Case
+from nanocourse.exercises.cases import Call, Case
 from nanocourse.exercises.exercise import Check, Exercise, Wrong
-from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, Raised, Refused, show, told
+from nanocourse.exercises.outcomes import Crashed, Difference, Hung, Outcome, Raised, Refused, in_full, show, told
 
-SEED = "course"  # of the inputs that learners see; a grader brings its own
+CALLS = 12  # of a lent function that a failure shows
 
 
 def check_exercise(
@@ -33,15 +34,19 @@ def check_exercise(
     device: str = "cpu",
     name_mistakes: bool = False,
 ) -> ExerciseResult:
-    """The result of all checks of an exercise on the file at `path`. start: makes a worker for `device`."""
+    """The result of all checks of an exercise on the file at `path`. start: makes a worker for `device`.
+
+    seed: of inputs that are a learner's own; those that all have, on which the checks were measured, come after them.
+    """
     problem = kernels.why_not(exercise) if path.is_file() else f"there is no file {path.name}"
     if problem:
         return not_run(exercise, path, device, seed, problem)
     runner = Runner(exercise, path, start, exercise.spec.limit_s)
     try:
-        results = [_check(runner, check, seed) for check in exercise.checks] if runner.load() else []
+        seen: dict[str, Outcome] = {}
+        results = [_check(runner, check, seed, seen) for check in exercise.checks] if runner.load() else []
         failed = any(result.status in ("failed", "hung", "crashed") for result in results)
-        mistake = known_mistake(runner, start, seed) if name_mistakes and _worth_naming(results) else None
+        mistake = known_mistake(runner, start, SEED, seen) if name_mistakes and _worth_naming(results) else None
         run = sum(result.status != "not run" for result in results)
         receipt = Receipt(
             files=hashes(path, runner.files), registered=len(exercise.checks), collected=len(results), run=run,
@@ -70,32 +75,35 @@ def not_run(exercise: Exercise, path: Path, device: str, seed: str, problem: str
     return ExerciseResult(exercise.id, exercise.spec.title, path.name, (), receipt, problem=problem)
 
 
-def known_mistake(runner: Runner, start: Callable[[], Worker], seed: str) -> Wrong | None:
+def known_mistake(runner: Runner, start: Callable[[], Worker], seed: str, seen: dict[str, Outcome]) -> Wrong | None:
     """The known wrong answer that behaves like the learner's file. Wrong kernels run in a worker too."""
     if runner.exercise.spec.kernel is None:
-        return Tells(runner.exercise, seed).name(runner.call)
+        return Tells(runner.exercise, seed).name(runner.call, seen)
     with kernel_solver(runner.exercise, start) as solver:
-        return Tells(runner.exercise, seed, solver).name(runner.call)
+        return Tells(runner.exercise, seed, solver).name(runner.call, seen)
 
 
 def _worth_naming(results: list[CheckResult]) -> bool:
     return any(r.status == "failed" for r in results) and not any(r.status == "hung" for r in results)
 
 
-def _check(runner: Runner, check: Check, seed: str) -> CheckResult:
-    """Run one check on its cases, up to the first that fails."""
+def _check(runner: Runner, check: Check, seed: str, seen: dict[str, Outcome]) -> CheckResult:
+    """Run one check on its cases, up to the first that fails. seen: takes the outcomes of fixed inputs."""
     exercise = runner.exercise
-    for at in range(check.cases):
-        case = Case(f"{seed}/{check.name}/{at}")
+    seeds = (SEED,) if exercise.spec.fixed else dict.fromkeys((seed, SEED))
+    cases = [Case(f"{one}/{check.name}/{at}") for one in seeds for at in range(check.cases)]
+    for at, case in enumerate(cases):
         expected = exercise.expected(exercise.call(check, case))
         got = runner.call(exercise.call(check, case))
+        if exercise.spec.fixed:
+            seen[case.seed] = got
         status = status_of(exercise, check, expected, got)
         if status == "failed":
-            return CheckResult(check.name, check.says, status, at + 1, _failure(runner, check, case))
+            return CheckResult(check.name, check.says, status, at + 1, _failure(runner, check, case, got))
         if status != "passed":
             note = f"calls {got.name}, which is what the exercise asks for" if isinstance(got, Refused) else told(got)
             return CheckResult(check.name, check.says, status, at + 1, note="" if status == "not begun" else note)
-    return CheckResult(check.name, check.says, "passed", check.cases)
+    return CheckResult(check.name, check.says, "passed", len(cases))
 
 
 def status_of(exercise: Exercise, check: Check, expected: Outcome, got: Outcome) -> Status:
@@ -111,9 +119,14 @@ def status_of(exercise: Exercise, check: Check, expected: Outcome, got: Outcome)
     return "failed" if exercise.compare(check, expected, got) else "passed"
 
 
-def _failure(runner: Runner, check: Check, case: Case) -> Failure:
+def _failure(runner: Runner, check: Check, case: Case, got: Outcome) -> Failure:
     """The failure, on the smallest input that shows it."""
     exercise = runner.exercise
+    if exercise.spec.fixed:  # there is no smaller one, and another call would say the same
+        asked = exercise.call(check, case)
+        expected, inputs = exercise.expected(asked), shown_input(exercise, asked)
+        at = exercise.compare(check, expected, got) or Difference("", told(expected), told(got), 0.0)
+        return Failure(inputs, at.where, at.expected, at.got, again=name_of(exercise, case))
 
     def fails(smaller: Case) -> bool:
         expected = exercise.expected(exercise.call(check, smaller))
@@ -121,21 +134,29 @@ def _failure(runner: Runner, check: Check, case: Case) -> Failure:
 
     found = shrinking.smallest(case, fails)
     asked = exercise.call(check, found)
-    inputs = tuple(pair for name, value in exercise.named(asked).items() for pair in _shown(name, value))
     expected, got = exercise.expected(asked), runner.call(exercise.call(check, found))
+    inputs = shown_input(exercise, asked)  # with what the right answer has asked of a lent function
     where = exercise.compare(check, expected, got)
     if where is None:  # it fails only sometimes: state is kept between calls
-        return Failure(inputs, "", told(expected), "another result at the next call with the same input")
-    return Failure(inputs, where.where, where.expected, where.got, shrunk=found is not case)
+        again = "another result at the next call with the same input"
+        return Failure(inputs, "", told(expected), again, again=name_of(exercise, found))
+    shrunk = found is not case
+    return Failure(inputs, where.where, where.expected, where.got, shrunk, name_of(exercise, found))
+
+
+def shown_input(exercise: Exercise, asked: Call) -> tuple[tuple[str, str], ...]:
+    """Name and value of each argument, as text; without a name what is said of the input as a whole."""
+    about = (("", asked.about),) if asked.about else ()
+    return (*(pair for name, value in exercise.named(asked).items() for pair in _shown(name, value)), *about)
 
 
 def _shown(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """An argument as a failure shows it; a callable with a `gives` attribute as the values it returns (see `Call`)."""
     if not callable(value):
-        yield name, show(value)
+        yield name, in_full(value)
         return
-    for arguments, given in getattr(value, "gives", ()):
-        yield f"{name}({', '.join(map(show, arguments))})", show(given)
+    for arguments, given in list(getattr(value, "gives", ()))[:CALLS]:
+        yield f"{name}({', '.join(map(in_full, arguments))})", show(given)
 
 
 def hashes(path: Path, files: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

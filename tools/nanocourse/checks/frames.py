@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from nanocourse.checks import wire
+from nanocourse.checks.clock import Clock
 
 Frame = tuple[dict[str, Any], bytes]
 WAITING = 4  # frames that a worker may send ahead before it has to wait
@@ -27,21 +28,23 @@ class Frames:
         """Stop reading."""
         self._stopped = True
 
-    def wait(self, deadline: float, glance_s: float, problem: Callable[[], str]) -> tuple[Frame | str | None, bool]:
+    def wait(self, clock: Clock, glance_s: float, problem: Callable[[], str]) -> tuple[Frame | str | None, bool]:
         """The next message and True. The message is None at the end of the stream, and a sentence if it was malformed.
 
-        False instead of True: nothing came before the deadline (None), or `problem` reported something (its sentence).
+        False instead of True: the clock's limit is used up (None), or `problem` reported something (its sentence).
         """
+        if clock.stale(glance_s) and clock.look():  # a worker that sends faster than it is read gets no extra time
+            return None, False
+        look_at = time.monotonic() + glance_s
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0:  # a worker that sends faster than it is read gets no extra time
+            with contextlib.suppress(queue.Empty):
+                return self._read.get(timeout=max(look_at - time.monotonic(), 0.001)), True
+            if clock.look():
                 return None, False
-            try:
-                return self._read.get(timeout=min(left, glance_s)), True
-            except queue.Empty:
-                found = problem()
-                if found:
-                    return found, False
+            found = problem()
+            if found:
+                return found, False
+            look_at = time.monotonic() + glance_s
 
     def _run(self) -> None:
         try:

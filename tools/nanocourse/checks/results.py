@@ -18,8 +18,9 @@ Status = Literal["passed", "failed", "hung", "crashed", "refused", "not begun", 
 class Failure:
     """Why a check failed, on the smallest input found that shows it.
 
-    inputs: name and value of each argument, as text. where: the first place that differs, in words; empty if the whole
-    value differs. shrunk: whether the input is smaller than the check's own.
+    inputs: name and value of each argument, as text; what is said of all has no name. where: the first place that
+    differs, in words; empty if the whole value differs. shrunk: whether the input is smaller than the check's own.
+    again: the input's name, see `replay`.
     """
 
     inputs: tuple[tuple[str, str], ...]
@@ -27,6 +28,7 @@ class Failure:
     expected: str
     got: str
     shrunk: bool = False
+    again: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Receipt:
     device: str
     seed: str
     edition: str = ""
+
+    @property
+    def own(self) -> str:
+        """The learner's number, by which some of their inputs are theirs alone; empty if they have none."""
+        return self.seed.partition("/")[2]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from nanocourse.checks.known_mistakes import Solve
 from nanocourse.checks.worker import Loaded, Refuse, Worker
@@ -62,7 +63,7 @@ class Runner:
     executed: set[int] = field(default_factory=set)
     parts: set[str] = field(default_factory=set)
     printed: str = ""
-    begun: bool = True
+    kept: dict[str, Any] = field(default_factory=dict)  # by scenes, of this answer
     compiler: Callable[[], Worker] = lambda: Worker(compiling=True)
     traced: bool = True
     _worker: Worker | None = None
@@ -84,9 +85,7 @@ class Runner:
 
     def _load_into(self, worker: Worker) -> Loaded | Outcome | None:
         launcher = self.exercise.spec.kernel.launcher if self.exercise.spec.kernel else None
-        scene = self.exercise.spec.scene
-        place = (scene.__code__.co_filename, scene.__name__) if scene else None
-        return worker.load(self.path, self.exercise.name, refused(self.exercise), launcher, self.traced, place)
+        return worker.load(self.path, self.exercise.name, refused(self.exercise), launcher, self.traced)
 
     def _compile(self, asked: Call) -> Outcome:
         """Compile in a worker of its own."""
@@ -104,7 +103,9 @@ class Runner:
         if (self._worker is None or not self._worker.alive) and not self.load():
             return Crashed(self.problem)
         assert self._worker is not None
-        outcome = self._worker.call(asked, self.limit_s)
+        scene, limit = self.exercise.spec.scene, self.limit_s
+        worker = self._worker
+        outcome = worker.play(scene, asked, limit, self.kept) if scene else worker.call(asked, limit)
         self.executed |= self._worker.seen.lines
         lent = [name for name, value in self.exercise.named(asked).items() if callable(value)]
         self.parts |= self._worker.seen.parts | {f"{lent[at]} (lent)" for at in self._worker.asked if at < len(lent)}

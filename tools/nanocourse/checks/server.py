@@ -10,16 +10,21 @@ import linecache
 import os
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
 from nanocourse.checks import wire
 from nanocourse.exercises import kernels
 from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.kernel_source import kernel_source
+
+if TYPE_CHECKING:
+    from nanocourse.checks.answering import Answering
 
 
 class Forbidden(BaseException):
@@ -73,6 +78,8 @@ class Server:
         self.kernel, self.traced, self.watched = False, True, True
         self.folder, self.turn = "", ""
         self.watch = Watch("", "", [], [])
+        self._scene: Answering | None = None
+        self._scenes: Callable[..., Answering] | None = None
 
     def serve(self) -> None:
         """Serve until the requests end."""
@@ -83,14 +90,15 @@ class Server:
 
     def _answer(self, header: dict[str, Any], body: bytes) -> None:
         """Answer one request. The reply repeats the request's turn, so that no reply can be prepared in advance."""
-        self.turn = header.get("turn", "")
+        before, self.turn = self.turn, header.get("turn", "")  # a request may come while another one is answered
         if header["op"] == "load":
             self._reply(self._load(header))
         else:
             self._call(header, body)
+        self.turn = before
 
     def _chapter_file(self, path: str, name: str) -> ModuleType:
-        """A file of the chapter that runs between the checks and the learner's function: a launcher or a scene."""
+        """A file of the chapter that runs between the checks and the learner's function: a launcher."""
         return run_file(Path(path), name)
 
     def _reply(self, header: dict[str, Any], bodies: list[bytes] | None = None) -> None:
@@ -99,7 +107,7 @@ class Server:
 
     def _load(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Run the learner's file from its source, never from a cached compilation, and find the function in it."""
-        path, self.function = asked["path"], None
+        path, self.function, self._scene = asked["path"], None, None
         self.watch = Watch(path, asked["package"], asked["refuse"], asked["answers"])
         linecache.checkcache(path)
         folder = os.path.dirname(path)
@@ -108,8 +116,11 @@ class Server:
         sys.path[:] = [entry for entry in sys.path if entry != self.folder] + [folder]  # last: it shadows nothing
         self.folder = folder
         try:
-            with open(path, "rb") as file:
-                code = compile(file.read(), path, "exec", dont_inherit=True)
+            source: bytes | str = Path(path).read_bytes()
+            if asked["launcher"]:  # nothing but its kernels is run, and compiled is what is run
+                source = kernel_source(source, asked["function"])
+                linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+            code = compile(source, path, "exec", dont_inherit=True)
             module = ModuleType("mine")
             module.__file__ = path
             sys.modules["mine"] = module
@@ -120,9 +131,6 @@ class Server:
         if not callable(found):
             return {"op": "missing"}
         self.function, self.kernel, self.traced = found, bool(asked["launcher"]), asked["traced"]
-        if asked["scene"]:
-            file, name = asked["scene"]
-            self.function = partial(getattr(self._chapter_file(file, "nanoinfer_scenes"), name), found)
         if self.kernel:
             launcher = self._chapter_file(asked["launcher"], "nanoinfer_launcher")
             self.function = kernels.in_worker(found, launcher, asked["compiling"])
@@ -137,45 +145,79 @@ class Server:
         A kernel has to compile, so it cannot call anything forbidden. It is traced only until its lines are known,
         because tracing makes Triton's interpreter three times as slow.
         """
-        args = wire.Unpacker(body, self.device, self._stand_in).unpack(asked["args"])
+        scene = self._in_scene(asked.get("play"))
+        call: Callable[[], Any]
+        if scene is None:
+            args = wire.Unpacker(body, self.device, self._stand_in).unpack(asked["args"])
+            call = partial(self.function, *args)
+        else:
+            call = scene.read(asked, body)
         unseen = not self.watched or (self.kernel and (self.watch.lines or not self.traced))
         watch = None if unseen else self.watch
         before, self.watch.refused = set(self.watch.lines if watch else ()), None
-        packer = wire.Packer()
-        reply: dict[str, Any]
+        reply, bodies = self._done(call, watch, scene)
+        if self.watch.refused is not None:
+            reply, bodies = {"op": "refused", "name": self.watch.refused}, []
+        news, changed = scene.news() if scene is not None else ([], [])
+        reply |= {"lines": sorted(self.watch.lines - before), "parts": sorted(self.watch.parts), "memory": news}
+        try:
+            self._reply(reply, [*changed, *bodies])
+        except (wire.WireError, TypeError, ValueError, RecursionError) as error:
+            note = {"op": "raised", "kind": "WireError", "message": _text(error), "where": ""}
+            self._reply(note | {"lines": [], "parts": [], "memory": []})
+
+    def _done(
+        self, call: Callable[[], Any], watch: Watch | None, scene: Answering | None
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """The reply after a call, under a watch."""
+        outer, in_threads = sys.gettrace(), threading.gettrace()
         try:
             with torch.no_grad():
                 threading.settrace(watch)  # type: ignore[arg-type]
                 sys.settrace(watch)
                 try:
-                    value = self.function(*args)
+                    value = call()
                 finally:
-                    sys.settrace(None)
-                    threading.settrace(None)  # type: ignore[arg-type]
-            reply = {"op": "returned", "value": packer.pack(value)}
+                    sys.settrace(outer)
+                    threading.settrace(in_threads)  # type: ignore[arg-type]
+            if scene is not None:
+                return scene.reply(value)
+            packer = wire.Packer()
+            return {"op": "returned", "value": packer.pack(value)}, packer.bodies
         except BaseException as error:
-            packer.bodies.clear()
-            reply = {"op": "raised", **described(error, self.watch.file)}
-        if self.watch.refused is not None:
-            packer.bodies.clear()
-            reply = {"op": "refused", "name": self.watch.refused}
-        reply |= {"lines": sorted(self.watch.lines - before), "parts": sorted(self.watch.parts)}
-        try:
-            self._reply(reply, packer.bodies)
-        except wire.WireError as error:
-            note = {"op": "raised", "kind": "WireError", "message": str(error), "where": ""}
-            self._reply(note | {"lines": [], "parts": []})
+            return {"op": "raised", **described(error, self.watch.file)}, []
+
+    def _in_scene(self, number: int | None) -> Answering | None:
+        """The scene of that number, which begins where it is a new one; None outside of any."""
+        if number is None:
+            return None
+        self.prepare_scenes()
+        if self._scenes is not None and (self._scene is None or self._scene.number != number):
+            self._scene = self._scenes(number, self.function, self._ask)
+        return self._scene
+
+    def prepare_scenes(self) -> None:
+        """Import what a scene needs, which takes a while."""
+        if self._scenes is None:
+            from nanocourse.checks.answering import Answering
+
+            self._scenes = Answering
+
+    def _ask(self, header: dict[str, Any], bodies: list[bytes]) -> tuple[dict[str, Any], bytes]:
+        """The grader's reply to a request; meanwhile it may have requests of its own."""
+        wire.send(self.replies, {"op": "ask", **header}, bodies)
+        while (frame := wire.receive(self.requests)) is not None:
+            if frame[0]["op"] in ("value", "raised"):
+                return frame
+            self._answer(*frame)
+        raise SystemExit
 
     def _stand_in(self, number: int) -> Any:
         """A function that forwards its calls to the parent."""
 
         def ask(*args: Any) -> Any:
             packer = wire.Packer()
-            wire.send(self.replies, {"op": "ask", "function": number, "args": packer.pack(list(args))}, packer.bodies)
-            frame = wire.receive(self.requests)
-            if frame is None:
-                raise SystemExit
-            header, body = frame
+            header, body = self._ask({"function": number, "args": packer.pack(list(args))}, packer.bodies)
             if header["op"] == "raised":
                 raise ValueError(header["message"])
             return wire.Unpacker(body, self.device).unpack(header["value"])
@@ -211,14 +253,15 @@ def described(error: BaseException, path: str) -> dict[str, str]:
             line = trace.tb_lineno
         trace = trace.tb_next
     source = linecache.getline(path, line).strip() if line else ""
-    message = error.msg if isinstance(error, SyntaxError) and error.msg else _text(error)
+    message = error.msg if isinstance(error, SyntaxError) and type(error.msg) is str else _text(error)
     return {"kind": type(error).__name__, "message": message[:600], "where": f"line {line}: {source}" if line else ""}
 
 
 def _text(error: BaseException) -> str:
+    """An exception's message; whatever its class makes of `str`."""
     try:
-        return str(error)
-    except Exception:
+        return str.__str__(str(error))
+    except BaseException:
         return "its message cannot be shown"
 
 

@@ -18,11 +18,18 @@ import torch
 from torch import Tensor
 
 from nanocourse.exercises.outcomes import Foreign
+from nanocourse.exercises.scene import Lent
 
 MAGIC, HEAD = b"NIC1", struct.Struct("<4sIQ")
 MAX_HEADER, MAX_BODY = 4 << 20, 64 << 20
 MAX_DEPTH, MAX_VALUES = 24, 1 << 20
+MOST_PACKED = 1 << 17  # items of one value that is sent
+MAX_BITS = 1024  # of a whole number: longer ones cross as their kind alone
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+# What reading a message may raise: it was written in a process that runs anybody's code.
+BROKEN = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 
 
 class WireError(Exception):
@@ -75,32 +82,56 @@ def _no_number(name: str) -> float:
 
 
 class Packer:
-    """Turns a value into JSON and bytes. Functions stay here; the other side knows them by number."""
+    """Turns a value into JSON and bytes. Functions stay here; the other side knows them by number.
 
-    def __init__(self, functions: list[Callable[..., Any]] | None = None) -> None:
+    Containers are read as what they are, not by methods that a class of a learner's has in their place.
+    """
+
+    def __init__(
+        self,
+        functions: list[Callable[..., Any]] | None = None,
+        refer: Callable[[Tensor], list[Any] | None] = lambda tensor: None,
+        handles: list[Any] | None = None,
+    ) -> None:
+        """refer: where a tensor lies that both sides have. handles: objects that cross as their number alone."""
         self.functions = [] if functions is None else functions
         self.bodies: list[bytes] = []
+        self._refer, self._handles = refer, [] if handles is None else handles
+        self._values = 0
 
-    def pack(self, value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  one for each kind of value
+    def pack(self, value: Any, depth: int = 0) -> Any:  # noqa: PLR0911, PLR0912  one for each kind of value
         """The JSON of a value; a value of an unknown type is sent as the name of its type."""
-        if depth > 20:
-            return {"o": "a value of too many levels"}
-        if value is None or isinstance(value, bool | str):
+        self._values += 1
+        if depth > 20 or self._values > MOST_PACKED:
+            return {"o": "a value of too many levels or parts"}
+        if value is None or isinstance(value, bool):
             return value
+        if isinstance(value, str):
+            return str.__str__(value)
         if isinstance(value, int):
-            return int(value)
+            whole = int.__int__(value)
+            return whole if whole.bit_length() <= MAX_BITS else {"o": f"int with {whole.bit_length()} bits"}
         if isinstance(value, float):
-            return float(value) if math.isfinite(value) else {"f": repr(float(value))}
+            number = float.__float__(value)
+            return number if math.isfinite(number) else {"f": repr(number)}
         if isinstance(value, list):
-            return [self.pack(item, depth + 1) for item in value]
+            return [self.pack(item, depth + 1) for item in list.__iter__(value)]
         if isinstance(value, tuple):
-            return {"t": [self.pack(item, depth + 1) for item in value]}
-        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-            return {"d": [[key, self.pack(item, depth + 1)] for key, item in value.items()]}
+            return {"t": [self.pack(item, depth + 1) for item in tuple.__iter__(value)]}
+        if isinstance(value, dict) and all(isinstance(key, str) for key in dict.__iter__(value)):
+            return {"d": [[str.__str__(key), self.pack(item, depth + 1)] for key, item in dict.items(value)]}
+        if isinstance(value, Tensor) and (place := self._refer(value)) is not None:
+            return {"M": place}
         if isinstance(value, Tensor) and _dtype(value) in DTYPES and value.layout == torch.strided:
-            plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+            with torch._C.DisableTorchFunctionSubclass():
+                plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
             self.bodies.append(ctypes.string_at(plain.data_ptr(), plain.nbytes) if plain.nbytes else b"")
             return {"T": [_dtype(plain), list(plain.shape), len(self.bodies[-1])]}
+        if type(value) is Lent:
+            return {"O": [[[name, self.pack(f)["c"]] for name, f in part.items()] for part in value.parts]}
+        for number, handle in enumerate(self._handles):
+            if value is handle:
+                return {"h": number}
         if callable(value) and not isinstance(value, type):
             self.functions.append(value)
             return {"c": len(self.functions) - 1}
@@ -119,8 +150,10 @@ class Unpacker:
         device: str = "cpu",
         function: Callable[[int], Any] | None = None,
         most: int = MAX_VALUES,
+        other: Callable[[str, Any], Any] | None = None,
     ) -> None:
-        self.body, self.device, self.function, self.at = body, device, function, 0
+        """other: makes what crosses between the two sides of a scene, from its kind and what it carries."""
+        self.body, self.device, self.function, self.other, self.at = body, device, function, other, 0
         self._values, self._most = 0, most
 
     def unpack(self, value: Any) -> Any:
@@ -129,7 +162,7 @@ class Unpacker:
             return self._value(value, 0)
         except WireError:
             raise
-        except (TypeError, ValueError, KeyError, RuntimeError, OverflowError, RecursionError, MemoryError) as error:
+        except BROKEN as error:
             raise WireError("a value in a message is malformed") from error
 
     def _value(self, value: Any, depth: int) -> Any:  # noqa: PLR0911
@@ -138,6 +171,8 @@ class Unpacker:
             raise WireError("a value in a message has too many levels or parts")
         if isinstance(value, list):
             return [self._value(item, depth + 1) for item in value]
+        if isinstance(value, str):
+            return plain(value)
         if not isinstance(value, dict):
             return value
         if len(value) != 1:
@@ -153,14 +188,16 @@ class Unpacker:
             return self._tensor(*inside)
         if kind == "c" and self.function is not None and type(inside) is int:
             return self.function(inside)
+        if kind in ("M", "O", "h") and self.other is not None:
+            return self.other(kind, inside)
         if kind not in ("o", "c"):
             raise WireError("a value in a message is of an unknown kind")
-        return Foreign(str(inside)[:80] if kind == "o" else "function")
+        return Foreign(plain(str(inside), 80) if kind == "o" else "function")
 
     def _key(self, key: Any) -> str:
         if not isinstance(key, str):
             raise WireError("a key in a message is not a string")
-        return key
+        return plain(key)
 
     def _tensor(self, dtype: str, shape: list[int], size: int) -> Tensor:
         kind = getattr(torch, dtype) if dtype in DTYPES else None
@@ -170,6 +207,11 @@ class Unpacker:
         data, self.at = bytearray(self.body[self.at : self.at + size]), self.at + size
         flat = torch.frombuffer(data, dtype=kind) if size else torch.empty(0, dtype=kind)
         return flat.view(shape).to(self.device)
+
+
+def plain(text: str, most: int = MAX_HEADER) -> str:
+    """A text that can be written anywhere: half of a surrogate pair, which no file takes, becomes a question mark."""
+    return text[:most].encode("utf-8", "replace").decode()
 
 
 def _dtype(tensor: Tensor) -> str:

@@ -10,23 +10,25 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import nanoinfer
 from nanocourse.checks import wire
+from nanocourse.checks.clock import Clock
 from nanocourse.checks.frames import Frames
+from nanocourse.checks.play import Play
 from nanocourse.exercises.cases import Call
 from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, Raised, Refused, Returned
 
 START_LIMIT_S = 180.0  # importing torch from a cold disk
 LOAD_LIMIT_S = 10.0  # running the learner's file, before any call
 KEPT = 8000  # characters of what the learner's code prints
-SLACK_S = 2.0  # beyond a call's limit, before a worker that does not read its input is ended
-GLANCE_S = 600.0  # how often a waiting parent checks on its worker
+SLACK_S = 5.0  # beyond a call's limit, before a worker that does not read its input is ended
+GLANCE_S = 0.1  # how often a waiting parent looks at its worker
 # The environment variables that a Python with torch needs; all others stay with the parent.
 PASSED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
@@ -51,6 +53,7 @@ class Refuse:
 
 
 NOTHING = Refuse()
+Lend = Callable[[dict[str, Any], bytes], tuple[dict[str, Any], list[bytes]]]
 
 
 @dataclass
@@ -72,7 +75,6 @@ class Worker:
     server = "nanocourse.checks.server:Server"
     bounds = wire.Bounds()
     lent_values = wire.MAX_VALUES  # numbers and lists that a lent function takes
-    glance_s = GLANCE_S
 
     def __init__(self, device: str = "cpu", compiling: bool = False) -> None:
         self.compiling = compiling
@@ -83,7 +85,7 @@ class Worker:
         command = [sys.executable, "-I", str(Path(__file__).with_name("worker_main.py"))]
         settings = {"path": path, "device": device, "graded": self.graded, "server": self.server}
         self._process = subprocess.Popen(
-            [*command, json.dumps(settings)],
+            self._wrapped([*command, json.dumps(settings)], path),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=os.name == "posix",
             env=self._environment() | {"OMP_NUM_THREADS": "1"} | interpreted,
         )  # fmt: skip
@@ -93,6 +95,8 @@ class Worker:
         self._printed = ""
         self._ready, self._dead = False, False
         self.seen = Seen()
+        self.spent = 0.0  # seconds of its limit that the last call took
+        self._plays, self._deaf = 0, False
         self.asked: set[int] = set()  # numbers of the functions passed to the last call that were used
         threading.Thread(target=self._drain, daemon=True).start()
 
@@ -111,19 +115,16 @@ class Worker:
         refuse: Refuse = NOTHING,
         launcher: Path | None = None,
         traced: bool = True,
-        scene: tuple[str, str] | None = None,
     ) -> Loaded | Outcome | None:
         """Run the learner's file; None if it does not have the function.
 
-        launcher: the file that launches a kernel. traced: whether the lines of a kernel that ran are recorded. scene:
-        file and name of the function that calls the learner's function, if it is not called directly.
+        launcher: the file that launches a kernel. traced: whether the lines of a kernel that ran are recorded.
         """
         self.seen, self._printed = Seen(), ""
         asked: dict[str, Any] = {"op": "load", "path": str(path), "function": function, "package": self._package}
         asked |= {"refuse": refuse.functions, "answers": refuse.files}
         asked |= {"launcher": str(launcher) if launcher else "", "compiling": self.compiling, "traced": traced}
-        asked["scene"] = list(scene or ())
-        reply = self._ask(asked, [], LOAD_LIMIT_S, ())
+        reply = self._ask(asked, [], Clock(self.pid, LOAD_LIMIT_S))
         if not isinstance(reply, tuple):
             return reply
         header = reply[0]
@@ -131,27 +132,56 @@ class Worker:
             if header["op"] == "loaded":
                 return Loaded(tuple(map(int, header["lines"])), tuple(map(str, header["files"])))
             return None if header["op"] == "missing" else _raised(header)
-        except (KeyError, TypeError, ValueError) as error:
+        except wire.BROKEN as error:
             return self._unreadable(error)
 
     def call(self, asked: Call, limit_s: float) -> Outcome:
-        """The outcome of one call of the loaded function."""
-        packer, self.asked = wire.Packer(), set()
+        """The outcome of one call of the loaded function. limit_s: of its processor time, and of its sleep."""
+        packer, self.asked, clock = wire.Packer(), set(), Clock(self.pid, limit_s)
         header: dict[str, Any] = {"op": "call", "args": packer.pack(list(asked.args))}
-        reply = self._ask(header, packer.bodies, limit_s, packer.functions)
+        reply = self._ask(header, packer.bodies, clock, partial(self._lend, packer.functions))
+        self.spent = clock.spent
         if not isinstance(reply, tuple):
             return reply
         try:
             return self._outcome(asked, *reply)
-        except (wire.WireError, KeyError, TypeError, ValueError) as error:
+        except (wire.WireError, *wire.BROKEN) as error:
             return self._unreadable(error)
+
+    def play(self, scene: Callable[..., Any], asked: Call, limit_s: float, kept: dict[str, Any]) -> Outcome:
+        """The outcome of a scene with the loaded function. kept: what scenes remember of it, for other calls."""
+        self.asked, clock = set(), Clock(self.pid, limit_s)
+        self._plays += 1
+
+        def ask(header: dict[str, Any], bodies: list[bytes]) -> tuple[dict[str, Any], bytes] | Outcome:
+            reply = self._ask(header | {"play": self._plays}, bodies, clock, self._lend_to(play))
+            if not isinstance(reply, tuple):
+                return reply
+            try:
+                self._note(reply[0])
+            except wire.BROKEN as error:
+                return self._unreadable(error)
+            return Refused(wire.plain(str(reply[0]["name"]), 200)) if reply[0]["op"] == "refused" else reply
+
+        play = Play(ask, kept, self._says)
+        outcome = play.run(scene, asked.args)
+        self.spent = clock.spent
+        return outcome
+
+    def _lend_to(self, play: Play) -> Lend:
+        """How a scene's functions are lent."""
+        return partial(play.lend, most=self.lent_values)
+
+    def _note(self, header: dict[str, Any]) -> None:
+        """Note which lines ran, by what the worker says."""
+        self.seen.lines |= {int(line) for line in header["lines"]}
+        self.seen.parts |= {wire.plain(str(part), 200) for part in header["parts"]}
 
     def _outcome(self, asked: Call, header: dict[str, Any], body: bytes) -> Outcome:
         """What a reply says. Raises if it is malformed: a worker that has run a learner's code cannot be trusted."""
-        self.seen.lines |= {int(line) for line in header["lines"]}
-        self.seen.parts |= {str(part)[:200] for part in header["parts"]}
+        self._note(header)
         if header["op"] == "refused":
-            return Refused(str(header["name"])[:200])
+            return Refused(wire.plain(str(header["name"]), 200))
         if header["op"] == "raised":
             return _raised(header)
         value = wire.Unpacker(body).unpack(header["value"])
@@ -187,36 +217,47 @@ class Worker:
         self._process.kill()
 
     def _ask(
-        self, header: dict[str, Any], bodies: list[bytes], limit_s: float, functions: Sequence[Callable[..., Any]]
+        self, header: dict[str, Any], bodies: list[bytes], clock: Clock, lend: Lend | None = None
     ) -> tuple[dict[str, Any], bytes] | Outcome:
-        """Send a request; answer the worker's own requests until the reply comes."""
+        """Send a request; answer the worker's own requests, by `lend`, until the reply comes."""
         if not self._ready:
-            first = self._next(time.monotonic() + START_LIMIT_S, START_LIMIT_S)
+            first = self._next(Clock(self.pid, START_LIMIT_S))
             if not isinstance(first, tuple):
                 return first
             self._ready = True
-        deadline, turn = time.monotonic() + limit_s, secrets.token_hex(8)
-        watchdog = threading.Timer(limit_s + SLACK_S, self._kill)  # a write blocks if the worker does not read
-        watchdog.daemon = True
-        watchdog.start()
+            clock.restart()  # it has begun only now
+        turn = secrets.token_hex(8)
         try:
-            wire.send(self._stdin(), header | {"turn": turn}, bodies)
+            self._send(header | {"turn": turn}, bodies, clock)
             while True:
-                frame = self._next(deadline, limit_s)
+                frame = self._next(clock)
                 if not isinstance(frame, tuple):
                     return frame
-                if frame[0].get("op") != "ask":
+                if frame[0].get("op") != "ask" or lend is None:
                     if frame[0].get("turn") != turn:  # made before the question was known
                         raise wire.WireError("it answered what was not asked")
                     return frame
-                wire.send(self._stdin(), *self._answer(frame[0], frame[1], functions))
+                self._send(*lend(frame[0], frame[1]), clock)
         except OSError:
-            if time.monotonic() > deadline:
+            if self._deaf:
                 self._end()
-                return Hung(limit_s)
+                return Hung(clock.limit_s)
             return self._crashed()
-        except (wire.WireError, KeyError, TypeError, ValueError, IndexError) as error:
+        except (wire.WireError, *wire.BROKEN) as error:
             return self._unreadable(error)
+
+    def _send(self, header: dict[str, Any], bodies: list[bytes], clock: Clock) -> None:
+        """Write a message. A write blocks if the worker does not read, which it has no other business than to do."""
+
+        def end() -> None:
+            self._deaf = True
+            self._kill()
+
+        watchdog = threading.Timer(clock.limit_s + SLACK_S, end)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            wire.send(self._stdin(), header, bodies)
         finally:
             watchdog.cancel()
 
@@ -224,20 +265,29 @@ class Worker:
         self._end()
         return Crashed(f"it sent a message that cannot be read ({type(error).__name__}: {str(error)[:200]})")
 
+    def _wrapped(self, command: list[str], path: list[str]) -> list[str]:
+        """The command that starts the process. path: where it finds its modules."""
+        return command
+
     def _environment(self) -> dict[str, str]:
         """The environment variables that the process gets."""
         return {name: os.environ[name] for name in PASSED if name in os.environ}
 
     def _problem(self) -> str:
-        """Why a worker must be ended while it is waited for; empty if it may go on. Asked every `glance_s` seconds."""
+        """Why a worker must be ended while it is waited for; empty if it may go on. Asked every `GLANCE_S` seconds."""
         return ""
 
     def _stdin(self) -> Any:
         return self._process.stdin
 
-    def _answer(
-        self, asked: dict[str, Any], body: bytes, functions: Sequence[Callable[..., Any]]
+    def _says(self, error: BaseException) -> str:
+        """What a learner is told of an exception of a lent function."""
+        return str(error)
+
+    def _lend(
+        self, functions: Sequence[Callable[..., Any]], asked: dict[str, Any], body: bytes
     ) -> tuple[dict[str, Any], list[bytes]]:
+        """Call a function for the worker."""
         number, args = asked["function"], wire.Unpacker(body, most=self.lent_values).unpack(asked["args"])
         if type(number) is not int or not 0 <= number < len(functions) or not isinstance(args, list):
             raise wire.WireError("it asked for a function that it was not lent")
@@ -245,15 +295,16 @@ class Worker:
             self.asked.add(number)
             value = functions[number](*args)
         except Exception as error:
-            return {"op": "raised", "message": str(error)[:600]}, []
+            return {"op": "raised", "message": wire.plain(self._says(error), 600)}, []
         packer = wire.Packer()
         return {"op": "value", "value": packer.pack(value)}, packer.bodies
 
-    def _next(self, deadline: float, limit_s: float) -> tuple[dict[str, Any], bytes] | Outcome:
-        frame, came = self._frames.wait(deadline, self.glance_s, self._problem)
+    def _next(self, clock: Clock) -> tuple[dict[str, Any], bytes] | Outcome:
+        clock.resume()
+        frame, came = self._frames.wait(clock, GLANCE_S, self._problem)
         if not came:
             self._end()
-            return Crashed(frame) if isinstance(frame, str) else Hung(limit_s)
+            return Crashed(frame) if isinstance(frame, str) else Hung(clock.limit_s)
         if frame is None:
             return self._crashed()
         if isinstance(frame, str):
@@ -281,4 +332,5 @@ class Worker:
 
 
 def _raised(header: dict[str, Any]) -> Raised:
-    return Raised(str(header["kind"])[:200], str(header["message"])[:600], str(header["where"])[:400])
+    kind, message, where = (str(header[name]) for name in ("kind", "message", "where"))
+    return Raised(wire.plain(kind, 200), wire.plain(message, 600), wire.plain(where, 400))

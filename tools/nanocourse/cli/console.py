@@ -82,6 +82,6 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise Refused(re.sub(r"^(to|only|points|variant|device)(?= )", r"--\1", str(error))) from error
+        raise Refused(re.sub(r"^(to|only|points|variant|device|input|plant)(?= )", r"--\1", str(error))) from error
     except OSError as error:
         raise Refused(f"{error.filename or 'your folder'} cannot be used: {error.strerror or error}") from error

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from nanocourse.cli.claims import similar, verify
 from nanocourse.cli.console import Lines, refusing
 from nanocourse.cli.grade import grade
 from nanocourse.cli.guesses import predict, quiz
@@ -119,6 +120,8 @@ app.command()(quiz)
 app.command()(grade)
 app.command()(release)
 app.command()(oral)
+app.command()(verify)
+app.command()(similar)
 
 
 @app.command()

@@ -33,6 +33,7 @@ def release(
     """Make an assignment of a chapter: a tree for students, an autograder, notes for the teacher."""
     from nanocourse.grade.variant_strength import variant_strength
     from nanocourse.release import release as making
+    from nanocourse.release import teacher
     from nanocourse.release.plan import plan
 
     out = Lines(plain)
@@ -47,6 +48,8 @@ def release(
         out.line(f"  {to / name}: {what}")
     for id, edition in planned.editions.items():
         out.line(f"  {id} comes in the edition {edition}")
+    if risk := teacher.risk(planned):
+        out.line(f"  {risk}", "bad")
     if measured:
         caught, total = sum(one.caught for one in measured), sum(one.total for one in measured)
         out.line(f"  hidden inputs of this variant reject {caught} of {total} known wrong answers")
@@ -59,16 +62,38 @@ def oral(
     id: Annotated[str, Argument(help="An exercise: 1.4.", metavar="EXERCISE")],
     assignment: Annotated[Path, Option(help="The release's autograder folder.", metavar="DIR")] = Path("autograder"),
     again: Annotated[int, Option(help="1, 2, ...: other questions about the same file.", min=0)] = 0,
+    plant: Annotated[Path | None, Option(help="Write their file here, with one mistake in it.", metavar="FILE")] = None,
     plain: Plain = False,
 ) -> None:
-    """Three questions about a learner's own lines, the same ones for the same secret and file."""
-    from nanocourse.release.oral.draw import of_submission
+    """Questions about a learner's own lines, each with what is true; the same ones for the same secret and file."""
+    from nanocourse.grade.assignment import load_secret
+    from nanocourse.grade.isolation.bubblewrap import told
+    from nanocourse.release.oral.draw import learners, questions
+    from nanocourse.release.oral.truth import lines_that_ran, planted, source_of, truths
+    from nanocourse.release.submitted import asked, read, submitted
 
-    with refusing():
-        exercise, file, questions = of_submission(submission, id, assignment, again)
     out = Lines(plain)
-    out.line(f"{exercise.id} {exercise.spec.title}: {file}")
-    for at, question in enumerate(questions, 1):
-        out.line(f"{at}. Line {question.line}: {question.code}", "good")
-        out.line(f"   {question.text}")
-        out.line(f"   Listen for: {question.listen}", "quiet")
+    with refusing():
+        if plant is not None and (plant.exists() or not plant.parent.is_dir()):
+            raise ValueError(f"plant must be a file that is not there yet, in a folder that is: not {plant}")
+        known = {one.id: one for one in asked(assignment)}
+        if id not in known:
+            raise ValueError(f"exercise must be one of {', '.join(known)}, not {id!r}")
+        with submitted(read(submission), str(submission), known[id]) as of:
+            secret, source = load_secret(assignment), source_of(of)
+            learners(of.exercise, source)
+            ran = lines_that_ran(of)
+            drawn = questions(of.exercise, source, secret, again, ran)
+            out.line(f"{id} {of.exercise.spec.title}: {of.shown}; {told()}")
+            for at, question in enumerate(drawn, 1):
+                out.line(f"{at}. Line {question.line}: {question.code}", "good")
+                out.line(f"   {question.text}")
+                out.line(f"   Listen for: {question.listen}", "quiet")
+                for text in truths(of, question):
+                    out.line(f"   True: {text}", "quiet")
+            if plant is not None:
+                changed, what = planted(of, secret, ran)
+                plant.write_text(changed, encoding="utf-8")
+                out.line(f"A mistake is in {plant}, and nobody has seen it: five minutes to find it", "good")
+                for text in what:
+                    out.line(f"   True: {text}", "quiet")

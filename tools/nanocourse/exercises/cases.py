@@ -25,17 +25,19 @@ class Call:
     args: plain values, tensors and functions. Functions stay in the parent: the solution gets a stand-in that asks the
     parent. If a function has an attribute `gives`, a failed check shows it: pairs of arguments and results. observe:
     called afterwards; its result is compared as part of the outcome (how often a function was called). compiles: the
-    kernel is compiled and not run, for the constants that are its one argument.
+    kernel is compiled and not run, for the constants that are its one argument. about: what a failed check says of an
+    input that cannot be shown.
     """
 
     args: tuple[Any, ...]
     observe: Callable[[], Any] | None = None
     compiles: bool = False
+    about: str = ""
 
 
-def call(*args: Any, observe: Callable[[], Any] | None = None, compiles: bool = False) -> Call:
+def call(*args: Any, observe: Callable[[], Any] | None = None, compiles: bool = False, about: str = "") -> Call:
     """A call with these arguments."""
-    return Call(args, observe, compiles)
+    return Call(args, observe, compiles, about)
 
 
 @dataclass
@@ -60,9 +62,20 @@ class Case:
         self.drawn[name] = (low, value)
         return value
 
+    def most(self, name: str, low: int, high: int) -> int:
+        """The size `high`, which the shrinker may make smaller: of lists that must be long to be worth anything."""
+        value = self.sizes.get(name, high)
+        self.drawn[name] = (low, value)
+        return value
+
     def choice(self, name: str, options: Sequence[T]) -> T:
         """One of the options, which stays the same when the input is shrunk."""
         return self._random(name).choice(options)
+
+    def turn(self, options: Sequence[T]) -> T:
+        """One of the options, in turn by the case's number, so that as many cases as options meet them all."""
+        numbers = [part for part in self.seed.split("/") if part.isdecimal()]
+        return options[int(numbers[-1] if numbers else 0) % len(options)]
 
     def sample(self, name: str, options: Sequence[T], count: int) -> list[T]:
         """Several of the options, each at most once."""

@@ -6,7 +6,9 @@ EDITIONS. `chapters.load` puts them together as one `Exercise`.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -41,12 +43,15 @@ class Spec:
     reference: the right answer: a function of the exercise's file, or one of the engine as "module:name".
     task: what to do, for the stub. invariants: what always holds. lines: roughly how many an answer takes.
     example: a call with small numbers, shown with its result in the stub.
-    axes: names of the result's dimensions, for "the first place that differs"; if the result is a tuple, a tuple for
-    each item: its name, and those of its dimensions. typed: a result must have the reference's dtype.
+    axes: names of the result's dimensions, for "the first place that differs"; if the result is a tuple, or what stands
+    in it, a tuple for each item: its name, and those of its dimensions. typed: a result must have the reference's
+    dtype, and be a whole number where that is one.
     section: heading of the section to read. hints: invariant, place, pseudocode.
-    tolerance: allowed |difference| / max(1, |expected|). refuse: further functions that must not be called.
+    tolerance: allowed |difference| / max(1, |expected|), below 1; whole numbers must be equal. refuse: further
+    functions that must not be called.
     swap: puts a solution into the engine; by default it takes the reference's place, if the reference is the engine's.
     verdicts: results are yes or no, so that a mistake is recognised by its verdicts in all checks together.
+    fixed: what a check asks depends on the number of its case alone and not on the seed, so that once is enough.
     displaced: for another exercise's id, why this answer is not called while that exercise's answer runs in the engine.
     scene: a function of a file beside the text that calls the answer: scene(answer, *arguments of a check) -> what is
     compared. For answers that write into tensors or keep their addresses, which no other process could see.
@@ -68,6 +73,7 @@ class Spec:
     swap: Callable[[Function], AbstractContextManager[None]] | None = None
     limit_s: float = 10.0
     verdicts: bool = False
+    fixed: bool = False
     kernel: Kernel | None = None
     scene: Function | None = None
     displaced: Mapping[str, str] = field(default_factory=dict)
@@ -78,12 +84,16 @@ class Check:
     """One check: `make` turns a case into a call on which solution and reference must agree.
 
     The function's docstring says in one sentence what the check requires; its name is the check's name. cases: number
-    of seeds. part: if the result is a dict, the one entry that is compared.
+    of seeds. part: if the result is a dict, the one entry that is compared. wide: it combines what the rules demand
+    (see `rules`), and so sees most of what the others see; these stay, since they say what is wrong. tolerance: instead
+    of the exercise's, where right answers part further.
     """
 
     make: Callable[[Case], Call]
     cases: int = 2
     part: str = ""
+    wide: bool = False
+    tolerance: float = 0.0
 
     @property
     def name(self) -> str:
@@ -104,7 +114,8 @@ class Check:
 class Wrong:
     """A plausible wrong answer. Its docstring is the misconception, in one sentence; origin: who made it, where.
 
-    Given by a function, or by `Wrong.patch`. lesson: if the answer turned out to be right, why.
+    Given by a function, or by `Wrong.patch`. lesson: if the answer turned out to be right, why. unnamed: the wrong
+    answer that it equals wherever it is wrong, so that it cannot be told by a name of its own.
     """
 
     answer: Function | tuple[str, str]
@@ -112,6 +123,7 @@ class Wrong:
     name: str = ""
     says: str = ""
     lesson: str = ""
+    unnamed: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.answer, tuple):
@@ -119,9 +131,9 @@ class Wrong:
             object.__setattr__(self, "says", _sentence(self.answer))
 
     @classmethod
-    def patch(cls, name: str, says: str, old: str, new: str, origin: str, lesson: str = "") -> Wrong:
+    def patch(cls, name: str, says: str, old: str, new: str, origin: str, lesson: str = "", unnamed: str = "") -> Wrong:
         """The reference with the one occurrence of `old` replaced by `new`."""
-        return cls((old, new), origin, name, says, lesson)
+        return cls((old, new), origin, name, says, lesson, unnamed)
 
 
 @dataclass(frozen=True)
@@ -149,16 +161,18 @@ class Edition:
 
     reference: the right answer in this form, with its own signature and docstring. args turns the arguments of the
     printed form into those of this form, back does the reverse, result turns the printed form's result and arguments
-    into this form's result.
+    into this form's result. played: of an exercise with a scene, in place of these three: an answer in this form, as
+    the scene calls one in the printed form.
     """
 
     name: str
     says: str
     reference: Function
-    args: Callable[..., tuple[Any, ...]]
-    back: Callable[..., tuple[Any, ...]]
-    result: Callable[..., Any]
+    args: Callable[..., tuple[Any, ...]] = lambda *args: args
+    back: Callable[..., tuple[Any, ...]] = lambda *args: args
+    result: Callable[..., Any] = lambda result, *args: result
     axes: tuple[str, ...] = ()
+    played: Callable[[Function], Function] | None = None
 
     def of(self, answer: Function) -> Function:
         """A right or wrong answer to the printed form, in this form."""
@@ -168,6 +182,18 @@ class Edition:
             return self.result(answer(*plain), *plain)
 
         adapted.__name__ = answer.__name__
+        return adapted
+
+    def scene(self, scene: Function | None) -> Function | None:
+        """The exercise's scene, for answers in this form."""
+        if scene is None or self.played is None:
+            return scene
+        played = self.played
+
+        @functools.wraps(scene)
+        def adapted(answer: Function, *args: Any) -> Any:
+            return scene(played(answer), *args)
+
         return adapted
 
 
@@ -215,6 +241,12 @@ class Exercise:
         """An answer as checks call it: directly, or in the exercise's scene."""
         return partial(self.spec.scene, answer) if self.spec.scene else answer
 
+    def known(self, answer: Function) -> Function:
+        """A right or wrong answer to the printed form, as checks of this edition call it."""
+        if self.edition is None or self.spec.scene is not None:
+            return partial(inspect.unwrap(self.spec.scene), answer) if self.spec.scene else answer
+        return self.edition.of(answer)
+
     @property
     def file(self) -> str:
         """The name of the learner's file."""
@@ -250,7 +282,7 @@ class Exercise:
         found = next((edition for edition in self.editions if edition.name == name), None)
         if found is None:
             raise ValueError(f"exercise {self.id} has no edition {name!r}")
-        spec = replace(self.spec, axes=found.axes or self.spec.axes)
+        spec = replace(self.spec, axes=found.axes or self.spec.axes, scene=found.scene(self.spec.scene))
         return replace(self, function=found.reference, edition=found, spec=spec, original=self.function)
 
     def call(self, check: Check, case: Case) -> Call:
@@ -264,7 +296,10 @@ class Exercise:
     def compare(self, check: Check, expected: Outcome, got: Outcome) -> Difference | None:
         """Where an outcome differs from the expected one, in the part that the check compares."""
         pair = check.looked_at(expected), check.looked_at(got)
-        return difference(*pair, self.spec.tolerance, self.spec.axes, self.spec.typed)
+        try:
+            return difference(*pair, check.tolerance or self.spec.tolerance, self.spec.axes, self.spec.typed)
+        except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError):
+            return Difference("", "a result that can be compared", "one that cannot", math.inf)
 
     def _formed(self, asked: Call) -> Call:
         return replace(asked, args=self.edition.args(*asked.args)) if self.edition else asked

@@ -18,8 +18,12 @@ from nanocourse.exercises.cases import Call
 
 SHOWN = 24  # numbers of a tensor that are printed; a larger one is told by its shape
 WHOLE = 2**53  # up to here a float represents every integer
+MOST = 4000  # characters of a value as a message prints it
+LONG = 1500  # of an argument that is printed with all its items
+BEFORE, BEHIND = 3, 9  # items that are printed around the first one that differs
+FROM = "from item "
 
-Axes = Sequence[str | tuple[str, ...]]  # see `Spec.axes`
+Axes = Sequence[Any]  # names, or a tuple for each item: see `Spec.axes`
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Difference:
     where: str
     expected: str
     got: str
-    size: float  # |got - expected| / max(1, |expected|); infinite if the difference is not one of numbers
+    size: float  # |got - expected|, of floats over max(1, |expected|); infinite if the difference is not one of numbers
 
 
 def local(function: Callable[..., Any], asked: Call) -> Outcome:
@@ -93,7 +97,7 @@ def local(function: Callable[..., Any], asked: Call) -> Outcome:
 def difference(
     expected: Outcome, got: Outcome, tolerance: float, axes: Axes = (), typed: bool = False
 ) -> Difference | None:
-    """The first place where `got` differs by more than `tolerance`, relative above 1; None if it does not."""
+    """The first place where `got` differs by more than `tolerance`, of floats relative above 1; None if it does not."""
     return next(differences(expected, got, tolerance, axes, typed), None)
 
 
@@ -107,12 +111,12 @@ def differences(
 ) -> Iterator[Difference]:
     """Every leaf that differs by more than `tolerance`, each at its first place (its worst if `tolerance` is -1).
 
-    typed: a returned tensor must have exactly the expected dtype.
+    typed: a returned tensor must have exactly the expected dtype, and a whole number must be one.
     """
     if isinstance(expected, Returned) and isinstance(got, Returned):
         one, other = expected.value, got.value
-        if typed and isinstance(one, Tensor) and isinstance(other, Tensor) and one.dtype != other.dtype:
-            yield Difference("", f"the type {_dtype(one)}", _dtype(other), math.inf)
+        if typed:
+            yield from _kinds(one, other, "")
         yield from _values(expected.value, got.value, tolerance, axes, "")
         yield from _values(expected.observed, got.observed, tolerance, (), "what the checks counted")
     elif not (isinstance(expected, Raised) and isinstance(got, Raised) and expected.kind == got.kind):
@@ -120,25 +124,61 @@ def differences(
         yield Difference("", "a result" if whole else told(expected), told(got), math.inf)
 
 
+def _kinds(expected: Any, got: Any, path: str) -> Iterator[Difference]:
+    """Tensors of another dtype, and floats in place of whole numbers."""
+    if isinstance(expected, Tensor) and isinstance(got, Tensor):
+        if expected.dtype != got.dtype:
+            yield Difference(path, f"the type {_dtype(expected)}", _dtype(got), math.inf)
+    elif isinstance(expected, int) and (isinstance(got, float) or _floating(got)):
+        yield Difference(path, f"a whole number: {expected}", f"a float: {show(got)}", math.inf)
+    elif isinstance(expected, dict) and isinstance(got, dict):
+        for key in expected.keys() & got.keys():
+            yield from _kinds(expected[key], got[key], _join(path, str(key)))
+    elif isinstance(expected, list | tuple) and isinstance(got, list | tuple):
+        for at, (one, other) in enumerate(zip(expected, got, strict=False)):
+            yield from _kinds(one, other, _join(path, f"item {at}"))
+
+
 def _values(expected: Any, got: Any, tolerance: float, axes: Axes, path: str) -> Iterator[Difference]:
     if isinstance(expected, list | tuple) and isinstance(got, list | tuple):
         if len(expected) != len(got):
-            yield Difference(path, f"{len(expected)} items: {show(expected)}", f"{len(got)}: {show(got)}", math.inf)
+            yield Difference(path, *_lengths(expected, got, tolerance), math.inf)
             return
         for at, (one, other) in enumerate(zip(expected, got, strict=True)):
             name, rest = _item(axes, at)
             yield from _values(one, other, tolerance, rest, _join(path, name))
     elif isinstance(expected, dict) and isinstance(got, dict):
         if expected.keys() != got.keys():
-            wanted, found = (f"entries {', '.join(map(str, one))}" for one in (expected, got))
+            wanted, found = (_cut(f"entries {', '.join(map(str, one))}") for one in (expected, got))
             yield Difference(path, wanted, found, math.inf)
             return
         for key in expected:
             yield from _values(expected[key], got[key], tolerance, axes, _join(path, str(key)))
+    elif type(expected) is type(got) is int and expected == got:  # most of long lists: a tensor for each takes minutes
+        return
     elif _number(expected) and _number(got):
         yield from _tensors(_tensor(expected), _tensor(got), tolerance, axes, path)
     elif type(expected) is not type(got) or expected != got:
         yield Difference(path, show(expected), show(got), math.inf)
+
+
+def _lengths(expected: Sequence[Any], got: Sequence[Any], tolerance: float) -> tuple[str, str]:
+    """Two lists of different lengths; long ones around the first item that differs, since they may begin alike."""
+    head = f"{len(expected)} items", str(len(got))
+    if max(len(expected), len(got)) <= SHOWN:
+        return f"{head[0]}: {show(expected)}", f"{head[1]}: {show(got)}"
+    pairs = enumerate(zip(expected, got, strict=False))
+    same = min(len(expected), len(got))
+    first = next((at for at, pair in pairs if next(_values(*pair, tolerance, (), ""), None)), same)
+    begin = max(0, first - BEFORE)
+    from_on = f", {FROM}{begin} on: "
+    return head[0] + from_on + _part(expected, begin), head[1] + from_on + _part(got, begin)
+
+
+def _part(items: Sequence[Any], begin: int) -> str:
+    end = begin + BEFORE + BEHIND
+    inside = [show(item) for item in items[begin:end]]
+    return f"[{', '.join([*inside, '...'] if end < len(items) else inside)}]"
 
 
 def _tensors(expected: Tensor, got: Tensor, tolerance: float, axes: Axes, path: str) -> Iterator[Difference]:
@@ -150,8 +190,11 @@ def _tensors(expected: Tensor, got: Tensor, tolerance: float, axes: Axes, path: 
         yield Difference(path, f"{_dtype(expected)}", _dtype(got), math.inf)
     elif expected.numel():
         one, other = expected.double(), got.double()
-        size = (one - other).abs() / one.abs().clamp(min=1)
-        size = torch.where((one == other) | (one.isnan() & other.isnan()), 0.0, size)  # inf - inf is NaN
+        whole = not (expected.is_floating_point() or got.is_floating_point())
+        gap = (expected.long() - got.long()).double() if whole else one - other  # float64 has no integer beyond 2^53
+        size = gap.abs() if whole else gap.abs() / one.abs().clamp(min=1)
+        same = (gap == 0) | ((one == other) & one.isinf()) | (one.isnan() & other.isnan())  # inf - inf is NaN
+        size = torch.where(same, 0.0, size)
         size = size.nan_to_num(math.inf, math.inf)
         flat = int(size.argmax()) if tolerance < 0 else int((size > tolerance).flatten().int().argmax())
         if float(size.flatten()[flat]) > tolerance:
@@ -163,8 +206,8 @@ def _tensors(expected: Tensor, got: Tensor, tolerance: float, axes: Axes, path: 
 
 def _item(axes: Axes, at: int) -> tuple[str, Axes]:
     """The name of an item of a list or tuple, and the names of its own dimensions."""
-    own = axes[at] if at < len(axes) else ""
-    if isinstance(own, tuple):
+    if axes and isinstance(axes[0], tuple) and at < len(axes):  # each item has a name of its own
+        own = axes[at]
         return own[0], own[1:]
     return f"{axes[0] if axes else 'item'} {at}", axes[1:]
 
@@ -186,8 +229,22 @@ def told(outcome: Outcome) -> str:
     return outcome.reason if isinstance(outcome, Crashed) else f"a call of {outcome.name}"
 
 
-def show(value: Any) -> str:  # noqa: PLR0911  one for each kind of value
+def show(value: Any) -> str:
     """A value as messages print it: integers in full, floats with six digits, large tensors by their shape."""
+    return _cut(_told(value))
+
+
+def in_full(value: Any) -> str:
+    """A value with all its items, if that is not too long."""
+    text = _told(value, LONG)
+    return text if len(text) <= LONG else show(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST else f"{text[:MOST]}..."
+
+
+def _told(value: Any, most: int = SHOWN) -> str:  # noqa: PLR0911  one for each kind of value
     if isinstance(value, Tensor):
         if value.numel() > 1 and not bool(value.any()):
             return f"zeros of shape {tuple(value.shape)}"
@@ -199,11 +256,13 @@ def show(value: Any) -> str:  # noqa: PLR0911  one for each kind of value
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() and abs(value) < WHOLE else f"{value:.6g}"
     if isinstance(value, list | tuple):
-        more = ", ..." if len(value) > SHOWN else ""
-        inside = ", ".join(show(item) for item in value[:SHOWN]) + more
+        more = ", ..." if len(value) > most else ""
+        inside = ", ".join(_cut(_told(item, most)) for item in value[:most]) + more
         return f"[{inside}]" if isinstance(value, list) else f"({inside})"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {show(item)}" for key, item in value.items()) + "}"
+        more = ", ..." if len(value) > most else ""
+        items = [f"{key!r}: {_cut(_told(item, most))}" for key, item in list(value.items())[:most]]
+        return "{" + ", ".join(items) + more + "}"
     if callable(value):
         return "a function"
     return repr(value)
@@ -217,7 +276,12 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, Tensor | int | float)
+    """Whether it is a tensor, or a number that one can hold."""
+    return isinstance(value, Tensor | float) or (isinstance(value, int) and -(2**63) <= value < 2**63)
+
+
+def _floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _dtype(tensor: Tensor) -> str:

@@ -35,21 +35,43 @@ class Toy:
         return torch.sin(x.cumsum(0) * 1.7) @ self.head.T
 
 
+class LastOften(Toy):
+    """A toy in which, at about every third token, the last id is the highest, by far.
+
+    It takes any whole number for an id, as one that is looked up from the end, or in a table with room behind it.
+    """
+
+    def logits(self, token_ids: Sequence[int]) -> Tensor:
+        """As a toy's."""
+        ids = [token % self.vocab_size for token in token_ids]
+        logits = super().logits(ids)
+        often = torch.tensor(ids).cumsum(0) % 3 == 0
+        logits[often, -1] = logits.amax(-1)[often] + 1
+        return logits
+
+
 class NearTies(Toy):
     """A toy in which, at about every third token, ids 0 and 1 are the highest, by far, and all but tie.
 
-    scale: of all logits. apart: their distance, in units of 1e-4 * max(1, largest |logit|).
+    scale: of all logits. apart: their distance, in units of 1e-4 * max(1, largest |logit|). shift: added to them all.
     """
 
-    def __init__(self, seed: int, vocab_size: int, context: int, scale: float, apart: float) -> None:
+    def __init__(
+        self, seed: int, vocab_size: int, context: int, scale: float, apart: float, shift: float = 0.0
+    ) -> None:
         super().__init__(seed, vocab_size, context)
-        self.scale, self.apart = scale, apart
+        self.scale, self.apart, self.shift = scale, apart, shift
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """As a toy's; ValueError for the same."""
         logits = super().logits(token_ids) * self.scale
-        tied = torch.tensor(list(token_ids)).cumsum(0) % 3 == 0  # (T,)
-        logits[tied, 0] = logits.abs().amax(-1)[tied] + 0.05
+        tied = self.tied(token_ids)
+        logits[tied, 0] = logits.abs().amax(-1)[tied] + 0.05 + 0.2 * (self.shift != 0)
+        logits += self.shift
         unit = 1e-4 * logits.abs().amax(-1).clamp(min=1)
         logits[tied, 1] = (logits[:, 0] - self.apart * unit)[tied]
         return logits
+
+    def tied(self, token_ids: Sequence[int]) -> Tensor:
+        """After which of these tokens the two all but tie: (T) bool."""
+        return torch.tensor(list(token_ids)).cumsum(0) % 3 == 0

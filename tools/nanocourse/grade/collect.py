@@ -1,4 +1,4 @@
-"""The Python files of one submission, from a folder or a zip as students make them, without writing any to disk.
+"""The files of one submission, from a folder or a zip as students make them, without writing any to disk.
 
 Entries are read into memory, up to a limit, and known only by their path within the submission, so that no name leads
 outside. What is left out becomes a note, never an error: a broken submission is graded for what it has.
@@ -22,6 +22,7 @@ MAX_FILE, MAX_TOTAL, MAX_ENTRIES, MAX_DEPTH = 1 << 20, 16 << 20, 5000, 3
 MAX_ZIP = 64 << 20
 SKIPPED = {"__macosx", "__pycache__", "node_modules", "site-packages", ".git", ".venv", "venv", "env"}
 NOTED = 12  # notes that are kept
+QUESTIONS, PROGRESS = "questions.md", "progress.json"  # of a learner, beside their files
 
 
 @dataclass
@@ -35,9 +36,9 @@ class Collected:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of names and contents."""
+        """SHA-256 of names and contents, without what is told of a solution."""
         whole = hashlib.sha256()
-        for path, data in sorted(self.files.items()):
+        for path, data in sorted(one for one in self.files.items() if one[0].name not in (QUESTIONS, PROGRESS)):
             for part in (str(path).encode("utf-8", "surrogatepass"), data):
                 whole.update(len(part).to_bytes(8, "little") + part)
         return whole.hexdigest()
@@ -187,6 +188,6 @@ def _inside(name: str) -> PurePosixPath | None:
 
 
 def _wanted(path: PurePosixPath) -> bool:
-    """Whether an entry may be part of a solution: Python or a zip, and not what systems and tools leave behind."""
+    """Whether an entry may be part of a submission, and not what systems and tools leave behind."""
     kept = not any(part.casefold() in SKIPPED for part in path.parts) and not path.name.startswith("._")
-    return kept and path.suffix.casefold() in (".py", ".zip")
+    return kept and (path.suffix.casefold() in (".py", ".zip") or path.name in (QUESTIONS, PROGRESS))

@@ -44,13 +44,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Task:
-    """What submissions have in common. assignment, secret: files. hidden: more paths that no worker may read."""
+    """What submissions have in common. assignment, secret: files. hidden: more paths that no worker may read.
+
+    patience: how many times its limit a submission may take by the clock on the wall, on a machine with other work.
+    """
 
     assignment: Path
     secret: Path
     results: Path
     require_isolation: bool = False
     hidden: tuple[Path, ...] = ()
+    patience: float = 1.0
 
     def record(self, entry: Entry) -> Path:
         """Where a submission's record is stored: a readable name, made unique by the id's hash."""
@@ -156,6 +160,7 @@ class _Grader:
             "path": import_path(), "submission": str(entry.path.resolve()), "id": entry.id,
             "assignment": str(task.assignment.resolve()), "secret": str(task.secret.resolve()),
             "record": str(self.record.resolve()), "require_isolation": task.require_isolation,
+            "patience": task.patience,
             "hidden": [str(path.resolve()) for path in (*task.hidden, task.results, entry.path.parent)],
         }  # fmt: skip
         self._process = subprocess.Popen(
@@ -165,7 +170,7 @@ class _Grader:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
             pipe.write(json.dumps(job).encode() + b"\n")
-        self._deadline = time.monotonic() + assignment.limits.submission_s + GRACE_S
+        self._deadline = time.monotonic() + task.patience * assignment.limits.submission_s + GRACE_S
 
     def ended(self) -> bool:
         """Whether it has ended. One that exceeds its time is ended here."""

@@ -17,7 +17,7 @@ from nanocourse.exercises import chapters
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.assignment import Assignment, Part, inputs_seed, secret_mark
 from nanocourse.grade.collect import Collected, beside, collect, printable
-from nanocourse.grade.graded_worker import Pool
+from nanocourse.grade.graded_worker import Pool, Unconfined
 from nanocourse.grade.isolation import system
 from nanocourse.grade.isolation.confine import LAYERS
 from nanocourse.grade.mark import Budget, Marking
@@ -59,12 +59,14 @@ def grade_submission(
     hidden: Iterable[Path] = (),
     said: Said = lambda record: None,
     layers: tuple[str, ...] = LAYERS,
+    patience: float = 1.0,
 ) -> GradeRecord:
     """The record of one submission, a folder or a zip.
 
     hidden: paths that no worker may read, in addition to the submission and the course's own. said: called with the
-    record so far after each check. layers: for tests. NotIsolated before anything is run, if require_isolation is set
-    and a layer is missing; ValueError for an assignment that names something that does not exist.
+    record so far after each check. layers: for tests. patience: how many times as long the whole may take, by the
+    clock on the wall, where other work keeps the machine busy. NotIsolated before anything is run, if require_isolation
+    is set and a layer is missing; ValueError for an assignment that names something that does not exist.
     """
     chosen, begun = exercises_of(assignment), time.monotonic()
     found = collect(folder)
@@ -75,7 +77,7 @@ def grade_submission(
         isolation = workspace.isolation(guard)
         if require_isolation and not isolation.whole:
             raise NotIsolated(f"this machine cannot isolate a submission: {isolation.told()}")
-        grader = _Grader(assignment, Secret(secret), submission_id, found, workspace, isolation, begun, said)
+        grader = _Grader(assignment, Secret(secret), submission_id, found, workspace, isolation, begun, said, patience)
         return grader.run(chosen)
 
 
@@ -91,10 +93,12 @@ class _Grader:
     isolation: Isolation
     begun: float
     said: Said
+    patience: float
 
     def run(self, chosen: list[tuple[Part, Exercise]]) -> GradeRecord:
         """All exercises, one after the other."""
-        budget = Budget(self.begun + self.assignment.limits.submission_s, self.assignment.limits.check_s)
+        limits = self.assignment.limits
+        budget = Budget(self.begun + self.patience * limits.submission_s, limits.check_s)
         done = [_untouched(part, exercise) for part, exercise in chosen]
         pool = Pool()
         try:
@@ -105,7 +109,13 @@ class _Grader:
                     self.said(self._record(done, complete=False))
 
                 pool.spares = at + 1 < len(chosen)
-                tell(self._exercise(part, exercise, pool, budget, tell))
+                try:
+                    tell(self._exercise(part, exercise, pool, budget, tell))
+                except Unconfined:
+                    raise
+                except Exception as error:  # what a student hands in may not cost them, or others, the rest
+                    kind = type(error).__name__
+                    tell(replace(done[at], problem=f"the grader stumbled over this answer ({kind})"))
         finally:
             pool.close()
         record = self._record(done, complete=True)

@@ -7,18 +7,21 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nanocourse.checks import wire
-from nanocourse.checks.worker import START_LIMIT_S, Worker
+from nanocourse.checks.clock import Clock
+from nanocourse.checks.play import Play
+from nanocourse.checks.worker import START_LIMIT_S, Lend, Worker
 from nanocourse.exercises.outcomes import Outcome
 from nanocourse.grade.isolation import system
 from nanocourse.grade.isolation.confine import Policy, to_start_at_all
 
-MAX_ASKS = 5000  # calls of lent functions that one call may make
+MAX_ASKS = 5000  # calls of lent functions that one call may make; in a scene, where engines are tested, ten times that
+LENT_TIMES = 3  # times its limit, in seconds of our own processor time, that one call may let us work
 MAX_ENTRIES = 2000  # names in a scratch folder
 # Libraries that would start threads of their own at import, before the worker is confined.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -29,13 +32,14 @@ class Setting:
     """What a worker is given before the student's file. files: paths and names of chapter files that it reads first.
 
     helpers: modules of the package that it keeps, as sources. watched: whether calls are traced, which is done if the
-    package itself cannot be hidden.
+    package itself cannot be hidden. scenes: whether the student's function is asked by one.
     """
 
     policy: Policy
     files: tuple[tuple[str, str], ...] = ()
     helpers: dict[str, str] = field(default_factory=dict)
     watched: bool = False
+    scenes: bool = False
 
 
 class Unconfined(Exception):
@@ -49,12 +53,11 @@ class GradedWorker(Worker):
     server = "nanocourse.grade.confined_server:GradedServer"
     bounds = wire.Bounds(header=1 << 20, body=8 << 20)
     lent_values = 10_000
-    glance_s = 0.1
 
     def __init__(self, device: str = "cpu", compiling: bool = False) -> None:
         super().__init__(device, compiling)
         self._policy: Policy | None = None
-        self._asks = 0
+        self._asks, self._most, self._lent_until = 0, MAX_ASKS, 0.0
         self.sweep: Callable[[], object] = lambda: None  # ends what the worker has started
 
     def confine(self, setting: Setting) -> dict[str, str]:
@@ -62,9 +65,9 @@ class GradedWorker(Worker):
         self._policy = setting.policy
         asked = {
             "op": "confine", "policy": asdict(setting.policy), "files": list(setting.files),
-            "helpers": setting.helpers, "watched": setting.watched,
+            "helpers": setting.helpers, "watched": setting.watched, "scenes": setting.scenes,
         }  # fmt: skip
-        reply = self._ask(asked, [], START_LIMIT_S, ())
+        reply = self._ask(asked, [], Clock(self.pid, START_LIMIT_S))
         if not isinstance(reply, tuple) or reply[0].get("op") != "confined":
             self.close()
             raise Unconfined(f"a worker could not be confined: {reply}")
@@ -73,16 +76,37 @@ class GradedWorker(Worker):
 
     def call(self, asked: Any, limit_s: float) -> Outcome:
         """The outcome of one call. A worker that asks the parent too often is ended."""
-        self._asks = 0
+        self._asks, self._most, self._lent_until = 0, MAX_ASKS, time.thread_time() + LENT_TIMES * limit_s
         return super().call(asked, limit_s)
 
-    def _answer(
-        self, asked: dict[str, Any], body: bytes, functions: Iterable[Callable[..., Any]]
+    def play(self, scene: Callable[..., Any], asked: Any, limit_s: float, kept: dict[str, Any]) -> Outcome:
+        """The outcome of a scene, with the same bounds."""
+        self._asks, self._most, self._lent_until = 0, 10 * MAX_ASKS, time.thread_time() + LENT_TIMES * limit_s
+        return super().play(scene, asked, limit_s, kept)
+
+    def _lend(
+        self, functions: Sequence[Callable[..., Any]], asked: dict[str, Any], body: bytes
     ) -> tuple[dict[str, Any], list[bytes]]:
+        self._bound(body)
+        return super()._lend(functions, asked, body)
+
+    def _lend_to(self, play: Play) -> Lend:
+        lend = super()._lend_to(play)
+
+        def bounded(asked: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[bytes]]:
+            self._bound(body)
+            return lend(asked, body)
+
+        return bounded
+
+    def _bound(self, body: bytes) -> None:
         self._asks += 1
-        if self._asks > MAX_ASKS or len(body) > LENT_BYTES:
+        if self._asks > self._most or len(body) > LENT_BYTES or time.thread_time() > self._lent_until:
             raise wire.WireError("it asked a lent function too often, or with too much")
-        return super()._answer(asked, body, list(functions))
+
+    def _says(self, error: BaseException) -> str:
+        """Nothing: a text could tell which of several engines is asked."""
+        return "the function that was lent cannot do that"
 
     def _kill(self) -> None:
         super()._kill()

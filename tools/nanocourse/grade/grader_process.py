@@ -11,7 +11,6 @@ import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 REFUSED = 2
 
@@ -22,28 +21,29 @@ def main() -> int:
     sys.path[:0] = [entry for entry in job["path"] if entry not in sys.path]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers and folders are cleared away
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    from nanocourse.grade.grade_submission import NotIsolated
-
-    try:
-        _grade(job)
-    except (ValueError, NotIsolated) as error:
-        print(error, file=sys.stderr)
-        return REFUSED
-    return 0
-
-
-def _grade(job: dict[str, Any]) -> None:
     import torch
 
     from nanocourse.grade.assignment import Assignment, load_secret
-    from nanocourse.grade.grade_submission import grade_submission
+    from nanocourse.grade.grade_submission import NotIsolated, exercises_of, grade_submission
 
     torch.set_num_threads(1)
-    assignment, secret, record = Path(job["assignment"]), Path(job["secret"]), Path(job["record"])
-    grade_submission(
-        Path(job["submission"]), Assignment.load(assignment), load_secret(secret), job["id"], job["require_isolation"],
-        hidden=[assignment, secret, *map(Path, job["hidden"])], said=lambda now: now.save(record),
-    )  # fmt: skip
+    paths = {name: Path(job[name]) for name in ("assignment", "secret", "record", "submission")}
+    try:
+        assignment, secret = Assignment.load(paths["assignment"]), load_secret(paths["secret"])
+        exercises_of(assignment)
+    except ValueError as error:  # before anything of a student's was run: it is true of the whole class
+        print(error, file=sys.stderr)
+        return REFUSED
+    hidden = [paths["assignment"], paths["secret"], *map(Path, job["hidden"])]
+    try:
+        grade_submission(
+            paths["submission"], assignment, secret, job["id"], job["require_isolation"], hidden=hidden,
+            said=lambda now: now.save(paths["record"]), patience=job["patience"],
+        )  # fmt: skip
+    except NotIsolated as error:
+        print(error, file=sys.stderr)
+        return REFUSED
+    return 0
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def questions(exercise: Exercise, secret: str, submission_id: str, seeds: int) -
     for check in exercise.checks:
         own = [
             Question(check, f"{inputs_seed(secret, submission_id, exercise.id, k)}/{check.name}/{at}")
-            for k in range(seeds)
+            for k in range(1 if exercise.spec.fixed else seeds)
             for at in range(check.cases)
         ]
         every += own
@@ -53,11 +53,8 @@ def questions(exercise: Exercise, secret: str, submission_id: str, seeds: int) -
 
 
 def judged(exercise: Exercise, question: Question, got: Outcome) -> Status:
-    """The status of an outcome. Whatever the comparison trips over came from the student's side, and fails."""
-    try:
-        return status_of(exercise, question.check, exercise.expected(question.call(exercise)), got)
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError):
-        return "failed"
+    """The status of an outcome."""
+    return status_of(exercise, question.check, exercise.expected(question.call(exercise)), got)
 
 
 def worthless(exercise: Exercise, passed: set[str], asked: Sequence[Question]) -> bool:
@@ -69,7 +66,7 @@ def worthless(exercise: Exercise, passed: set[str], asked: Sequence[Question]) -
 
 
 def _agrees(exercise: Exercise, asked: Sequence[Question], answer: Function) -> bool:
-    solve = partial(local, answer if exercise.edition else exercise.staged(answer))
+    solve = partial(local, exercise.staged(answer))
     return all(judged(exercise, question, solve(question.call(exercise))) == "passed" for question in asked)
 
 

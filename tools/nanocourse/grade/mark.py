@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from nanocourse.checks.known_mistakes import Tells
 from nanocourse.checks.results import Status
 from nanocourse.checks.runner import refused
 from nanocourse.checks.worker import NOTHING, Loaded
 from nanocourse.exercises import kernels
+from nanocourse.exercises.cases import Call
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, told
 from nanocourse.grade.assignment import Part
@@ -26,7 +28,10 @@ NAMING_S = 60.0  # of the submission's time must be left for looking up which mi
 
 @dataclass
 class Budget:
-    """The remaining time. until: the end of the submission's, by the monotonic clock. check_s: for one check."""
+    """The remaining time. until: the end of the submission's, by the monotonic clock.
+
+    check_s: for one check, of the student's process: its processor time and its sleep.
+    """
 
     until: float
     check_s: float
@@ -52,6 +57,7 @@ class Marking:
     _worker: GradedWorker | None = None
     _compiles: bool = False
     _loaded: bool = False
+    _kept: dict[str, Any] = field(default_factory=dict)  # by scenes, of this answer
     _status: dict[str, Status] = field(default_factory=dict)
 
     def run(self, secret: str, submission_id: str, seeds: int, tell: Callable[[ExerciseGrade], None]) -> ExerciseGrade:
@@ -99,11 +105,10 @@ class Marking:
         problem = self._ready(asked.compiles)
         if problem:
             return problem
-        begun, worker = time.monotonic(), self._worker
-        assert worker is not None
         allowed = min(self.exercise.spec.limit_s, self.budget.left(name))
-        got: Outcome = worker.call(asked, allowed) if allowed > 0 else Hung(self.budget.check_s)
-        self.budget.used[name] = self.budget.used.get(name, 0.0) + time.monotonic() - begun
+        got = self._called(asked, allowed) if allowed > 0 else Hung(self.budget.check_s)
+        if allowed > 0 and self._worker is not None:
+            self.budget.used[name] = self.budget.used.get(name, 0.0) + self._worker.spent
         status = judged(self.exercise, question, got)
         if status != "passed":
             self._status[name] = status
@@ -119,10 +124,8 @@ class Marking:
             raise Unconfined(f"a worker lacks what the probe had found: {missing}")
         self._compiles = compiling
         launcher = self.exercise.spec.kernel.launcher if self.exercise.spec.kernel else None
-        scene = self.exercise.spec.scene
-        place = (scene.__code__.co_filename, scene.__name__) if scene else None
         refuse = refused(self.exercise) if setting.watched else NOTHING
-        got = self._worker.load(self.path, self.exercise.name, refuse, launcher, False, place)
+        got = self._worker.load(self.path, self.exercise.name, refuse, launcher, False)
         if isinstance(got, Loaded):
             self._loaded = True
             return ""
@@ -140,7 +143,13 @@ class Marking:
         found = Tells(self.exercise, self.seed).name(self._solve)
         return found.name if found else ""
 
-    def _solve(self, asked: object) -> Outcome:
-        if asked.compiles or self._ready(False) or self._worker is None:  # type: ignore[attr-defined]
+    def _solve(self, asked: Call) -> Outcome:
+        if asked.compiles or self._ready(False) or self._worker is None:
             return Crashed("it cannot be asked any more")
-        return self._worker.call(asked, min(2.0, self.exercise.spec.limit_s))
+        return self._called(asked, min(2.0, self.exercise.spec.limit_s))
+
+    def _called(self, asked: Call, limit_s: float) -> Outcome:
+        """The outcome of one call, or of a scene."""
+        worker, scene = self._worker, self.exercise.spec.scene
+        assert worker is not None
+        return worker.play(scene, asked, limit_s, self._kept) if scene else worker.call(asked, limit_s)

@@ -64,12 +64,10 @@ class Workspace:
         files = []
         if exercise.spec.kernel is not None:
             files.append((str(exercise.spec.kernel.launcher), "nanoinfer_launcher"))
-        if exercise.spec.scene is not None:
-            files.append((exercise.spec.scene.__code__.co_filename, "nanoinfer_scenes"))
         made = self.policy((staged.parent,))
         if compiling:
             made = replace(made, starting=True, execute=assemblers(), tasks=made.tasks + 32)
-        return Setting(made, tuple(files), helper_modules(exercise), watched=self.watched)
+        return Setting(made, tuple(files), helper_modules(exercise), self.watched, exercise.spec.scene is not None)
 
     def policy(self, own: Iterable[Path] = ()) -> Policy:
         """A worker's policy, with an empty scratch folder."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import torch
 
 from nanocourse.checks.check import check_exercise
+from nanocourse.checks.replay import seed_of
 from nanocourse.checks.results import ExerciseResult
 from nanocourse.checks.runner import Workers
 from nanocourse.exercises.chapters import Chapter
@@ -42,7 +44,10 @@ def run_checks(
                 progress = folder.load()
                 name_it = progress.of(exercise.id).failing + 1 >= NAMED_FROM
                 path = folder.file(chapter, exercise)
-                result = check_exercise(exercise, path, workers[name].take, device=name, name_mistakes=name_it)
+                progress.own = progress.own or secrets.token_hex(4)
+                seed = seed_of(progress.own)
+                take = workers[name].take
+                result = check_exercise(exercise, path, take, seed=seed, device=name, name_mistakes=name_it)
                 if name == where[0]:
                     progress.record(result)
                     folder.save(progress)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nanocourse.checks.replay import OWN
 from nanocourse.checks.results import ExerciseResult
 from nanocourse.exercises import stubs
 from nanocourse.exercises.chapters import Chapter, exercises
@@ -51,12 +52,16 @@ class Tries:
 
 @dataclass
 class Progress:
-    """Everything that is remembered about a learner; only `passed` may count for marks."""
+    """Everything that is remembered about a learner; only `passed` may count for marks.
+
+    own: their number, which makes inputs that nobody else has. Empty until something is checked.
+    """
 
     exercises: dict[str, Tries] = field(default_factory=dict)
     editions: dict[str, str] = field(default_factory=dict)  # exercise -> its edition, where it is not the plain one
     predictions: list[dict[str, Any]] = field(default_factory=list)
     quiz: dict[str, dict[str, int]] = field(default_factory=dict)
+    own: str = ""
 
     def of(self, id: str) -> Tries:
         """The tries of an exercise."""
@@ -114,7 +119,10 @@ class Folder:
             if data["schema"] != SCHEMA or data["schema_version"] != SCHEMA_VERSION:
                 raise ValueError
             tries = {str(id): Tries(**one) for id, one in data["exercises"].items()}
-            return Progress(tries, dict(data["editions"]), list(data["predictions"]), dict(data["quiz"]))
+            own = str(data.get("own", ""))
+            if own and not OWN.fullmatch(own):
+                raise ValueError
+            return Progress(tries, dict(data["editions"]), list(data["predictions"]), dict(data["quiz"]), own)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise ValueError(f"{path} is not a readable progress file: move it away to start again") from error
 
@@ -124,6 +132,7 @@ class Folder:
             "schema": SCHEMA, "schema_version": SCHEMA_VERSION,
             "exercises": {id: vars(one) for id, one in sorted(progress.exercises.items())},
             "editions": progress.editions, "predictions": progress.predictions, "quiz": progress.quiz,
+            "own": progress.own,
         }  # fmt: skip
         self.path.mkdir(parents=True, exist_ok=True)
         fresh = self.path / f"{PROGRESS}.{os.getpid()}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import textwrap
 from collections.abc import Iterator
 
 from nanocourse.checks.results import CheckResult, ExerciseResult
 from nanocourse.exercises.chapters import Chapter
 from nanocourse.exercises.exercise import Exercise
+from nanocourse.exercises.outcomes import FROM
 from nanocourse.learner.folder import Folder, Tries
 from nanocourse.learner.predict import calibration
 
@@ -27,7 +29,7 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -
     for at, check in failed[:1]:
         yield from _check_lines(at, len(result.checks), check)
     if len(failed) > 1:
-        yield from _indented("Failed as well: " + ", ".join(check.name for _, check in failed[1:]))
+        yield from _indented("Failed as well: " + "; ".join(f"{one.name} ({one.says})" for _, one in failed[1:]))
     if result.mistake is not None:
         yield from _indented(f'A known mistake, {result.mistake[0]}. It assumes: "{result.mistake[1]}"')
     elif result.mistake_sought and result.status == "failed":
@@ -72,26 +74,35 @@ def _check_lines(at: int, of: int, check: CheckResult) -> Iterator[Line]:
     failure = check.failure
     if failure is None:
         return
-    yield "    With " + ("the smallest input found" if failure.shrunk else "this input") + ":", ""
+    if failure.inputs:
+        yield "    With " + ("the smallest input found" if failure.shrunk else "this input") + ":", ""
     for name, value in failure.inputs:
-        yield from _indented(f"{name} = {value}", "      ")
+        yield from _indented(f"{name} = {value}" if name else value, "      ")
     place = f"At {failure.where}" if failure.where else "As a whole"
+    if re.search(r"\d", failure.where) or FROM in failure.expected:
+        place += " (places count from 0)"
     yield from _indented(f"{place}: expected {failure.expected}, came {failure.got}")
+    if failure.again:
+        yield from _indented(f"This input is {failure.again}")
 
 
 def receipt_lines(result: ExerciseResult) -> Iterator[Line]:
     """What was run to get the result."""
+    yield from _indented(receipt_text(result), style="quiet")
+
+
+def receipt_text(result: ExerciseResult) -> str:
+    """The receipt in one line."""
     receipt = result.receipt
     files = ", ".join(f"{name} {digest[:12]}" for name, digest in receipt.files) or "no file"
     counts = f"{receipt.registered} registered, {receipt.collected} collected, {receipt.run} run"
     passed = sum(check.status == "passed" for check in result.checks)
     parts = ", ".join(receipt.reference_parts) or "nothing"
     edition = f"; edition {receipt.edition}" if receipt.edition else ""
-    text = (
+    return (
         f"Receipt: {files}; checks: {counts}, {passed} passed; your lines: {receipt.lines_run} of {receipt.lines} ran; "
-        f"called from the package: {parts}; device {receipt.device}{edition}"
+        f"called from the package: {parts}; device {receipt.device}{edition}; inputs {receipt.own or 'of all'}"
     )
-    yield from _indented(text, style="quiet")
 
 
 def _printed(text: str) -> Iterator[Line]:

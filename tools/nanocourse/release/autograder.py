@@ -15,6 +15,7 @@ from nanocourse.release.plan import Plan
 from nanocourse.release.student import LICENCES
 
 SCRIPTS = ("setup.sh", "run_autograder")
+RECIPE = "Dockerfile"  # of a container in which a class is graded on macOS or Windows
 
 
 def write(plan: Plan, wheel: Path, to: Path) -> None:
@@ -31,7 +32,7 @@ def write(plan: Plan, wheel: Path, to: Path) -> None:
         wheel.name: wheel.read_bytes(),
     }
     content |= {name: wheels.read(wheel, f"/licenses/{name}") for name in LICENCES}
-    content |= {name: (templates.HERE / name).read_bytes() for name in SCRIPTS}
+    content |= {name: (templates.HERE / name).read_bytes() for name in (*SCRIPTS, RECIPE)}
     for name, data in content.items():
         (to / name).write_bytes(data)
         (to / name).chmod(0o755 if name in SCRIPTS else 0o600 if name == SECRET_FILE else 0o644)

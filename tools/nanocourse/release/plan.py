@@ -38,6 +38,11 @@ class Plan:
         """The exercises that come in another edition than the printed one, with its name."""
         return {part.id: part.edition for part in self.assignment.parts if part.edition}
 
+    @property
+    def at_risk(self) -> tuple[str, ...]:
+        """The exercises that come as they are printed: their answers can be copied from public pages."""
+        return tuple(part.id for part in self.assignment.parts if not part.edition)
+
     def points(self, id: str) -> float:
         """What an exercise is worth."""
         return next(part.points for part in self.assignment.parts if part.id == id)

@@ -39,9 +39,22 @@ def editions(plan: Plan) -> str:
     said = [f"- {one.id}: {one.edition.says}." for one in plan.exercises if one.edition]
     worth = sum(plan.points(id) for id in plan.editions)
     if not said:
-        return "All exercises are as the chapter prints them."
+        return f"All exercises are as the chapter prints them. {risk(plan)}"
     head = f"Exercises worth {worth:g} of {plan.assignment.points:g} points come in another edition:"
-    return "\n".join([head, "", *said])
+    return "\n".join([head, "", *said, "", risk(plan)]).rstrip()
+
+
+def risk(plan: Plan) -> str:
+    """Which exercises can be handed in as a copy of a public page, in one sentence; empty if none can."""
+    if not plan.at_risk:
+        return ""
+    worth = sum(plan.points(id) for id in plan.at_risk)
+    without = [one.id for one in plan.exercises if one.id in plan.at_risk and not one.editions]
+    none = f" Of {', '.join(without)} there is no other edition." if without else ""
+    return (
+        f"At risk, since a copy from the book passes: {', '.join(plan.at_risk)}, {worth:g} of "
+        f"{plan.assignment.points:g} points. Ask about these in the oral.{none}"
+    )
 
 
 def strength_lines(strength: Sequence[VariantStrength] | None) -> list[str]:

@@ -1,7 +1,7 @@
-"""Three questions about a learner's own function, drawn from its syntax tree.
+"""Questions about a learner's own function, drawn from its syntax tree.
 
-Two are about what a line does, one is about the whole function as seen from a line. They quote the learner's lines and
-no answer; the same secret and file give the same questions.
+Two are about what a line does, one is about the whole function as seen from a line, one about the same task in another
+form. They quote the learner's lines and no answer; the same secret and file give the same questions.
 """
 
 from __future__ import annotations
@@ -12,45 +12,84 @@ import hmac
 import json
 import random
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import replace
 
 from nanocourse.exercises import chapters
-from nanocourse.exercises.exercise import Exercise
-from nanocourse.grade.assignment import Assignment, load_secret
-from nanocourse.grade.collect import MAX_FILE, collect
-from nanocourse.release.oral.questions import Question, about_lines, about_the_whole
+from nanocourse.exercises.exercise import Exercise, Function
+from nanocourse.exercises.sources import answer_source, function_source
+from nanocourse.release.oral.questions import Found, Question, about_lines, about_the_whole, question
 
 NARROW, WIDE = 2, 1  # questions about a line, and about the whole
 
 
-def of_submission(submission: Path, id: str, assignment: Path, again: int) -> tuple[Exercise, str, list[Question]]:
-    """The exercise, the file that was read, and the questions. ValueError if there is nothing to ask about."""
-    asked = Assignment.load(assignment)
-    part = next((one for one in asked.parts if one.id == id), None)
-    if part is None:
-        raise ValueError(f"exercise must be one of {', '.join(one.id for one in asked.parts)}, not {id!r}")
-    exercise = chapters.exercise(id)
-    exercise = exercise.as_edition(part.edition) if part.edition else exercise
-    name, data = _file(submission, exercise)
-    source = data.decode("utf-8-sig", "replace").replace("\r\n", "\n")
-    return exercise, name, questions(exercise, source, load_secret(assignment), again)
+def questions(
+    exercise: Exercise, source: str, secret: str, again: int = 0, ran: frozenset[int] = frozenset()
+) -> list[Question]:
+    """Three questions about this file, and one that goes beyond it. ValueError if there is nothing to ask about.
 
-
-def questions(exercise: Exercise, source: str, secret: str, again: int = 0) -> list[Question]:
-    """Three questions about this file. again: which draw of them. ValueError if there is nothing to ask about."""
-    function = learners(exercise, source)
-    lines = source.splitlines()
-    tree = ast.parse(source)
-    own = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    text = json.dumps(["oral", exercise.id, hashlib.sha256("\n".join(lines).encode()).hexdigest()])
-    draw = random.Random(hmac.new(bytes.fromhex(secret), text.encode(), hashlib.sha256).hexdigest())
-    narrow = _ordered(draw, [one for node in own for one in about_lines(node, lines)])
-    broad = _ordered(draw, list(about_the_whole(exercise, function, lines)))
+    again: which draw of them. ran: the lines that ran in the checks, empty if that is not known; others are not asked
+    about, for nobody can say what a line does that nothing reaches.
+    """
+    lines, function = source.splitlines(), learners(exercise, source)
+    draw = _draw(exercise, source, secret)
+    narrow = _ordered(draw, [one for one in narrow_questions(source) if reached(one, ran)])
+    broad = _ordered(draw, [one for one in about_the_whole(exercise, function, lines) if reached(one, ran)])
     if len(narrow) < NARROW:
         narrow += broad
     first = [narrow[at % len(narrow)] for at in range(again * NARROW, (again + 1) * NARROW)]
     rest = [one for one in broad if one not in first] or broad
-    return sorted([*first, rest[again % len(rest)]], key=lambda one: one.line)
+    beyond = list(transfer(exercise, function, lines))
+    draw.shuffle(beyond)
+    return [*sorted([*first, rest[again % len(rest)]], key=lambda one: one.line), beyond[again % len(beyond)]]
+
+
+def narrow_questions(source: str) -> list[Question]:
+    """All questions about single lines of a file's functions."""
+    lines = source.splitlines()
+    own = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    return [one for node in own for one in about_lines(node, lines)]
+
+
+def changes(exercise: Exercise, source: str, secret: str, ran: frozenset[int] = frozenset()) -> list[Question]:
+    """All questions that propose a change, in an order that the secret determines: mistakes that could be planted."""
+    one_line = [one for one in narrow_questions(source) if one.changed.count("\n") == len(source.splitlines())]
+    found = [one for one in one_line if reached(one, ran)]
+    _draw(exercise, source, secret).shuffle(found)
+    return found
+
+
+def reached(question: Question, ran: frozenset[int]) -> bool:
+    """Whether a line of the question's code ran."""
+    return not ran or not ran.isdisjoint(range(question.line, question.last + 1))
+
+
+def transfer(exercise: Exercise, function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Question]:
+    """The same task in each form that the learner was not given; where there is none, somebody else's mistakes."""
+    plain = chapters.exercise(exercise.id)
+    given = exercise.edition.name if exercise.edition else ""
+    forms = {one.name: (one.says, one.reference) for one in exercise.editions}
+    forms |= {"": ("as the chapter prints it", plain.function)} if given else {}
+    for name, (says, reference) in forms.items():
+        if name != given:
+            asked = question(Found("another form", says), function, lines)
+            yield replace(asked, known=("Right, in that form:", *_body(reference)))
+    if not forms:
+        for wrong in exercise.real_wrong:
+            asked = question(Found("a mistake", wrong.says), function, lines)
+            yield replace(asked, changed=answer_source(exercise, wrong))
+
+
+def _body(function: Function) -> list[str]:
+    """The lines of a function, without its docstring."""
+    (node,) = ast.parse(function_source(function)).body
+    assert isinstance(node, ast.FunctionDef)
+    node.body = list(done(node)) or node.body
+    return ast.unparse(node).splitlines()
+
+
+def _draw(exercise: Exercise, source: str, secret: str) -> random.Random:
+    text = json.dumps(["oral", exercise.id, hashlib.sha256("\n".join(source.splitlines()).encode()).hexdigest()])
+    return random.Random(hmac.new(bytes.fromhex(secret), text.encode(), hashlib.sha256).hexdigest())
 
 
 def learners(exercise: Exercise, source: str) -> ast.FunctionDef:
@@ -87,17 +126,3 @@ def _ordered(draw: random.Random, found: Sequence[Question]) -> list[Question]:
         waiting.remove(best)
         order.append(best)
     return order
-
-
-def _file(submission: Path, exercise: Exercise) -> tuple[str, bytes]:
-    """Name and content of the learner's file: this file, or the exercise's file in a folder or zip."""
-    if not submission.exists():
-        raise ValueError(f"there is no {submission}")
-    if submission.is_file() and submission.suffix == ".py":
-        with submission.open("rb") as file:
-            return str(submission), file.read(MAX_FILE)
-    found = collect(submission)
-    path = found.find(exercise.file, exercise.path.parents[1].name)
-    if path is None:
-        raise ValueError(f"{submission} has no {exercise.file}")
-    return f"{submission}, {path}", found.files[path]

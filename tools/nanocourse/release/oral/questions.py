@@ -5,15 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from nanocourse.authoring.mutants import COMPARED
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.release.oral.texts import TEXTS
 
-SIGNS = {
-    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.In: "in",
-    ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not",
-}  # fmt: skip
+Place = tuple[int, int, int, int]
 CALLS = {
     "dimension": {
         "softmax", "log_softmax", "cumsum", "sum", "max", "min", "amax", "amin", "mean", "sort", "argmax", "argsort",
@@ -28,23 +26,38 @@ CALLS = {
     "library": {"layer_norm", "gelu", "scaled_dot_product_attention", "linear", "embedding", "addmm", "einsum", "bmm"},
 }  # fmt: skip
 PLAIN = (0, 1, -1, 2)  # numbers that need no reason
-QUOTED = 100  # characters of a line
-BLOCKS = (ast.If, ast.For, ast.While)
-LINES = (ast.Assign, ast.AugAssign, ast.AnnAssign, *BLOCKS)
+MODULES = ("torch", "F", "math", "tl")
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question. kind: what it is about. code: the learner's line. listen: what a good answer has in it."""
+    """One question. kind: what it is about. code: the learner's line. listen: what a good answer has in it.
+
+    What is true is found by running it. last: where the code that is asked about ends. changed: the whole file with the
+    proposed change; empty where none is proposed. seen: places of expressions whose values on the example tell the
+    answer. known: lines that tell it, where nothing has to be run.
+    """
 
     kind: str
     line: int
     code: str
     text: str
     listen: str
+    last: int = 0
+    changed: str = ""
+    seen: tuple[Place, ...] = ()
+    known: tuple[str, ...] = ()
 
 
-Found = tuple[str, dict[str, str]]  # a kind, and the words that its text leaves open
+@dataclass(frozen=True)
+class Found:
+    """What can be asked. new: what `old` would read instead. seen: what to look at."""
+
+    kind: str
+    code: str
+    old: ast.AST | None = None
+    new: str = ""
+    seen: tuple[ast.AST, ...] = ()
 
 
 def about_lines(function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Question]:
@@ -53,32 +66,60 @@ def about_lines(function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Que
     for statement in function.body:
         for node in _inside(statement):
             ask = ASKED.get(type(node))
-            for kind, words in ask(node, lent) if ask else ():
-                yield question(kind, node, lines, words)
+            for found in ask(node, lent) if ask else ():
+                yield question(found, node, lines)
 
 
 def about_the_whole(exercise: Exercise, function: ast.FunctionDef, lines: Sequence[str]) -> Iterator[Question]:
-    """One question for each invariant, and for each line that could be left out or computed by hand."""
+    """One question for each invariant, and for each line whose result could be computed by hand."""
     end = next((node for node in reversed(function.body) if isinstance(node, ast.Return)), function.body[-1])
+    given = (end.value,) if isinstance(end, ast.Return) and end.value is not None else ()
     for invariant in exercise.spec.invariants:
-        yield question("invariant", end, lines, {"code": invariant})
+        yield question(Found("invariant", invariant, seen=given), end, lines)
     for node in ast.walk(function):
-        if isinstance(node, LINES):
-            more = ", with all that is indented under it" if isinstance(node, BLOCKS) else ""
-            yield question("left out", node, lines, {"code": more})
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            yield question("by hand", node, lines, {"code": node.targets[0].id})
+            yield question(Found("by hand", node.targets[0].id, seen=(node.value,)), node, lines)
 
 
-def question(kind: str, node: ast.AST, lines: Sequence[str], words: dict[str, str]) -> Question:
+def question(found: Found, node: ast.AST, lines: Sequence[str]) -> Question:
     """A question of this kind about the line where a node begins."""
-    at, (text, listen) = int(getattr(node, "lineno", 1)), TEXTS[kind]
-    return Question(kind, at, lines[at - 1].strip()[:QUOTED], text.format(**words), listen)
+    text, listen = TEXTS[found.kind]
+    at, last, *_ = place(node)
+    changed = _changed(found.old, found.new, lines) if found.old is not None else ""
+    seen = tuple(place(one) for one in found.seen)
+    text = text.format(code=found.code, new=found.new)
+    return Question(found.kind, at, lines[at - 1].strip(), text, listen, last, changed, seen)
+
+
+def _changed(old: ast.AST, new: str, lines: Sequence[str]) -> str:
+    """The file with `new` in the place of a node, in parentheses where they make a difference, quotes as they were."""
+    if "'" not in lines[place(old)[0] - 1]:
+        new = new.replace("'", '"')
+    with_parentheses = replaced(lines, old, new if isinstance(old, ast.stmt) else f"({new})")
+    plain = replaced(lines, old, new)
+    try:
+        same = ast.dump(ast.parse(plain)) == ast.dump(ast.parse(with_parentheses))
+    except SyntaxError:
+        same = False
+    return plain if same else with_parentheses
+
+
+def place(node: ast.AST) -> Place:
+    """First and last line of a node, and its columns in bytes."""
+    first, begin = int(getattr(node, "lineno", 1)), int(getattr(node, "col_offset", 0))
+    return first, int(getattr(node, "end_lineno", first)), begin, int(getattr(node, "end_col_offset", begin))
+
+
+def replaced(lines: Sequence[str], node: ast.AST, new: str) -> str:
+    """The file with another text in place of a node, all else as it was written."""
+    first, last, begin, end = place(node)
+    before, behind = lines[first - 1].encode()[:begin].decode(), lines[last - 1].encode()[end:].decode()
+    return "\n".join([*lines[: first - 1], before + new + behind, *lines[last:]]) + "\n"
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a statement except annotations, parameters and bare strings."""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+    """The nodes of a statement except annotations, parameters, bare strings and what stands in f-strings."""
+    if (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) or isinstance(node, ast.JoinedStr):
         return
     yield node
     skipped = ("annotation", "returns", "args") if isinstance(node, ast.FunctionDef | ast.Lambda) else ("annotation",)
@@ -89,58 +130,92 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _compared(node: ast.Compare, lent: set[str]) -> Iterator[Found]:
-    old = type(node.ops[0])
-    yield "comparison", {"code": _code(node), "old": SIGNS[old], "new": SIGNS[COMPARED[old][0]]}
+    other = ast.Compare(node.left, [COMPARED[type(node.ops[0])][0](), *node.ops[1:]], node.comparators)
+    yield Found("comparison", code(node), node, code(other), (node,))
 
 
 def _indexed(node: ast.Subscript, lent: set[str]) -> Iterator[Found]:
-    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    if any(isinstance(part, ast.Constant) and part.value is None for part in parts):
-        yield "new dimension", {"code": _code(node)}
-    elif sum(not isinstance(part, ast.Slice) for part in parts) > 1:
-        yield "index", {"code": _code(node)}
-    elif any(isinstance(part, ast.Slice) and (part.lower or part.upper) for part in parts):
-        yield "slice", {"code": _code(node)}
+    if not isinstance(node.ctx, ast.Load):
+        return
+    parts = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+    told, new = code(node), partial(_with_parts, node)
+    nones = [at for at, part in enumerate(parts) if isinstance(part, ast.Constant) and part.value is None]
+    picks = [at for at, part in enumerate(parts) if not isinstance(part, ast.Slice)]
+    sliced = [at for at, part in enumerate(parts) if isinstance(part, ast.Slice) and (part.lower or part.upper)]
+    if nones:
+        rest = [part for at, part in enumerate(parts) if at != nones[0]]
+        to = nones[0] + 1 if nones[0] + 1 < len(parts) or not rest else nones[0] - 1
+        rest = rest or [ast.Slice()]
+        yield Found("new dimension", told, node, new([*rest[:to], parts[nones[0]], *rest[to:]]), (node.value, node))
+    elif len(picks) > 1:
+        whole = [ast.Slice() if at == picks[0] else part for at, part in enumerate(parts)]
+        yield Found("index", told, node, new(whole), (node,))
+    elif sliced:
+        part = parts[sliced[0]]
+        assert isinstance(part, ast.Slice)
+        lower, upper = (part.lower, _one_more(part.upper)) if part.upper else (_one_more(part.lower), None)
+        parts[sliced[0]] = ast.Slice(lower, upper, part.step)
+        yield Found("slice", told, node, new(parts), (node.value, node))
     elif _whole(parts[0]):
-        yield "one of many", {"code": _code(node)}
+        yield Found("one of many", told, node, new([_one_more(parts[0])]), (node,))
     elif not isinstance(parts[0], ast.Slice | ast.Constant):
-        yield "picked", {"code": _code(node)}
+        yield Found("picked", told, node, new([_one_more(parts[0])]), (node,))
 
 
 def _called(node: ast.Call, lent: set[str]) -> Iterator[Found]:
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    if isinstance(node.func, ast.Name) and name in lent:
-        yield "lent function", {"code": name}
-    elif isinstance(node.func, ast.Name) and name in ("min", "max", "range"):
-        yield "bound", {"code": _code(node)}
-    elif isinstance(node.func, ast.Attribute):
-        yield from ((kind, {"code": _code(node)}) for kind, names in CALLS.items() if name.rstrip("_") in names)
+    if isinstance(node.func, ast.Attribute):
+        yield from _method(node, node.func)
+    elif isinstance(node.func, ast.Name) and node.func.id in lent:
+        yield Found("lent function", node.func.id, seen=(*node.args, node))
+    elif isinstance(node.func, ast.Name) and node.func.id in ("min", "max", "range") and node.args:
+        name, stop = node.func.id, min(1, len(node.args) - 1)
+        more = [_one_more(arg) if at == stop else arg for at, arg in enumerate(node.args)]
+        other = {"min": "max", "max": "min"}.get(name, name)
+        new = ast.Call(ast.Name(other, ast.Load()), more if name == "range" else node.args, node.keywords)
+        yield Found("bound", code(node), node, code(new), (node,))
+
+
+def _method(node: ast.Call, function: ast.Attribute) -> Iterator[Found]:
+    """What can be asked of a call of something's method, or of a function of a module."""
+    name, owner = function.attr.rstrip("_"), function.value
+    module = isinstance(owner, ast.Name) and owner.id in MODULES
+    before = owner if not module else node.args[0] if node.args else node
+    for kind in (kind for kind, names in CALLS.items() if name in names):
+        if kind != "replaced values":
+            yield Found(kind, code(node), seen=(before, node))
+        elif not module or (name == "where" and len(node.args) == 3):
+            without = owner if not module else node.args[1]
+            yield Found(kind, code(node), node, code(without), (before, node))
 
 
 def _computed(node: ast.BinOp, lent: set[str]) -> Iterator[Found]:
-    kinds: dict[type[ast.operator], str] = {
-        ast.MatMult: "product", ast.FloorDiv: "whole numbers", ast.Mod: "whole numbers", ast.Div: "scale",
-        ast.Pow: "scale",
-    }  # fmt: skip
-    if type(node.op) in kinds:
-        yield kinds[type(node.op)], {"code": _code(node)}
+    told = code(node)
+    if isinstance(node.op, ast.MatMult):
+        yield Found("product", told, seen=(node.left, node.right, node))
+    elif isinstance(node.op, ast.FloorDiv | ast.Mod):
+        other = ast.Mod() if isinstance(node.op, ast.FloorDiv) else ast.FloorDiv()
+        yield Found("whole numbers", told, node, code(ast.BinOp(node.left, other, node.right)), (node,))
+    elif isinstance(node.op, ast.Div | ast.Pow):
+        yield Found("scale", told, node, code(node.left), (node,))
 
 
-def _repeated(node: ast.stmt, lent: set[str]) -> Iterator[Found]:
-    yield "loop", {}
+def _repeated(node: ast.For | ast.While, lent: set[str]) -> Iterator[Found]:
+    yield Found("loop", "", seen=(node.iter if isinstance(node, ast.For) else node.test, node.body[0]))
 
 
-def _branched(node: ast.AST, lent: set[str]) -> Iterator[Found]:
-    yield "branch", {}
+def _branched(node: ast.If | ast.IfExp, lent: set[str]) -> Iterator[Found]:
+    yield Found("branch", code(node.test), node.test, "True", (node.test,))
 
 
 def _updated(node: ast.AugAssign, lent: set[str]) -> Iterator[Found]:
-    yield "in place", {"code": _code(node)}
+    target = ast.parse(code(node.target), mode="eval").body  # as it is read
+    new = f"{code(node.target)} = {code(ast.BinOp(target, node.op, node.value))}"
+    yield Found("in place", code(node), node, new, (node.value,))
 
 
 def _number(node: ast.Constant, lent: set[str]) -> Iterator[Found]:
     if isinstance(node.value, int | float) and not isinstance(node.value, bool) and node.value not in PLAIN:
-        yield "number", {"code": repr(node.value)}
+        yield Found("number", repr(node.value), node, repr(2 * node.value))
 
 
 ASKED: dict[type[ast.AST], Callable[..., Iterator[Found]]] = {
@@ -149,13 +224,28 @@ ASKED: dict[type[ast.AST], Callable[..., Iterator[Found]]] = {
 }  # fmt: skip
 
 
+def _with_parts(node: ast.Subscript, parts: Sequence[ast.expr]) -> str:
+    """A subscript with other parts."""
+    index = parts[0] if len(parts) == 1 else ast.Tuple(list(parts), ast.Load())
+    return code(ast.Subscript(node.value, index, ast.Load()))
+
+
+def _one_more(node: ast.expr | None) -> ast.expr:
+    """The next index in the same direction, or one more of anything else."""
+    assert node is not None
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        return ast.BinOp(node, ast.Add(), ast.Constant(1))
+    return ast.Constant(value - 1 if isinstance(value, int) and value < 0 else value + 1)
+
+
 def _whole(node: ast.AST) -> bool:
     """Whether an index is a literal number."""
     node = node.operand if isinstance(node, ast.UnaryOp) else node
     return isinstance(node, ast.Constant) and isinstance(node.value, int)
 
 
-def _code(node: ast.AST) -> str:
-    """A piece of code in one line, shortened."""
-    text = " ".join(ast.unparse(node).split())
-    return text if len(text) <= QUOTED else text[: QUOTED - 4] + " ..."
+def code(node: ast.AST) -> str:
+    """A piece of code in one line."""
+    return " ".join(ast.unparse(ast.fix_missing_locations(node)).split())

@@ -1,0 +1,84 @@
+"""The rules that inputs are made by: every exercise follows each, or says why it does not apply; and it is measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nanocourse.exercises import chapters, rules
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Exercise
+
+EXERCISES = [exercise for chapter in chapters.chapters() for exercise in chapters.exercises(chapter)]
+SEEDS = ("course", "another", "a third")  # of a learner's own checks, and as hidden inputs have
+each = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+
+
+@each
+def test_every_rule_is_followed_or_said_not_to_apply(exercise: Exercise) -> None:
+    covers = rules.declared(exercise)
+    assert rules.problems(exercise, covers, SEEDS) == []
+    assert [rule for rule, cover in covers.items() if isinstance(cover, str) and len(cover.split()) < 3] == []
+
+
+@each
+def test_a_wide_check_is_what_some_rule_needs(exercise: Exercise) -> None:
+    """Without it an input is missing: so the measure sees what inputs there are, and not what is said of them."""
+    narrow = tuple(check for check in exercise.checks if not check.wide)
+    if len(narrow) < len(exercise.checks):
+        assert rules.problems(replace(exercise, checks=narrow), rules.declared(exercise), SEEDS[:1])
+
+
+def test_an_exercise_that_says_nothing_is_told_of_every_rule() -> None:
+    found = rules.problems(EXERCISES[0], {}, SEEDS[:1])
+    assert len(found) == len(rules.RULES)
+    assert found[0] == "1.1 does not say how it follows the rule 'nan'"
+
+
+def test_a_rule_that_there_is_not_is_told() -> None:
+    covers = {**rules.declared(EXERCISES[0]), "nam": "a slip of the pen"}
+    assert rules.problems(EXERCISES[0], covers, ()) == ["1.1 speaks of 'nam', which is no rule"]
+
+
+def _toy(*makes: object) -> Exercise:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        """Twice x."""
+        return x * 2
+
+    spec = replace(EXERCISES[0].spec, scene=None)
+    return replace(EXERCISES[0], spec=spec, function=double, checks=tuple(Check(make) for make in makes))  # type: ignore[arg-type]
+
+
+def ones(case: Case) -> Call:
+    return call(torch.ones(3))
+
+
+def numbers(case: Case) -> Call:
+    return call(case.floats("x", 3))
+
+
+def test_inputs_of_one_shape_and_one_value_do_not_come_again() -> None:
+    covers = {"again": rules.again}
+    assert any("'again'" in problem for problem in rules.problems(_toy(ones), covers, ("s",)))
+    assert not any("'again'" in problem for problem in rules.problems(_toy(ones, numbers), covers, ("s",)))
+
+
+def test_other_kinds_of_results_are_tried() -> None:
+    covers = {"kind": rules.kind}
+    toy = _toy(numbers)
+    assert not any("'kind'" in problem for problem in rules.problems(toy, covers, ("s",)))
+
+    class Lenient(Exercise):
+        def compare(self, *_: object) -> None:  # type: ignore[override]
+            return None
+
+    lenient = Lenient(toy.id, toy.slug, toy.path, toy.spec, toy.function, toy.checks)
+    assert any("'kind'" in problem for problem in rules.problems(lenient, covers, ("s",)))
+
+
+def test_as_many_cases_as_options_meet_them_all() -> None:
+    assert [Case(f"a/check/{at}").turn("xyz") for at in range(4)] == ["x", "y", "z", "x"]
+    assert Case("a/check/2/small 1").turn("xyz") == "z"  # the same when a failing input is shrunk
+    assert Case("no number").turn("xyz") == "x"

@@ -1,0 +1,91 @@
+"""What a scene needs: it plays an answer in more than one call, in this process or, a learner's, in a worker.
+
+A scene runs where it is known what is right, and so do the functions and objects that it lends. An answer in a worker
+is asked one call at a time, and `record` gives what it did as a list of operations, which is replayed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+
+class Remote:
+    """A function of an answer in another process. kept: what scenes remember of the answer, between calls too."""
+
+    kept: dict[str, Any]
+
+    def __call__(self, *args: Any) -> Any:
+        """Call it. Tensors among the arguments are the same ones there: what it writes into them is written here."""
+        raise NotImplementedError
+
+    def record(self, *args: Any) -> tuple[Any, Any]:
+        """Its recording, which `replay` runs in this process, and its result."""
+        raise NotImplementedError
+
+
+class Formed(Remote):
+    """An answer to another edition, as an answer to the printed form: see `Edition.played`.
+
+    args: the arguments of the printed form as those of the edition. result: what the edition's answer returned, and the
+    printed form's arguments, as the printed form's result; TypeError for what is none. Neither computes with tensors,
+    since the answer alone is recorded; views are all that they make.
+    """
+
+    def __init__(self, answer: Callable[..., Any], args: Callable[..., Any], result: Callable[..., Any]) -> None:
+        self.answer, self._args, self._result = answer, args, result
+
+    @property
+    def kept(self) -> dict[str, Any]:  # type: ignore[override]
+        return kept_of(self.answer)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._result(self.answer(*self._args(*args)), *args)
+
+    def record(self, *args: Any) -> tuple[Any, Any]:
+        graph, result = record(self.answer, *self._args(*args))
+        return graph, self._result(result, *args)
+
+
+class RemoteError(Exception):
+    """What such a function raised, as an exception of a class of that name. where: the line that raised it."""
+
+    where = ""
+
+    @classmethod
+    def of(cls, kind: str, message: str, where: str) -> RemoteError:
+        made: RemoteError = type(kind if kind.isidentifier() else "Error", (cls,), {"where": where})(message)
+        return made
+
+
+class Lent:
+    """An object of which an answer sees these methods and values alone, in whatever process it is."""
+
+    def __init__(self, of: Any, methods: Sequence[str], values: Sequence[str] = ()) -> None:
+        self._calls = {name: getattr(of, name) for name in methods}
+        self._values = {name: partial(getattr, of, name) for name in values}
+
+        self.parts = self._calls, self._values
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._values:
+            return self._values[name]()
+        if name not in self._calls:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self._calls[name]
+
+
+def record(function: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
+    """A recording of one call, by the stand-in for a graph, and the call's result."""
+    from nanoinfer.engine import fake_graph  # it loads torch
+
+    return function.record(*args) if isinstance(function, Remote) else fake_graph.record(partial(function, *args))
+
+
+def kept_of(answer: Callable[..., Any]) -> dict[str, Any]:
+    """What a scene remembers of an answer."""
+    if isinstance(answer, Remote):
+        return answer.kept
+    found: dict[str, Any] = answer.__dict__.setdefault("kept", {})
+    return found

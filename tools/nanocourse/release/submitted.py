@@ -1,0 +1,82 @@
+"""A student's file of one exercise, laid out so that `course oral` and `course verify` can run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from nanocourse.checks.runner import Runner
+from nanocourse.exercises import chapters
+from nanocourse.exercises.exercise import Exercise
+from nanocourse.grade.assignment import Assignment
+from nanocourse.grade.collect import MAX_FILE, Collected, beside, collect
+from nanocourse.grade.isolation.bubblewrap import Wrapped
+
+
+@dataclass
+class Submitted:
+    """One exercise's file, in a folder of its own. shown: where it was found."""
+
+    exercise: Exercise
+    shown: str
+    source: bytes
+    path: Path
+    _worker: Wrapped | None = None
+
+    def start(self) -> Wrapped:
+        """A worker that reads this folder; the same one as long as it lives."""
+        if self._worker is None or not self._worker.alive:
+            Wrapped.own = self.path.parent
+            self._worker = Wrapped()
+        return self._worker
+
+    def runner(self, source: str | None = None) -> Runner:
+        """The file, or another source in its place, ready to be called."""
+        self.path.write_bytes(self.source if source is None else source.encode())
+        return Runner(self.exercise, self.path, self.start, self.exercise.spec.limit_s)
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
+
+
+@contextmanager
+def submitted(found: Collected, shown: str, exercise: Exercise) -> Iterator[Submitted]:
+    """The file, until the block ends. ValueError if the submission has none."""
+    path = found.find(exercise.file, exercise.path.parents[1].name)
+    if path is None:
+        raise ValueError(f"{shown} has no {exercise.file}")
+    with TemporaryDirectory(prefix="nanoinfer-") as folder:
+        home = Path(folder).resolve()
+        for name, data in beside(found, path).items():
+            (home / name).write_bytes(data)
+        told = shown if str(path) == Path(shown).name else f"{shown}, {path}"
+        one = Submitted(exercise, told, found.files[path], home / exercise.file)
+        one.path.write_bytes(one.source)
+        try:
+            yield one
+        finally:
+            one.close()
+
+
+def read(submission: Path) -> Collected:
+    """What a file, a folder or a zip holds. ValueError if it does not exist."""
+    if not submission.exists():
+        raise ValueError(f"there is no {submission}")
+    if submission.is_file() and submission.suffix == ".py":
+        with submission.open("rb") as file:
+            return Collected({PurePosixPath(submission.name): file.read(MAX_FILE)})
+    return collect(submission)
+
+
+def asked(assignment: Path) -> list[Exercise]:
+    """The exercises of an assignment, each in its edition. ValueError if the assignment cannot be read."""
+    found = []
+    for part in Assignment.load(assignment).parts:
+        exercise = chapters.exercise(part.id)
+        found.append(exercise.as_edition(part.edition) if part.edition else exercise)
+    return found
