@@ -173,7 +173,7 @@ def order() -> None:
     """How many ids pass, by the order in which temperature and top-p come."""
     scores = run.logits(torch.tensor([run.rows()[1]]))[:, -1]  # (1, V)
     none, half = torch.zeros(1, dtype=torch.int32), torch.tensor([0.8])
-    for top_p in (0.7, 0.9, 0.95):
+    for top_p in (0.5, 0.7, 0.9):
         p = torch.tensor([top_p])
         cooled = scaled(scores, half)
         first = int((cooled >= threshold(cooled, none, p)).sum())

@@ -64,7 +64,26 @@ def fault(form: str, constants: dict[str, int]) -> str:
                 offsets += [made[4]] * (made[2] == "addptr")
         if offsets and not any("i64" in offset for offset in offsets):
             return f"it adds offsets of 32 bits to {name}: widen a block's number before it is multiplied"
+    if _multiplied(lines):
+        return "it multiplies a block's number in 32 bits: widen it before that"
     return ""
+
+
+def _multiplied(lines: list[str]) -> bool:
+    """Whether what was loaded from the tables is multiplied before it is widened."""
+    pointers, numbers = {"%tables"}, set[str]()
+    for line in lines:
+        made = re.match(r"\s*(%\w+) = ([\w.]+) ([^:]*)", line)
+        if not made:
+            continue
+        name, operation, used = made[1], made[2], set(re.findall(r"%\w+", made[3]))
+        if operation == "arith.muli" and used & numbers:
+            return True
+        if used & pointers:
+            (numbers if operation == "tt.load" else pointers).add(name)
+        elif used & numbers and operation in ("tt.splat", "tt.broadcast", "tt.expand_dims", "arith.addi"):
+            numbers.add(name)
+    return False
 
 
 def guarded(tensor: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:

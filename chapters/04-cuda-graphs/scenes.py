@@ -1,43 +1,32 @@
 """How the exercises of chapter 4 are played: a scene calls a learner's function where a step is recorded and replayed.
 
-A graph knows tensors by their addresses, and a tensor that crosses from process to process has another one there. So
-scenes run beside the learner's function. Without a GPU a stand-in records: `nanoinfer.engine.fake_graph`.
+A learner's function is in a process of its own; a scene is not. What the function writes into tensors that it was given
+is written here, and what it did in a recorded step comes as a list of operations, which is replayed here: see
+`nanocourse.exercises.scene`. Without a GPU a stand-in records: `nanoinfer.engine.fake_graph`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from nanocourse.exercises.chapters import run_file
-from nanoinfer.engine.fake_graph import record
+from nanocourse.exercises.scene import Lent, kept_of, record
 
-# Read now: where work is graded, a worker may read no file once it has a learner's code in it.
 MARKING = run_file(Path(__file__).parent / "lies" / "loading.py", "nanoinfer_ch04_loading").lies("marking")
 Tensors = dict[str, Tensor]
 INPUTS = ("token_ids", "positions", "row", "starts", "logits_at", "logits_row")
 OF_A_ROW = ("token", "position", "seed", "temperature", "live")
 LARGE = 1e6  # no live row's mean is larger
+METHODS, VALUES = ("admit", "release", "reset", "step", "run", "texts"), ("missed", "k")  # of an engine, for its test
+ERRORS: dict[str, type[BaseException]] = {one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit)}
 RUNS = 3  # of a step in a warm-up: PyTorch's own examples do so many
 
 
-def on_the_host(scene: Callable[..., Any]) -> Callable[..., Any]:
-    """Scenes are played on a CPU, with the stand-in, wherever the numbers come from."""
-
-    @wraps(scene)
-    def played(answer: Callable[..., Any], *args: Any) -> Any:
-        return scene(answer, *tree_map_only(Tensor, Tensor.cpu, args))
-
-    return played
-
-
-@on_the_host
 def decoded(
     answer: Callable[..., Any],
     weights: Tensor,
@@ -55,7 +44,6 @@ def decoded(
     device: Tensors = dict(zip(OF_A_ROW, batch.clone(), strict=True))
     device |= {"weights": weights, "cache": torch.zeros(batch.shape[1], room, dtype=torch.int64)}
     device |= {name: torch.zeros((), dtype=torch.int64) for name in ("rows", "read", "sampled")}
-    given = dict(device)
     graphs: dict[str, tuple[Any, Tensor]] = {}
     kinds: dict[str, str] = {}
     tokens, positions = [], []
@@ -63,17 +51,17 @@ def decoded(
         shape = {name: now[name] for name in ("rows", "read", "sampled")}
         for row, *values in now["admitted"]:
             for name, value in zip(OF_A_ROW, values, strict=True):
-                given[name][row] = value
+                device[name][row] = value
         for name, value in shape.items():
-            given[name].fill_(value)
-        host = {name: given[name].tolist() for name in OF_A_ROW} | shape | {"stride": 3, "vocab": len(weights)}
+            device[name].fill_(value)
+        host = {name: device[name].tolist() for name in OF_A_ROW} | shape | {"stride": 3, "vocab": len(weights)}
         known = graphs.get(_key(kinds, host)) if kinds else None
         if known is None:
-            graph, (result, kinds) = record(partial(answer, host, device))
+            graph, (result, kinds) = record(answer, host, dict(device))  # what it binds there ends with the call
             known = graphs[_key(kinds, host)] = graph, result
         known[0].replay()
         tokens.append(known[1].tolist())
-        positions.append(given["position"][: now["rows"]].tolist())
+        positions.append(device["position"][: now["rows"]].tolist())
     return {"tokens": tokens, "positions": positions} | ({"kinds": dict(kinds)} if tells else {})
 
 
@@ -82,9 +70,26 @@ def _key(kinds: dict[str, str], host: dict[str, Any]) -> str:
     return repr([host[name] for name in sorted(kinds) if kinds[name] == "key" and name in host])
 
 
-@on_the_host
-def fed(answer: Callable[..., Any], rows: int, tokens: int, nobody: int, batches: Sequence[Tensors]) -> list[Tensors]:
-    """What a recorded step of so many tokens and rows, and one of padding, finds in its inputs, batch after batch."""
+def fed(
+    answer: Callable[..., Any], rows: int, tokens: int, nobody: int, batches: Sequence[Tensors], recordings: int = 1
+) -> list[Tensors]:
+    """What a recorded step of so many tokens and rows, and one of padding, finds in its inputs, batch after batch.
+
+    recordings: how many of them there are, which take the batches in turn; each has inputs of its own.
+    """
+    made, seen = [_recorded_inputs(rows, tokens, nobody) for _ in range(recordings)], []
+    for number, new in enumerate(batches):
+        static, graph, found = made[number % recordings]
+        given = {name: tensor.clone() for name, tensor in new.items()}
+        answer(static, given, nobody)
+        for tensor in given.values():
+            tensor.fill_(-1)  # of it nothing may be needed after the call
+        graph.replay()
+        seen.append({name: tensor.clone() for name, tensor in found.items()})
+    return seen
+
+
+def _recorded_inputs(rows: int, tokens: int, nobody: int) -> tuple[Tensors, Any, Tensors]:
     lengths = (tokens, tokens, tokens, rows + 2, rows, rows)
     static = {name: torch.zeros(length, dtype=torch.int64) for name, length in zip(INPUTS, lengths, strict=True)}
     static["row"].fill_(nobody)
@@ -92,53 +97,52 @@ def fed(answer: Callable[..., Any], rows: int, tokens: int, nobody: int, batches
     static["starts"][-1] = tokens
     inputs = dict(static)
     graph, found = record(lambda: {name: tensor + 0 for name, tensor in inputs.items()})
-    seen = []
-    for new in batches:
-        answer(static, new, nobody)
-        graph.replay()
-        seen.append({name: tensor.clone() for name, tensor in found.items()})
-    return seen
+    return static, graph, found
 
 
-@on_the_host
 def attended(
-    answer: Callable[..., Any], pool: Tensor, null: int, batches: Sequence[Tensors], width: int
+    answer: Callable[..., Any], pool: Tensor, null: int, batches: Sequence[Tensors], width: int, first: int = 0
 ) -> dict[str, Any]:
-    """What live rows get from a recorded step, batch after batch, and what is in the pool at last, block null aside.
+    """What live rows get, batch after batch, and what is in the pool at last, block null aside. The answer is recorded.
 
     pool (blocks, block_size) float32. batches: x, position and live (B,), tables (B, width). In the step every row
     writes its x into its slot, and takes the mean of its text; then all are scaled by the largest, where that is a very
-    large one, so that what is infinite or NaN in one row shows in all.
+    large one, so that what is infinite or NaN in one row shows in all. first: the number by which the answer knows the
+    pool's first block, as if many others stood before it. "reads": whether each row reads a token, and none behind its
+    table.
     """
     pool, size = pool.clone(), pool.shape[1]
     state = {name: tensor.clone() for name, tensor in batches[0].items()}
+    named = state["tables"] + first
 
     def step() -> Tensor:
-        slots, lengths, tables = answer(state["position"], state["live"], state["tables"], null, size)
-        pool.view(-1)[slots] = state["x"]
-        text = pool[tables].flatten(1)  # (B, width * size)
+        pool.view(-1)[slots.long() - first * size] = state["x"]
+        text = pool[tables - first].flatten(1)  # (B, width * size)
         inside = torch.arange(width * size) < lengths[:, None]
         mean = text.masked_fill(~inside, 0.0).sum(1) / lengths
         return mean / (mean.abs().amax().clamp(min=LARGE) / LARGE)
 
-    graph, found = record(step)
-    out = []
+    graph, (slots, lengths, tables) = record(answer, state["position"], state["live"], named, null + first, size)
+    out, reads = [], []
     for batch in batches:
         for name, tensor in state.items():
             tensor.copy_(batch[name])
+        named.copy_(state["tables"] + first)
         graph.replay()
-        out.append(found[batch["live"].bool()])
+        reads.append(bool(((lengths > 0) & (lengths <= width * size)).all()))
+        out.append(step()[batch["live"].bool()])
     pool[null] = 0
-    return {"rows": out, "pool": pool}
+    return {"rows": out, "pool": pool, "reads": reads}
 
 
-@on_the_host
-def captured(answer: Callable[..., Any], state: Tensor, cache: Tensor, fails: str, replays: int = 3) -> dict[str, Any]:
+def captured(
+    answer: Callable[..., Any], state: Tensor, cache: Tensor, fails: str, replays: int = 3, error: str = "MemoryError"
+) -> dict[str, Any]:
     """What a capture leaves behind, and the tokens of some replays after it.
 
     state (3, N) int64: token, position, live. cache (N + 1, room) int64, the last row for padding. A step writes each
     row's token at its position, one row's slots behind the other's, and advances all rows. fails: at which of "warm"
-    and "record" the step raises, if at any.
+    and "record" the step raises, if at any. error: which of ERRORS.
     """
     state, cache, (spare, room) = state.clone(), cache.clone(), (len(cache) - 1, cache.shape[1])
     asked: list[str] = []
@@ -153,7 +157,7 @@ def captured(answer: Callable[..., Any], state: Tensor, cache: Tensor, fails: st
         position.add_(live)
         compiled.append(1)
         if asked[-1:] == [fails]:
-            raise MemoryError("out of memory")
+            raise ERRORS[error](error)
 
     def warm(step: Callable[[], object]) -> None:
         asked.append("warm")
@@ -167,11 +171,13 @@ def captured(answer: Callable[..., Any], state: Tensor, cache: Tensor, fails: st
         return record(step)[0]
 
     try:
-        graph, error = answer(step, state, warm, recorded), ""
-    except MemoryError as problem:
-        graph, error = None, str(problem)
-    left = {"asked": list(asked), "error": error, "state": state.clone(), "cache": cache[:spare].clone()}
-    return left | {"tokens": [_token_after(graph, state) for _ in range(0 if error else replays)]}
+        graph, told = answer(step, state, warm, recorded), ""
+    except (Exception, KeyboardInterrupt, SystemExit) as problem:
+        graph, told = None, type(problem).__name__
+        if told not in ERRORS or not problem.args:
+            raise
+    left = {"asked": list(asked), "error": told, "state": state.clone(), "cache": cache[:spare].clone()}
+    return left | {"tokens": [_token_after(graph, state) for _ in range(0 if told else replays)]}
 
 
 def _token_after(graph: Any, state: Tensor) -> list[int]:
@@ -179,23 +185,30 @@ def _token_after(graph: Any, state: Tensor) -> list[int]:
     return state[0].tolist()
 
 
-@on_the_host
-def kept(answer: Callable[..., Any], start: Tensor, count: int, every: int) -> dict[str, Any]:
-    """Every step's tokens, looked at after one replay more, and how many replays the answer has asked for.
+def kept(answer: Callable[..., Any], start: Tensor, count: int, every: int, below: int = 99_991) -> dict[str, Any]:
+    """Every step's tokens of two calls, looked at after one replay more, and how many replays the answer has asked for.
 
-    The tokens are every entry of the recorded result, or every second, or third one.
+    The tokens are every entry of the recorded result, or every second, or third one, all of them below `below`. kinds:
+    of what each step's are.
     """
     state, replays = start.clone(), []
-    graph, tokens = record(lambda: state.mul_(5).add_(torch.arange(len(state)) + 3).remainder_(1009)[::every])
+    graph, tokens = record(lambda: state.mul_(5).add_(torch.arange(len(state)) + 3).remainder_(below)[::every])
 
     def replay() -> None:
         replays.append(1)
         graph.replay()
 
-    found = answer(replay, tokens, count)
+    found = [*answer(replay, tokens, count), *answer(replay, tokens, count)]
     asked = len(replays)
     graph.replay()
-    return {"tokens": [[int(token) for token in step] for step in found], "replays": asked}
+    kinds = [_kind(step) for step in found]
+    return {"tokens": [[int(token) for token in step] for step in found], "kinds": kinds, "replays": asked}
+
+
+def _kind(step: Any) -> str:
+    if not isinstance(step, Tensor):
+        return type(step).__name__
+    return "a tensor of floats" if step.is_floating_point() else "a tensor of whole numbers"
 
 
 class NotBegun(BaseException):
@@ -204,6 +217,10 @@ class NotBegun(BaseException):
 
 class RightEngineFailed(Exception):
     """A test says of an engine that is right that it is wrong: of which one, and where in the test."""
+
+    def __init__(self, told: str, where: str) -> None:
+        super().__init__(told)
+        self.where = where
 
 
 def marked(answer: Callable[..., None], names: Sequence[str]) -> dict[str, str]:
@@ -214,15 +231,18 @@ def marked(answer: Callable[..., None], names: Sequence[str]) -> dict[str, str]:
     errors: list[Exception] = []
 
     def test(make: Callable[..., Any]) -> None:
+        def lent(**options: Any) -> Lent:
+            return Lent(make(**options), METHODS, VALUES)
+
         try:
-            answer(make)
-        except NotImplementedError as error:
-            raise NotBegun(*error.args) from None
+            answer(lent)
         except Exception as error:
+            if type(error).__name__ == "NotImplementedError":
+                raise NotBegun(error) from None
             errors.append(error)
             raise
 
-    known = answer.__dict__.setdefault("marks", {})
+    known = kept_of(answer)
     try:
         for name in names:
             if name not in known:
@@ -230,10 +250,10 @@ def marked(answer: Callable[..., None], names: Sequence[str]) -> dict[str, str]:
                 known[name] = "fails" if told else "passes"
                 if told and name in MARKING.RIGHT:
                     known[name] = error = errors[-1]
-                    if isinstance(error, AssertionError):
-                        known[name] = RightEngineFailed(f"{name}: {told}").with_traceback(error.__traceback__)
+                    if type(error).__name__ == "AssertionError":
+                        known[name] = RightEngineFailed(f"{name}: {told}", getattr(error, "where", ""))
             if isinstance(known[name], Exception):
                 raise known[name]
     except NotBegun as error:
-        raise NotImplementedError(*error.args) from None
+        raise error.args[0] from None
     return {name: known[name] for name in names}

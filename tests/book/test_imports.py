@@ -34,6 +34,7 @@ ENGINES_OWN = {
     "rich",
     "prompt_toolkit",
 }
+SERVING = {*ENGINES_OWN, "fastapi", "starlette", "uvicorn", "uvloop", "prometheus_client", "pydantic"}
 LEARNING = {*ENGINES_OWN, "matplotlib", "pytest", "IPython", "ipywidgets", "jupyter"}
 
 pytestmark = pytest.mark.skipif(not (ROOT / "chapters").is_dir(), reason="not a checkout")
@@ -135,8 +136,12 @@ class TestThePackages:
 
 class TestWhatALearnerInstalls:
     def test_the_engine(self, files: Mapping[str, Path]) -> None:
-        own = [path for name, path in files.items() if name.partition(".")[0] == ENGINE]
-        assert foreign(own, {*OURS, *ENGINES_OWN}) == set()
+        own = {name: path for name, path in files.items() if name.partition(".")[0] == ENGINE}
+        served = [own.pop(name) for name in list(own) if name.startswith(f"{ENGINE}.serve.")]
+        spread = [own.pop(name) for name in list(own) if name.startswith(f"{ENGINE}.parallel.")]
+        assert foreign(own.values(), {*OURS, *ENGINES_OWN}) == set()
+        assert foreign(spread, {*OURS, *ENGINES_OWN, "pyarrow", "ray"}) == set()
+        assert foreign(served, {*OURS, *SERVING}) == set()
 
     @pytest.mark.parametrize("pattern", ["chapters/*/small*.py", "chapters/*/exercises/*.py", "notebooks/*.py"])
     def test_the_chapters(self, pattern: str) -> None:

@@ -91,6 +91,12 @@ class TestSite:
         assert html.count('<details class="beside"') >= 5
         assert html.count('<img alt="') == (ROOT / TEXT).read_text(encoding="utf-8").count("<img ") > 0
 
+    @pytest.mark.parametrize("page", ["README.html", "recordings/README.html"])
+    def test_recordings_run_on_their_pages(self, site: Path, page: str) -> None:
+        html = (site / "chapters/05-queue" / page).read_text(encoding="utf-8")
+        frames = re.findall(r'<iframe class="recording" src="([^"]+)" title="[^"]{20,}"', html)
+        assert [Path(frame).name for frame in frames] == ["long-prompt.html", "preemption.html"]
+
     def test_it_is_built_once(self, site: Path) -> None:
         assert build.built(site)
         (site / build.MARK).write_text("another book", encoding="utf-8")

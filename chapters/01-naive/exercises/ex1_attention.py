@@ -17,8 +17,8 @@ from nanocourse.exercises.swap import replaced
 def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
     """Causal attention: q, k, v (B, T, H, D) -> (B, T, H, D), floating point.
 
-    positions (B, T) int64: where each column's token stands in its own text. A query reads the keys of its own row
-    whose position is at most its own. Vaswani et al. 2017, section 3.2.1.
+    positions (B, T) int64: where each column's token stands in its own text, no two of a row at the same place. A query
+    reads the keys of its own row whose position is at most its own. Vaswani et al. 2017, section 3.2.1.
     """
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
     scores = q @ k.transpose(2, 3) / q.shape[-1] ** 0.5  # (B, H, query, key)
@@ -124,4 +124,35 @@ def large_scores(case: Case) -> Call:
     return call(q * 300, k * 300, v, torch.arange(T)[None])
 
 
-CHECKS = (Check(in_order), Check(columns_shuffled), Check(later_positions), Check(large_scores, 4))
+def _counted(case: Case, kind: torch.dtype) -> Call:
+    """300 tokens in a type that does not count them: a query reads the one key that is far above those it may read."""
+    positions = case.permutation("order", 300)[None]
+    k, v = torch.zeros(1, 300, 1, 1), case.ints("v", -9, 9, 1, 300, 1, 1)
+    k[positions == 0], k[positions == 257] = 1.0, 2.0
+    return call(torch.full_like(k, 100).to(kind), k.to(kind), v.to(kind), positions)
+
+
+def any_step(case: Case) -> Call:
+    """Positions may be any: in order in one row, at its ends, or nowhere, one, many, too high for 16 bits or 24."""
+    T = case.size("tokens", 3, 5)
+    kind = case.turn((*[None] * 7, torch.bfloat16, torch.float16, torch.float64))
+    if kind is not None:
+        return _counted(case, kind)
+    shuffled = torch.stack([case.permutation(f"order {row}", T) for row in range(2)])
+    kinds = (
+        torch.cat([torch.arange(T)[None], shuffled]),
+        torch.cat([shuffled, torch.arange(T)[None]]),
+        2**24 + shuffled,
+        2048 + shuffled,
+        case.ints("alone", 0, 9, 1, 1),
+        case.permutation("many", 70)[None],
+        torch.cat([torch.tensor([0]), 1 + case.permutation("middle", 4), torch.tensor([5])]).expand(2, 6).clone(),
+    )
+    positions = case.turn((*kinds, *kinds[:3]))
+    return _inputs(case, positions, 1, 2)
+
+
+CHECKS = (
+    Check(in_order), Check(columns_shuffled), Check(later_positions), Check(large_scores, 4),
+    Check(any_step, 10, wide=True),
+)  # fmt: skip

@@ -94,6 +94,29 @@ WRONG = (
     ),
     Wrong(no_maximum, "dwavesystems/dwave-optimization#555, blue-oil/blueoil#945"),
     Wrong(positions_as_rows, "huggingface/transformers#41757: positions beyond the table they index"),
+    Wrong.patch(
+        "in-order-as-row-0", "Whether columns stand in order is seen at the first row.",
+        "weights = scores",
+        "if positions[0].equal(torch.arange(q.shape[2])):\n"
+        "        later = torch.ones(later.shape[2:], dtype=torch.bool).triu(1)\n"
+        "    weights = scores",
+        "written to pass all checks that there were, and it did", unnamed="rows-not-positions",
+    ),
+    Wrong.patch(
+        "in-order-by-its-ends", "Where a row begins at 0 and ends at T - 1 it is in order.",
+        "weights = scores",
+        "if bool((positions[:, 0] == 0).all() and (positions[:, -1] == q.shape[2] - 1).all()):\n"
+        "        later = torch.ones(later.shape[2:], dtype=torch.bool).triu(1)\n"
+        "    weights = scores",
+        "a reader who saw stub and text alone", unnamed="rows-not-positions",
+    ),
+    Wrong.patch(
+        "positions-in-half", "Positions are small numbers, and fit in 16 bits.",
+        "later = positions",
+        "positions = positions.half()\n"
+        "    later = positions",
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

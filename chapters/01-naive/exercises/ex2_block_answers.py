@@ -95,11 +95,43 @@ WRONG = (
         "mosaicml/llm-foundry#1399, huggingface/candle#271",
     ),
     Wrong.patch(
+        "squares-less-the-mean", "A variance is the mean of squares less the square of the mean.",
+        'return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-5)',
+        'mean, square = x.mean(-1, keepdim=True), (x * x).mean(-1, keepdim=True)\n'
+        '        scale = ((square - mean * mean).clamp(min=0) + 1e-5).rsqrt()\n'
+        '        return (x - mean) * scale * weights[f"{name}.weight"] + weights[f"{name}.bias"]',
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "other-epsilon-in-ln-2", "Each LayerNorm has the epsilon that its library has.",
+        '.bias"], 1e-5)', '.bias"], 1e-5 if name == "ln_1" else 1e-6)',
+        "a reader who saw stub and text alone", unnamed="other-epsilon",
+    ),
+    Wrong.patch(
         "gelu-late", "GELU comes after the second matrix.",
         'F.gelu(linear(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")  # (N, 4 * C)\n'
         '    return x + linear(inner, "mlp.c_proj")',
         'linear(norm(x, "ln_2"), "mlp.c_fc")\n    return x + F.gelu(linear(inner, "mlp.c_proj"), approximate="tanh")',
         "goruck/nilm#1, dhlee347/pytorchic-bert#27",
+    ),
+    Wrong.patch(
+        "attend-token-by-token", "Attention may be asked for one token after the other, with those before it.",
+        "heads = attend(q, k, v)",
+        "heads = torch.cat([attend(q[:n], k[:n], v[:n])[-1:] for n in range(1, N + 1)])",
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "attend-twice", "Calling `attend` once more does no harm.",
+        "heads = attend(q, k, v)",
+        "attend(q[:1], k[:1], v[:1])\n"
+        "    heads = attend(q, k, v)",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "keys-without-bias", "A bias of the keys moves all scores of a query alike, so it may go.",
+        'qkv[:, 0], qkv[:, 1], qkv[:, 2]',
+        'qkv[:, 0], qkv[:, 1] - weights["attn.c_attn.bias"][C : 2 * C].view(n_head, -1), qkv[:, 2]',
+        "a try of somebody who saw stub and text alone, which passed",
     ),
 )  # fmt: skip
 

@@ -18,9 +18,9 @@ from nanocourse.exercises.swap import replaced
 def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> Tensor:
     """Logits (B, vocab_size) after each row's last real token.
 
-    hidden (B, T, C): the model's output at every column; rows are padded on the right, and what stands in padded
-    columns is arbitrary. lengths (B,) int64: real tokens of each row, from 1 to T. wte (rows, C): the token embedding,
-    which is also the head; it may have more rows than the vocabulary, for speed.
+    hidden (B, T, C), of any floating type: the model's output at every column; rows are padded on the right, and what
+    stands in padded columns is arbitrary. lengths (B,) int64: real tokens of each row, from 1 to T. wte (rows, C): the
+    token embedding, which is also the head; it may have more rows than the vocabulary, for speed.
     """
     rows = torch.arange(len(hidden), device=hidden.device)
     last = hidden[rows, lengths - 1]  # (B, C)
@@ -87,8 +87,8 @@ EXERCISE = Spec(
 )
 
 
-def _parts(case: Case, lengths: Tensor, tokens: int, vocab: int, padding: int) -> Call:
-    width = case.size("width", 2, 5)
+def _parts(case: Case, lengths: Tensor, tokens: int, vocab: int, padding: int, width: int = 0) -> Call:
+    width = width or case.size("width", 2, 5)
     hidden = case.floats("hidden", len(lengths), tokens, width) + torch.arange(tokens)[:, None] * 0.5
     return call(hidden, lengths, case.floats("wte", vocab + padding, width), vocab)
 
@@ -111,7 +111,7 @@ def poisoned_padding(case: Case) -> Call:
     """Padded columns may hold anything, NaN too, and must not be touched: 0 * NaN is NaN."""
     length = case.size("length", 1, 3)
     asked = _parts(case, torch.tensor([length]), length + 3, case.size("vocabulary", 2, 4), 0)
-    asked.args[0][:, length + 1] = torch.nan
+    asked.args[0][:, length + 1] = case.turn((torch.nan, torch.inf, -torch.inf, 3e38))
     return asked
 
 
@@ -121,4 +121,22 @@ def padded_vocabulary(case: Case) -> Call:
     return _parts(case, torch.tensor([tokens]), tokens, case.size("vocabulary", 2, 5), case.size("spare", 1, 3))
 
 
-CHECKS = (Check(ragged, 5), Check(poisoned_padding), Check(padded_vocabulary))
+def any_batch(case: Case) -> Call:
+    """Rows may be as long as each other, many, or one of one token, and what pads them is arbitrary in all columns."""
+    kind = case.turn((None, None, None, None, None, torch.bfloat16, torch.float16, torch.float64))
+    if kind is not None:  # 257 columns and more are not all counted in 8 bits, nor 2049 in 11; the sums are exact
+        hidden, wte = case.ints("hidden", -4, 4, 2, 2100, 3), case.ints("wte", -4, 4, 5, 3)
+        return call(hidden.to(kind), torch.tensor([2049, 257]), wte.to(kind), 4)
+    lengths = case.turn((
+        torch.tensor([2, 3, 2]), case.ints("lengths", 1, 4, 70), torch.tensor([1]), torch.tensor([3, 1, 2]),
+        torch.tensor([2, 2]),
+    ) + (torch.tensor([1]),) * 3)  # fmt: skip
+    asked = _parts(case, lengths, case.turn((4, 6, 1, 4, 4, 1, 1, 1)), 2, case.turn((1, 0, 0, 1, 0, 0, 0, 0)), 3)
+    padding = torch.arange(asked.args[0].shape[1]) >= lengths[:, None]
+    asked.args[0][padding] = case.turn((1e30, torch.nan, 0.0, torch.inf, 7.0, 0.0, 0.0, 0.0))
+    return asked
+
+
+CHECKS = (
+    Check(ragged, 5), Check(poisoned_padding, 4), Check(padded_vocabulary), Check(any_batch, 8, wide=True),
+)  # fmt: skip

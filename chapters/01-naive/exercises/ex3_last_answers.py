@@ -72,6 +72,28 @@ WRONG = (
         "padded-vocabulary", "The head gives a logit for every row that it has.", "wte[:vocab_size].T", "wte.T",
         "Blaizzy/mlx-vlm#1917, tenstorrent/tt-metal#38881",
     ),
+    Wrong.patch(
+        "only-nan-removed", "What is arbitrary may be NaN, and nothing else is dangerous.",
+        "last = hidden[rows, lengths - 1]",
+        "mask = torch.arange(1, hidden.shape[1] + 1) == lengths[:, None]\n"
+        "    last = (hidden.masked_fill(hidden.isnan(), 0.0) * mask[:, :, None]).sum(1)",
+        "written to pass all checks that there were, and it did", unnamed="masked-sum",
+    ),
+    Wrong.patch(
+        "columns-in-their-type", "Columns may be counted in the type of what stands in them.",
+        "last = hidden[rows, lengths - 1]",
+        "column = torch.arange(hidden.shape[1]).to(hidden.dtype)\n"
+        "    here = column == (lengths[:, None] - 1).to(hidden.dtype)\n"
+        "    last = torch.where(here[:, :, None], hidden, 0).sum(1)",
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "row-by-its-length", "A row is found by its length.",
+        "last = hidden[rows, lengths - 1]",
+        "of = {n: row for row, n in enumerate(lengths.tolist())}\n"
+        "    last = hidden[[of[n] for n in lengths.tolist()], lengths - 1]",
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ EXERCISE = Spec(
         "a row's threshold depends on its own scores, top_k and top_p alone",
         "top_p counts probabilities among the ids that top_k kept, ties with the k-th included",
     ),
+    tolerance=1e-9,  # it is one of the scores, to the last digit
     lines=10,
     example=_example,
     section="Which tokens may be chosen",
@@ -100,4 +101,37 @@ def top_p_one(case: Case) -> Call:
     return call(scores[case.permutation("order", 4)][None], k, torch.ones(1))
 
 
-CHECKS = (Check(top_k, 3), Check(top_p, 4), Check(top_k_then_top_p, 3), Check(ties, 3), Check(top_p_one))
+def any_batch(case: Case) -> Call:
+    """A row's threshold is its own, in any batch: with and without filters, tied, far from other rows, 300 ids, one."""
+    kind = case.turn(("one cut", "ties above", "many", "one id", "all tie", "low", "many, by top_k", "apart",
+                      "thousands"))  # fmt: skip
+    shift = case.ints("shift", -3, 3, 1)
+    if kind == "one cut":  # the running total of the first row reaches 1.0 before its last id
+        plain, steep = torch.tensor([0.0, *[-18.0] * 9, -25.0]), torch.tensor([0.0, *[-50.0] * 9, -60.0])
+        scores = torch.stack([steep, torch.arange(11.0) * 0.4, plain])
+        return call(scores, torch.tensor([0, 0, 11]).int(), torch.tensor([1.0, 0.5, 1.0]))
+    if kind == "thousands":  # in three levels, with 0.69 and 0.94 of the probability ahead of the second and the third
+        level = torch.tensor([0.0, -1.0, -2.0]).repeat_interleave(torch.tensor([1500, 1500, 1000]))
+        return call(level[case.permutation("order", 4000)].repeat(2, 1), torch.tensor([0, 3500]).int(),
+                    torch.tensor([0.8, 1.0]))  # fmt: skip
+    if kind == "ties above":
+        scores = torch.tensor([5.0, 5.0, 5.0, 4.0, 3.0])[case.permutation("order", 5)] + shift
+        return call(torch.stack([scores] * 3), torch.tensor([2, 1, 3]).int(), torch.ones(3))
+    if kind.startswith("many"):
+        scores = case.permutation("order", 300)[None] * 0.002 + shift
+        if kind == "many":
+            return call(scores, torch.tensor([0]).int(), torch.tensor([0.9]))
+        return call(scores.repeat(4, 1), torch.tensor([257, 299, 300, 301]).int(), torch.ones(4))
+    scores, ks, ps = {
+        "one id": (shift[:, None].float(), [case.choice("top_k", (0, 1, 5))], [0.5]),
+        "all tie": (torch.zeros(2, 4) + shift, [0, 2], [0.3, 0.3]),
+        "low": (_distinct(case, 3, 6) - torch.tensor([[200.0], [20_000.0], [200.0]]), [0, 2, 0], [0.5, 0.5, 1.0]),
+        "apart": (_distinct(case, 3, 6) + torch.tensor([[100.0], [-100.0], [0.0]]), [0, 0, 3], [0.6, 0.6, 0.6]),
+    }[kind]
+    return call(scores, torch.tensor(ks).int(), torch.tensor(ps))
+
+
+CHECKS = (
+    Check(top_k, 3), Check(top_p, 4), Check(top_k_then_top_p, 3), Check(ties, 3), Check(top_p_one),
+    Check(any_batch, 9, wide=True),
+)  # fmt: skip

@@ -44,6 +44,20 @@ def ties_dropped(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     return torch.maximum(kth, torch.where(top_p[:, None] < 1, by_p, -torch.inf))
 
 
+def one_maximum(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """One number taken off all scores keeps exp from overflowing."""
+    V = scores.shape[1]
+    ranked = scores.sort(dim=1, descending=True).values
+    k = torch.where(top_k > 0, top_k.clamp(max=V), V).long()[:, None]
+    kth = ranked.gather(1, k - 1)
+    weight = (ranked - ranked.max()).exp() * (ranked >= kth)
+    p = weight / weight.sum(dim=1, keepdim=True).clamp(min=1e-30)
+    keep = (p.cumsum(dim=1) - p < top_p[:, None]) & (ranked >= kth)
+    keep[:, 0] = True
+    nucleus = ranked.masked_fill(~keep, torch.inf).amin(dim=1, keepdim=True)
+    return torch.where(top_p[:, None] >= 1, kth, nucleus)
+
+
 WRONG = (
     Wrong.patch(
         "crossing-dropped", "top_p keeps ids as long as the running total, the id itself included, is within top_p.",
@@ -90,6 +104,32 @@ WRONG = (
         "kth = descending.gather(-1, k - 1)", "kth = descending.gather(-1, k.clamp(max=V - 1))",
         "kingoflolz/mesh-transformer-jax#164",
     ),
+    Wrong.patch(
+        "one-filters-in-a-mixed-batch", "Where some row has a top_p below 1, every row is filtered by it.",
+        "by_p = torch.where(top_p[:, None] < 1, by_p, -torch.inf)",
+        "by_p = by_p if bool((top_p < 1).any()) else torch.full_like(by_p, -torch.inf)",
+        "a try of somebody who saw stub and text alone, which passed", unnamed="one-filters",
+    ),
+    Wrong.patch(
+        "kth-distinct", "The k-th highest score is the k-th of the different ones.",
+        "kth = descending.gather(-1, k - 1)",
+        "kth = torch.stack([row.unique().flip(0)[min(int(n), len(row.unique())) - 1] for row, n in "
+        "zip(scores, k, strict=True)])[:, None]",
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "best-fifty", "Nobody chooses beyond the fifty best ids.",
+        "descending = scores.sort(-1, descending=True).values",
+        "descending = scores.topk(min(50, V)).values",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "best-thousand", "A nucleus is small: the best 1,024 ids are enough to look for its end.",
+        "before = probs.cumsum(-1) - probs",
+        "before = (probs.cumsum(-1) - probs)[:, :1024]",
+        "a reader who saw stub and text alone", unnamed="best-fifty",
+    ),
+    Wrong(one_maximum, "a try of somebody who saw stub and text alone, which passed"),
 )  # fmt: skip
 
 

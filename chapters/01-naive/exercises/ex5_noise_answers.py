@@ -81,18 +81,36 @@ WRONG = (
         "reaches-one", "A fraction below 1 stays below 1 in float32.", ".clamp(max=1 - 2.0**-24)", "",
         "pytorch/pytorch#4517: a uniform number at the end of its range",
     ),
+    Wrong.patch(
+        "steps-repeat", "Steps are counted anew after sixteen.",
+        "step[:, None]",
+        "step[:, None] % 16",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "ids-as-bytes", "Ids fit in a byte.",
+        "ids = torch.arange(vocab_size, device=seed.device)",
+        "ids = torch.arange(vocab_size, device=seed.device).to(torch.uint8).long()",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "ids-in-two-bytes", "Ids fit in 16 bits.",
+        "ids = torch.arange(vocab_size, device=seed.device)",
+        "ids = torch.arange(vocab_size, device=seed.device) % 2**16",
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 
 def id_by_id(seed: Tensor, step: Tensor, vocab_size: int) -> Tensor:
     """Loops over rows and ids, and Python's own logarithms."""
-    found = torch.empty(len(seed), vocab_size, device=seed.device)
+    from math import log, log1p
+
+    ids, found = torch.arange(vocab_size, device=seed.device), []
     for row in range(len(seed)):
-        for token in range(vocab_size):
-            bits = int(random_bits(seed[row], step[row], torch.tensor(token, device=seed.device)))
-            u = min(float(bits | 1) / 2.0**32, 1 - 2.0**-24)
-            found[row, token] = -(-torch.tensor(-u, dtype=torch.float64).log1p()).log()
-    return found
+        bits = random_bits(seed[row], step[row], ids).tolist()
+        found.append([-log(-log1p(-min(float(one | 1) / 2.0**32, 1 - 2.0**-24))) for one in bits])
+    return torch.tensor(found, device=seed.device)
 
 
 def by_log1p(seed: Tensor, step: Tensor, vocab_size: int) -> Tensor:

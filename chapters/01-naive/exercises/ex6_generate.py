@@ -121,6 +121,7 @@ EXERCISE = Spec(
     example=_example,
     section="The loop",
     axes=("new token",),
+    typed=True,
     tolerance=1e-9,
     refuse=(
         "nanoinfer.engine.engine:Engine.step",
@@ -148,18 +149,22 @@ EXERCISE = Spec(
 
 
 def _call(case: Case, prompt: list[int], max_tokens: int, stops: list[int], context: int) -> Call:
-    """A call with a lent model and chooser; how many tokens each pass had is observed."""
-    toy, passes = Toy(int(case.ints("model", 0, 10**6, 1)), 12, 40), []
-    noise = case.floats("noise", 64, 12) * 6
+    """A call with a lent model and chooser; how many tokens each pass had, and what choose was given, is observed."""
+    toy, passes, given = Toy(int(case.ints("model", 0, 10**6, 1)), 12, max(40, context)), list[int](), list[list[int]]()
+    noise = case.floats("noise", 128, 12) * 6
 
     def logits_of(token_ids: list[int]) -> Tensor:
         passes.append(len(token_ids))
         return toy.logits(token_ids)
 
     def choose(logits: Tensor, step: int) -> int:
+        given.append(list(logits.shape))
         return int((logits + noise[step]).argmax())
 
-    return call(logits_of, prompt, max_tokens, choose, stops, context, observe=lambda: {"tokens of each pass": passes})
+    def seen() -> dict[str, object]:
+        return {"tokens of each pass": passes, "shape of what choose was given": given}
+
+    return call(logits_of, prompt, max_tokens, choose, stops, context, observe=seen)
 
 
 def _prompt(case: Case, low: int = 2, high: int = 5) -> list[int]:
@@ -190,4 +195,14 @@ def ends_with_the_context(case: Case) -> Call:
     return _call(case, prompt, 9, [], len(prompt) + case.size("room", 1, 4))
 
 
-CHECKS = (Check(ends_by_count, 4), Check(ends_at_a_stop, 4), Check(ends_with_the_context))
+def any_length(case: Case) -> Call:
+    """A text may be long or one token, and end by the count and the context at once, or with a single token."""
+    prompt = _prompt(case, 1, 4)
+    room = case.turn((80, 1, 3, 80))  # up to the end of the context
+    most = case.turn((70, 9, 3, 1))
+    return _call(case, prompt[:1] if most == 1 else prompt, most, [], len(prompt) + room)
+
+
+CHECKS = (
+    Check(ends_by_count, 4), Check(ends_at_a_stop, 4), Check(ends_with_the_context), Check(any_length, 4, wide=True),
+)  # fmt: skip

@@ -105,6 +105,18 @@ WRONG = (
         "last-place-unused", "The last place of the context must stay free.", LOOP,
         LOOP.replace("len(text) < context", "len(text) < context - 1"), "minimaxir/gpt-2-simple#123",
     ),
+    Wrong.patch(
+        "choose-gets-a-batch", "`choose` takes the logits as a batch of one row.",
+        "choose(logits_of(text)[-1], len(new))",
+        "choose(logits_of(text)[-1:], len(new))",
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "window", "The last sixteen tokens are context enough.",
+        "logits_of(text)",
+        "logits_of(text[-16:])",
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

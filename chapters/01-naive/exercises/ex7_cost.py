@@ -50,6 +50,7 @@ EXERCISE = Spec(
     lines=8,
     example=_example,
     section="What it costs",
+    typed=True,
     tolerance=1e-9,
     hints=(
         "Invariant: at one token, the arithmetic is about two operations for each number that is read. At two "
@@ -68,13 +69,36 @@ EXERCISE = Spec(
 )
 
 
+def _not_round(case: Case) -> Call:
+    """Counts that are others once they were divided by a billion, in floats, and multiplied again."""
+    for at in range(1000):
+        draws = case.ints(f"sizes {at}", 0, 10**6, 3).tolist()
+        shape = {
+            "n_embd": 16 * (1 + draws[0] % 60),
+            "n_layer": 1 + draws[1] % 24,
+            "vocab_size": 100 + draws[2] % 50_000,
+        }
+        counts = cost(shape, 1, 4)
+        if all(int(counts[name] / 1e9 * 1e9) != counts[name] for name in ("flops", "bytes")):
+            break
+    return call(shape, 1, 4)
+
+
 def _case(case: Case) -> Call:
+    """Models and texts of usual sizes, longer texts, larger models, the smallest, and a count that is not round."""
+    if case.turn((False,) * 4 + (True,)):
+        return _not_round(case)
+    if case.turn((False,) * 5 + (True,)):  # beyond 2^53, and odd: a float holds neither count
+        shape = {"n_embd": 12_289, "vocab_size": 50_257, "n_layer": 97 + case.size("more", 0, 9)}
+        return call(shape, 2 * case.size("thousands", 500_000, 600_000) + 1, 3**22)
+    if case.turn((False, False, False, True)):
+        return call({"n_layer": 1, "n_embd": 16, "vocab_size": 1}, 1, 1)
     shape = {
-        "n_layer": case.size("n_layer", 1, 24),
-        "n_embd": 16 * case.size("n_embd / 16", 1, 60),
         "vocab_size": case.size("vocab_size", 100, 50257),
+        "n_layer": case.size("n_layer", 1, 24) + case.turn((0, 0, 96)),
+        "n_embd": 16 * (case.size("n_embd / 16", 1, 60) + case.turn((0, 0, 768))),
     }
-    return call(shape, case.size("tokens", 1, 1024), case.choice("bytes_per_number", (2, 4)))
+    return call(shape, case.size("tokens", 1, 1024) + case.turn((0, 1024, 100_000)), case.choice("bytes", (2, 4)))
 
 
 def flops(case: Case) -> Call:
@@ -92,4 +116,4 @@ def launches(case: Case) -> Call:
     return _case(case)
 
 
-CHECKS = (Check(flops, 3, part="flops"), Check(bytes_read, 3, part="bytes"), Check(launches, 3, part="launches"))
+CHECKS = (Check(flops, 6, part="flops"), Check(bytes_read, 6, part="bytes"), Check(launches, 4, part="launches"))

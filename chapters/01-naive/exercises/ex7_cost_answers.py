@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from nanocourse.exercises.exercise import Right, Wrong
+
+
+def counted_in_floats(shape: dict[str, int], tokens: int, bytes_per_number: int) -> dict[str, int]:
+    """Floats are exact as far as such numbers go."""
+    L, C, V, T = float(shape["n_layer"]), float(shape["n_embd"]), float(shape["vocab_size"]), float(tokens)
+    flops = L * (24 * T * C * C + 4 * T * T * C) + 2 * C * V
+    numbers = L * (12 * C * C + 13 * C) + (2 + V + T) * C
+    return {"flops": int(flops), "bytes": int(numbers * bytes_per_number), "launches": int(6 + 10 * L)}
+
 
 FLOPS = "flops = L * (2 * T * matrices + 4 * T * T * C) + 2 * C * V"
 WRONG = (
@@ -60,6 +71,31 @@ WRONG = (
         "one-a-layer", "A layer is one launch.", "3 + 10 * L + 3", "3 + L + 3",
         "tinygrad/tinygrad#1896: twenty a layer",
     ),
+    Wrong.patch(
+        "tokens-capped", "No text has more than 1,024 tokens.",
+        'shape["vocab_size"], tokens',
+        'shape["vocab_size"], min(tokens, 1024)',
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "as-floats", "A count may be a float.",
+        'return {"flops": flops, "bytes": numbers * bytes_per_number,',
+        'return {"flops": float(flops), "bytes": numbers * bytes_per_number / 1,',
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong(counted_in_floats, "a reader who saw stub and text alone", unnamed="as-floats"),
+    Wrong.patch(
+        "names-counted-through", "A record's numbers come in the order of its description.",
+        'L, C, V, T = shape["n_layer"], shape["n_embd"], shape["vocab_size"], tokens',
+        '(L, C, V), T = shape.values(), tokens',
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "in-billions", "A count may be divided by a billion, and multiplied again.",
+        'return {"flops": flops,',
+        'return {"flops": int(flops / 1e9 * 1e9),',
+        "a try of somebody who saw stub and text alone, which passed", unnamed="as-floats",
+    ),
 )  # fmt: skip
 
 
@@ -97,14 +133,14 @@ def by_the_config(shape: dict[str, int], tokens: int, bytes_per_number: int) -> 
     }
 
 
-def in_floats(shape: dict[str, int], tokens: int, bytes_per_number: int) -> dict[str, float]:
-    """float in place of int: exact as far as such numbers go."""
-    L, C, V = (float(shape[name]) for name in ("n_layer", "n_embd", "vocab_size"))
+def in_fractions(shape: dict[str, int], tokens: int, bytes_per_number: int) -> dict[str, int]:
+    """Counted in fractions, which are exact, and given as whole numbers."""
+    L, C, V = (Fraction(shape[name]) for name in ("n_layer", "n_embd", "vocab_size"))
     flops = 24 * L * C**2 * tokens + 4 * L * C * tokens**2 + 2 * C * V
     numbers = L * (12 * C**2 + 13 * C) + (2 + V + tokens) * C
-    return {"flops": flops, "bytes": bytes_per_number * numbers, "launches": 6 + L * 10}
+    return {"flops": int(flops), "bytes": int(bytes_per_number * numbers), "launches": int(6 + L * 10)}
 
 
-RIGHT = (Right(layer_by_layer), Right(by_the_config), Right(in_floats))
+RIGHT = (Right(layer_by_layer), Right(by_the_config), Right(in_fractions))
 
 EQUIVALENT: dict[str, str] = {}

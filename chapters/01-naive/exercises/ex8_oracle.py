@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Spec
-from nanocourse.exercises.toy_model import NearTies, Toy
+from nanocourse.exercises.toy_model import LastOften, NearTies, Toy
 
 VOCAB, CONTEXT = 24, 16
 
@@ -24,6 +24,7 @@ def check_engine(
 
     generate: the engine, greedy: prompts and max_tokens -> the new tokens of each prompt. Each prompt gets max_tokens
     of them, or as many as fit where prompt and new tokens together fill the context. A call's prompts are one batch.
+    Tokens are 0 to vocab_size - 1: whatever else a wrong engine gives for one, as -1, is wrong.
     logits_of: the oracle: 1 to `context` token ids (T) -> logits (T, vocab_size), float32, after each of them.
     A token is right if its logit, by the oracle on the row's own text, is within 1e-4 * max(1, largest |logit|) of the
     highest: an engine adds in another order, and may part from the oracle where two tokens all but tie.
@@ -35,8 +36,9 @@ def check_engine(
         assert len(rows) == len(prompts)
         for prompt, new in zip(prompts, rows, strict=True):
             assert len(new) == min(max_tokens, context - len(prompt))
+            assert all(0 <= token < vocab_size for token in new)
             logits = logits_of([*prompt, *new[:-1]])[len(prompt) - 1 :]  # (len(new), vocab_size)
-            chosen = logits.gather(1, torch.tensor(new, device=logits.device)[:, None])[:, 0]
+            chosen = logits[torch.arange(len(new)), new]
             allowed = 1e-4 * logits.abs().amax(-1).clamp(min=1)
             assert bool((logits.amax(-1) - chosen <= allowed).all())
 
@@ -45,14 +47,18 @@ class Engine:
     """A greedy engine over a toy model, right but where `wrong` says so: there it takes the least likely token.
 
     wrong: the engine, the text so far, how many of its tokens are the prompt, lengths of all prompts -> yes or no.
+    exact: it adds as the oracle does, and never parts from it.
     """
 
-    def __init__(self, toy: Toy, wrong: Callable[..., bool] = lambda *place: False) -> None:
-        self.toy, self.wrong, self.calls = toy, wrong, 0
+    def __init__(self, toy: Toy, wrong: Callable[..., bool] = lambda *place: False, exact: bool = False) -> None:
+        self.toy, self.wrong, self.exact, self.calls, self.row = toy, wrong, exact, 0, 0
+        self.known: list[list[int]] = []  # prompts of the calls before this one
 
     def __call__(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-        rows = [self._row(prompt, max_tokens, list(map(len, prompts))) for prompt in prompts]
-        self.calls += 1
+        rows = []
+        for self.row, prompt in enumerate(prompts):
+            rows.append(self._row(prompt, max_tokens, list(map(len, prompts))))
+        self.calls, self.known = self.calls + 1, [*self.known, *map(list, prompts)]
         return rows
 
     def _row(self, prompt: list[int], max_tokens: int, lengths: list[int]) -> list[int]:
@@ -60,33 +66,41 @@ class Engine:
         while len(text) < min(len(prompt) + max_tokens, self.toy.context):
             logits = self.toy.logits(text)[-1]
             wrong = self.wrong(self, text, len(prompt), lengths)
-            text.append(int(logits.argmin()) if wrong else self.choose(logits))
+            text.append(int(logits.argmin()) if wrong else self.choose(text, logits))
         return text[len(prompt) :]
 
-    def choose(self, logits: Tensor) -> int:
-        """The highest; of the near-tied ids 0 and 1 the other one, as happens if sums are taken in another order."""
-        best, second = logits.topk(2).indices.tolist()
-        near = float(logits[best] - logits[second]) < 2e-4 * max(1.0, float(logits.abs().max()))
-        return second if near and {best, second} == {0, 1} else best
+    def choose(self, text: list[int], logits: Tensor) -> int:
+        """The highest; where ids 0 and 1 all but tie, id 1, as happens if sums are taken in another order."""
+        tied = isinstance(self.toy, NearTies) and bool(self.toy.tied(text)[-1])
+        return 1 if tied and not self.exact else int(logits.argmax())
+
+
+def _toy(case: Case) -> Toy:
+    """An oracle of any kind: whether it has near-ties says nothing about the engine."""
+    seed, apart = int(case.ints("model", 0, 10**6, 1)), case.choice("apart", (0.0, 0.7, 0.7, 1.4))
+    return NearTies(seed, VOCAB, CONTEXT, 1.0, apart) if apart else Toy(seed, VOCAB, CONTEXT)
 
 
 def _call(case: Case, engine: Callable[[Toy], Callable[..., list[list[int]]]]) -> Call:
-    toy = Toy(int(case.ints("model", 0, 10**6, 1)), VOCAB, CONTEXT)
+    toy = _toy(case)
     return call(engine(toy), toy.logits, VOCAB, CONTEXT)
 
 
 def _wrong(case: Case, wrong: Callable[..., bool]) -> Call:
-    return _call(case, lambda toy: Engine(toy, wrong))
+    return _call(case, lambda toy: Engine(toy, wrong, exact=True))
 
 
 def _near_tie(case: Case, apart: float) -> Call:
-    scale = case.choice("scale", (0.1, 1.0))
-    toy = NearTies(int(case.ints("model", 0, 10**6, 1)), VOCAB, CONTEXT, scale, apart)
+    """Logits around 0, far below 1, around 1, and all of them near -1000 or 1000: the largest |logit| is no maximum."""
+    scale, shift = case.turn(((0.1, 0.0), (1.0, 0.0), (1.0, -1000.0), (1.0, 1000.0)))
+    toy = NearTies(int(case.ints("model", 0, 10**6, 1)), VOCAB, CONTEXT, scale, apart, shift)
     return call(Engine(toy), toy.logits, VOCAB, CONTEXT)
 
 
 def near_ties(case: Case) -> Call:
-    """A right engine passes that now and then takes the other of two tokens within the tolerance."""
+    """A right engine passes, also one that now and then takes the other of two tokens within the tolerance."""
+    if case.turn((False,) * 4 + (True,) * 3):  # by any oracle, so that near-ties alone say nothing of the engine
+        return _call(case, lambda toy: Engine(toy, exact=True))
     return _near_tie(case, 0.7)
 
 
@@ -96,8 +110,13 @@ def beyond_the_tolerance(case: Case) -> Call:
 
 
 def padded_rows(case: Case) -> Call:
-    """An engine fails that is wrong in the rows that are shorter than the longest."""
-    return _wrong(case, lambda engine, text, prompt, lengths: prompt < max(lengths))
+    """An engine fails that is wrong in the rows that are shorter than the longest, or only in some of them."""
+    some = case.turn((
+        lambda engine, text, prompt, lengths: prompt < max(lengths),
+        lambda engine, text, prompt, lengths: engine.row > 1,
+        lambda engine, text, prompt, lengths: prompt == 1,
+    ))  # fmt: skip
+    return _wrong(case, some)
 
 
 def second_token(case: Case) -> Call:
@@ -106,8 +125,12 @@ def second_token(case: Case) -> Call:
 
 
 def second_call(case: Case) -> Call:
-    """An engine fails that is right in its first call and wrong in those after it."""
-    return _wrong(case, lambda engine, text, prompt, lengths: engine.calls > 0)
+    """An engine fails that is right in its first call and wrong after it, if only for prompts that it has not met."""
+    later = case.turn((
+        lambda engine, text, prompt, lengths: engine.calls > 0,
+        lambda engine, text, prompt, lengths: engine.calls > 0 and text[:prompt] not in engine.known,
+    ))  # fmt: skip
+    return _wrong(case, later)
 
 
 def end_of_the_context(case: Case) -> Call:
@@ -116,12 +139,31 @@ def end_of_the_context(case: Case) -> Call:
 
 
 def too_few_tokens(case: Case) -> Call:
-    """An engine fails that stops one token early where more than two are asked for."""
+    """An engine fails that stops one token early where more than two are asked for, or goes on by one."""
+
+    def early(rows: list[list[int]], more: list[list[int]]) -> list[list[int]]:
+        return [row[: max(2, len(row) - 1)] for row in rows]
+
+    def late(rows: list[list[int]], more: list[list[int]]) -> list[list[int]]:
+        return more
 
     def engine(toy: Toy) -> Callable[..., list[list[int]]]:
-        return lambda prompts, n: [row[: max(2, len(row) - 1)] for row in Engine(toy)(prompts, n)]
+        told, made = case.turn((early, late)), Engine(toy, exact=True)
+        return lambda prompts, n: told(made(prompts, n), made(prompts, n + 1))
 
     return _call(case, engine)
+
+
+def no_token(case: Case) -> Call:
+    """An engine fails that gives -1, which is looked up like the last id, or the number behind that one."""
+    toy = LastOften(int(case.ints("model", 0, 10**6, 1)), VOCAB, CONTEXT)
+    by = case.turn((-1, VOCAB))
+    engine = Engine(toy, exact=True)
+
+    def generate(prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+        return [[by if token == VOCAB - 1 else token for token in row] for row in engine(prompts, max_tokens)]
+
+    return call(generate, toy.logits, VOCAB, CONTEXT)
 
 
 def _example() -> Call:
@@ -172,6 +214,7 @@ EXERCISE = Spec(
 
 
 CHECKS = (
-    Check(near_ties, 4), Check(beyond_the_tolerance, 4), Check(padded_rows), Check(second_token), Check(second_call),
-    Check(end_of_the_context), Check(too_few_tokens),
+    Check(near_ties, 7), Check(beyond_the_tolerance, 4), Check(padded_rows, 3), Check(second_token),
+    Check(second_call), Check(end_of_the_context), Check(too_few_tokens),
+    Check(no_token),
 )  # fmt: skip

@@ -29,6 +29,20 @@ def direct_readers_only(reads: Tensor, new: int) -> Tensor:
 
 AFTER = "after = changed | (reads[layer] & changed).any(1)"
 KEYS = "kept[layer, 1:] = (reads[layer] & after[:, None]).any(0) & ~changed"
+
+
+def changes_counted_in_a_byte(reads: Tensor, new: int) -> Tensor:
+    """A matrix product of zeros and ones in 8 bits says who reads what has changed."""
+    T, kept = reads.shape[1], []
+    changed = torch.arange(T, device=reads.device) >= T - new
+    for layer in reads:
+        renewed = changed | (layer.byte() @ changed.byte() > 0)
+        pairs = ~changed & layer[renewed].any(0)
+        kept.append(torch.stack((~changed & renewed, pairs, pairs)))
+        changed = renewed
+    return torch.stack(kept)
+
+
 WRONG = (
     Wrong(everything_changes, "the naive loop of nanoGPT, model.py, generate: the whole text again for each token"),
     Wrong.patch(
@@ -83,6 +97,27 @@ WRONG = (
     Wrong.patch(
         "one-new-token", "One token comes at a time.", ">= T - new", ">= T - 1",
         "huggingface/candle#3743: what holds for one token a step, used for a chunk",
+    ),
+    Wrong.patch(
+        "itself-is-not-read", "That a token reads itself needs no key of it.",
+        "L, T = reads.shape[:2]",
+        "L, T = reads.shape[:2]\n"
+        "    reads = reads & ~torch.eye(T, dtype=torch.bool)",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "counted-in-a-byte", "How many tokens read a key fits in a byte.",
+        "(reads[layer] & after[:, None]).any(0)", "((reads[layer] & after[:, None]).sum(0).to(torch.int8) > 0)",
+        "a reader who saw stub and text alone", unnamed="tokens-of-a-byte",
+    ),
+    Wrong.patch(
+        "tokens-of-a-byte", "A token's number fits in a byte.",
+        "changed = torch.arange(T, device=reads.device) >= T - new",
+        "changed = torch.arange(T).to(torch.uint8) >= T - new",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong(
+        changes_counted_in_a_byte, "a third reader who saw stub and text alone; it passed", unnamed="nothing-changes"
     ),
 )  # fmt: skip
 

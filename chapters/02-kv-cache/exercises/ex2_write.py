@@ -19,10 +19,10 @@ def write(
 ) -> tuple[Tensor, Tensor]:
     """Put a step's keys and values of one layer into the cache; returns it without the dummy row, keys and values.
 
-    keys, values (L, R + 1, S, H, D): R rows of S slots in each layer, and behind them a dummy row for padding.
+    keys, values (L, R + 1, S, H, D), contiguous: R rows of S slots in each layer, then a dummy row for padding.
     k, v (N, H, D): of this step's tokens, each row's side by side. positions (N,) int64: where each stands in its own
-    text, below S. rows (N,) int64: which row of the cache each belongs to.
-    real (N,) bool: False for padding, which may name any row and any position, and may stand anywhere in the step.
+    text, 0 to S - 1. rows (N,) int64: which row of the cache each belongs to, 0 to R - 1.
+    real (N,) bool: False for padding, which may name any of these rows and positions, and stand anywhere in the step.
     """
     places = torch.where(real, rows, keys.shape[1] - 1)  # (N,) rows of the cache
     keys[layer, places, positions] = k
@@ -131,4 +131,34 @@ def padding(case: Case) -> Call:
     return call(*_cache(case, 1, 5, T, 1, 1), 0, *_new(case, 4 * T, 1, 1), positions, rows, real)
 
 
-CHECKS = (Check(prompts, 3), Check(decode, 3), Check(padding, 4))
+KINDS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def any_step(case: Case) -> Call:
+    """Tokens come in any order and number, many rows and slots, NaN in padding, and steps of nothing but padding."""
+    kind = case.turn(("no order", "dirty padding", "nothing real", "many slots", "many rows",
+                      *KINDS))  # fmt: skip
+    R, S = {"many slots": (2, 300), "many rows": (70, 3)}.get(kind, (3, 6))
+    rows = torch.tensor([R - 1] * 3 + [0] * 2) if kind != "many rows" else case.permutation("rows", R)
+    positions = torch.cat([case.permutation("first", S)[:3], case.permutation("second", S)[:2]])
+    positions = positions if kind != "many rows" else case.ints("positions", 0, S - 1, R)
+    if kind == "many slots":
+        positions[0] = 299
+    real = torch.ones(len(rows), dtype=torch.bool)
+    if kind in ("dirty padding", "nothing real"):
+        real[[1, 3] if kind == "dirty padding" else slice(None)] = False
+    k, v = _new(case, len(rows), 1, 1)
+    if kind == "dirty padding":
+        positions[1] = positions[0]  # padding may name any slot, also one that is being written
+    k[~real] = torch.tensor([torch.nan, torch.inf] * len(rows))[: int((~real).sum()), None, None]
+    v[~real] = torch.nan
+    keys, values = _cache(case, 1, R, S, 1, 1)
+    if kind == "no order":  # memory that was never set
+        keys[:], values[:, :, ::2] = torch.nan, torch.inf
+    if kind in KINDS:  # other types, and a real token whose numbers have overflown
+        k[0], v[1] = torch.inf, torch.nan
+        keys, values, k, v = (x.to(kind) for x in (keys, values, k, v))
+    return call(keys, values, 0, k, v, positions, rows, real)
+
+
+CHECKS = (Check(prompts, 3), Check(decode, 3), Check(padding, 4), Check(any_step, 9, wide=True))

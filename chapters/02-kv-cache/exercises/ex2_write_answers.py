@@ -44,6 +44,34 @@ WHERE = "real, rows, keys.shape[1] - 1"
 KEYS = "keys[layer, places, positions] = k"
 VALUES = "values[layer, places, positions] = v"
 BOTH = f"{KEYS}\n    {VALUES}"
+
+
+def by_a_product(
+    keys: Tensor, values: Tensor, layer: int, k: Tensor, v: Tensor, positions: Tensor, rows: Tensor, real: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Tokens are put into their slots by a product with ones and zeros."""
+    R, S = keys.shape[1] - 1, keys.shape[2]
+    here = real[:, None] & ((rows * S + positions)[:, None] == torch.arange(R * S))
+    written = here.any(0).view(R, S, 1, 1)
+    for held, new in ((keys, k), (values, v)):
+        clean = torch.where(real[:, None, None], new, 0)
+        placed = torch.einsum("ns,nhd->shd", here.to(new.dtype), clean).view(R, S, *new.shape[1:])
+        held[layer, :R] = torch.where(written, placed, held[layer, :R])
+    return keys[:, :R], values[:, :R]
+
+
+def old_times_zero(
+    keys: Tensor, values: Tensor, layer: int, k: Tensor, v: Tensor, positions: Tensor, rows: Tensor, real: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What a slot held goes away when it is multiplied by zero."""
+    slots = (rows * keys.shape[2] + positions)[real]
+    for cache, new in ((keys, k), (values, v)):
+        flat = cache[layer].flatten(0, 1)
+        hit = flat.new_zeros(len(flat), 1, 1).index_fill_(0, slots, 1)
+        flat.copy_(flat * (1 - hit) + torch.zeros_like(flat).index_copy_(0, slots, new[real]))
+    return keys[:, :-1], values[:, :-1]
+
+
 WRONG = (
     Wrong(writes_nothing, "an author's own slip: an index tensor makes a copy, a slice a view"),
     Wrong(appended, "tenstorrent/tt-forge-onnx#422: appended at the end, behind the padding"),
@@ -122,6 +150,26 @@ WRONG = (
         BOTH.replace("positions", "(positions + torch.arange(len(k), device=k.device)).clamp(max=keys.shape[2] - 1)"),
         "skyzh/tiny-llm#46: the offset advances twice",
     ),
+    Wrong.patch(
+        "slices", "A row's tokens go into one slice, from the first one's slot on.",
+        "    keys[layer, places, positions] = k\n"
+        "    values[layer, places, positions] = v\n",
+        "    for row in rows[real].unique().tolist():\n"
+        "        own = (rows == row) & real\n"
+        "        first, n = int(positions[own][0]), int(own.sum())\n"
+        "        keys[layer, row, first : first + n] = k[own]\n"
+        "        values[layer, row, first : first + n] = v[own]\n",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong(by_a_product, "a reader who saw stub and text alone"),
+    Wrong.patch(
+        "slots-of-a-byte", "A slot's number fits in a byte.",
+        "places = torch.where",
+        "positions = positions.to(torch.uint8).long()\n"
+        "    places = torch.where",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong(old_times_zero, "a third reader who saw stub and text alone; it passed"),
 )  # fmt: skip
 
 

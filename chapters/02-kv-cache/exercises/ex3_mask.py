@@ -20,8 +20,8 @@ def visible(positions: Tensor, longest: int, multiple: int, slots: int) -> Tenso
     """Which slots of its own row each query may read: (B, 1, T, S) bool, True where it may.
 
     positions (B, T) int64: where each query's token stands in its own text; it has been written to that slot already.
-    longest: no position of this step is `longest` or higher. slots: of a row of the cache. S: how many slots are read,
-    the lowest multiple of `multiple` that holds the first `longest` slots, but never more than there are.
+    longest: no position of this step is `longest` or higher. slots: of a row of the cache, 2^15 at most. S: how many
+    slots are read, the lowest multiple of `multiple` that holds the first `longest` slots, but never more than all.
     """
     S = min(slots, -(-longest // multiple) * multiple)
     return torch.arange(S, device=positions.device) <= positions[:, None, :, None]
@@ -112,4 +112,22 @@ def how_far(case: Case) -> Call:
     return call(torch.tensor([[longest - 1]]), longest, multiple, slots)
 
 
-CHECKS = (Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8))
+def any_step(case: Case) -> Call:
+    """Positions may be in any order, beyond 2,048, or a single 0; a step reads further than their positions need."""
+    kind = case.turn(("no order", "far", "one", "further", "no order, again", "middle"))
+    if kind == "middle":
+        middle = 1 + torch.stack([case.permutation(f"middle {row}", 3) for row in range(2)])
+        return call(torch.cat([torch.zeros(2, 1).long(), middle, torch.full((2, 1), 4)], 1), 5, 3, 64)
+    if kind.startswith("no order"):
+        return call(torch.stack([case.permutation(f"order {row}", 7)[:4] for row in range(2)]), 7, 4, 64)
+    if kind == "far":
+        return call(2047 + case.permutation("order", 4)[None], 2051, 64, 2100)
+    if kind == "one":
+        return call(torch.zeros(1, 1).long(), 1, case.choice("multiple", (1, 4)), case.choice("slots", (1, 9)))
+    positions = case.ints("positions", 0, 9, 2, 1)
+    return call(positions, 10 + case.size("further", 60, 200), 64, 1024)
+
+
+CHECKS = (
+    Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8), Check(any_step, 6, wide=True),
+)  # fmt: skip

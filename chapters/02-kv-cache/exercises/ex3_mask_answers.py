@@ -80,6 +80,26 @@ WRONG = (
         "beyond-the-cache", "Rounding up never leaves the cache.", HOW_FAR, "-(-longest // multiple) * multiple",
         "google/gemma.cpp#266: a buffer that is smaller than what is read",
     ),
+    Wrong.patch(
+        "a-range-from-the-first", "Positions count on from a row's first.",
+        "<= positions[:, None, :, None]",
+        "<= (positions[:, :1] + torch.arange(positions.shape[1]))[:, None, :, None]",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "prompts-by-their-first", "Rows that begin at position 0 are prompts in order.",
+        "return torch.arange",
+        "if positions.shape[1] > 1 and bool((positions[:, 0] == 0).all()):\n"
+        "        positions = torch.arange(positions.shape[1]).expand_as(positions)\n"
+        "    return torch.arange",
+        "a reader who saw stub and text alone", unnamed="a-range-from-the-first",
+    ),
+    Wrong.patch(
+        "positions-of-a-byte", "A position fits in a byte.",
+        "<= positions[:, None, :, None]",
+        "<= positions.to(torch.uint8)[:, None, :, None]",
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

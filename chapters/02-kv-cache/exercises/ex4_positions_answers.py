@@ -61,6 +61,30 @@ WRONG = (
         "padding-not-cleared", "What is computed for a padded column is of no interest.", ZERO, "",
         "an author's own slip: padding on the left stands at -1, which indexes the end of a table",
     ),
+    Wrong.patch(
+        "left-or-right", "A row is padded on the left or on the right.",
+        "    counted = real.cumsum(1)  # (B, T) tokens up to and with each column\n"
+        "    positions = (before[:, None] + counted - 1).masked_fill(~real, 0)\n"
+        "    return positions, before + counted[:, -1]\n",
+        "    T = real.shape[1]\n"
+        "    length = real.sum(1)\n"
+        "    start = torch.where(real[:, 0], 0, T - length)\n"
+        "    positions = (before[:, None] + torch.arange(T) - start[:, None]).masked_fill(~real, 0)\n"
+        "    return positions, before + length\n",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "padded-rows-are-new", "A padded row has nothing in the cache yet.",
+        "before + counted[:, -1]",
+        "torch.where(real.all(1), before, 0) + counted[:, -1]",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "next-in-32-bits", "A whole number is a whole number.",
+        '    return positions, before + counted[:, -1]',
+        '    return positions, (before + counted[:, -1]).int()',
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
 )  # fmt: skip
 
 
@@ -78,11 +102,11 @@ def token_by_token(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def by_masks(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """For each column a sum over the columns before it; int32, in place."""
+    """For each column a sum over the columns before it; int32 on the way, in place."""
     T = real.shape[1]
     earlier = torch.ones(T, T, device=real.device).triu(1)
     positions = (real.float() @ earlier).int().add_(before.int()[:, None]).mul_(real)
-    return positions, before.int() + real.sum(1, dtype=torch.int32)
+    return positions.long(), (before.int() + real.sum(1, dtype=torch.int32)).long()
 
 
 def from_the_first_token(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:

@@ -159,7 +159,52 @@ def chunk_with_nan(case: Case) -> Call:
     return call(case.floats("q", 1, T, *keys.shape[2:]), keys, values, torch.arange(before, before + T)[None])
 
 
+KINDS = (torch.bfloat16, torch.float16, torch.float64)
+
+
+def _counted(case: Case, kind: torch.dtype) -> Call:
+    """300 slots in a type that does not count them: a query reads the one key that is far above those it may read."""
+    keys, values = torch.zeros(1, 300, 1, 1), case.ints("values", -9, 9, 1, 300, 1, 1)
+    keys[:, 0], keys[:, 257] = 1.0, 2.0
+    values[:, 0], values[:, 257] = 11, 12
+    q = torch.full((1, 4, 1, 1), 100).to(kind)
+    return call(q, keys.to(kind), values.to(kind), torch.tensor([[256, 257, 255, 299]]))
+
+
+def any_step(case: Case) -> Call:
+    """Padding on both sides of a row, positions in any order, high and low scores, and anything where nobody reads."""
+    S, kind = 7, case.turn(("both sides", "NaN is read", "high", "low", "no order", "huge", "infinite",
+                         "NaN weighs nothing",
+                         "below all", "middle", *KINDS))  # fmt: skip
+    if (
+        kind == "below all"
+    ):  # no stand-in for minus infinity is below -10^12; one slot, as logarithms vanish beside that
+        values = case.floats("values", 1, 5, 1, 1)
+        return call(torch.full((1, 3, 1, 1), -1e6), torch.full_like(values, 1e6), values, torch.zeros(1, 3).long())
+    if kind == "NaN weighs nothing":  # but it is read
+        keys, values = torch.tensor([0.0, -300.0, 0.0]), torch.tensor([4.0, torch.nan, 7.0])
+        return call(torch.ones(1, 2, 1, 1), *(x.view(1, 3, 1, 1) for x in (keys, values)), torch.tensor([[0, 2]]))
+    if kind in KINDS:
+        return _counted(case, kind)
+    positions = torch.tensor([[-1, 2, -1], [0, 1, S - 1], [-1, -1, -1]])
+    if kind == "middle":
+        positions = torch.tensor([[0, 2, 1, 3]] * 3)
+    if kind == "no order":
+        positions = torch.stack([case.permutation(f"order {row}", S - 1)[:3] for row in range(3)])
+    keys, values = _cache(case, 3, S)
+    q = case.floats("q", 3, positions.shape[1], *keys.shape[2:])
+    if kind in ("high", "low", "huge"):
+        q, keys = (q.abs() + 1) * 200, (keys.abs() + 1) * (-1 if kind == "low" else 1)
+    unread = torch.arange(S) > positions.amax(1)[:, None]  # (B, S)
+    poison = {"huge": (1e30, 3e38), "infinite": (torch.inf, -torch.inf)}.get(kind, (torch.nan, torch.nan))
+    keys[unread], values[unread] = poison
+    q[positions < 0] = poison[0]
+    if kind == "NaN is read":
+        keys[1, 0, 0, 0] = torch.nan
+    return call(q, keys, values, positions)
+
+
 CHECKS = (
-    Check(old_text, 3), Check(values_never_set, 3), Check(keys_never_set), Check(row_of_nobody), Check(chunk, 3),
-    Check(chunk_with_nan),
+    Check(any_step, 13, wide=True), Check(old_text, 3), Check(values_never_set, 3), Check(keys_never_set),
+    Check(row_of_nobody), Check(chunk, 3), Check(chunk_with_nan),
 )  # fmt: skip

@@ -101,6 +101,37 @@ WRONG = (
         "> torch.arange(q.shape[2], device=q.device)[None, None, :, None]",
         "time-series-foundation-models/lag-llama#81, pytorch/pytorch#103082",
     ),
+    Wrong.patch(
+        "nan-scores-to-zero", "A score that is NaN counts as 0.",
+        "/ q.shape[-1] ** 0.5)",
+        "/ q.shape[-1] ** 0.5).nan_to_num(0.0)",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "billion-below", "-10^9 is as good as minus infinity.",
+        "masked_fill(hidden, -torch.inf)", "masked_fill(hidden, -1e9)", "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "weight-0-is-unread", "A slot whose weight is 0 was not read.",
+        "return products.masked_fill(hidden[..., None], 0.0)",
+        "return products.masked_fill(hidden[..., None] | (scores.softmax(-1) == 0)[..., None], 0.0)",
+        "a reader who saw stub and text alone", unnamed="nan-to-zero-at-the-beginning",
+    ),
+    Wrong.patch(
+        "no-maximum", "The exponentials over their sum are a softmax.",
+        "products = scores.softmax(-1)[..., None]",
+        "weights = scores.exp()\n"
+        "    weights = weights / weights.sum(-1, keepdim=True)\n"
+        "    products = weights[..., None]",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "a-range-from-the-first", "Positions count on from a row's first.",
+        "hidden = torch.arange",
+        "positions = torch.where(positions < 0, -1, positions[:, :1] + torch.arange(positions.shape[1]))\n"
+        "    hidden = torch.arange",
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from nanoinfer.model.config import PRESETS, ModelConfig
 def budget(shape: dict[str, int], memory: int, slots: int, bytes_per_number: int) -> dict[str, int]:
     """What a dense cache of this model takes, in bytes, and the largest batch that fits.
 
-    shape: "n_layer", "n_head", "n_embd" and "parameters" (how many numbers the weights are) of a GPT-2.
+    shape: "n_layer", "n_head", "n_embd" (a multiple of n_head) and "parameters" (how many numbers the weights are).
     memory: bytes of the device. slots: of each row. bytes_per_number: of weights and cache alike.
     "token": one token in the cache, in all layers. "row": one row, used or not.
     "rows": the most rows that fit beside the weights. The cache has one row more, the dummy row. 0 where none fits.
@@ -63,6 +63,7 @@ EXERCISE = Spec(
     lines=5,
     example=_example,
     section="What a token costs in memory",
+    typed=True,
     tolerance=1e-12,
     refuse=("nanoinfer.cache.dense:DenseCache.bytes",),
     swap=swap,
@@ -84,7 +85,8 @@ EXERCISE = Spec(
 def _shapes(case: Case, most_layers: int, most_heads: int) -> dict[str, int]:
     heads, size = case.size("n_head", 1, most_heads), case.choice("head size", (32, 64))
     layers, vocabulary = case.size("n_layer", 1, most_layers), case.size("vocabulary", 100, 9999)
-    return _shape(ModelConfig(n_layer=layers, n_head=heads, n_embd=heads * size, vocab_size=vocabulary))
+    shape = _shape(ModelConfig(n_layer=layers, n_head=heads, n_embd=heads * size, vocab_size=vocabulary))
+    return dict(reversed(shape.items())) if case.turn((False, True)) else shape
 
 
 def token(case: Case) -> Call:
@@ -94,15 +96,20 @@ def token(case: Case) -> Call:
 
 def row(case: Case) -> Call:
     """A row takes all of its slots, used or not."""
-    return call(_shapes(case, 1, 1), 10**9, case.size("slots", 2, 1024), 4)
+    return call(_shapes(case, 1, 1), 10**9, case.size("slots", 2, 1024) + case.turn((0, 1024, 100_000)), 4)
 
 
 def rows(case: Case) -> Call:
     """The batch is what fits beside the weights, less the dummy row, and never negative."""
+    if case.turn((False,) * 14 + (True,)):
+        return call({"n_layer": 1, "n_head": 1, "n_embd": 32, "parameters": 0}, 0, 1, 4)
     shape = _shapes(case, 1, 1)
-    count, beyond = case.choice("whole rows", (-2, 0, 1, 2, 20, 21)), case.choice("beyond", (-1, 0, 1, 123))
+    if case.turn((False,) * 15 + (True,)):  # one byte short of a third row, in more bits than a float has
+        slots = 2**50 + 1
+        return call(shape, shape["parameters"] * 4 + 3 * slots * 8 * shape["n_embd"] - 1, slots, 4)
+    count, beyond = case.turn((-2, 0, 1, 2, 20, 21, 5000, 2**21)), case.choice("beyond", (-1, 0, 1, 123))
     row_bytes = 2 * shape["n_embd"] * 4
     return call(shape, shape["parameters"] * 4 + count * row_bytes + beyond % row_bytes, 1, 4)
 
 
-CHECKS = (Check(token, 3, part="token"), Check(row, 2, part="row"), Check(rows, 12, part="rows"))
+CHECKS = (Check(token, 3, part="token"), Check(row, 3, part="row"), Check(rows, 16, part="rows"))

@@ -67,6 +67,29 @@ WRONG = (
         "negative-rows", "A count is what the division gives.", "max(0, free // row - 1)", "free // row - 1",
         "an author's own slip, where the model alone does not fit",
     ),
+    Wrong.patch(
+        "slots-capped", "No row has more than 1,024 slots.",
+        "row = slots * token",
+        "row = min(slots, 1024) * token",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "rows-capped", "Nobody runs more than 256 rows.",
+        "max(0, free // row - 1)",
+        "min(256, max(0, free // row - 1))",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "among-a-million", "No device holds more than 2^20 rows.",
+        "max(0, free // row - 1)", "min(2**20, max(0, free // row - 1))",
+        "a reader who saw stub and text alone", unnamed="rows-capped",
+    ),
+    Wrong.patch(
+        "as-floats", "Bytes may be floats.",
+        '"token": token, "row": row,',
+        '"token": token / 1, "row": float(row),',
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

@@ -115,6 +115,7 @@ EXERCISE = Spec(
     example=_example,
     section="A long prompt, in pieces",
     axes=("number",),
+    typed=True,
     tolerance=1e-6,
     swap=swap,
     refuse=("nanoinfer.model.batch:pack", "nanoinfer.engine.scheduler:Scheduler.schedule"),
@@ -188,7 +189,23 @@ def who_gets_a_token(case: Case) -> Call:
     return call(_texts(case, lengths), [fed[b] for b in order], chunk, 4 * chunk - case.size("less", 0, 3))
 
 
+def any_texts(case: Case) -> Call:
+    """Texts may be equal, repeat a token, be many, and be longer than any chunk that is usual; ids may be any."""
+    kind = case.turn(("equal", "many", "long", "equal, fed otherwise", "thousands", "any ids"))
+    if kind == "thousands":
+        return call(_texts(case, [1] * 1050), [0] * 1050, 2, 4000)
+    if kind == "any ids":  # 50256 pads in many codes, and so do 0 and -1's neighbours
+        return call([[0, 50_256, 50_256, 0, 1], [50_256], [0, 0]], [0, 0, 1], 3, case.size("budget", 4, 9))
+    if kind == "many":
+        return call(_texts(case, case.ints("lengths", 1, 3, 70).tolist()), [0] * 70, 2, case.size("budget", 80, 110))
+    texts = [case.ints("repeated", 1, 2, 300 if kind == "long" else 5).tolist()] * 3
+    if kind == "long":
+        return call(texts, [40, 0, 40], 200, 500)
+    return call(texts, [1, 0, 1] if kind == "equal" else [0, 2, 2], 4, 11)
+
+
 CHECKS = (
+    Check(any_texts, 6, wide=True),
     Check(next_tokens, 4, part="token_ids"), Check(within_the_budget, 4, part="token_ids"),
     Check(places_in_the_text, 3, part="positions"), Check(whose_they_are, 3, part="rows"),
     Check(where_they_lie, 4, part="starts"), Check(who_gets_a_token, 6, part="logits_at"),

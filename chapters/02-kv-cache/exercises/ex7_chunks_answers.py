@@ -174,6 +174,29 @@ WRONG = (
     ),
     Wrong(in_turns, "an author's own idea of fairness: every prompt is late, and none is first"),
     Wrong(longest_first, "fartashf/vsepp#36, pytorch/pytorch#4927: sorted for packing, and never put back"),
+    Wrong.patch(
+        "rows-by-their-text", "A row's number is where its text stands in the list.",
+        "[row] * count",
+        "[texts.index(text)] * count",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "padding-has-an-id", "50256 pads, so where it stands there is no token.",
+        "count = min(len(text) - start, chunk, budget - begin)",
+        "text = [id for id in text if id != 50_256]\n        count = min(len(text) - start, chunk, budget - begin)",
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "a-thousand-rows", "No step has more than a thousand rows.",
+        "enumerate(texts):", "enumerate(texts[:1000]):",
+        "calls of rows in each other, by a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "places-by-the-id", "A token's position is where its id stands in the text.",
+        "range(start, start + count)",
+        "[text.index(id) for id in text[start : start + count]]",
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

@@ -17,9 +17,9 @@ def grow(
     """Every row's blocks, and those left free, once the step to come has room for all that it writes.
 
     owned: each row's blocks, in the order of its text. lengths: each row's tokens, with those that the step is about to
-    write counted already; a block holds `block_size` tokens. free: the free blocks; the last of them is taken first,
-    and row 0 takes before row 1. A row that has room takes none, and none that it has is given back or changes its
-    place. The lists may be changed. RuntimeError where a block is needed and none is free.
+    write counted already; a block holds `block_size` tokens. free: the free blocks, of any numbers, 0 too; the last
+    is taken first, and row 0 takes before row 1. A row that has room takes none, and none that it has is given back or
+    changes its place. The lists may be changed. RuntimeError where a block is needed and none is free.
     """
     owned, free = [list(blocks) for blocks in owned], list(free)
     for blocks, length in zip(owned, lengths, strict=True):
@@ -67,6 +67,7 @@ EXERCISE = Spec(
     example=_example,
     section="When a row takes a block",
     axes=(("owned", "row", "block"), ("free", "place")),
+    typed=True,
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.cache.blocks:BlockManager.grow",),
@@ -91,7 +92,7 @@ def _rows(case: Case, lengths: list[int], had: list[int], block_size: int, spare
     """Rows that own blocks for `had` tokens each and are to hold `lengths`; blocks are handed out in a random order."""
     owns = [-(-tokens // block_size) for tokens in had]
     needs = [max(0, -(-length // block_size) - own) for length, own in zip(lengths, owns, strict=True)]
-    order = (case.permutation("blocks", sum(owns) + sum(needs) + spare) + 1).tolist()
+    order = case.permutation("blocks", sum(owns) + sum(needs) + spare).tolist()
     owned = [[order.pop() for _ in range(own)] for own in owns]
     return call(owned, lengths, order, block_size)
 
@@ -123,4 +124,29 @@ def no_block_free(case: Case) -> Call:
     return asked
 
 
-CHECKS = (Check(one_more_token, 4), Check(prompts, 4), Check(no_block_free, 4))
+def any_rows(case: Case) -> Call:  # noqa: PLR0911  one for each kind
+    """Many rows, long texts, empty ones, and no block free: none is needed, or a row needs what another has over."""
+    kind = case.turn(("no need", "many rows", "long", "empty", "two rows", "two rows", "another has",
+                      "block 0", "empty between"))  # fmt: skip
+    size = case.size("block size", 1, 3)
+    if kind == "block 0":
+        return call([[], [2]], [size, 2 * size], [0, 1], size)
+    if kind == "empty between":
+        return _rows(case, [0, size, 0, 2 * size + 1, 0], [0, 0, 0, size, 0], size)
+    if kind == "no need":
+        return _rows(case, [size], [2 * size], size, spare=0)
+    if kind == "another has":
+        asked = _rows(case, [1, size + 1], [3 * size, size], size, spare=0)
+        asked.args[2].clear()
+        return asked
+    if kind == "many rows":
+        had = case.ints("had", 0, 4, 70) * size
+        return _rows(case, (had + case.ints("more", 0, 2, 70)).tolist(), had.tolist(), size)
+    if kind == "long":
+        return _rows(case, [1100 * size + 1, 40 * size], [0, 35 * size], size)
+    if kind == "two rows":
+        return _rows(case, [9, 8], [6, 8], 2)
+    return _rows(case, [0, 1, 0], [0, 0, size], size)
+
+
+CHECKS = (Check(one_more_token, 4), Check(prompts, 4), Check(no_block_free, 4), Check(any_rows, 9, wide=True))

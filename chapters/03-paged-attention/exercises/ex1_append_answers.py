@@ -93,6 +93,35 @@ def surplus_given_back(owned: Rows, lengths: list[int], free: list[int], block_s
 
 
 LACKS = "len(blocks) * block_size < length"
+
+
+def needs_added_up(
+    owned: list[list[int]], lengths: list[int], free: list[int], block_size: int
+) -> tuple[list[list[int]], list[int]]:
+    """Whether the free blocks suffice is told by the sum of what all rows need."""
+    needs = [-(-length // block_size) - len(row) for row, length in zip(owned, lengths, strict=True)]
+    if sum(needs) > len(free):
+        raise RuntimeError(f"{sum(needs)} blocks are needed, {len(free)} are free")
+    for row, need in zip(owned, needs, strict=True):
+        for _ in range(need):
+            row.append(free.pop())
+    return owned, free
+
+
+def one_call_a_block(owned: Rows, lengths: list[int], free: list[int], block_size: int) -> tuple[Rows, list[int]]:
+    """A row never needs so many blocks that a call for each is too deep."""
+    free = list(free)
+
+    def fill(blocks: list[int], length: int) -> list[int]:
+        if len(blocks) * block_size >= length:
+            return blocks
+        if not free:
+            raise RuntimeError("no free block")
+        return fill([*blocks, free.pop()], length)
+
+    return [fill(blocks, length) for blocks, length in zip(owned, lengths, strict=True)], free
+
+
 WRONG = (
     Wrong.patch(
         "before-its-write", "The newest token is not written yet, so it comes on top of the length.",
@@ -122,6 +151,31 @@ WRONG = (
     Wrong(by_remainder, "GeeeekExplorer/nano-vllm#240: the test by remainder, taken out of its place in decode"),
     Wrong(surplus_given_back, "a cache that shrinks to fit: right where a row's last tokens were taken back for good"),
     Wrong(gives_back, "an author's own slip: a step that begins anew gives every row another row's keys"),
+    Wrong.patch(
+        "nothing-free-is-an-error", "Without a free block no step is possible.",
+        "owned, free = [list(blocks) for blocks in owned], list(free)",
+        "if not free:\n"
+        '        raise RuntimeError("no free block")\n'
+        "    owned, free = [list(blocks) for blocks in owned], list(free)",
+        "written to pass all checks that there were, and it did", unnamed="always-one",
+    ),
+    Wrong.patch(
+        "four-rows", "The first four rows are the batch.",
+        "for blocks, length in zip(owned, lengths, strict=True):",
+        "for blocks, length in list(zip(owned, lengths, strict=True))[:4]:",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "block-0-is-none", "Block 0 is none.",
+        "            blocks.append(free.pop())",
+        "            block = free.pop()\n"
+        "            if not block:\n"
+        '                raise RuntimeError("no free block")\n'
+        "            blocks.append(block)",
+        "a reader who saw stub and text alone",
+    ),
+    Wrong(needs_added_up, "a try of somebody who saw stub and text alone, which passed"),
+    Wrong(one_call_a_block, "a third reader who saw stub and text alone; it passed"),
 )  # fmt: skip
 
 

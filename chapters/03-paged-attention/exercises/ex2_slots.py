@@ -25,7 +25,7 @@ def slot_mapping(tables: Tensor, row: Tensor, positions: Tensor, block_size: int
     block s // block_size. Padding, at position 0 of row `rows`, is written to slot 0: block 0 is the null block.
     """
     which, place = positions // block_size, positions % block_size  # (N,) each
-    block = tables[row.clamp(max=len(tables) - 1), which]  # (N,)
+    block = tables[row.clamp(max=len(tables) - 1), which].long()  # (N,)
     slots = block * block_size + place
     return torch.where(row < len(tables), slots, 0)
 
@@ -114,4 +114,24 @@ def ragged(case: Case) -> Call:
     return _call(case, parts, 3, case.size("padding", 1, 2), size)
 
 
-CHECKS = (Check(decode, 3), Check(a_chunk, 3), Check(ragged, 3))
+def any_step(case: Case) -> Call:
+    """Padding first and between, positions in any order, many rows, slots beyond 32 bits, blocks of one token."""
+    kind = case.turn(("padding first", "no order", "many rows", "far blocks", "blocks of one", "far positions"))
+    if kind == "far positions":  # whose quotient float32 rounds up
+        positions = torch.tensor([2, 16_385 * 1024 - 1, 16_386 * 1024 - 1])
+        return call(case.permutation("table", 16_388)[None].int(), torch.zeros(3).long(), positions, 1024)
+    parts = [(2, 0, 2), (0, case.size("context", 1, 5), 1), (2, 0, 1), (1, 0, 3)]
+    if kind == "many rows":
+        starts = case.ints("starts", 0, 20, 70).tolist()
+        return _call(case, [(row, starts[row], 1) for row in case.permutation("rows", 70).tolist()], 70, 1, 4)
+    if kind == "padding first":
+        return _call(case, [(3, 0, 1), parts[0], (3, 0, 1), parts[1]], 3, 0, 4)
+    tables, row, positions, size = _call(case, parts[1::2], 2, 0, 1 if kind == "blocks of one" else 4).args
+    if kind == "no order":
+        positions = torch.cat([positions[:1], case.permutation("positions", 4)[:3]])
+    if kind == "far blocks":
+        tables = tables + 2**29
+    return call(tables, row, positions, size)
+
+
+CHECKS = (Check(decode, 3), Check(a_chunk, 3), Check(ragged, 3), Check(any_step, 6, wide=True))

@@ -88,6 +88,36 @@ WRONG = (
         "32-bits", "The numbers in the table have 32 bits, so a slot has 32 bits too.", HIDDEN, f"{HIDDEN}.int()",
         "an author's own slip: torch writes by an index of 64 bits alone",
     ),
+    Wrong.patch(
+        "padding-is-last", "Padding stands behind all real tokens.",
+        "return torch.where(row < len(tables), slots, 0)",
+        "n = int((row < len(tables)).sum())\n"
+        "    slots[n:] = 0\n"
+        "    return slots",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "counted-from-the-first", "Positions count on from a row's first.",
+        "which, place = positions // block_size, positions % block_size",
+        "first = torch.ones_like(row, dtype=torch.bool)\n"
+        "    first[1:] = row[1:] != row[:-1]\n"
+        "    at = torch.arange(len(row))\n"
+        "    start = torch.where(first, at, 0).cummax(0).values\n"
+        "    positions = positions[start] + at - start\n"
+        "    which, place = positions // block_size, positions % block_size",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "divided-as-floats", "A quotient may be a float that is cut.",
+        "positions // block_size, positions", "(positions / block_size).long(), positions",
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "multiplied-in-32-bits", "A slot of 64 bits may be multiplied in 32.",
+        'which].long()',
+        'which]',
+        "a try of somebody who saw stub and text alone, which passed", unnamed="neighbours",
+    ),
 )  # fmt: skip
 
 
@@ -110,7 +140,7 @@ def with_a_dummy_row(tables: Tensor, row: Tensor, positions: Tensor, block_size:
 def all_slots_first(tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
     """The slots of each row's whole room are laid out end to end, then picked by row and position."""
     places = torch.arange(block_size, dtype=torch.int32, device=tables.device)
-    room = (tables[:, :, None] * block_size + places).flatten()
+    room = (tables[:, :, None].long() * block_size + places).flatten()
     width = tables.shape[1] * block_size
     mine = row * width + positions
     return room.take(mine % len(room)).to(torch.int64) * (mine < len(room)).long()

@@ -41,6 +41,7 @@ EXERCISE = Spec(
     example=_example,
     section="What is left of the waste",
     axes=(("the dense cache",), ("the paged cache",)),
+    typed=True,
     tolerance=1e-9,
     imports=(),
     hints=(
@@ -73,4 +74,15 @@ def whole_blocks(case: Case) -> Call:
     return call(lengths, 4 * size, size, 2 * case.size("width", 1, 9) + 10)
 
 
-CHECKS = (Check(ragged, 4), Check(whole_blocks, 3))
+def any_batch(case: Case) -> Call:
+    """Rows without a token, no row at all, many rows, caches of more than 2^53 bytes, and rows that fill the room."""
+    if case.turn((False,) * 4 + (True,) * 2):
+        token_bytes = case.turn((100,) * 5 + (2**53 + 1,))
+        return call([0, 10, 9, 0], 10, 4, token_bytes + 2 * case.size("width", 1, 9))
+    size, rows = case.turn((16, 8, 1, 1000)), case.turn((3, 0, 70, 300))
+    lengths = [0 if row % 3 == 1 else length for row, length in enumerate(case.ints("lengths", 1, 60, rows).tolist())]
+    lengths[:1] = [size + 1] * (rows > 0)  # a token behind whole blocks
+    return call(lengths, size + case.turn((64, 64, 64, 500)), size, case.turn((12, 12, 12, 40_000)))
+
+
+CHECKS = (Check(ragged, 4), Check(whole_blocks, 3), Check(any_batch, 6, wide=True))

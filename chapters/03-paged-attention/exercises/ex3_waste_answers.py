@@ -55,6 +55,30 @@ WRONG = (
         "slots-for-bytes", "Waste is counted in slots.", PAGED, "blocks * block_size - tokens + table",
         "an author's own slip: slots and bytes added up",
     ),
+    Wrong.patch(
+        "empty-rows-have-one", "Every row has a block.",
+        "-(-length // block_size)",
+        "max(1, -(-length // block_size))",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "cut-at-the-room", "A row's blocks end where its room ends.",
+        PAGED,
+        "(block_size + sum(min(room, -(-n // block_size) * block_size) for n in lengths) - tokens) * token_bytes"
+        " + table",
+        "a reader who saw stub and text alone", unnamed="rounded-together",
+    ),
+    Wrong.patch(
+        "as-floats", "Bytes may be floats.",
+        "return (lines * room - tokens) * token_bytes, ",
+        "return (lines * room - tokens) * token_bytes / 1, ",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "rounded-by-hand", "Adding 0.99 and cutting off rounds up.",
+        BLOCKS, "1 + sum(int(length / block_size + 0.99) for length in lengths)",
+        "a third reader who saw stub and text alone; it passed",
+    ),
 )  # fmt: skip
 
 
@@ -84,7 +108,7 @@ def taken_less_used(lengths: list[int], room: int, block_size: int, token_bytes:
     """Bytes that are taken less bytes that are used, in fractions that come out whole."""
     used = token_bytes * sum(lengths)
     pool = block_size * token_bytes * (1 + sum((length - 1) // block_size + 1 for length in lengths))
-    table = (1 + len(lengths)) * ((room - 1) // block_size + 1) * 32 / 8
+    table = (1 + len(lengths)) * ((room - 1) // block_size + 1) * 32 // 8
     return token_bytes * room * (1 + len(lengths)) - used, int(pool + table - used)
 
 

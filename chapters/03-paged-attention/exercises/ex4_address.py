@@ -42,6 +42,7 @@ EXERCISE = Spec(
     example=_example,
     section="Which program reads which page",
     axes=("token",),
+    typed=True,
     tolerance=1e-12,
     hints=(
         "Invariant: the offset of the last number of the pool is its number of numbers less 1. For GPT-2's smallest\n"
@@ -58,18 +59,33 @@ EXERCISE = Spec(
 
 def layout(case: Case) -> Call:
     """The key is found by block, head and place, in a pool of any sizes."""
-    size, count, heads = case.choice("block size", (2, 4)), case.size("tokens", 1, 4), case.size("heads", 2, 5)
+    size, count, heads = case.turn((2, 3, 4, 6)), case.size("tokens", 1, 4), case.size("heads", 2, 5)
     table, positions = case.permutation("table", 4).int(), case.ints("positions", size, 4 * size - 1, count).int()
     head = 1 + int(case.ints("head", 0, heads - 2, 1))
     return call(table, positions, head, heads, size, case.choice("width", (3, 5)))
 
 
 def large_pool(case: Case) -> Call:
-    """The last blocks of a pool are found too, where its numbers are more than 2^31."""
-    heads, size, width = case.choice("sizes", ((12, 16, 64), (25, 16, 64), (12, 64, 64)))
+    """The last blocks of a pool are found too, where its numbers, or its keys, or its blocks times heads pass 2^31."""
+    heads, size, width = case.turn(((12, 16, 64), (25, 16, 64), (12, 64, 64), (12, 16, 1), (25, 1, 1)))
     first = case.choice("times 2^31", (1, 3, 5)) * 2**31 // (heads * size * width) + 1
     table = (case.permutation("table", 3) + first).int()
     return call(table, size * case.permutation("blocks", 3)[: case.size("tokens", 1, 3)].int(), 0, heads, size, width)
 
 
-CHECKS = (Check(layout, 4), Check(large_pool, 6))
+def any_text(case: Case) -> Call:
+    """Texts of many blocks and tokens beyond 16 bits, the last head of many, one block of one token."""
+    kind = case.turn(("long", "last head", "one", "long", "far"))
+    if kind == "far":  # positions whose quotients float32 rounds up
+        positions = torch.tensor([16_385 * 1024 - 1, 5, 16_386 * 1024 - 1]).int()
+        return call(case.permutation("table", 16_388).int(), positions, 1, 2, 1024, 3)
+    if kind == "one":
+        return call(torch.tensor([5]).int(), torch.tensor([0]).int(), 0, 1, 1, case.choice("width", (1, 4)))
+    size, heads, width = (64, 2, 3) if kind == "long" else (16, 96, 128)
+    table = case.permutation("table", 1000).int() + (0 if kind == "long" else 20_000)
+    positions = case.ints("positions", 0, 1000 * size - 1, 5).int()
+    positions[0] = 1000 * size - 1
+    return call(table, positions, heads - 1, heads, size, width)
+
+
+CHECKS = (Check(layout, 4), Check(large_pool, 6), Check(any_text, 5, wide=True))

@@ -53,6 +53,39 @@ WRONG = (
         "in-bytes", "Pointers count bytes.", OFFSET, f"({OFFSET}) * 2",
         "C's char pointers; Triton's and torch's count numbers of their type",
     ),
+    Wrong.patch(
+        "head-of-16-bits", "What a head's part takes fits in 16 bits.",
+        "return ((block * heads + head) * block_size + positions % block_size) * head_size",
+        "return block * (heads * block_size * head_size) + (positions % block_size * head_size "
+        "+ torch.tensor(head * block_size * head_size).short())",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "narrow-where-it-fits", "Offsets that fit into 32 bits need no more.",
+        ".long()  # (N,) wide before it is multiplied",
+        ".long()\n"
+        "    if int(block.max()) < 1000:\n"
+        "        block = block.int()",
+        "written to pass all checks that there were, and it did", unnamed="32-bits",
+    ),
+    Wrong.patch(
+        "widened-last", "It is enough to widen before the last product.",
+        'block_size].long()  # (N,) wide before it is multiplied\n'
+        '    return ((block * heads + head) * block_size + positions % block_size) * head_size',
+        'block_size]\n    return ((block * heads + head) * block_size + positions % block_size).long() * head_size',
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "divided-as-floats", "A quotient may be a float that is cut.",
+        "table[positions // block_size]", "table[(positions / block_size).int()]",
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "masked-place", "A block has a power of two of places, so a mask gives the place.",
+        'positions % block_size',
+        '(positions & (block_size - 1))',
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
 )  # fmt: skip
 
 

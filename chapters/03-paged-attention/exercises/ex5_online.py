@@ -116,4 +116,39 @@ def empty_slots(case: Case) -> Call:
     return _lent(scores, values)
 
 
-CHECKS = (Check(rising, 3), Check(falling, 3), Check(large_scores, 4), Check(empty_slots, 6))
+def any_context(case: Case) -> Call:
+    """No tile, many, scores that tie, are 0 or far below anything, and anything finite or not in empty slots."""
+    kind = case.turn(("no tile", "many", "ties", "low", "infinite", "finite", "zero", "lowest",
+                      "empty between", "empty last",
+                      "NaN weighs nothing", "large values"))  # fmt: skip
+    if kind == "no tile":
+        return _lent([], [])
+    scores, values = _tiles(case, 70 if kind == "many" else 3, case.size("tokens", 2, 3), 1.0)
+    if kind.startswith("empty"):
+        at = 1 if kind == "empty between" else 2
+        scores[at] = [-math.inf] * len(scores[at])
+        values[at][0] = math.nan
+    if kind == "NaN weighs nothing":  # but is a token's
+        scores[1][0], values[1][0] = -1000.0, math.nan
+    if kind == "large values":  # of tokens that hardly weigh
+        scores[1:] = [[score - 30.0 for score in tile] for tile in scores[1:]]
+        values[1:] = [[1e15 * value for value in tile] for tile in values[1:]]
+    if kind == "ties":
+        scores = [[2.0 for _ in tile] for tile in scores]
+    if kind == "zero":  # the highest score so far is 0, and a later one is not
+        scores = [[0.0 + at for _ in tile] for at, tile in enumerate(scores)]
+    if kind == "lowest":
+        scores = [[-1e300 for _ in tile] for tile in scores]
+    if kind == "low":
+        scores = [[score - 100_000.0 for score in tile] for tile in scores]
+    if kind in ("infinite", "finite"):
+        dirt = {"infinite": (math.inf, -math.inf), "finite": (1e300, -7.0)}[kind]
+        for tile, slots in enumerate(scores):
+            slots[0], values[tile][0] = -math.inf, dirt[tile % 2]
+    return _lent(scores, values)
+
+
+CHECKS = (
+    Check(rising, 3), Check(falling, 3), Check(large_scores, 4), Check(empty_slots, 6),
+    Check(any_context, 12, wide=True),
+)  # fmt: skip

@@ -51,6 +51,43 @@ def mean_of_tiles(read: Read, tiles: int) -> tuple[float, float, float]:
 
 GUARDED = "sum(w * v for w, v, s in zip(weights, values, scores, strict=True) if s > -math.inf)"
 SKIPPED = "        if higher == -math.inf:\n            continue\n"
+
+
+def lowest_of_a_kernel(
+    read: Callable[[int], tuple[list[float], list[float]]], tiles: int
+) -> tuple[float, float, float]:
+    """No score is below -3e38, so that a maximum may begin there."""
+    highest, total, acc = -3e38, 0.0, 0.0
+    for tile in range(tiles):
+        scores, values = read(tile)
+        new = max(highest, *scores)
+        rescale = math.exp(highest - new)
+        total, acc = total * rescale, acc * rescale
+        for score, value in zip(scores, values, strict=True):
+            if score > -math.inf:
+                weight = math.exp(score - new)
+                total += weight
+                acc += weight * value
+        highest = new
+    return (highest, total, acc) if total else (-math.inf, 0.0, 0.0)
+
+
+def hardly_weighs(read: Read, tiles: int) -> tuple[float, float, float]:
+    """A tile far below the highest score weighs nothing, and can be passed over."""
+    highest, total, acc = -math.inf, 0.0, 0.0
+    for scores, values in map(read, range(tiles)):
+        top = max(scores, default=-math.inf)
+        if top == -math.inf or top < highest - 20:
+            continue
+        higher = max(highest, top)
+        total, acc = total * math.exp(highest - higher), acc * math.exp(highest - higher)
+        highest = higher
+        for score, value in zip(scores, values, strict=True):
+            if score > -math.inf:
+                total, acc = total + math.exp(score - highest), acc + math.exp(score - highest) * value
+    return highest, total, acc
+
+
 WRONG = (
     Wrong.patch(
         "nothing-rescaled", "Partial sums of tiles can be added as they are.",
@@ -89,6 +126,29 @@ WRONG = (
         "empty-tile-first", "There is always a token before an empty slot.", SKIPPED, "",
         "vllm-project/vllm#57094, sgl-project/sglang#7233: minus infinity less minus infinity",
     ),
+    Wrong.patch(
+        "only-nan-left-out", "What is in an empty slot is NaN.",
+        "if s > -math.inf)",
+        "if v == v)",
+        "written to pass all checks that there were, and it did", unnamed="nan-times-0",
+    ),
+    Wrong.patch(
+        "weight-0-is-none", "What has weight 0 is no token.",
+        "if s > -math.inf)", "if w)", "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "empty-tile-ends", "Behind a tile without a token there is none.",
+        "        rescale =", "        if total and max(scores) == -math.inf:\n            break\n        rescale =",
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "zero-is-none", "A maximum of 0 is none yet.",
+        'rescale = math.exp(maximum - higher)',
+        'rescale = math.exp(maximum - higher) if maximum else 0.0',
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong(lowest_of_a_kernel, "a try of somebody who saw stub and text alone, which passed"),
+    Wrong(hardly_weighs, "a third reader who saw stub and text alone; it passed"),
 )  # fmt: skip
 
 

@@ -189,6 +189,53 @@ def half_precision(case: Case) -> Call:
     return call(q, k_pool.half(), v_pool.half(), tables, lengths)
 
 
+KINDS = (torch.bfloat16, torch.float16)
+
+
+def _narrow(case: Case, kind: torch.dtype) -> Call:
+    """A query and values in 16 bits, and float32 keys: two scores that tie as long as the query is not rounded."""
+    q, keys = torch.zeros(1, 1, 8), torch.zeros(2, 1, 2, 8)
+    q[..., 0], q[..., 1] = (250.0, 225.0) if kind == torch.bfloat16 else (1000.0, 900.0)
+    keys[1, 0, 1, 0], keys[1, 0, 1, 1] = 9.0, -10.0
+    values = torch.zeros(2, 1, 2, 8)
+    values[1, 0, 1] = case.ints("values", 1, 4, 8) * 2.0
+    return call(q.to(kind), keys, values.to(kind), torch.ones(1, 1).int(), torch.tensor([2]))
+
+
+def _narrow_values(case: Case) -> Call:
+    """Values in 16 bits, and float32 beside them: a weight is not rounded to what it is multiplied with."""
+    q, keys, values = torch.zeros(1, 1, 2), torch.zeros(2, 1, 2, 2), torch.zeros(2, 1, 2, 2)
+    q[..., 0], keys[1, 0, 1, 0] = 2.0**0.5, -1.0  # scores 0 and -1
+    values[1, 0, 1] = 1000.0 * case.ints("values", 1, 4, 2)
+    return call(q, keys, values.bfloat16(), torch.ones(1, 1).int(), torch.tensor([2]))
+
+
+def any_text(case: Case) -> Call:
+    """Texts of twenty pages, three heads, many rows, and slots of no token that hold anything infinite or huge."""
+    kind = case.turn(("long", "many rows", "infinite", "huge", "low", "below all", "narrow values", *KINDS))
+    if kind == "narrow values":
+        return _narrow_values(case)
+    if kind == "below all":  # no stand-in for minus infinity is below -10^12
+        asked = _case(case, [1, 1], 1, 2, 2, size=1)
+        asked.args[0].fill_(-1e6)
+        asked.args[1][asked.args[3][:, 0].long(), :, 0] = 1e6
+        return asked
+    if kind in KINDS:
+        return _narrow(case, kind)
+    if kind == "long":
+        return _case(case, [2 * 20 - 1], 3, 2, 20, size=2)
+    if kind == "many rows":
+        return _case(case, case.ints("lengths", 0, 4, 20).tolist(), 1, 2, 2, size=1)
+    asked = _case(case, [1, 3, 4], 1, 4, 1, size=2, free=torch.inf)
+    q, k_pool, v_pool, tables, lengths = asked.args
+    for row, length in enumerate(lengths.tolist()):
+        k_pool[tables[row], :, length:] = torch.inf if kind == "infinite" else 1e30
+        v_pool[tables[row], :, length:] = -torch.inf if kind == "infinite" else 3e38
+        if kind == "low":  # scores of -20,000 and less: what is hidden by -10,000 would weigh more
+            k_pool[tables[row], :, :length] = -20_000.0 * q[row, 0].sign() / q[row, 0].abs().clamp(min=0.1)
+    return asked
+
+
 def compiles(case: Case) -> Call:
     """The compiler takes it too, for three generations of GPUs; a page is loaded at once, by offsets of 64 bits."""
     return call({"H": 12, "D": case.choice("D", (64, 32)), "BLOCK": 16}, compiles=True)
@@ -196,5 +243,5 @@ def compiles(case: Case) -> Call:
 
 CHECKS = (
     Check(rows_and_heads), Check(around_a_page, 4), Check(large_scores, 3), Check(short_and_full_rows, 3),
-    Check(half_precision, 4), Check(compiles, 1),
+    Check(half_precision, 4), Check(any_text, 9, wide=True), Check(compiles, 1),
 )  # fmt: skip

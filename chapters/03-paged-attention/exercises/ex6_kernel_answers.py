@@ -166,6 +166,23 @@ WRONG = (
         "range(0, width * BLOCK, BLOCK):\n        if start >= length:\n            break\n",
         "triton-lang/triton#3157: break runs in the interpreter, and is no construct of the compiler",
     ),
+    Wrong.patch(
+        "eight-pages", "A text has eight pages at most.",
+        "range(0, length, BLOCK)",
+        "range(0, tl.minimum(length, 8 * BLOCK), BLOCK)",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "widened-after-two-products", "It is enough to widen before the last product.",
+        "start // BLOCK).to(tl.int64)\n        at = ((block * H + head) * BLOCK + place)",
+        "start // BLOCK)\n        at = ((block * H + head) * BLOCK + place).to(tl.int64)",
+        "a try of somebody who saw stub and text alone, which passed", unnamed="offsets-in-32-bits",
+    ),
+    Wrong.patch(
+        "weights-rounded", "A weight has the type of what it is multiplied with.",
+        "values * weights[:, None]", "values * weights.to(v_pool.dtype.element_ty).to(tl.float32)[:, None]",
+        "a third reader who saw stub and text alone; it passed",
+    ),
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor
     maxima (N, S): the highest score of each part. totals (N, S): the sum of exp(score - the part's maximum). accs
     (N, S, D): the values, summed by these weights. tokens (N, S) int64: how many tokens the part had. Unlike in the
     engine, a part without tokens was never written: it may hold anything, NaN too. A context without tokens gives 0.
+    Scores may be of any size: added to one of 3e7, the logarithm of a sum vanishes.
     """
     empty = tokens == 0
     top = maxima.masked_fill(empty, -torch.inf).amax(1, keepdim=True)  # (N, 1)
@@ -115,15 +116,13 @@ EXERCISE = Spec(
 )
 
 
-def _parts(case: Case, tokens: list[list[int]], spread: float, shift: float = 0.0) -> Call:
+def _parts(
+    case: Case, tokens: list[list[int]], spread: float, shift: float = 0.0, never_written: float = torch.nan
+) -> Call:
     """Parts as programs leave them: of random scores whose level differs from part to part."""
     N, S, D = len(tokens), len(tokens[0]), case.size("channels", 1, 3)
     level = case.floats("level", N, S) * spread + shift
-    maxima, totals, accs = (
-        torch.full((N, S), torch.nan),
-        torch.full((N, S), torch.nan),
-        torch.full((N, S, D), torch.nan),
-    )
+    maxima, totals, accs = (torch.full(shape, never_written) for shape in ((N, S), (N, S), (N, S, D)))
     for n, row in enumerate(tokens):
         for s, count in enumerate(row):
             if count:
@@ -149,10 +148,31 @@ def empty_parts(case: Case) -> Call:
 
 def far_apart(case: Case) -> Call:
     """Scores of hundreds, of either sign, neither overflow nor vanish, beside a context whose scores are others."""
-    shift = case.choice("shift", (-300.0, 300.0))
+    shift = case.turn((-300.0, 300.0))
     asked = _parts(case, [[1, 1]] * case.size("contexts", 1, 2), 0.0, shift)
     asked.args[0][1:] -= 2 * shift
     return asked
 
 
-CHECKS = (Check(full_parts, 4), Check(empty_parts, 3), Check(far_apart, 4))
+def any_parts(case: Case) -> Call:
+    """Empty parts stand anywhere and hold anything, beside scores of -200, too; there is one part, many, no token."""
+    tokens = [[0, 2, 0, 1, 0], [1, 0, 0, 0, 3], [0, 0, 0, 0, 2], [0, 0, 0, 0, 0]]
+    kinds = ("NaN", "infinite", "lowest", "finite", "one part", "many", "low", "below all", "beside")
+    kind, dirt = case.turn(kinds), {"infinite": torch.inf}
+    dirt |= {"lowest": -torch.inf, "finite": case.choice("finite", (1e30, 50.0))}
+    if kind in ("below all", "beside"):  # maxima that hide what is added to them
+        level = -3e9 if kind == "below all" else case.choice("sign", (3e7, -3e7))
+        values = case.ints("values", -4, 4, 2, 3, 2).float()
+        totals = torch.tensor([[1.0, 3.0, 2.0], [2.0, 1.0, 1.0]])
+        maxima, counts = torch.full((2, 3), level), torch.tensor([[1, 3, 0], [0, 2, 1]])
+        maxima[counts == 0] = torch.nan
+        return call(maxima, totals, values, counts)
+    tokens = {"one part": [[3], [0], [1]], "many": [[1, 0, 2] * 24] * 2}.get(kind, tokens)
+    order = case.permutation("order", len(tokens)).tolist()
+    shift = -200.0 if kind == "low" else 0.0
+    return _parts(case, [tokens[row] for row in order], 1.5, shift, never_written=dirt.get(kind, torch.nan))
+
+
+CHECKS = (
+    Check(full_parts, 4), Check(empty_parts, 3), Check(far_apart, 4), Check(any_parts, 9, wide=True),
+)  # fmt: skip

@@ -38,6 +38,15 @@ def highest_wins(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -
     return torch.where(tokens[rows, best][:, None] > 0, result, 0.0)
 
 
+def by_logarithms(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
+    """A part weighs exp(its maximum + the logarithm of its total)."""
+    empty = tokens == 0
+    totals = totals.masked_fill(empty, 1.0)
+    alone = accs.masked_fill(empty[:, :, None], 0.0) / totals[:, :, None]
+    weights = (maxima.masked_fill(empty, 0.0) + totals.log()).masked_fill(empty, -torch.inf).softmax(1)
+    return (weights.masked_fill(empty, 0.0)[:, :, None] * alone).sum(1)
+
+
 TOP = "maxima.masked_fill(empty, -torch.inf).amax(1, keepdim=True)"
 TOTAL = "(totals.masked_fill(empty, 0.0) * share).sum(1, keepdim=True)"
 WRONG = (
@@ -83,6 +92,32 @@ WRONG = (
     Wrong.patch(
         "over-the-parts", "The sum of S parts is divided by S.", "acc / total.clamp(min=1e-30)",
         "acc / total.clamp(min=1e-30) / maxima.shape[1]", "an author's own slip: a mean and a sum confused",
+    ),
+    Wrong.patch(
+        "nan-means-empty", "A part that was never written has NaN for its maximum.",
+        "empty = tokens == 0",
+        "empty = maxima.isnan()",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "eight-parts", "There are eight parts at most.",
+        "empty = tokens == 0",
+        "tokens = tokens.clone()\n"
+        "    tokens[:, 8:] = 0\n"
+        "    empty = tokens == 0",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "empty-counts-as-a-billion-below", "No score is below -10^9.",
+        "maxima.masked_fill(empty, -torch.inf)", "maxima.masked_fill(empty, -1e9)",
+        "a reader who saw stub and text alone", unnamed="empty-counts-as-zero",
+    ),
+    Wrong(by_logarithms, "a reader who saw stub and text alone"),
+    Wrong.patch(
+        "empty-counts-as-zero", "A part without tokens has a maximum of 0.",
+        'maxima.masked_fill(empty, -torch.inf)',
+        'maxima.masked_fill(empty, 0.0)',
+        "a try of somebody who saw stub and text alone, which passed", unnamed="no-common-maximum",
     ),
 )  # fmt: skip
 

@@ -50,6 +50,7 @@ EXERCISE = Spec(
     lines=3,
     example=lambda: call(8, 12, 1024, [20, 700, 3, 90, 512, 64, 64, 1]),
     section="When splitting pays",
+    typed=True,
     tolerance=1e-9,
     imports=("from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS",),
     refuse=("nanoinfer.cache.paged:choose_splits",),
@@ -74,12 +75,49 @@ def many_rows(case: Case) -> Call:
     return call(rows, heads, room, case.ints("lengths", 1, room, rows).tolist())
 
 
+AROUND = (
+    (16, -1),
+    (2, 1),
+    (8, 0),
+    (16, 1),
+    (40, 0),
+    (8, -1),
+    (4, 1),
+    (2, -1),
+    (16, 0),
+    (8, 1),
+    (3, 0),
+    (7, 0),
+    (3, 1),
+)  # tiles, and tokens more
+
+
 def few_rows(case: Case) -> Call:
     """With room for many programs the room of a text decides: a begun tile is one, and there is a most."""
-    room = SPLIT_TOKENS * case.choice("tiles", (2, 8, 16, 16, 40)) + case.choice("less", (-1, -1, 0, 1))
+    tiles, more = case.turn(AROUND)
+    room = SPLIT_TOKENS * tiles + more
     rows = case.size("rows", 2, 4)
     lengths = [max(1, room >> halved) for halved in case.sample("halved", range(2, 6), rows)]
     return call(rows, case.choice("heads", (1, 5)), room, lengths)
 
 
-CHECKS = (Check(many_rows, 10), Check(few_rows, 10))
+def any_launch(case: Case) -> Call:
+    """One row, one head, one token, very long texts, and launches at, below and beyond a power of two of programs."""
+    kind = case.turn(("one row", "one token", "long", "below", "at", "beyond", "more than run at once", "nothing yet",
+                      "one text"))  # fmt: skip
+    if kind == "nothing yet":
+        return call(2, 1, 3 * SPLIT_TOKENS, [0, 0])
+    if kind == "one text":  # the other rows of the captured step are padding now
+        return call(PROGRAMS // 32, 4, 16 * SPLIT_TOKENS, [100] + [0] * (PROGRAMS // 32 - 1))
+    heads, room = case.choice("heads", (1, 2, 12)), 1024
+    if kind == "one row":
+        return call(1, case.choice("many heads", (96, 400)), room, [room // 2])
+    if kind in ("one token", "long"):
+        return call(2, heads, 1 if kind == "one token" else 10**6, [1, 1])
+    if kind == "more than run at once":
+        return call(2 * PROGRAMS, heads, room, [5] * 2 * PROGRAMS)
+    rows = PROGRAMS // case.choice("parts", (2, 4, 8)) + {"below": -1, "at": 0, "beyond": 1}[kind]
+    return call(rows, 1, room, case.ints("lengths", 1, room, rows).tolist())
+
+
+CHECKS = (Check(many_rows, 10), Check(few_rows, 13), Check(any_launch, 9, wide=True))

@@ -8,6 +8,16 @@ from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS
 WANTED = "min(MAX_SPLITS, PROGRAMS // (batch * heads), tiles)"
 POWER = "1 << max(0, wanted.bit_length() - 1)"
 TILES = "-(-max_len // SPLIT_TOKENS)"
+
+
+def as_long_as_tiles_are_left(batch: int, heads: int, max_len: int, lengths: list[int]) -> int:
+    """Doubled as long as the parts so far do not hold the text."""
+    splits = 1
+    while splits * 2 <= MAX_SPLITS and splits * 2 * batch * heads <= PROGRAMS and splits * SPLIT_TOKENS < max_len:
+        splits *= 2
+    return splits
+
+
 WRONG = (
     Wrong.patch(
         "always-the-most", "More parts are always faster.", WANTED, "MAX_SPLITS",
@@ -58,6 +68,36 @@ WRONG = (
     Wrong.patch(
         "none-at-all", "Where there is no room for parts there are none.", POWER, "1 << wanted.bit_length() - 1 "
         "if wanted else 0", "an author's own slip: a launch of 0 programs, and no output",
+    ),
+    Wrong.patch(
+        "one-row-alone", "A single row leaves the device empty, so it is cut as often as can be.",
+        "wanted = min(",
+        "wanted = MAX_SPLITS if batch == 1 else min(",
+        "written to pass all checks that there were, and it did", unnamed="always-the-most",
+    ),
+    Wrong.patch(
+        "nothing-to-cut", "Where all rows are empty there is nothing to cut.",
+        "    tiles =", "    if not any(lengths):\n        return 1\n    tiles =",
+        "a reader who saw stub and text alone", unnamed="always-the-most",
+    ),
+    Wrong.patch(
+        "one-more-than-whole", "Rounding up is rounding down, and one more.",
+        "-(-max_len // SPLIT_TOKENS)", "max_len // SPLIT_TOKENS + 1",
+        "a reader who saw stub and text alone", unnamed="rounded-up",
+    ),
+    Wrong.patch(
+        "as-a-float", "A number of parts may be a float.",
+        "return 1 << max(0, wanted.bit_length() - 1)",
+        "return 2.0 ** max(0, wanted.bit_length() - 1)",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong(
+        as_long_as_tiles_are_left, "a try of somebody who saw stub and text alone, which passed", unnamed="rounded-up"
+    ),
+    Wrong.patch(
+        "rows-with-text", "A row without a text needs no programs.",
+        "(batch * heads)", "((sum(length > 0 for length in lengths) or batch) * heads)",
+        "a third reader who saw stub and text alone; it passed", unnamed="always-the-most",
     ),
 )  # fmt: skip
 

@@ -152,7 +152,20 @@ def other_keys(case: Case) -> Call:
     return call(_weights(case), _batch(case, 3, 2), 9, _script([(2, 4, 0)] * 2 + [other] * 2 + [(2, 4, 0)], new))
 
 
+def any_values(case: Case) -> Call:
+    """What is 0 for all rows at the capture is not at a replay: temperatures, seeds, tokens, live; and steps go on."""
+    kind, rows = case.turn(("temperature", "seed", "live", "token", "position", "live again")), 2
+    batch = _batch(case, rows, 1)
+    if kind == "live again":  # what a padding row writes stands in the cache; and a last step fills it
+        new = {at: [[row, 5 + at, at - 1, -3 - at, 6, int(at == 5)] for row in range(rows)] for at in (3, 5)}
+        return call(_weights(case), batch, 12, _script([(rows, 12, 1)] * 13, new), False)
+    batch[scenes.OF_A_ROW.index(kind)] = 0
+    one = [6, 2, case.size("seed", 30, 34), case.size("temperature", 6, 9), 1]
+    script = _script([(rows, 24, int(kind != "position"))] * 18, {3: [[row, *one] for row in range(rows)]})
+    return call(_weights(case), batch, 24, script, False)
+
+
 CHECKS = (
-    Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"),
+    Check(any_values, 6, wide=True), Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"),
     Check(rows_of_nobody, 4, part="positions"), Check(sampled, 3, part="tokens"), Check(other_keys, 6, part="tokens"),
 )  # fmt: skip

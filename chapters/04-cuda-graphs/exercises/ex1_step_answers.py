@@ -1,4 +1,4 @@
-"""Exercise 4.1: wrong answers and where they come from, correct variants, mutants that are none."""
+"""Exercise 4.1: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.scene import Formed
 
 Result = tuple[Tensor, dict[str, str]]
 MOVING = '("token", "position", "seed", "temperature", "live", "cache")'
@@ -45,7 +46,7 @@ WRONG = (
     Wrong.patch(
         "positions-rebound", "position = position + live advances the positions.",
         "position.add_(live)", 'position = device["position"] = position + live',
-        "pytorch/pytorch#114844; right wherever Python runs the step",
+        "pytorch/pytorch#114844; right wherever Python runs the step", unnamed="mended-in-python",
     ),
     Wrong.patch(
         "mended-in-python", "Python counts the positions on, once a step.", "position.add_(live)",
@@ -94,6 +95,28 @@ WRONG = (
         "cache-baked", "The cache stays where it is, so it is baked.", MOVING + ', "moving")',
         '("token", "position", "seed", "temperature", "live"), "moving") | {"cache": "baked"}',
         "a reader's answer, and this exercise's own first one: its address is baked, and each step writes into it",
+    ),
+    Wrong.patch(
+        "no-further-than-there-is-room", "A position never leaves its row.",
+        "position.add_(live)", "position.copy_((position + live).clamp(max=device['cache'].shape[1] - 1))",
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "remainder-of-c", "A remainder has the sign of what is divided.",
+        '(device["seed"][:rows] + position) % 7', '(device["seed"][:rows] + position).fmod(7)',
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "padding-writes-to-0", "A padding row writes to slot 0.",
+        "text.scatter_(1, position[:, None], token[:, None])",
+        "text.scatter_(1, (position * live)[:, None], token[:, None])",
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "greedy-where-all-are-cold", "Where all temperatures are 0 there is no noise to be computed.",
+        'if host["sampled"]:',
+        'if host["sampled"] and any(host["temperature"][:rows]):',
+        "a try of somebody who saw stub and text alone, which passed", unnamed="temperature-baked",
     ),
 )  # fmt: skip
 
@@ -169,3 +192,53 @@ EQUIVALENT = {
     _KINDS.format("('token', 'position', 'temperature', 'seed', 'live', 'cache')"): _ORDER,
     _KINDS.format("('token', 'seed', 'position', 'temperature', 'live', 'cache')"): _ORDER,
 }
+
+
+def sorted_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[dict[str, list[str]], Tensor]:
+    """For each of "baked", "moving" and "key" which of the twelve values it is; and the next token of rows 0..rows-1.
+
+    host: what Python knows when this is called: lists token, position, seed, temperature, live (an entry a row), and
+    rows, read, sampled, stride, vocab. device: tensors token, position, seed, temperature, live (N,), weights (V,),
+    cache (room, N), a column a row, and rows, read, sampled (no dimension), all int64 and right before every replay.
+    This function is called once for each key that it says there is, and recorded; after that the recording alone runs.
+    The first `read` lines of the cache are read; whether to sample is a branch. The tokens (rows,) are left in token,
+    and the positions advanced by live, for the next step. A row whose live is 0 is padding: its token becomes 0, its
+    position stays.
+    """
+    rows, read = host["rows"], host["read"]
+    token, position, live = (device[name][:rows] for name in ("token", "position", "live"))
+    place = torch.arange(read)[:, None]  # (read, 1)
+    text = device["cache"][:read, :rows]
+    text.copy_(torch.where(place == position, token, text))
+    score = host["stride"] * position + text.masked_fill(place > position, 0).sum(0)
+    if host["sampled"]:
+        score = score + device["temperature"][:rows] * ((device["seed"][:rows] + position) % 7)
+    token.copy_(live * device["weights"][score % host["vocab"]])
+    position.add_(live)
+    moving = ["token", "position", "seed", "temperature", "live", "cache"]
+    return {"baked": ["weights", "stride", "vocab"], "moving": moving, "key": ["rows", "read", "sampled"]}, token
+
+
+def _by_slots(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Any, ...]:
+    return host, device | {"cache": device["cache"].T}
+
+
+def _by_name(found: tuple[dict[str, list[str]], Tensor], *args: object) -> Result:
+    sort, token = found
+    kinds = {name: kind for kind, names in sort.items() for name in names}
+    if len(kinds) != sum(map(len, sort.values())):
+        raise TypeError("each of the values is one of three, and none is two of them")
+    return token, kinds
+
+
+def _sorted_by_kind(answer: Function) -> Function:
+    return Formed(answer, _by_slots, _by_name)
+
+
+EDITIONS = (
+    Edition(
+        "a-column-a-row",
+        "the cache is stored the other way round, a column a row: (room, N); and the sort comes first, by kinds: a "
+        "list of names for each of the three", sorted_step, played=_sorted_by_kind,
+    ),
+)  # fmt: skip

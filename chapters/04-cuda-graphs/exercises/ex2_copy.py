@@ -26,11 +26,12 @@ def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) ->
     """Let a recorded prefill find the tokens `new` in its inputs `static`, at its next replay.
 
     Both have six int64 tensors. token_ids, positions, row (N,): the tokens of all rows, end to end. starts (B + 1,):
-    where each row's tokens begin, and N. logits_at, logits_row (K,): after which tokens one is chosen, and for which
-    row. static: the tensors that were recorded, with room for as many tokens and choices or more, for one row more at
-    least, and with whatever an earlier call has put there. What is left of them is padding: token 0 at position 0 of
-    row `nobody`, all of it in static's last row. Rows between have no tokens, and begin where the padding does. Choices
-    that are left are made after the token in place 0, for row `nobody`. Of `new` nothing may be needed after the call.
+    where each row's tokens begin, one at least, and N. logits_at, logits_row (K,): after which tokens one is chosen,
+    and for which row. static: the tensors that were recorded, with room for as many tokens and choices or more, for one
+    row more at least, and with whatever an earlier call has put there. What is left of them is padding: token 0 at
+    position 0 of row `nobody`, all of it in static's last row. Rows between have no tokens, and begin where the padding
+    does. Choices that are left are made after the token in place 0, for row `nobody`. Of `new` nothing may be needed
+    after the call.
     """
     tokens = len(new["token_ids"])
     padding = {"token_ids": 0, "positions": 0, "row": nobody, "starts": tokens, "logits_at": 0, "logits_row": nobody}
@@ -108,11 +109,14 @@ EXERCISE = Spec(
 )
 
 
-def _chunks(case: Case, name: str, rows: int, tokens: int) -> dict[str, Tensor]:
-    """Pieces of `rows` prompts, of `tokens` tokens in all; some go on, some end here, in rows of any order."""
+def _chunks(case: Case, name: str, rows: int, tokens: int, ends: tuple[int, int] = (0, 1)) -> dict[str, Tensor]:
+    """Pieces of `rows` prompts, of `tokens` tokens in all; some go on, some end here, in rows of any order.
+
+    ends: 0 and 1 where pieces may go on and end; twice the same where all do the one or the other.
+    """
     cuts = [0, *sorted((case.permutation(f"{name} cuts", tokens - 1)[: rows - 1] + 1).tolist()), tokens]
     ids, starts = case.ints(f"{name} ids", 1, 60, tokens).tolist(), case.ints(f"{name} starts", 0, 20, rows).tolist()
-    complete, row = case.ints(f"{name} complete", 0, 1, rows).tolist(), case.permutation(f"{name} rows", 9).tolist()
+    complete, row = case.ints(f"{name} complete", *ends, rows).tolist(), case.permutation(f"{name} rows", 99).tolist()
     return _new(
         [(row[n], starts[n], ids[cuts[n] : cuts[n + 1]], bool(complete[n])) for n in range(rows)]
     )  # fmt: skip
@@ -123,7 +127,7 @@ def fewer_rows(case: Case) -> Call:
     rows = case.size("rows", 2, 5)
     tokens = rows + case.size("more", 1, 4)
     first, left = _chunks(case, "first", rows, tokens), case.size("left", 1, rows - 1)
-    return call(rows, tokens + case.size("room", 0, 2), 9, [first, _chunks(case, "second", left, tokens)])
+    return call(rows, tokens + case.size("room", 0, 2), 99, [first, _chunks(case, "second", left, tokens)])
 
 
 def fewer_tokens(case: Case) -> Call:
@@ -131,7 +135,19 @@ def fewer_tokens(case: Case) -> Call:
     rows = case.size("rows", 1, 3)
     tokens = rows + case.size("more", 2, 5)
     counts = tokens, case.size("left", rows, tokens - 1), tokens
-    return call(rows, tokens, 9, [_chunks(case, f"batch {n}", rows, count) for n, count in enumerate(counts)])
+    return call(rows, tokens, 99, [_chunks(case, f"batch {n}", rows, count) for n, count in enumerate(counts)])
 
 
-CHECKS = (Check(fewer_rows, 4), Check(fewer_tokens, 3))
+def any_batches(case: Case) -> Call:
+    """Two recordings at once, batches after which nothing is chosen, one token alone, and many rows and tokens."""
+    kind = case.turn(("two recordings", "no choice", "one token", "many", "no choice"))
+    rows, tokens = (70, 200) if kind == "many" else (4, 12)
+    first, last = _chunks(case, "first", rows, tokens, (1, 1)), _chunks(case, "last", 1, 2, (1, 1))
+    if kind == "two recordings":
+        small = [_chunks(case, f"small {n}", 2, 3) for n in range(2)]
+        return call(rows, tokens, case.choice("nobody", (99, 105)), [first, *small, last, last], 2)
+    second = {"no choice": _chunks(case, "second", 3, 9, (0, 0)), "one token": _chunks(case, "second", 1, 1)}
+    return call(rows, tokens, 99, [first, second.get(kind, _chunks(case, "second", 2, 9)), last])
+
+
+CHECKS = (Check(fewer_rows, 4), Check(fewer_tokens, 3), Check(any_batches, 5, wide=True))

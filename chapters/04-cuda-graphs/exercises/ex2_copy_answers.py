@@ -1,11 +1,15 @@
-"""Exercise 4.2: wrong answers and where they come from, correct variants, mutants that are none."""
+"""Exercise 4.2: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.scene import Formed
 
 Inputs = dict[str, Tensor]
 
@@ -109,6 +113,22 @@ WRONG = (
         f"{FILL}\n        {WRITE}", "static[name][: len(new[name])] += new[name] - value",
         "an author's own slip: it was cleared once, before the first batch",
     ),
+    Wrong.patch(
+        "remembers-the-last-shape", "Only what the last call has written must be cleared.",
+        "    for name, value in padding.items():\n"
+        "        static[name].fill_(value)\n",
+        '    last = copy_from.__dict__.setdefault("last", {})\n'
+        "    for name, value in padding.items():\n"
+        "        static[name][: max(last.get(name, 10**6), len(new[name]))].fill_(value)\n"
+        "        last[name] = len(new[name])\n",
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "padding-chooses-for-the-last-row", "With nothing to choose, the last token's row may have a choice.",
+        '"logits_row": nobody}',
+        '"logits_row": nobody if len(new["logits_row"]) else int(new["row"][-1])}',
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 
@@ -148,3 +168,52 @@ def number_by_number(static: Inputs, new: Inputs, nobody: int) -> None:
 RIGHT = (Right(name_by_name), Right(by_indices), Right(number_by_number))
 
 EQUIVALENT: dict[str, str] = {}
+
+
+Piece = tuple[int, int, list[int], int]
+
+
+def copy_pieces(static: Inputs, pieces: list[Piece], nobody: int) -> None:
+    """Let a recorded prefill find these pieces of prompts in its inputs `static`, at its next replay.
+
+    pieces: of each its row, the position of its first token, its token ids, and 1 if a token is chosen after its last
+    one, else 0. static: six int64 tensors that were recorded. token_ids, positions, row (N,): the tokens of all rows,
+    end to end. starts (B + 1,): where each row's tokens begin, and N. logits_at, logits_row (K,): after which tokens
+    one is chosen, and for which row. There is room for as many tokens and choices as the pieces have, or more, and for
+    one row more at least; an earlier call has left in them what it has. What is left of them is padding: token 0 at
+    position 0 of row `nobody`, all of it in static's last row. Rows between have no tokens, and begin where the padding
+    does. Choices that are left are made after the token in place 0, for row `nobody`.
+    """
+    packed: dict[str, list[int]] = {name: [] for name in static}
+    for row, first, ids, chosen in pieces:
+        packed["starts"].append(len(packed["token_ids"]))
+        packed["token_ids"] += ids
+        packed["positions"] += range(first, first + len(ids))
+        packed["row"] += [row] * len(ids)
+        packed["logits_at"] += [len(packed["token_ids"]) - 1] * chosen
+        packed["logits_row"] += [row] * chosen
+    others = {"row": nobody, "starts": len(packed["token_ids"]), "logits_row": nobody}
+    for name, tensor in static.items():
+        left = [others.get(name, 0)] * (len(tensor) - len(packed[name]))
+        tensor.copy_(torch.tensor(packed[name] + left))
+    static["starts"][-1] = len(static["token_ids"])
+
+
+def _pieces(static: Inputs, new: Inputs, nobody: int) -> tuple[Any, ...]:
+    found, starts = [], new["starts"].tolist()
+    for begin, end in pairwise(starts):
+        ids, chosen = new["token_ids"][begin:end].tolist(), int(end - 1 in new["logits_at"].tolist())
+        found.append((int(new["row"][begin]), int(new["positions"][begin]), ids, chosen))
+    return static, found, nobody
+
+
+def _from_pieces(answer: Function) -> Function:
+    return Formed(answer, _pieces, lambda result, *args: result)
+
+
+EDITIONS = (
+    Edition(
+        "from-pieces", "the new tokens are not packed: they come as a list of pieces, a tuple for each", copy_pieces,
+        played=_from_pieces,
+    ),
+)  # fmt: skip

@@ -92,6 +92,7 @@ EXERCISE = Spec(
     example=_example,
     section="The key",
     axes=("step",),
+    typed=True,
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.engine.graphs:GraphRunner._captured",),
@@ -132,7 +133,7 @@ def keys(case: Case) -> Call:
 
 def a_full_dict(case: Case) -> Call:
     """The graph that was not used for the longest time makes room, however often it was used before."""
-    room = case.size("room", 1, 3)
+    room = case.size("room", 1, case.turn((1, 2, 3)))
     kinds = [{"rows": rows} for rows in range(1, room + 3)]
     return call(_of(case, kinds, case.size("steps", 2, 14)), room)
 
@@ -145,4 +146,22 @@ def a_new_cache(case: Case) -> Call:
     return call([dict(step, address=addresses[at % len(addresses)]) for step, at in zip(steps, moves, strict=True)], 9)
 
 
-CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4))
+def any_steps(case: Case) -> Call:
+    """Prefills of as many tokens in other shapes, many rows, a room for many graphs, and a cache that comes back."""
+    kind, room = case.turn(("shapes", "many rows", "many graphs", "comes back", "digits")), 40
+    kinds: list[dict[str, Any]] = [{"rows": 16 * n} for n in range(1, 7)]
+    if kind == "shapes":
+        kinds = [{"columns": n, "rows": 64 // n, "read": read} for n in (16, 32) for read in (64, 256)]
+    if kind == "digits":  # whose digits are the same, end to end
+        kinds = [{"rows": 1, "columns": 11}, {"rows": 11, "columns": 1}, {"columns": 12, "read": 128}, {"read": 2128}]
+    if kind == "many graphs":
+        kinds, room = [{"rows": n} for n in range(1, 20)], 12
+    steps = _of(case, kinds, 70 if kind == "many graphs" else 24)
+    if kind == "comes back":
+        steps = [dict(step, address=4096 * (at // 8 % 2)) for at, step in enumerate(steps)]
+    if kind == "many rows":
+        steps = [dict(reversed(step.items())) for step in steps]
+    return call(steps, room)
+
+
+CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 5, wide=True))

@@ -99,6 +99,29 @@ WRONG = (
         MOVED + "\n        key = ", 'key = step["address"], ',
         "an author's own slip: an address that comes back is not the same memory with the same contents",
     ),
+    Wrong.patch(
+        "read-of-decode-alone", "How much is read is in the key of decode steps; a prefill reads what it brings.",
+        'key = step["rows"], step["columns"], step["read"], step["sampler"]',
+        'key = step["rows"], step["columns"], step["read"] if step["columns"] == 1 else 0, step["sampler"]',
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "digits-end-to-end", "A key is its numbers, written one behind the other.",
+        'key = step["rows"], step["columns"], step["read"], step["sampler"]',
+        'key = "".join(str(step[name]) for name in ("rows", "columns", "read", "sampler"))',
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "no-cache-at-0", "An address of 0 is none.",
+        'if step["address"] != address:', 'if step["address"] != address and address:',
+        "a reader who saw stub and text alone", unnamed="graphs-outlive-the-cache",
+    ),
+    Wrong.patch(
+        "tokens-for-the-shape", "Steps of as many tokens have one graph.",
+        'key = step["rows"], step["columns"], step["read"], step["sampler"]',
+        'key = step["rows"] * step["columns"], step["read"], step["sampler"]',
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

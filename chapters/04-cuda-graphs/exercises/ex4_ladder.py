@@ -18,6 +18,7 @@ places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 def ladder_and_picks(maximum: int, batches: list[int]) -> tuple[list[int], list[int | None]]:
     """The batch sizes that are captured, rising, and for each of `batches` the one whose graph it goes through.
 
+    A batch is its number of rows, at least 1.
     The sizes are 1, 2, 4 and 8; from there on each is larger than the one before by an eighth of the first power of two
     above that one, but by 8 at least. None is above `maximum`, the most rows that may ever run, and it is itself the
     last; with a maximum of 0 there are none. A batch goes through the smallest size that holds it: the rows between are
@@ -70,6 +71,7 @@ EXERCISE = Spec(
     example=_example,
     section="The ladder",
     axes=("result", "item"),
+    typed=True,
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.engine.graphs:ladder", "nanoinfer.engine.graphs:pick"),
@@ -106,4 +108,11 @@ def no_rows(case: Case) -> Call:
     return call(0, case.ints("batches", 1, 20, case.size("count", 1, 4)).tolist())
 
 
-CHECKS = (Check(any_maximum, 8), Check(rungs, 4), Check(no_rows, 2))
+def any_batches(case: Case) -> Call:
+    """Ladders of thousands of rows, and batches at a rung, below and beyond it, in any order, and more than once."""
+    maximum = case.turn((3000 + case.size("more", 0, 5), 1024, 1, 9, 200_003))
+    near = [max(1, n + more) for n in (1, 8, 16, 128, 256, 2048, 65_536, 163_840, maximum) for more in (-1, 0, 1)]
+    return call(maximum, [near[at] for at in case.permutation("order", len(near)).tolist()] + [1, 1])
+
+
+CHECKS = (Check(any_maximum, 8), Check(rungs, 4), Check(no_rows, 2), Check(any_batches, 5, wide=True))

@@ -83,6 +83,17 @@ WRONG = (
         "raises", "A batch beyond the ladder cannot happen.", "next((size for size in sizes if size >= batch), None)",
         "next(size for size in sizes if size >= batch)", "GeeeekExplorer/nano-vllm#216: StopIteration in mid-serving",
     ),
+    Wrong.patch(
+        "powers-to-65536", "The powers of two end at 65,536.",
+        "max(8, 2 ** n.bit_length() // 8)", "max(8, min(2**16, 2 ** n.bit_length()) // 8)",
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "steps-of-64-at-most", "No step is wider than 64.",
+        "max(8, 2 ** n.bit_length() // 8)",
+        "min(64, max(8, 2 ** n.bit_length() // 8))",
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
 )  # fmt: skip
 
 

@@ -29,8 +29,9 @@ def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_s
     a padding row, which is in the step because the graph has more rows than there are requests; its position may be any
     number, and its table that of a request that has left. tables (B, width) int64: the blocks of each row, in the order
     of its text. The row's token is written to its slot: slot s is place s % block_size of block s // block_size. Then
-    as many tokens of its table's blocks as you return are read, from the first, and averaged. Block `null` belongs to
-    no request: any row may write to it, and it holds finite numbers. Recorded once, this runs in every replay.
+    as many tokens of its table's blocks as you return are read, from the first, and averaged: one at least, and no more
+    than the table has room for, of any row. Block `null` belongs to no request: any row may write to it, and it holds
+    finite numbers. A slot may be beyond 2^31. Recorded once, this runs in every replay.
     """
     nobody = live == 0
     tables = tables.masked_fill(nobody[:, None], null)
@@ -102,9 +103,9 @@ EXERCISE = Spec(
 )
 
 
-def _batches(case: Case, live: list[list[int]], stale: str) -> Call:
+def _batches(case: Case, live: list[list[int]], stale: str, width: int = 2, size: int = 0, first: int = 0) -> Call:
     """Batches of these live rows. A padding row names blocks of live ones, or of no numbers, or stands anywhere."""
-    rows, size, width = len(live[0]), case.size("block size", 2, 4), 2
+    rows, size = len(live[0]), size or case.size("block size", 2, 4)
     blocks = case.permutation("blocks", width * (rows + 1) + 1).tolist()
     null, owned, freed = blocks[0], torch.tensor(blocks[1:-width]).view(rows, width), torch.tensor(blocks[-width:])
     pool = case.floats("pool", len(blocks), size)
@@ -114,10 +115,10 @@ def _batches(case: Case, live: list[list[int]], stale: str) -> Call:
     for at, now in enumerate(torch.tensor(live)):
         position = case.ints(f"position {at}", 0, width * size - 1, rows)
         if stale == "anywhere":
-            position = torch.where(now == 1, position, case.choice("far", (99999, -7)))
+            position = torch.where(now == 1, position, case.turn((99999, -7, 2**40, -(2**62))))
         tables = torch.where(now[:, None] == 1, owned, others)
         batches.append({"x": case.floats(f"x {at}", rows) + 3, "position": position, "live": now, "tables": tables})
-    return call(pool, null, batches, width)
+    return call(pool, null, batches, width, first)
 
 
 def _live(case: Case) -> list[list[int]]:
@@ -129,7 +130,12 @@ def _live(case: Case) -> list[list[int]]:
 
 def blocks_of_others(case: Case) -> Call:
     """Padding rows whose tables name the blocks of live rows write into none, wherever they stand."""
-    return _batches(case, _live(case), case.choice("stale", ("live", "anywhere")))
+    return _batches(case, _live(case), case.turn(("live", "anywhere")))
+
+
+def far_blocks(case: Case) -> Call:
+    """Slots of a large pool are beyond 2^31, and are told exactly."""
+    return _batches(case, _live(case), "live", first=2**30)
 
 
 def blocks_of_no_numbers(case: Case) -> Call:
@@ -137,4 +143,14 @@ def blocks_of_no_numbers(case: Case) -> Call:
     return _batches(case, _live(case), "freed")
 
 
-CHECKS = (Check(blocks_of_others, 6), Check(blocks_of_no_numbers, 4))
+def any_rows(case: Case) -> Call:
+    """Steps of padding alone, wide tables, blocks of one token, many rows, and one row that comes and goes."""
+    live = case.turn((
+        [[1, 1], [0, 0], [0, 1]], [[0, 1, 1], [1, 0, 1], [1, 1, 0]], [[1], [0], [1]],
+        [[1] * 40, [0, 1] * 20, [1, 0] * 20],
+    ))  # fmt: skip
+    width, size = case.turn(((5, 2), (4, 1), (2, 3), (2, 2)))
+    return _batches(case, live, case.turn(("anywhere", "freed", "live", "freed")), width, size)
+
+
+CHECKS = (Check(blocks_of_others, 6), Check(blocks_of_no_numbers, 4), Check(far_blocks), Check(any_rows, 5, wide=True))

@@ -1,11 +1,14 @@
-"""Exercise 4.5: wrong answers and where they come from, correct variants, mutants that are none."""
+"""Exercise 4.5: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.scene import Formed
 
 
 def own_blocks(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, ...]:
@@ -22,6 +25,15 @@ def as_row_0(position: Tensor, live: Tensor, tables: Tensor, null: int, block_si
     tables = torch.where(live[:, None] == 1, tables, tables.index_select(0, first))
     block = tables.gather(1, position[:, None] // block_size)[:, 0]
     return block * block_size + position % block_size, position + 1, tables
+
+
+def length_kept(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, ...]:
+    """How many tokens a padding row reads is of no interest, as they are those of the null block."""
+    nobody = live == 0
+    tables = tables.masked_fill(nobody[:, None], null)
+    at = position.masked_fill(nobody, 0)
+    block = tables.gather(1, at[:, None] // block_size)[:, 0]
+    return block * block_size + at % block_size, position.clamp(min=0) + 1, tables
 
 
 SLOTS = "block * block_size + position % block_size"
@@ -56,6 +68,12 @@ WRONG = (
         "(position + 1) * live, tables",
         "sgl-project/sglang#1469, #1779, vllm-project/vllm#57094: 0 / 0 in a padding row, and a scale over the batch",
     ),
+    Wrong(length_kept, "nano-vllm-v1#3, its other half: a row that has left, and how much it read"),
+    Wrong.patch(
+        "slots-in-32-bits", "A slot is a number of 32 bits.", f"return {SLOTS}", f"return ({SLOTS}).int()",
+        "vllm-project/vllm#47671: offsets that no longer fit, in a pool that is large enough",
+        unnamed="slot-0",
+    ),
     Wrong.patch(
         "table-of-minus-one", "A table that names no block is full of -1.", TABLES, TABLES.replace("null)", "-1)"),
         "vllm-project/vllm#35969, #38436: a padding row's table, and block_table[-1] that was read",
@@ -83,6 +101,12 @@ WRONG = (
     Wrong.patch(
         "newest-left-out", "A row reads the tokens before its newest.", "position + 1, tables",
         "position.clamp(min=1), tables", "EricLBuehler/candle-vllm#56; the newest is written before it is read",
+    ),
+    Wrong.patch(
+        "some-row-is-live", "A step without a live row is not run.",
+        "nobody = live == 0",
+        "nobody = (live == 0) & (live.sum() > 0)",
+        "written to pass all checks that there were, and it did", unnamed="as-row-0",
     ),
 )  # fmt: skip
 
@@ -121,3 +145,43 @@ EQUIVALENT = {
     "block = tables.gather(1, position[:, None] // block_size)[:, -1]": "there is one column: the first and the last",
     "position = position.masked_fill(nobody, 1)": "another slot of the null block, and one token more of it read",
 }
+
+
+def by_columns(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, Tensor]:
+    """The table of each row of a decode step (width, B), and two lines (2, B): its slot, and how many tokens it reads.
+
+    position (B,) int64: where the row's new token stands in its text. live (B,) int64: 1 for a row of a request, 0 for
+    a padding row, which is in the step because the graph has more rows than there are requests; its position may be any
+    number, and its table that of a request that has left. tables (width, B) int64, a column a row: the blocks of each
+    row, in the order of its text. The row's token is written to its slot: slot s is place s % block_size of block
+    s // block_size. Then as many tokens of its table's blocks as you return are read, from the first, and averaged.
+    Block `null` belongs to no request: any row may write to it, and it holds finite numbers. Recorded once, this runs
+    in every replay.
+    """
+    real = live > 0
+    tables = torch.where(real, tables, null)
+    at = torch.where(real, position, 0)
+    block = torch.take_along_dim(tables, (at // block_size)[None], 0)[0]  # (B,)
+    return tables, torch.stack([block * block_size + at % block_size, at + 1])
+
+
+def _columns(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Any, ...]:
+    return position, live, tables.T, null, block_size
+
+
+def _in_rows(found: tuple[Tensor, Tensor], *args: object) -> tuple[Tensor, ...]:
+    tables, (slots, lengths) = found
+    return slots, lengths, tables.T
+
+
+def _by_columns(answer: Function) -> Function:
+    return Formed(answer, _columns, _in_rows)
+
+
+EDITIONS = (
+    Edition(
+        "tables-in-columns",
+        "tables are (width, B), a column a row; they come first in the result, and slots and lengths are one tensor "
+        "(2, B)", by_columns, played=_by_columns,
+    ),
+)  # fmt: skip

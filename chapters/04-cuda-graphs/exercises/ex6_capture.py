@@ -112,27 +112,32 @@ EXERCISE = Spec(
 )
 
 
-def _case(case: Case, fails: str, at_the_end: bool = False) -> Call:
-    """Live rows in the middle of their texts, or one of them at the last slot of its row; the last row is padding."""
-    rows, room = case.size("rows", 1, 3), case.size("room", 7, 9)
+def _case(case: Case, fails: str, at_the_end: bool = False, error: str = "MemoryError", nobody: bool = False) -> Call:
+    """Live rows in the middle of their texts, or one of them at the last slot of its row; the last row is padding.
+
+    nobody: all rows are.
+    """
+    rows, room = case.turn((1, 2, 3)), 8
     position = case.ints("position", 0, room - 6, rows)
     if at_the_end:
         position[int(case.ints("which", 0, rows - 1))] = room - 1
-    live, token = torch.ones(rows).long(), case.ints("token", 1, 96, rows)
+    live, token = torch.ones(rows).long() * (not nobody), case.ints("token", 1, 96, rows) + case.turn((0, 2**40, 0))
     state = torch.stack([torch.cat([row, torch.zeros(1).long()]) for row in (token, position, live)])
     cache = case.ints("cache", 1, 96, rows + 2, room)
-    return call(state, cache, fails, 1 if at_the_end else 3)
+    return call(state, cache, fails, 1 if at_the_end else 3, error)
 
 
 def live_rows(case: Case) -> Call:
     """State, cache and the next tokens are those of an uninterrupted generation, also where a row has one slot left."""
-    at_the_end = case.choice("at the end", (False, True))
+    at_the_end = case.turn((False, True, False, False, True))
     return _case(case, "", at_the_end)
 
 
 def a_failure(case: Case) -> Call:
-    """A warm-up or a recording that fails says so, and leaves everything as it was."""
-    return _case(case, case.choice("fails", ("warm", "record")))
+    """A warm-up or a recording that fails says so, and leaves all as it was, also after Ctrl-C or an exit."""
+    errors = ("MemoryError",) * 2 + ("KeyboardInterrupt",) * 2 + ("SystemExit",) * 2
+    fails, error = case.turn(("warm", "record")), case.turn(errors)
+    return _case(case, fails, error=error, nobody=case.turn((False,) * 6 + (True,)))
 
 
-CHECKS = (Check(live_rows, 5), Check(a_failure, 5))
+CHECKS = (Check(live_rows, 5), Check(a_failure, 7, wide=True))

@@ -1,4 +1,4 @@
-"""Exercise 4.6: wrong answers and where they come from, correct variants, mutants that are none."""
+"""Exercise 4.6: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.scene import Formed
 
 Step = Callable[[], object]
 Warm = Callable[[Step], None]
@@ -66,6 +67,7 @@ WRONG = (
     Wrong.patch(
         "memory-exchanged", "The engine's tensor gets the saved one's memory: that is faster than a copy.",
         "state.copy_(saved)", "state.set_(saved)", "infinigence/ApxInf#89: a reset that gave tensors other memory",
+        unnamed="rebound",
     ),
     Wrong.patch(
         "put-back-is-enough", "What the warm-up changes is put back, so it may run with live rows.",
@@ -92,6 +94,41 @@ WRONG = (
     ),
     Wrong(not_put_back_after_a_failure, "this engine's own first version: a failed key cost the batch its rows"),
     Wrong(failures_swallowed, "vllm-project/vllm#37865: eager ever after, and nobody was told"),
+    Wrong.patch(
+        "all-but-an-exit", "A capture is ended by an error, or by Ctrl-C.",
+        TRY[TRY.index("    try") :],
+        "    try:\n        warm(step)\n        found = record(step)\n    except (Exception, KeyboardInterrupt):\n"
+        "        state.copy_(saved)\n        raise\n    state.copy_(saved)\n    return found\n",
+        "written to pass all checks that there were, and it did: a thread that is told to go raises SystemExit",
+        unnamed="not-put-back-after-a-failure",
+    ),
+    Wrong.patch(
+        "except-exception", "An error is an Exception.",
+        "    try:\n"
+        "        warm(step)\n"
+        "        return record(step)\n"
+        "    finally:\n"
+        "        state.copy_(saved)\n",
+        "    try:\n"
+        "        warm(step)\n"
+        "        found = record(step)\n"
+        "    except Exception:\n"
+        "        state.copy_(saved)\n"
+        "        raise\n"
+        "    state.copy_(saved)\n"
+        "    return found\n",
+        "a try of somebody who saw stub and text alone, which passed", unnamed="not-put-back-after-a-failure",
+    ),
+    Wrong.patch(
+        "saved-in-32-bits", "Tokens fit into 32 bits.", "saved = state.clone()", "saved = state.int()",
+        "a reader who saw stub and text alone",
+    ),
+    Wrong.patch(
+        "nobody-could-notice", "Where no row is live, nothing has to be put back.",
+        '    saved = state.clone()\n',
+        '    if not state[2].any():\n        warm(step)\n        return record(step)\n    saved = state.clone()\n',
+        "a try of somebody who saw stub and text alone, which passed", unnamed="not-put-back-after-a-failure",
+    ),
 )  # fmt: skip
 
 
@@ -142,3 +179,49 @@ def by_multiplying(step: Step, state: Tensor, warm: Warm, record: Record) -> Any
 RIGHT = (Right(only_live), Right(failures_told_on), Right(by_multiplying))
 
 EQUIVALENT: dict[str, str] = {}
+
+
+def capture_rows(
+    step: Step, token: Tensor, position: Tensor, live: Tensor, warm: Warm, record: Record
+) -> tuple[list[int], Any]:
+    """The numbers of the live rows, and a recording of `step`, made in the middle of their generation; none notices.
+
+    step: one decode step, no arguments. It reads token, position, live and the cache, and writes into all but live.
+    token, position, live (N,) int64: of each row; a row whose live is 0 is padding: it writes its key and value where
+    nobody looks. warm(step): runs it a few times, so that kernels are compiled and workspaces are there. record(step):
+    gives the recording, and executes nothing; it fails where the step was not warmed. Whatever either raises goes on to
+    the caller; then, too, the three tensors and the cache are as they were found, in the memory where they were found.
+    """
+    saved = [(tensor, tensor.clone()) for tensor in (token, position, live)]
+    rows = [row for row, lives in enumerate(live.tolist()) if lives]
+    live.fill_(0)
+    try:
+        warm(step)
+        return rows, record(step)
+    finally:
+        for tensor, found in saved:
+            tensor.copy_(found)
+
+
+def _apart(step: Step, state: Tensor, warm: Warm, record: Record) -> tuple[Any, ...]:
+    return step, *state, warm, record
+
+
+def _recording(found: tuple[list[int], Any], step: Step, state: Tensor, *args: object) -> Any:
+    rows, graph = found
+    if rows != state[2].nonzero().flatten().tolist():
+        raise TypeError(f"the live rows are others than {rows!r:.60}")
+    return graph
+
+
+def _of_three(answer: Function) -> Function:
+    return Formed(answer, _apart, _recording)
+
+
+EDITIONS = (
+    Edition(
+        "three-tensors",
+        "token, position and live are three tensors, and the numbers of the live rows come before the recording",
+        capture_rows, played=_of_three,
+    ),
+)  # fmt: skip

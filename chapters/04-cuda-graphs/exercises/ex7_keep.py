@@ -70,8 +70,9 @@ EXERCISE = Spec(
     title="Keep what the next replay overwrites",
     reference=keep,
     task=(
-        "The host looks at tokens some steps late. Run steps, and keep the tokens of each. The checks look at them\n"
-        "after one replay more: `kept` in the chapter's scenes.py."
+        "The host looks at tokens some steps late. Run steps, and keep the tokens of each. The checks call you twice,\n"
+        "one call behind the other, and look at the tokens of both after one replay more: `kept` in the chapter's\n"
+        "scenes.py."
     ),
     invariants=(
         "a replay returns nothing: it writes to where the recording wrote",
@@ -100,8 +101,15 @@ EXERCISE = Spec(
 def every_step(case: Case) -> Call:
     """Each step's tokens are its own, also after the next replay, and where they are part of a larger tensor."""
     every = case.choice("every", (1, 2, 3))
-    start = case.ints("start", 0, 1008, every * case.size("rows", 1, 4))
+    start = case.ints("start", 0, 99_990, every * case.size("rows", 1, 4))
     return call(case.choice("type", (start, start.int())), case.size("steps", 1, 5), every)
 
 
-CHECKS = (Check(every_step, 6),)
+def any_number(case: Case) -> Call:
+    """No step, one, more than any ring of buffers has, of one row and of many; tokens beyond what 32 bits hold."""
+    rows, steps = case.turn(((1, 40), (2, 0), (70, 17), (1, 1), (2, 130), (1, 40)))
+    below = case.turn((2**40,) + (99_991,) * 4 + (2**40,))
+    return call(case.ints("start", 0, below - 1, rows), steps, 1, below)
+
+
+CHECKS = (Check(every_step, 6), Check(any_number, 6, wide=True))

@@ -1,13 +1,15 @@
-"""Exercise 4.7: wrong answers and where they come from, correct variants, mutants that are none."""
+"""Exercise 4.7: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.scene import Formed
 
 Replay = Callable[[], None]
 
@@ -70,7 +72,27 @@ def last_is_a_view(replay: Replay, tokens: Tensor, count: int) -> list[Tensor]:
 
 
 COPY = "kept.append(tokens.clone())"
+
+
+def buffers_of_the_last_call(
+    replay: Callable[[], None],
+    tokens: Tensor,
+    count: int,
+    own: dict[Any, list[Tensor]] = {},  # noqa: B006
+) -> list[Tensor]:
+    """Buffers of the right size are made once, and serve every call."""
+    buffers = own.setdefault((count, tokens.shape), [torch.empty_like(tokens) for _ in range(count)])
+    for buffer in buffers:
+        replay()
+        buffer.copy_(tokens)
+    return list(buffers)
+
+
 WRONG = (
+    Wrong.patch(
+        "in-32-bits", "Tokens are small numbers.", COPY, "kept.append(tokens.int())",
+        "written to pass all checks that there were, and it did",
+    ),
     Wrong.patch(
         "the-same-tensor", "A replay returns a fresh tensor, or detach makes one.",
         COPY, "kept.append(tokens.detach())",
@@ -87,6 +109,35 @@ WRONG = (
     Wrong(first_as_recorded, "NVIDIA's notes on capture: it executes nothing, so there is no first result"),
     Wrong(warmed_up, "an author's own slip: what is a warm-up for a step is a token too many for a text"),
     Wrong(storage_copied, "an author's own slip: a view's storage is that of the whole tensor"),
+    Wrong.patch(
+        "lists", "A list of numbers is as good as a tensor.",
+        "tokens.clone()",
+        "tokens.tolist()",
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "ring-of-eight", "Eight buffers are enough for any host.",
+        "    kept = []\n"
+        "    for _ in range(count):\n"
+        "        replay()\n"
+        "        kept.append(tokens.clone())\n"
+        "    return kept\n",
+        "    ring = [torch.empty_like(tokens) for _ in range(8)]\n"
+        "    kept = []\n"
+        "    for n in range(count):\n"
+        "        replay()\n"
+        "        ring[n % 8].copy_(tokens)\n"
+        "        kept.append(ring[n % 8])\n"
+        "    return kept\n",
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "kept-as-floats", "Tokens may be kept as floats.",
+        'tokens.clone()',
+        'tokens.float()',
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong(buffers_of_the_last_call, "a try of somebody who saw stub and text alone, which passed"),
 )  # fmt: skip
 
 
@@ -121,3 +172,35 @@ def by_adding_nothing(replay: Replay, tokens: Tensor, count: int) -> list[Tensor
 RIGHT = (Right(through_the_host), Right(into_one_block), Right(by_adding_nothing))
 
 EQUIVALENT: dict[str, str] = {}
+
+
+def keep_newest_first(replay: Replay, tokens: Tensor, count: int) -> Tensor:
+    """The tokens of the next `count` steps in one tensor (count, B), the newest first, to be read at any time later.
+
+    replay(): runs the recorded step once, and returns nothing. tokens (B,), whole numbers: what the step gave when it
+    was recorded; at first nothing has run, and what it holds is undefined. The caller goes on replaying afterwards. No
+    step may be run that was not asked for: each one advances the batch.
+    """
+    kept = tokens.new_empty(count, len(tokens))
+    for line in reversed(range(count)):
+        replay()
+        kept[line] = tokens
+    return kept
+
+
+def _oldest_first(kept: Tensor, *args: object) -> list[Tensor]:
+    if not isinstance(kept, Tensor) or kept.dim() != 2:
+        raise TypeError(f"the result is one tensor (count, B), and no {type(kept).__name__}")
+    return list(kept.flip(0))
+
+
+def _of_one_tensor(answer: Function) -> Function:
+    return Formed(answer, lambda *args: args, _oldest_first)
+
+
+EDITIONS = (
+    Edition(
+        "newest-first", "the result is one tensor (count, B), the newest step first", keep_newest_first,
+        played=_of_one_tensor,
+    ),
+)  # fmt: skip

@@ -72,6 +72,7 @@ EXERCISE = Spec(
     section="A test of one's own",
     imports=(),
     scene=scenes.marked,
+    limit_s=60.0,  # a thorough test asks engines thousands of times, from process to process
     verdicts=True,
     hints=(
         "Invariant: whatever a user may see or a caller may keep is the same with graphs and without, from the first\n"

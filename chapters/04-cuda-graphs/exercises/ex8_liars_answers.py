@@ -1,13 +1,15 @@
-"""Exercise 4.8: wrong answers (tests that see too little or too much), correct variants, mutants that are none."""
+"""Exercise 4.8: wrong answers (tests that see too little or too much), correct ones, mutants, an edition."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from nanocourse.exercises.exercise import Right, Wrong
+from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
+from nanocourse.exercises.scene import Formed
 
 Make = Callable[..., Any]
 
@@ -83,7 +85,10 @@ LEAVE = """            for _ in range(4):
 WRONG = (
     Wrong(same_shape_and_not_slower, "thu-ml/SageAttention#371: 2.3 times as fast, as the attention was missing"),
     Wrong(one_text, "GeeeekExplorer/nano-vllm#190: right alone, wrong in a batch that shrinks"),
-    Wrong(memory_bit_by_bit, "an author's own slip: padding writes into the null block, and may"),
+    Wrong(
+        memory_bit_by_bit, "an author's own slip: padding writes into the null block, and may",
+        unnamed="a test that fails everything",
+    ),
     Wrong.patch(
         "agrees-with-itself", "An engine is right if a second one of its kind agrees with it.",
         "[True, False]", "[True, True]", "sgl-project/sglang-omni#419: both starts repeated the same token",
@@ -232,3 +237,62 @@ EQUIVALENT = {
     "kept += [engine.step() for _ in range(4)]": _OTHER,
     "kept += [engine.step() for _ in range(6)]": _OTHER,
 }
+
+
+def is_right(graphed: Make, called: Make) -> bool:
+    """True if the engines that `graphed` makes are right; False if they are wrong, or break down.
+
+    graphed(): a new engine, which replays graphs. called(): the same one, with every step called from Python; it is
+    always right. Both take fill=: what the cache holds before anybody has written to it, 0.0 unless given. An engine
+    has six rows at most, and captures a graph where it meets a shape for the first time. A step writes a letter a row:
+    the one that followed where its newest letter stood the time before, in the row's own text with a space put before
+    it; noise comes on top where it is hot.
+    engine.admit(text, temperature=0.0, seed=0): a new row, the last one; a text has two letters at least, of those in
+    " abcdefghijklmnopqrstuvwxyz.,'!?", and grows to 31 at most. engine.release(row): the last row moves into its place.
+    engine.reset(): all rows end, and the cache is empty. engine.step() -> letters (n,) int64, one for each row, the
+    caller's to keep. engine.texts() -> what was admitted and written, by row. engine.missed: how many steps were not
+    replayed. What else engines do and hold is their own business.
+    """
+
+    def day(engine: Any, heat: float, seed: int) -> list[Any]:
+        kept = []
+        for word in ("wolf ", "crane ", "ox ", "lark ", "hen ", "bat "):
+            engine.admit(word, heat, seed)
+            kept.append(engine.step())
+        for _ in range(4):
+            engine.release(0)
+        engine.admit("abracadabra ")
+        kept += [engine.step() for _ in range(5)]
+        engine.reset()
+        return [letters.tolist() for letters in kept]
+
+    try:
+        one, other = graphed(fill=float("nan")), called(fill=float("nan"))
+        same = all(day(one, heat, seed) == day(other, heat, seed) for seed, heat in enumerate((0.0, 4.0)))
+        return same and one.missed == 0
+    except Exception:
+        return False
+
+
+def _two_kinds(make: Make) -> tuple[Make, Make]:
+    return partial(make, graphs=True), partial(make, graphs=False)
+
+
+def _raised(right: bool, *args: object) -> None:
+    if right is not True and right is not False:
+        raise TypeError(f"the result is True or False, and no {type(right).__name__}")
+    if not right:
+        raise AssertionError("it says that the engine is wrong")
+
+
+def _by_verdict(answer: Function) -> Function:
+    return Formed(answer, _two_kinds, _raised)
+
+
+EDITIONS = (
+    Edition(
+        "true-or-false",
+        "two functions make engines, with graphs and without, and the answer is True or False: it raises nothing",
+        is_right, played=_by_verdict,
+    ),
+)  # fmt: skip

@@ -1,0 +1,156 @@
+"""How the inputs of chapter 1's exercises follow the rules of `nanocourse.exercises.rules`, or why they need not."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+
+from nanocourse.exercises.rules import Covers, above, again, infinite, is_range, kind, nan, not_for
+
+ANYTHING = ("nan", "infinite", "huge")
+NARROW = (torch.bfloat16, torch.float16, torch.float64)
+NUMBERS = "it takes plain numbers: no scores, rows or positions"
+NOTHING_LENT = "nothing is lent"
+NO_PADDING = "no row is padded"
+PLAIN = not_for("a call leaves nothing behind, and nothing is captured", "left behind", "two at once", "host")
+PLAIN |= {"calls": NOTHING_LENT, "tolerance": "the gap between right and wrong is measured by `course strength`"}
+PLAIN |= not_for("nothing comes by name", "names") | not_for("no size is shifted or masked", "odd sizes")
+PLAIN |= not_for("columns, rows and ids are taken one by one, and none for a range", "middle")
+PLAIN |= not_for("no number is floating point", "narrow") | not_for("nothing is subtracted that is large", "beside")
+PLAIN |= not_for("tensors are not divided", "zeros")
+PLAIN |= not_for("no number stands for nothing", "stand-ins")
+
+
+def _in_type(kind: torch.dtype, least: int, a: SimpleNamespace) -> bool:
+    """Whether an input is of this type, and has so many columns."""
+    given: torch.Tensor = a.q if hasattr(a, "q") else a.hidden
+    return given.dtype == kind and given.shape[1] >= least
+
+
+COVERS: dict[str, Covers] = {
+    "1.1": PLAIN | not_for(
+        "every column is some token's: nothing may be anything",
+        *ANYTHING, "empty", "both sides") | {
+        "far scores": lambda a: above(a.q, 200),
+        "ties": "a softmax does not ask who is highest",
+        "one": lambda a: a.q.shape[:3] == (1, 1, 1),
+        "many": lambda a: a.q.shape[1] > 64,
+        "boundaries": "no size is rounded",
+        "ends": lambda a: bool((a.positions == 0).any()),
+        "mixed": lambda a: len({is_range(row) for row in a.positions}) == 2,
+        "no range": lambda a: not is_range(a.positions),
+        "no order": "rows have no numbers",
+        "equal": "two tokens of a text have two positions",
+        "kind": kind, "again": again,
+        "large numbers": lambda a: above(a.positions, 2**24),
+        "middle": lambda a: bool((a.positions[:, 0] == 0).all()) and all(
+            row[-1] == len(row) - 1 and not is_range(row) for row in a.positions
+        ),
+        "narrow": tuple(partial(_in_type, kind, 257) for kind in NARROW),
+    },
+    "1.2": PLAIN | not_for(
+        "it knows no rows, positions or scores: `attend` does",
+        *ANYTHING, "far scores", "ties", "mixed",
+                           "no range", "no order", "both sides", "empty", "equal", "ends", "boundaries",
+        "large numbers") | {
+        "one": lambda a: a.x.shape[0] == a.n_head == 1,
+        "many": lambda a: len(a.x) > 64,
+        "names": "all of them are always there: nobody can count through them",
+        "kind": kind, "again": again,
+        "calls": lambda a: a.call.observe is not None,
+        "beside": (
+            lambda a: float(a.x.mean()) > 1000 and float(a.x.std()) < 1,
+            lambda a: float(a.x.std()) < 0.1 and not above(a.weights["attn.c_proj.weight"], 0),
+        ),
+        "narrow": "its numbers go through GELU and LayerNorm, which round as they like in 16 bits",
+    },
+    "1.3": PLAIN | not_for("it takes no scores and no positions", "far scores", "ties", "no range") | {
+        "nan": lambda a: nan(a.hidden), "infinite": lambda a: infinite(a.hidden),
+        "huge": lambda a: above(a.hidden, 1e20),
+        "one": lambda a: a.hidden.shape[:2] == (1, 1),
+        "many": lambda a: len(a.hidden) > 64,
+        "boundaries": lambda a: {1, 2, a.hidden.shape[1] - 1} <= set(a.lengths.tolist()),
+        "empty": "a row has a token at least",
+        "ends": lambda a: {1, a.hidden.shape[1]} <= set(a.lengths.tolist()),
+        "mixed": lambda a: len(set(a.lengths.tolist())) > 1,
+        "no order": lambda a: a.lengths.tolist() not in (sorted(a.lengths.tolist()), sorted(a.lengths.tolist())[::-1]),
+        "both sides": "rows are padded on the right",
+        "equal": lambda a: len(set(a.lengths.tolist())) < len(a.lengths),
+        "kind": kind, "again": again, "large numbers": "lengths are at most T, and are indices",
+        "narrow": tuple(partial(_in_type, kind, 257) for kind in NARROW),
+    },
+    "1.4": PLAIN | not_for(
+        "every score is an id's, and no row is padded",
+        *ANYTHING, "both sides", "empty", "no range") | {
+        "far scores": lambda a: float(a.scores.amax(1).max() - a.scores.amax(1).min()) > 190,  # rows far apart
+        "ties": lambda a: a.scores[0].unique().numel() < a.scores.shape[1] and int(a.scores[0].argmax()) >= 0,
+        "one": lambda a: a.scores.shape == (1, 1),
+        "many": lambda a: a.scores.shape[1] > 2048,
+        "boundaries": lambda a: {a.scores.shape[1] + more for more in (-1, 0, 1)} <= set(a.top_k.tolist()),
+        "ends": lambda a: bool((a.top_k == 1).any()),
+        "mixed": lambda a: bool((a.top_p == 1).any() and (a.top_p < 1).any()),
+        "no order": "rows have no numbers",
+        "equal": lambda a: len(a.scores) > 1 and a.scores[0].equal(a.scores[-1]),
+        "kind": kind, "again": again, "large numbers": lambda a: above(a.top_k, 256),
+    },
+    "1.5": PLAIN | not_for(
+        "it takes seeds, steps and ids, and no number may be anything",
+        *ANYTHING, "far scores", "ties",
+                           "empty", "both sides", "no order", "boundaries") | {
+        "one": lambda a: len(a.seed) == a.vocab_size == 1,
+        "many": lambda a: len(a.seed) > 64,
+        "ends": lambda a: bool((a.step == 0).any()),
+        "mixed": lambda a: len(set(a.step.tolist())) > 1,
+        "no range": lambda a: len(a.step) > 1 and not is_range(a.step),
+        "equal": lambda a: len(a.seed) > len(set(a.seed.tolist())),
+        "kind": kind, "again": again,
+        "large numbers": (lambda a: above(a.step, 256), lambda a: a.vocab_size > 65_536),
+    },
+    "1.6": PLAIN | not_for(
+        "one row, and no score is looked at here",
+        *ANYTHING, "far scores", "ties", "mixed", "no range",
+                           "no order", "both sides", "empty", "equal", "large numbers") | {
+        "one": lambda a: len(a.prompt) == 1 and a.max_tokens == 1,
+        "many": lambda a: a.max_tokens > 64,
+        "boundaries": lambda a: a.context - len(a.prompt) == a.max_tokens,
+        "ends": lambda a: a.context - len(a.prompt) == 1,
+        "kind": kind, "again": again,
+        "calls": lambda a: a.call.observe is not None,
+    },
+    "1.7": PLAIN | not_for(NUMBERS, *ANYTHING, "far scores", "ties", "mixed", "no range", "no order", "both sides",
+                           "empty",
+                           "equal", "boundaries", "ends", "again") | {
+        "one": lambda a: a.tokens == 1,
+        "many": lambda a: a.tokens > 100_000,
+        "names": lambda a: list(a.shape) != ["n_layer", "n_embd", "vocab_size"],
+        "kind": kind,
+        "large numbers": lambda a: a.shape["n_layer"] * a.shape["n_embd"] * a.tokens**2 > 2**53,
+        "odd sizes": lambda a: a.shape["n_embd"] & (a.shape["n_embd"] - 1),
+    },
+    "1.8": PLAIN | not_for(
+        "its input is an engine, and its own prompts are its own",
+        *ANYTHING, "far scores", "one", "many",
+                           "boundaries", "empty", "ends", "mixed", "no range", "no order", "both sides", "equal",
+                           "kind",
+                           "large numbers", "again", "calls") | {
+        "ties": lambda a: _near_ties(a, 0.0, 1.0),
+        "tolerance": lambda a: _near_ties(a, 1.0, 2.0) and float(_logits(a).abs().min()) > 100,
+        "left behind": lambda a: "known" in str(getattr(a.generate, "wrong", None).__code__.co_names)
+        if getattr(a.generate, "wrong", None) else False,
+    },
+}  # fmt: skip
+
+
+def _logits(a: object) -> torch.Tensor:
+    logits: torch.Tensor = a.logits_of([3, 3, 3])  # type: ignore[attr-defined]
+    return logits
+
+
+def _near_ties(a: object, least: float, most: float) -> bool:
+    """Whether, after some token, the two highest logits are so far apart, in units of the tolerance."""
+    logits = _logits(a)
+    high = logits.topk(2).values
+    apart = (high[:, 0] - high[:, 1]) / (1e-4 * logits.abs().amax(-1).clamp(min=1))
+    return bool(((apart > least) & (apart < most)).any())

@@ -1,0 +1,191 @@
+"""The diagrams of chapter 5, drawn from its running example: `python -m nanobook draw 05-queue`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, PEERS, TEXT, WIDTH, Drawing
+from nanobook.examples import load
+
+here = Path(__file__).parent
+example, boxes = load(here / "example.py"), load(here.parent / "01-naive" / "boxes.py")
+clock = example.clock
+ROWS = 4
+TEXTS = ("Once upon a time there was a king who had", "Once upon a time there was a king who")
+BLOCK = 4  # tokens, in the picture of shared blocks
+
+
+def drawings() -> list[Drawing]:
+    """All diagrams of the chapter."""
+    return [static_continuous(), pieces(), shared(), waiting()]
+
+
+def static_continuous() -> Drawing:
+    """The picture to remember: the same requests, and the rows that nobody has."""
+    runs = {"static: the next batch waits for the longest row of this one": example.twelve(True),
+            "continuous: whoever ends leaves, and whoever waits takes the row": example.twelve(False)}  # fmt: skip
+    end = 1e3 * max(run.seconds for run in runs.values())
+
+    def bars(ax: Axes, run: Any) -> None:
+        ax.add_patch(Rectangle((0, -0.5), 1e3 * run.seconds, ROWS, facecolor="#e8c9b8", hatch="///", edgecolor=GROUND))
+        for number, lane, start, last in clock.lanes(run):
+            color = PEERS[number % len(PEERS)]
+            ax.barh(lane, 1e3 * (last - start), left=1e3 * start, height=0.82, color=color, edgecolor=GROUND, zorder=3)
+            if last - start > 4e-3:
+                ax.text(1e3 * (start + last) / 2, lane, str(number), color=GROUND, ha="center", va="center",
+                        fontsize=9.5, zorder=4)  # fmt: skip
+        for number, row in enumerate(run.rows):
+            ax.plot(1e3 * row.asked, ROWS - 0.28, marker="v", color=PEERS[number % len(PEERS)], markersize=6)
+        ax.axvline(1e3 * run.seconds, color=TEXT, linewidth=1.2)
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(WIDTH, 4.6), layout=None)
+        for ax, (title, run) in zip(figure.subplots(2, 1, sharex=True), runs.items(), strict=True):
+            bars(ax, run)
+            ax.set_title(f"{title}: {run.idle(ROWS):.0%} idle")
+            ax.set_yticks(range(ROWS), [f"row {n}" for n in range(ROWS)])
+            ax.set_ylim(ROWS - 0.05, -0.55)
+            ax.set_xlim(0, end + 1)
+            ax.grid(visible=False)
+        ax.set_xlabel("milliseconds; a triangle is an arrival, a hatched area is a row that nobody has")
+        figure.subplots_adjust(left=0.085, right=0.985, top=0.93, bottom=0.12, hspace=0.32)
+        return figure
+
+    alt = "The same twelve requests in a batch of four rows, on one time axis. " + " ".join(
+        f"{title.partition(':')[0].capitalize()}: {len(run.steps)} steps, over after {1e3 * run.seconds:.0f} ms, "
+        f"{run.idle(ROWS):.0%} of the rows' time is idle." for title, run in runs.items()
+    )  # fmt: skip
+    found = {number: [run.rows[number] for run in runs.values()] for number in range(len(example.NEW))}
+    rows = tuple(
+        (str(number), str(example.NEW[number]), f"{1e3 * both[0].asked:.0f} ms",
+         *(f"{1e3 * row.times[-1]:.1f} ms" for row in both)) for number, both in found.items()
+    )  # fmt: skip
+    header = ("request", "new tokens", "arrives", "ends, static", "ends, continuous")
+    return Drawing("05-queue/static-continuous", "Static against continuous batching", alt, header, rows, draw)
+
+
+def pieces() -> Drawing:
+    """Steps as wide as they take, with a prompt of 900 tokens in one piece and in pieces."""
+    budgets = (1024, 256, 64)
+    asks = [*[clock.Ask(0.0, 8, 120)] * 3, clock.Ask(0.005, 900, 8)]
+    runs = {budget: clock.run(asks, clock.engine(4, budget)) for budget in budgets}
+    shown = 34.0  # milliseconds
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(WIDTH, 3.5), layout=None)
+        ax = figure.subplots()
+        for at, run in enumerate(runs.values()):
+            for start, end, fed in run.steps:
+                if 1e3 * start < shown:
+                    color = ACCENT if fed.get(3, 0) > 1 else GREYS[1]
+                    ax.barh(at, 1e3 * (end - start), left=1e3 * start, height=0.5, color=color, edgecolor=GROUND)
+            first = 1e3 * run.rows[3].times[0]
+            ax.plot(first, at - 0.36, marker="v", color=ACCENT, markersize=8)
+            ax.text(first - 0.3, at - 0.37, "its first token", ha="right", va="center", fontsize=9)
+        ax.axvline(5, color=MUTED, linestyle=":", linewidth=1.4)
+        ax.text(5.2, -0.62, "the prompt arrives", va="center", fontsize=9)
+        ax.set_yticks(range(len(budgets)), [f"{budget:,}" for budget in budgets])
+        ax.set_ylabel("tokens of a step")
+        ax.set_ylim(len(budgets) - 0.55, -0.8)
+        ax.set_xlim(0, shown)
+        ax.set_xlabel("milliseconds; each box is a step, and a row that decodes has a token at its end")
+        ax.grid(visible=False)
+        figure.subplots_adjust(left=0.11, right=0.985, top=0.98, bottom=0.15)
+        return figure
+
+    cells = tuple(
+        (f"{budget:,}", f"{1e3 * max(run.gaps(0)):.1f} ms", f"{1e3 * run.waits[3]:.1f} ms")
+        for budget, run in runs.items()
+    )
+    told = "; ".join(f"{budget} tokens a step: {gap}, first token after {first}" for budget, gap, first in cells)
+    alt = (
+        f"Steps of three rows that decode, on a time axis, as a prompt of 900 tokens arrives, drawn in colour. "
+        f"The longest gap between a row's tokens, and the prompt's own first token: {told}."
+    )
+    header = ("tokens of a step", "longest gap of a row that decodes", "first token of the prompt")
+    return Drawing("05-queue/pieces", "A long prompt in pieces", alt, header, cells, draw)
+
+
+def shared() -> Drawing:
+    """Two texts that begin alike: which blocks are one, and which are each row's own."""
+    words = [text.replace(" ", " ·").split(" ") for text in TEXTS]
+    cut = [[text[at : at + BLOCK] for at in range(0, len(text), BLOCK)] for text in words]
+    full = [len(text) // BLOCK for text in words]
+    same = sum(a == b for a, b in zip(*cut, strict=True) if len(a) == BLOCK)
+
+    def block(ax: Axes, x: float, y: float, tokens: list[str], color: str, note: str) -> None:
+        for at in range(BLOCK):
+            boxes.filled(ax, (x + 1.02 * at, y), (1.0, 0.62), color if at < len(tokens) else None)
+            boxes.write(
+                ax, (x + 1.02 * at + 0.5, y + 0.31), tokens[at] if at < len(tokens) else "", size=9, align="center"
+            )
+        boxes.write(ax, (x, y + 0.86), note, MUTED, 8.8)
+
+    def draw() -> Figure:
+        figure, ax = boxes.canvas(16, 4.7)
+        for row in range(2):
+            y = 0.4 + 3.0 * row
+            boxes.write(ax, (0.25, y + 0.31), f"row {row}", size=10.5)
+            own = cut[row][-1]
+            block(ax, 11.4, y, own, PEERS[row], "not full: its own")
+        for at in range(same):
+            block(ax, 2.2 + 4.6 * at, 1.75, cut[0][at], ACCENT, "full, and two owners")
+        for row in range(2):
+            y = 0.4 + 3.0 * row
+            for at in range(same):
+                x = 2.2 + 4.6 * at + 2.04
+                boxes.arrow(ax, (1.4, y + 0.31), (x, 1.72 if row == 0 else 2.85), MUTED, 1.1)
+            boxes.arrow(ax, (1.4, y + 0.31), (11.3, y + 0.31), MUTED, 1.1)
+        return figure
+
+    alt = (
+        f"Two rows, '{TEXTS[0]}' and '{TEXTS[1]}', in blocks of {BLOCK} words. The first {same} blocks are full and "
+        "the same: one each in the pool, with two owners. The last block is not full, so each row has one of its own."
+    )
+    rows = tuple(
+        (f"row {row}", str(at), " ".join(tokens), "both" if at < same else "one", "yes" if at < full[row] else "no")
+        for row in range(2) for at, tokens in enumerate(cut[row])
+    )  # fmt: skip
+    return Drawing("05-queue/shared", "Blocks of two texts that begin alike", alt,
+                   ("row", "block", "words", "owners", "full"), rows, draw)  # fmt: skip
+
+
+def waiting() -> Drawing:
+    """Throughput and waiting against the rate, from the runs on the clock by rule."""
+    shares = example.RATES
+    runs = [example.mixture(share) for share in shares]
+    done = [len(run.rows) / run.seconds / example.capacity() for run in runs]
+    p50, p99 = ([1e3 * clock.quantile(run.waits, share) for run in runs] for share in (0.5, 0.99))
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(WIDTH, 3.7), layout=None)
+        left, right = figure.subplots(1, 2)
+        at = [100 * share for share in shares]
+        left.plot(at, [100 * share for share in done], color=GREYS[2], marker="o", linewidth=2)
+        left.plot((0, 100, 105), (0, 100, 100), color=MUTED, linestyle=":", linewidth=1.3)
+        left.set_title("answered, % of the capacity")
+        left.set_ylim(0, 115)
+        right.plot(at, p99, color=ACCENT, marker="v", linewidth=2.2, label="p99")
+        right.plot(at, p50, color=PEERS[0], marker="s", linewidth=1.8, label="p50")
+        right.set_title(f"first token, ms; at {shares[-1]:.0%}: {p50[-1]:,.0f}, {p99[-1]:,.0f}")
+        right.set_ylim(0, 1.2 * p99[-2])
+        right.legend(loc="upper left")
+        for ax in (left, right):
+            ax.set_xlim(0, 108)
+            ax.set_xlabel("asked for, % of the capacity")
+        figure.subplots_adjust(left=0.065, right=0.985, top=0.92, bottom=0.145, wspace=0.18)
+        return figure
+
+    cells = tuple(
+        (f"{share:.0%}", f"{d:.0%}", f"{a:.1f} ms", f"{b:.1f} ms")
+        for share, d, a, b in zip(shares, done, p50, p99, strict=True)
+    )
+    told = "; ".join(f"at {a} the engine answers {b}, and p99 of the first token is {d}" for a, b, _, d in cells)
+    alt = f"Left what is answered and right the first token's time, against the rate of arrivals: {told}."
+    return Drawing("05-queue/waiting", "Waiting explodes before throughput does", alt,
+                   ("asked", "answered", "first token, p50", "p99"), cells, draw)  # fmt: skip

@@ -1,0 +1,275 @@
+"""What the text of chapter 5 shows: each function prints one block of it, and NUMBERS gives its single numbers."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from nanobook.examples import load
+from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.engine.scheduler import check_room
+from nanoinfer.text.tokenizer import gpt2_tokenizer
+
+here = Path(__file__).parent
+clock, measured, run = load(here / "clock.py"), load(here / "measured.py"), load(here / "running.py")
+budgets, too_small, knee = measured.budgets, measured.too_small, measured.knee
+Ask = clock.Ask
+FIVE = (("Once upon a time", 28), ("The fox", 8), ("The old king said that he would go to the sea", 24),
+        ("Where are you", 16), ("She", 8))  # small.py's own texts, and their lengths  # fmt: skip
+NEW = (44, 9, 14, 6, 30, 8, 12, 5, 40, 7, 10, 16)  # new tokens of twelve requests
+RATES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.05)  # of the capacity
+
+
+def ms(seconds: float) -> str:
+    """Milliseconds, as the blocks print them."""
+    return f"{1e3 * seconds:,.1f} ms" if seconds < 0.1 else f"{1e3 * seconds:,.0f} ms"
+
+
+@cache
+def twelve(static: bool) -> Any:
+    """Twelve requests in a batch of four rows: four at once, and then one every two milliseconds."""
+    asks = [Ask(2e-3 * max(0, n - 3), 16, new) for n, new in enumerate(NEW)]
+    return clock.run(asks, clock.engine(4), static=static)
+
+
+def static_or_not() -> None:
+    """The same requests in batches that end together, and in one that changes at every step."""
+    print(f"{'':12}{'steps':>7}{'rows idle':>11}{'all done':>11}{'first token: mean':>20}{'longest':>10}")
+    for name, static in (("static", True), ("continuous", False)):
+        made = twelve(static)
+        print(f"{name:12}{len(made.steps):>7}{made.idle(4):>11.0%}{ms(made.seconds):>11}{ms(mean(made.waits)):>20}"
+              f"{ms(max(made.waits)):>10}")  # fmt: skip
+
+
+@cache
+def small() -> Any:
+    """The chapter's one file."""
+    return load(here / "small.py")
+
+
+def five(static: bool = False) -> tuple[list[dict[int, int]], list[list[int]]]:
+    """What small.py logs of its five requests, and their texts' ids."""
+    file = small()
+    rows = [file.Row(3 * n, gpt2_tokenizer().encode(text), length) for n, (text, length) in enumerate(FIVE)]
+    return file.serve(rows, static=static), [row.ids for row in rows]
+
+
+def steps() -> None:
+    """The first steps of small.py, a column for each request."""
+    for n, fed in enumerate(five()[0][:14]):
+        print(f"step {n:2}", *(f"{tokens or '.':>3}" for tokens in fed.values()))
+
+
+def long_prompt() -> None:
+    """Three rows decode, and a prompt of 900 tokens arrives; with several budgets."""
+    asks = [*[Ask(0.0, 8, 120)] * 3, Ask(0.005, 900, 8)]
+    print(f"{'tokens of a step':18}{'the longest gap of those that run':>36}{'first token of the long one':>30}")
+    for budget in (1024, 256, 64, 16):
+        made = clock.run(asks, clock.engine(4, budget))
+        print(f"{budget:>10}{ms(max(made.gaps(0))):>34}{ms(made.waits[3]):>32}")
+
+
+def who_first() -> None:
+    """One row decodes, and prompts arrive without a pause: who goes first?"""
+    asks = [Ask(0.0, 8, 40), *(Ask(2e-3 + 2.4e-3 * n, 240, 1) for n in range(40))]
+    print(f"{'':34}{'the longest gap of the row':>28}{'first tokens, mean':>20}")
+    for name, kind, mixed in (
+        ("prompts first, always", clock.PromptsFirst, False),
+        ("by turns", clock.Scheduler, False),
+        ("in one step, decode first", clock.Scheduler, True),
+    ):
+        made = clock.run(asks, clock.engine(8, 256, kind=kind, mixed=mixed))
+        print(f"{name:34}{ms(max(made.gaps(0))):>28}{ms(mean(made.waits[1:])):>20}")
+
+
+def head_of_line() -> None:
+    """A request that needs half of the pool, small ones behind it, and two ways to let them in."""
+    asks = [*[Ask(0.0, 16, 48)] * 4, Ask(1e-3, 400, 100), *(Ask(2e-3 + 6e-3 * n, 16, 48) for n in range(60))]
+    print(f"{'':24}{'the large one waits':>21}{'small ones wait, mean':>24}{'longest':>11}")
+    for name, kind in (("in order of arrival", clock.Scheduler), ("whoever fits", clock.FirstThatFits)):
+        made = clock.run(asks, clock.engine(16, 512, BlockManager(41, 16, 16), kind))
+        small = made.waits[5:]
+        print(f"{name:24}{ms(made.waits[4]):>21}{ms(mean(small)):>24}{ms(max(small)):>11}")
+
+
+def never_fits() -> None:
+    """What a request hears that no pool of this size could hold."""
+    row = clock.row_of(3, Ask(0.0, 100, 60))
+    try:
+        check_room(row.request, BlockManager(9, 16, 4))
+    except ValueError as error:
+        print(f"ValueError: {error}")
+
+
+@cache
+def mixture(share: float) -> Any:
+    """800 requests at a share of the capacity, eight rows; prompts of 16 to 128 tokens, 8 to 64 new ones."""
+    return clock.run(clock.poisson(share * capacity(), 800, sizes), clock.engine(8, 256))
+
+
+def sizes(draws: random.Random) -> tuple[int, int]:
+    """Tokens of a prompt, and new ones."""
+    return draws.randint(16, 128), draws.randint(8, 64)
+
+
+@cache
+def capacity() -> float:
+    """Requests a second, if all of 400 come at once."""
+    made = clock.run([Ask(0.0, *size) for size in map(sizes, [random.Random(n) for n in range(400)])], clock.engine(8))
+    return 400 / made.seconds
+
+
+def explodes() -> None:
+    """Throughput and waiting against the rate."""
+    print(f"{'asked':>7}{'done':>8}{'engine busy':>14}{'rows in use':>13}{'first token: p50':>19}{'p99':>10}")
+    for share in RATES:
+        made = mixture(share)
+        done = len(made.rows) / made.seconds / capacity()
+        use = 1 - made.idle(8)
+        p50, p99 = (clock.quantile(made.waits, q) for q in (0.5, 0.99))
+        print(f"{share:>7.0%}{done:>8.0%}{made.busy:>14.0%}{use:>13.0%}{ms(p50):>19}{ms(p99):>10}")
+
+
+def one_server() -> None:
+    """A single row that serves one request at a time: the wait that comes out, and the one that the formula gives."""
+    print(f"{'busy':>5}{'mean wait, in service times':>30}{'formula':>10}")
+    for share in (0.5, 0.8, 0.9, 0.95):
+        draws, free, now, waited = random.Random(3), 0.0, 0.0, 0.0
+        for _ in range(100_000):
+            now += draws.expovariate(share)
+            waited += max(0.0, free - now)
+            free = max(free, now) + draws.expovariate(1.0)
+        print(f"{share:>5.0%}{waited / 100_000:>30.1f}{share / (1 - share):>10.1f}")
+
+
+def little() -> None:
+    """Little's law in three of these runs."""
+    head = f"{'asked':>7}{'arrivals a second':>19}{'mean stay':>12}{'their product':>15}"
+    print(f"{head}{'requests there, by the steps':>31}")
+    for share in (0.4, 0.8, 0.95):
+        made = mixture(share)
+        rate, stay = len(made.rows) / made.seconds, mean(made.stays)
+        there = present(made)
+        print(f"{share:>7.0%}{rate:>19.1f}{ms(stay):>12}{rate * stay:>15.2f}{there:>31.2f}")
+
+
+def present(made: Any) -> float:
+    """Requests that were there on average: counted at every step, and not computed from their times."""
+    arrived, left, area = sorted(row.asked for row in made.rows), sorted(row.times[-1] for row in made.rows), 0.0
+    for start, end, _ in made.steps:
+        area += (end - start) * (bisect_right(arrived, start) - bisect_right(left, start))
+    return area / made.seconds
+
+
+def names() -> None:
+    """The third text's blocks are known by their own tokens alone: the second of them is another text's."""
+    first, second, third = f"{run.KING}.", f"{run.SHIP}{run.THEN}.", f"{run.KING}{run.THEN}."
+    run.show("by all before it", run.one_by_one(run.llm(), [first, second, third])[2][len(run.KING) :])
+    with run.hash_without_parent():
+        wrong = run.one_by_one(run.llm(), [first, second, third])[2]
+    run.show("by its own tokens", wrong[len(run.KING) :])
+
+
+def found_twice() -> None:
+    """How many tokens of three texts that begin alike are computed."""
+    made, texts = run.llm(), [f"{run.KING}{run.THEN}{end}" for end in (" man", " and an old man", ". He said")]
+    for text in texts:
+        before = made.stats.cached_tokens
+        prompt = len(made.tokenizer.encode(text))
+        made.generate([text], run.GREEDY)
+        found = made.stats.cached_tokens - before
+        print(f"{prompt} tokens, {found:2} found, {prompt - found:2} computed   ...{text[-28:]}")
+
+
+def not_full() -> None:
+    """Two samples of one prompt of seven tokens, whose only block both write to."""
+    prompt, seeds = "Once upon a time there was a little", (5, 6)
+    params = [run.SamplingParams(12, temperature=0.9, seed=seed) for seed in seeds]
+    right = [row.text for row in run.llm().generate([prompt] * 2, params)]
+    wrong = [text[len(prompt) :] for text in run.last_block_shared(run.llm(), prompt, seeds)]
+    for row in range(2):
+        run.show(f"row {row}: its own block", right[row])
+        run.show("  the same for both", wrong[row])
+
+
+def not_written() -> None:
+    """Two equal prompts of three blocks, in pieces of one block, asked for at once."""
+    text = f"{run.KING}{run.THEN}{run.STORM}."
+    made = run.llm(prefill_chunk=16)
+    run.show("found once written", run.told(made, [text] * 2)[1][len(text) :])
+    with run.found_at_reservation():
+        wrong = run.llm(prefill_chunk=16)
+        for pool in (wrong.core.cache.k, wrong.core.cache.v):
+            pool.zero_()  # a new pool holds whatever lay there, and the text would be another each time
+        run.show("found once reserved", run.told(wrong, [text] * 2)[1][len(text) :])
+    print(f"tokens found: {made.stats.cached_tokens}, and {wrong.stats.cached_tokens} of which most were not there yet")
+
+
+def preempted() -> None:
+    """Four sampled rows in a large pool, in one that is too small, and there with noise that begins anew."""
+    texts = ["Once upon a time", "The old fox looked up at", "Where are you", "She was"]
+    right = run.told(run.llm(), texts, run.SAMPLED)
+    made, little_room = run.small_pool(9)
+    with little_room():
+        told = run.told(made, texts, run.SAMPLED)
+    wrong, _ = run.small_pool(9)
+    with little_room(), run.noise_restarts():
+        restarted = run.told(wrong, texts, run.SAMPLED)
+    (at,) = [n for n, text in enumerate(restarted) if text != right[n]]
+    run.show("a large pool", right[at])
+    run.show("a small one", told[at])
+    run.show("noise from 0 again", restarted[at])
+    print(f"rows preempted: {made.core.scheduler.preemptions}; tokens fed again: {made.core.scheduler.recomputed}")
+
+
+def omission() -> None:
+    """A server that answers in 10 ms and once stalls for a second, seen by three clients."""
+    every, work, stall = 0.02, 0.01, (2.0, 3.0)
+
+    def served(sent: float, free: float) -> float:
+        start = max(sent, free)
+        return (stall[1] if stall[0] <= start < stall[1] else start) + work
+
+    due, free, now = [every * n for n in range(500)], 0.0, 0.0
+    waited: dict[str, list[float]] = {"when the last one is answered": [], "on time, clock at the send": [], "": []}
+    closed, scheduled, late = waited.values()
+    for then in due:
+        free = served(then, free)
+        scheduled.append(free - then)
+    for then in due:
+        now = max(now, then)  # the client waits for the answer before
+        end = served(now, 0.0)
+        closed.append(end - now)
+        late.append(end - then)
+        now = end
+    print(f"{'the next request is sent':34}{'p50':>8}{'p90':>9}{'p99':>9}{'longest':>10}")
+    for name, times in (
+        ("once the last one is answered", closed),
+        ("... and its clock starts when due", late),
+        ("when it is due", scheduled),
+    ):
+        quantiles = [clock.quantile(times, share) for share in (0.5, 0.9, 0.99)]
+        print(f"{name:34}{ms(quantiles[0]):>8}{ms(quantiles[1]):>9}{ms(quantiles[2]):>9}{ms(max(times)):>10}")
+
+
+def mean_of() -> None:
+    """Percentiles of two clients' times, and the mean of their percentiles."""
+    draws = random.Random(5)
+    clients = [[draws.expovariate(100) for _ in range(900)], [draws.expovariate(4) for _ in range(100)]]
+    each = [clock.quantile(times, 0.99) for times in clients]
+    both = clock.quantile([time for times in clients for time in times], 0.99)
+    print(f"p99 of 900 fast answers {ms(each[0])}, of 100 slow ones {ms(each[1])}")
+    print(f"the mean of the two {ms(mean(each))}; p99 of all 1,000 {ms(both)}")
+
+
+NUMBERS: dict[str, Callable[[], str]] = {
+    **measured.NUMBERS,
+    "idle static": lambda: f"{twelve(True).idle(4):.0%}",
+    "idle continuous": lambda: f"{twelve(False).idle(4):.0%}",
+    "capacity": lambda: f"{capacity():.0f}",
+}

@@ -1,0 +1,135 @@
+"""How the inputs of chapter 5's exercises follow the rules of `nanocourse.exercises.rules`, or why they need not."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from types import SimpleNamespace
+
+from nanocourse.exercises.rules import Covers, again, kind, not_for
+
+ANYTHING = ("nan", "infinite", "huge")
+PLAIN = not_for("a call leaves nothing behind, and nothing is captured", "left behind", "two at once", "host") | {
+    "calls": "nothing is lent", "tolerance": "the gap between right and wrong is measured by `course strength`",
+}  # fmt: skip
+PLAIN |= not_for("nothing comes by name", "names") | not_for("no number stands for nothing", "stand-ins")
+PLAIN |= not_for("no size is shifted or masked", "odd sizes")
+PLAIN |= not_for("columns, rows and ids are taken one by one, and none for a range", "middle")
+PLAIN |= not_for("no number is floating point", "narrow") | not_for("nothing is subtracted that is large", "beside")
+PLAIN |= not_for("tensors are not divided", "zeros")
+WHOLE = not_for("it takes whole numbers: no scores and no padding", *ANYTHING, "far scores", "both sides")
+
+
+def _lacks(a: SimpleNamespace) -> list[int]:
+    return [length - done for length, done in zip(a.prompts, a.computed, strict=True)]
+
+
+def _reserved(a: SimpleNamespace) -> int:
+    return sum(-(-(prompt + new) // a.block_size) - held for prompt, new, held in a.running)
+
+
+def _blocks(a: SimpleNamespace) -> list[int]:
+    return [-(-sum(text) // a.block_size) for text in a.waiting]
+
+
+def _events(a: SimpleNamespace) -> Counter[str]:
+    return Counter(what for what, _, _ in a.history)
+
+
+def _grows(row: dict[str, object], size: int) -> int:
+    """Blocks that a row lacks."""
+    return -(-(len(row["prompt"]) + len(row["new"])) // size) - int(row["blocks"])  # type: ignore[arg-type, call-overload]
+
+
+COVERS: dict[str, Covers] = {
+    "5.1": PLAIN | WHOLE | {
+        "ties": lambda a: len(a.prompts) > 2 and len(set(a.prompts)) == 1,
+        "one": lambda a: len(a.prompts) == a.budget == a.chunk == 1,
+        "many": lambda a: len(a.prompts) > 64,
+        "boundaries": lambda a: {n - a.chunk for n in _lacks(a)} >= {0, 1} or {-1, 0, 1} <= set(_lacks(a)),
+        "empty": lambda a: not a.prompts,
+        "ends": lambda a: a.budget == len(a.prompts) == sum(n <= 0 for n in _lacks(a)),
+        "mixed": lambda a: min(_lacks(a), default=1) <= 0 < max(_lacks(a), default=0),
+        "no range": lambda a: any(0 < done < n for done, n in zip(a.computed, a.prompts, strict=True)),
+        "no order": lambda a: [n <= 0 for n in _lacks(a)] != sorted((n <= 0 for n in _lacks(a)), reverse=True),
+        "equal": lambda a: len(a.prompts) > len(set(a.prompts)),
+        "kind": kind, "again": again, "large numbers": lambda a: max(a.prompts, default=0) > 65_536,
+    },
+    "5.2": PLAIN | WHOLE | not_for("requests have no positions", "no range") | {
+        "ties": lambda a: len(a.waiting) > 2 and len(set(a.waiting)) == 1,
+        "one": lambda a: a.block_size == 1 and len(a.running) > 0,
+        "many": lambda a: len(a.waiting) > 64 and len(a.running) > 64,
+        "boundaries": lambda a: a.block_size > 1 and any(sum(text) % a.block_size == 1 for text in a.waiting),
+        "empty": lambda a: not a.waiting,
+        "ends": lambda a: a.free == 0 or (len(a.running) == a.max_rows > 0),
+        "mixed": lambda a: max(_blocks(a), default=0) > a.free + sum(held for *_, held in a.running) > min(_blocks(a)),
+        "no order": lambda a: _blocks(a) not in (sorted(_blocks(a)), sorted(_blocks(a), reverse=True)),
+        "equal": lambda a: len(a.waiting) > len(set(a.waiting)),
+        "kind": kind, "again": again, "large numbers": lambda a: any(sum(text) > 65_536 for text in a.waiting),
+    },
+    "5.3": PLAIN | WHOLE | not_for("one text, whose blocks come in order", "no order", "no range") | {
+        "ties": "nothing is chosen by size",
+        "one": lambda a: len(a.prompt) == 1,
+        "many": lambda a: len(a.prompt) // a.block_size > 64,
+        "boundaries": lambda a: len(a.prompt) % a.block_size == 0 and a.block_size > 1,
+        "empty": lambda a: not a.known or len(a.prompt) < a.block_size,
+        "ends": lambda a: len(a.prompt) == a.block_size,
+        "mixed": lambda a: len(a.prompt) > 2 * a.block_size and len(a.known) > 1,
+        "equal": lambda a: len(a.prompt) > 2 and len(set(a.prompt)) == 1,
+        "kind": kind, "again": again, "large numbers": lambda a: max(a.prompt) > 65_535,
+        "calls": lambda a: a.call.observe is not None,
+    },
+    "5.4": PLAIN | WHOLE | not_for("blocks have no positions", "no range") | {
+        "ties": "queues order all blocks, and no two enter one at a time",
+        "one": lambda a: a.blocks == 1,
+        "many": lambda a: _events(a)["begin"] > 64,
+        "boundaries": lambda a: a.blocks in (2, 3, 4, 5, 6) and _events(a)["begin"] > 1,
+        "empty": lambda a: _events(a)["begin"] == 0 or any(detail == [] for _, _, detail in a.history),
+        "ends": lambda a: a.blocks == 0,
+        "mixed": lambda a: len({why for what, _, why in a.history if what == "end"}) > 1,
+        "no order": lambda a: (
+            [row for what, row, _ in a.history if what == "end"]
+            != sorted(row for what, row, _ in a.history if what == "end")
+        ),
+        "equal": lambda a: max(Counter(str(k) for what, _, k in a.history if what == "begin").values(), default=0) > 1,
+        "kind": kind, "again": again, "large numbers": lambda a: a.blocks > 128,
+    },
+    "5.5": PLAIN | WHOLE | not_for("rows stand in order of arrival, whoever they are", "no order", "no range") | {
+        "ties": lambda a: len(a.rows) > 2 and len({row["blocks"] for row in a.rows}) == 1,
+        "one": lambda a: len(a.rows) == a.block_size == 1,
+        "many": lambda a: len(a.rows) > 64,
+        "boundaries": lambda a: {0, 1} <= {_grows(row, a.block_size) for row in a.rows if row["blocks"]},
+        "empty": lambda a: not a.rows,
+        "ends": lambda a: a.free == 0 and len(a.rows) > 1,
+        "mixed": lambda a: len({row["blocks"] > 0 for row in a.rows if row["new"]}) == 2,
+        "equal": lambda a: len({len(row["prompt"]) for row in a.rows}) < len(a.rows),
+        "kind": kind, "again": again, "large numbers": lambda a: any(len(row["prompt"]) > 2_048 for row in a.rows),
+        "calls": lambda a: a.call.observe is not None,
+    },
+    "5.6": PLAIN | not_for("times are finite in a log, and small", "nan", "huge", "far scores", "both sides") | {
+        "infinite": lambda a: any(not ok for *_, ok in a.log),
+        "ties": lambda a: len(a.due) > 2 and len(set(a.due)) == 1,
+        "one": lambda a: len(a.due) == 1,
+        "many": lambda a: len(a.due) > 64,
+        "boundaries": lambda a: any(p * len(a.due) % 100 == 0 for p in a.percents) and len(a.due) > 3,
+        "empty": lambda a: not a.log,
+        "ends": lambda a: 100 in a.percents and 1 in a.percents,
+        "mixed": lambda a: len({ok for *_, ok in a.log}) == 2,
+        "no range": lambda a: sorted({line[0] for line in a.log}) != list(range(len(a.due))),
+        "no order": lambda a: [line[0] for line in a.log] != sorted(line[0] for line in a.log),
+        "equal": lambda a: len(a.log) > len({line[0] for line in a.log}),
+        "kind": kind, "again": again, "large numbers": lambda a: math.prod((len(a.due), 100)) > 10_000,
+    },
+    "5.7": not_for(
+        "its input is a queue, and the days that are played in it are its own",
+        "nan", "infinite", "huge", "far scores", "ties", "one", "many", "boundaries", "empty", "ends", "mixed",
+        "no range", "no order", "both sides", "equal", "kind", "large numbers", "again",
+        "odd sizes", "stand-ins", "names", "middle", "narrow", "beside", "zeros",
+    ) | {
+        "calls": "how often a day is played is its own business",
+        "left behind": "each day begins with a new queue",
+        "two at once": "each day has a queue of its own",
+        "host": "nothing is captured",
+        "tolerance": "letters are equal or they are not",
+    },
+}  # fmt: skip

@@ -1,0 +1,137 @@
+"""Chapter 5's numbers from results files: a pool too small, prompts beside rows that go on, rates of arrival.
+
+The files come from `python -m bench queue` and `load`, with `--out bench/results/h200-NAME.json`; `python -m nanobook
+prose` then fills the numbers into the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from nanobench.load.records import LoadReport, LoadRun
+from nanobench.micro.queue import QueueReport
+from nanobench.micro.queue_arrivals import ArrivalRuns
+from nanobench.micro.queue_prefix import PrefixRuns
+from nanobench.micro.queue_records import Run
+from nanobench.report.values import factor, rate, seconds, share
+
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
+
+
+def _path(name: str, command: str) -> Path:
+    """A results file. ValueError with the command that makes it."""
+    path = RESULTS / f"{name}.json"
+    if not path.is_file():
+        raise ValueError(f"no results file {name}.json: `python -m bench {command} --out bench/results/{name}.json`")
+    return path
+
+
+@cache
+def queue() -> QueueReport:
+    """Arrivals, shared prefixes, and a pool too small."""
+    return QueueReport.load(_path("h200-queue", "queue"))
+
+
+@cache
+def load() -> LoadReport:
+    """Open arrivals at the engine and at the server."""
+    rates = "50%,80%,95%,130%,180%"
+    return LoadReport.load(_path("h200-load", f"load --engine --serve --rates {rates} --repeats 2 --seconds 5"))
+
+
+def budget_of(tokens: int) -> ArrivalRuns:
+    """Rows that run, beside long prompts that arrive, with this budget."""
+    (found,) = [one for one in queue().arrivals if one.max_batched_tokens == tokens]
+    return found
+
+
+def pool(preemption: bool) -> Sequence[Run]:
+    """The runs of the pool that is too small."""
+    found = queue().pool
+    assert found
+    return found.preemption if preemption else found.reservation
+
+
+def prefix_of(model: str) -> PrefixRuns:
+    """Prompts that begin alike."""
+    (found,) = [one for one in queue().prefix if one.model == model]
+    return found
+
+
+def rates(target: str) -> list[LoadRun]:
+    """One target's runs with a rate, in their order."""
+    return [run for run in load().runs if run.target == target and run.plan.how == "arrivals"]
+
+
+def budgets() -> None:
+    """What rows that run notice of prompts of 900 tokens, and how soon these begin."""
+    print(
+        f"{'tokens of a step':18}{'a gap of 64 rows, p99: alone':>31}{'beside':>10}{'first token, p50':>19}{'p99':>10}"
+    )
+    for one in sorted(queue().arrivals, key=lambda one: -one.max_batched_tokens):
+        print(f"{one.max_batched_tokens:>10}{seconds(one.alone.itl.p99):>39}{seconds(one.beside.itl.p99):>10}"
+              f"{seconds(one.ttft.p50):>19}{seconds(one.ttft.p99):>10}")  # fmt: skip
+
+
+def too_small() -> None:
+    """300 requests in a pool for a quarter of the longest texts of 256 rows; medians of the runs."""
+    print(f"{'':14}{'tok/s':>9}{'first token, p50':>19}{'p99':>9}{'a gap, p99':>13}{'preempted':>12}{'fed again':>11}")
+    for name, preemption in (("reservation", False), ("preemption", True)):
+        runs = pool(preemption)
+        again = runs[0].counted.recomputed_tokens / (runs[0].prompt_tokens + runs[0].new_tokens)
+        p50, p99, gap = (
+            seconds(median(of(run) for run in runs))
+            for of in (lambda run: run.ttft.p50, lambda run: run.ttft.p99, lambda run: run.itl.p99)
+        )
+        rate_ = median(run.tokens_per_s for run in runs)
+        print(f"{name:14}{rate_:>9,.0f}{p50:>19}{p99:>9}{gap:>13}{runs[0].counted.preemptions:>12}{share(again):>11}")
+
+
+def knee() -> None:
+    """The server at rates up to and past what it can do."""
+    print(f"{'asked':>8}{'done':>8}{'tok/s':>10}{'first token: p50':>19}{'p99':>10}{'within limits':>16}")
+    for run in rates("serve"):
+        assert run.ttft
+        assert run.plan.per_second
+        print(f"{run.plan.per_second:>6.0f}/s{run.requests_per_s:>6.0f}/s{run.tokens_per_s:>10,.0f}"
+              f"{seconds(run.ttft.p50):>19}{seconds(run.ttft.p99):>10}{run.goodput_per_s:>14.0f}/s")  # fmt: skip
+
+
+def _pool_gain() -> str:
+    on, off = (median(run.tokens_per_s for run in pool(preemption)) for preemption in (True, False))
+    return factor(on / off)
+
+
+def _late(target: str) -> str:
+    late = rates(target)[-1].late
+    assert late
+    return seconds(late.longest)
+
+
+NUMBERS: dict[str, Callable[[], str]] = {
+    "itl whole": lambda: seconds(budget_of(2048).beside.itl.p99),
+    "itl chunks": lambda: seconds(budget_of(256).beside.itl.p99),
+    "itl alone": lambda: seconds(budget_of(2048).alone.itl.p99),
+    "ttft whole": lambda: seconds(budget_of(2048).ttft.p50),
+    "ttft chunks": lambda: seconds(budget_of(256).ttft.p50),
+    "prefix gain": lambda: factor(prefix_of("random:gpt2-xl").gain),
+    "prefix gain small": lambda: factor(prefix_of("random:gpt2").gain),
+    "prefix computed": lambda: share(prefix_of("random:gpt2-xl").computed_share),
+    "prefix shared": lambda: share(prefix_of("random:gpt2-xl").shared_share),
+    "pool gain": _pool_gain,
+    "pool blocks": lambda: f"{queue().pool.kv_blocks:,}",  # type: ignore[union-attr]
+    "pool preempted": lambda: f"{pool(True)[0].counted.preemptions}",
+    "pool again": lambda: f"{pool(True)[0].counted.recomputed_tokens:,}",
+    "burst": lambda: rate(max(run.tokens_per_s for run in queue().burst[0].runs)),
+    "engine late": lambda: _late("engine"),
+    "serve late": lambda: _late("serve"),
+    "top rate": lambda: f"{rates('serve')[-1].plan.per_second:.0f}",
+    "top goodput": lambda: f"{rates('serve')[-1].goodput_per_s:.0f}",
+    "best goodput": lambda: f"{max(run.goodput_per_s for run in rates('serve')):.0f}",
+    "knee p99": lambda: seconds(rates("serve")[-2].ttft.p99),  # type: ignore[union-attr]
+    "low p99": lambda: seconds(rates("serve")[0].ttft.p99),  # type: ignore[union-attr]
+    "top p99": lambda: seconds(rates("serve")[-1].ttft.p99),  # type: ignore[union-attr]
+}

@@ -1,0 +1,110 @@
+"""The running example of chapter 5: texts that share their beginnings, and a few ways to share or to resume wrongly.
+
+In float64, so that every machine prints the same digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from nanobook.examples import load
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.cache.prefix import PrefixBlocks
+from nanoinfer.engine import scheduler
+from nanoinfer.engine.state import BatchState
+from nanoinfer.requests import Request
+
+four = load(Path(__file__).parents[1] / "04-cuda-graphs" / "running.py")
+model, show = four.model, four.show
+KING = "Once upon a time there was a king who had three sons, and one day"  # one block of 16 tokens
+SHIP = "The little ship went out to the open sea in the night, and the old"
+THEN = " they all went into the deep forest, and there they found a poor old woman"
+STORM = " man at the helm saw a great storm in the west, and he cried out"
+SAMPLED = SamplingParams(temperature=0.9, max_tokens=40, seed=5, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+
+
+def llm(**settings: Any) -> LLM:
+    """The small model over pages, whose rows share blocks."""
+    return LLM(model(), engine="paged", **{"max_batch": 4, "max_len": 128, "prefix_caching": True, **settings})
+
+
+@contextmanager
+def hash_without_parent() -> Iterator[None]:
+    """A block is known by its own tokens alone."""
+
+    def extend(blocks: PrefixBlocks, keys: list[bytes], data: bytes) -> list[bytes]:
+        size = 8 * blocks.block_size
+        return [*keys, *(data[at : at + size] for at in range(0, len(data) - size + 1, size))]
+
+    with patch.object(PrefixBlocks, "_extend", extend):
+        yield
+
+
+@contextmanager
+def found_at_reservation() -> Iterator[None]:
+    """Blocks of a prompt can be found as soon as they are reserved, some steps before they are written."""
+    plain = PrefixBlocks.reserve
+
+    def reserve(blocks: PrefixBlocks, row: int, tokens: int, text: Sequence[int] = ()) -> bool:
+        if not plain(blocks, row, tokens, text):
+            return False
+        hits = len(blocks.owned[row]) * blocks.block_size
+        BlockManager.grow(blocks, row, len(text))
+        blocks._publish(row, len(text) // blocks.block_size)
+        blocks.found = hits  # type: ignore[attr-defined]
+        return True
+
+    def grow(blocks: PrefixBlocks, row: int, length: int) -> int:
+        room = plain_grow(blocks, row, length)
+        return blocks.found if length == 0 else room  # type: ignore[attr-defined]
+
+    plain_grow = PrefixBlocks.grow
+    with patch.object(PrefixBlocks, "reserve", reserve), patch.object(PrefixBlocks, "grow", grow):
+        yield
+
+
+@contextmanager
+def noise_restarts() -> Iterator[None]:
+    """A row that begins again draws its noise from step 0 on."""
+    plain = BatchState.admit
+
+    def admit(state: BatchState, rows: Sequence[int], requests: Sequence[Request], steps: Iterable[int] = ()) -> Any:
+        return plain(state, rows, requests)
+
+    with patch.object(BatchState, "admit", admit):
+        yield
+
+
+def told(made: LLM, prompts: Sequence[str], params: SamplingParams = GREEDY) -> list[str]:
+    """Each prompt with what comes of it, all of them asked for at once."""
+    rows = made.generate(list(prompts), params)
+    return [prompt + row.text for prompt, row in zip(prompts, rows, strict=True)]
+
+
+def one_by_one(made: LLM, prompts: Sequence[str]) -> list[str]:
+    """The same, one after the other."""
+    return [told(made, [prompt])[0] for prompt in prompts]
+
+
+def last_block_shared(made: LLM, prompt: str, seeds: Sequence[int]) -> list[str]:
+    """Two samples of one prompt whose block that is not full is the same for both."""
+    requests = made.requests([prompt] * 2, [SamplingParams(12, temperature=0.9, seed=seed) for seed in seeds])
+    rows = [made.core.submit(request) for request in requests]
+    made.core.step()
+    tables: Any = made.core.cache
+    tables.tables[1] = tables.tables[0]
+    while made.core.busy:
+        made.core.step()
+    return [prompt + made.tokenizer.decode(row.token_ids) for row in rows]
+
+
+def small_pool(blocks: int) -> tuple[LLM, Any]:
+    """An LLM whose rows are preempted, and the patch that lets them in with little room."""
+    return llm(kv_blocks=blocks, preemption=True, prefix_caching=False), partial(patch.object, scheduler, "AHEAD", 4)
