@@ -23,7 +23,9 @@ INPUTS = ("token_ids", "positions", "row", "starts", "logits_at", "logits_row")
 OF_A_ROW = ("token", "position", "seed", "temperature", "live")
 LARGE = 1e6  # no live row's mean is larger
 METHODS, VALUES = ("admit", "release", "reset", "step", "run", "texts"), ("missed", "k")  # of an engine, for its test
-ERRORS: dict[str, type[BaseException]] = {one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit)}
+ERRORS: dict[str, type[BaseException]] = {
+    one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit)
+}
 RUNS = 3  # of a step in a warm-up: PyTorch's own examples do so many
 
 
@@ -34,12 +36,13 @@ def decoded(
     room: int,
     script: Sequence[dict[str, Any]],
     tells: bool = True,
+    stride: int = 3,
 ) -> dict[str, Any]:
-    """Tokens and positions after every step, by a dict of graphs whose key is what the answer calls one; and its sort.
+    """Tokens and all rows' positions after every step, by a dict of graphs whose key is what the answer calls one.
 
     weights (V,) int64. batch (5, N) int64: token, position, seed, temperature and live of each row, at the start. room:
     slots of a row's cache. script: of each step its rows, read and sampled, and the rows that are admitted before it.
-    tells: whether the sort is told.
+    tells: whether the sort is told, too.
     """
     device: Tensors = dict(zip(OF_A_ROW, batch.clone(), strict=True))
     device |= {"weights": weights, "cache": torch.zeros(batch.shape[1], room, dtype=torch.int64)}
@@ -54,14 +57,14 @@ def decoded(
                 device[name][row] = value
         for name, value in shape.items():
             device[name].fill_(value)
-        host = {name: device[name].tolist() for name in OF_A_ROW} | shape | {"stride": 3, "vocab": len(weights)}
+        host = {name: device[name].tolist() for name in OF_A_ROW} | shape | {"stride": stride, "vocab": len(weights)}
         known = graphs.get(_key(kinds, host)) if kinds else None
         if known is None:
             graph, (result, kinds) = record(answer, host, dict(device))  # what it binds there ends with the call
             known = graphs[_key(kinds, host)] = graph, result
         known[0].replay()
         tokens.append(known[1].tolist())
-        positions.append(device["position"][: now["rows"]].tolist())
+        positions.append(device["position"].tolist())
     return {"tokens": tokens, "positions": positions} | ({"kinds": dict(kinds)} if tells else {})
 
 
@@ -71,13 +74,20 @@ def _key(kinds: dict[str, str], host: dict[str, Any]) -> str:
 
 
 def fed(
-    answer: Callable[..., Any], rows: int, tokens: int, nobody: int, batches: Sequence[Tensors], recordings: int = 1
+    answer: Callable[..., Any],
+    rows: int,
+    tokens: int,
+    nobody: int,
+    batches: Sequence[Tensors],
+    recordings: int = 1,
+    choices: int = 0,
 ) -> list[Tensors]:
     """What a recorded step of so many tokens and rows, and one of padding, finds in its inputs, batch after batch.
 
-    recordings: how many of them there are, which take the batches in turn; each has inputs of its own.
+    recordings: how many of them there are, which take the batches in turn; each has inputs of its own. choices:
+    room for so many, or for as many as rows.
     """
-    made, seen = [_recorded_inputs(rows, tokens, nobody) for _ in range(recordings)], []
+    made, seen = [_recorded_inputs(rows, tokens, nobody, choices or rows) for _ in range(recordings)], []
     for number, new in enumerate(batches):
         static, graph, found = made[number % recordings]
         given = {name: tensor.clone() for name, tensor in new.items()}
@@ -89,8 +99,8 @@ def fed(
     return seen
 
 
-def _recorded_inputs(rows: int, tokens: int, nobody: int) -> tuple[Tensors, Any, Tensors]:
-    lengths = (tokens, tokens, tokens, rows + 2, rows, rows)
+def _recorded_inputs(rows: int, tokens: int, nobody: int, choices: int) -> tuple[Tensors, Any, Tensors]:
+    lengths = (tokens, tokens, tokens, rows + 2, choices, choices)
     static = {name: torch.zeros(length, dtype=torch.int64) for name, length in zip(INPUTS, lengths, strict=True)}
     static["row"].fill_(nobody)
     static["logits_row"].fill_(nobody)
@@ -172,7 +182,7 @@ def captured(
 
     try:
         graph, told = answer(step, state, warm, recorded), ""
-    except (Exception, KeyboardInterrupt, SystemExit) as problem:
+    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as problem:
         graph, told = None, type(problem).__name__
         if told not in ERRORS or not problem.args:
             raise
@@ -208,7 +218,7 @@ def kept(answer: Callable[..., Any], start: Tensor, count: int, every: int, belo
 def _kind(step: Any) -> str:
     if not isinstance(step, Tensor):
         return type(step).__name__
-    return "a tensor of floats" if step.is_floating_point() else "a tensor of whole numbers"
+    return f"a {step.dim()}-dimensional tensor of {'floats' if step.is_floating_point() else 'whole numbers'}"
 
 
 class NotBegun(BaseException):

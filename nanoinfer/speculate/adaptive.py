@@ -6,8 +6,9 @@ rows, whose steps have no arithmetic to spare, plain steps run; now and then a f
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import fmean, median
 from weakref import WeakKeyDictionary
 
 from nanoinfer.engine.scheduler import Row
@@ -17,7 +18,11 @@ FIRST = 0.8  # acceptance of a row of which nothing is known
 RATE = 0.15  # how fast that follows what happens
 AGAIN = 16  # steps after which a row that brings no drafts brings one
 WITH, WITHOUT = 16, 8  # steps of a trial, with drafts and without: with them, how many tokens one brings varies
-SOONEST, LATEST = 256, 4096  # steps from one trial to the next, twice as many each time that nothing has changed
+HOPELESS, HOPELESS_AT = 0.75, 4  # of plain speed, after so many steps with drafts: no need to wait for the others
+LATELY = 32  # steps whose times and tokens count
+LEAST = 0.98  # of plain speed: below it drafts end
+SOONEST, LATEST = 256, 4096  # plain steps ahead of a trial, twice as many each time that it finds the same
+ANEW = 1024  # steps with drafts after which plain ones are timed again: texts have grown
 
 
 @dataclass
@@ -45,29 +50,41 @@ class Acceptance:
 
 
 class Trial:
-    """Which of two ways gives more tokens a second: each for a few steps, then the better one for many, and again."""
+    """Which of two ways gives more tokens a second, by what steps of each took lately, and gave.
+
+    Steps with drafts are judged one by one, so that drafts that no longer pay end at once.
+    """
 
     def __init__(self) -> None:
-        self.better, self._patience, self._left = True, SOONEST // 2, 0
-        self._times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-
-    @property
-    def drafts(self) -> bool:
-        """Whether the next step is to have drafts."""
-        return self.better if self._left else len(self._times[True]) < WITH
+        self.drafts = False  # whether the next step is to have them
+        self._left, self._patience = WITHOUT, SOONEST  # steps of this way, at most
+        self._seconds: dict[bool, deque[float]] = {way: deque(maxlen=LATELY) for way in (True, False)}
+        self._tokens: deque[float] = deque(maxlen=LATELY)
 
     def note(self, seconds: float, tokens: float) -> None:
         """The step took so long, and gave each row so many tokens."""
-        if self._left:
-            self._left -= 1
+        self._seconds[self.drafts].append(seconds)
+        self._left -= 1
+        if not self.drafts:
+            if not self._left:
+                self._seconds[True].clear()
+                self._tokens.clear()
+                self.drafts, self._left = True, ANEW
             return
-        self._times[self.drafts].append((seconds, tokens))
-        if len(self._times[False]) < WITHOUT:
-            return
-        cost = {way: median(s for s, _ in times) / mean(t for _, t in times) for way, times in self._times.items()}
-        better = cost[True] <= cost[False]  # seconds a token; medians, since a step may wait for a compiler
-        self._patience = min(LATEST, 2 * self._patience) if better == self.better else SOONEST
-        self.better, self._left, self._times = better, self._patience, {True: [], False: []}
+        self._tokens.append(tokens)
+        steps, speed = len(self._tokens), self._speed()
+        if (steps >= WITH and speed < LEAST) or (steps >= HOPELESS_AT and speed < HOPELESS):
+            self.drafts, self._left = False, self._patience
+            self._patience = min(LATEST, 2 * self._patience)
+        elif steps == WITH:
+            self._patience = SOONEST
+        if not self._left:
+            self._seconds[False].clear()
+            self.drafts, self._left = False, WITHOUT
+
+    def _speed(self) -> float:
+        """Of drafts over that of plain steps: by medians, since a step may wait for a compiler."""
+        return fmean(self._tokens) * median(self._seconds[False]) / median(self._seconds[True])
 
 
 class Adaptive:

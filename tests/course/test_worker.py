@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,32 @@ def test_a_function_that_was_handed_over_is_run_here(keep: Keep, tmp_path: Path)
     assert isinstance(outcome, Returned)
     assert torch.equal(outcome.value, torch.full((3,), 4.0))
     assert asked == [os.getpid()] * 2
+
+
+def test_what_is_remembered_by_tensor_or_by_function_is_stale(keep: Keep, tmp_path: Path) -> None:
+    source = """
+        known = {}
+        def f(x, g):
+            known.setdefault((id(x), id(g)), int(x.sum()) + g())
+            return known[id(x), id(g)]
+    """
+    assert run(keep, tmp_path, source, torch.ones(3), lambda: 1) == Returned(4)
+    worker = keep.take()
+    assert worker.call(call(torch.zeros(3), lambda: 2), 20) == Returned(4)  # what a reader gets who trusts in objects
+    assert worker.call(call(torch.zeros(4), lambda: 2), 20) == Returned(2)
+
+
+def test_a_tensor_whose_form_was_changed_comes_as_it_should(keep: Keep, tmp_path: Path) -> None:
+    source = "def f(x):\n    seen = list(x.shape)\n    x.resize_(1)\n    return seen"
+    assert run(keep, tmp_path, source, torch.ones(3)) == Returned([3])
+    assert keep.take().call(call(torch.ones(3)), 20) == Returned([3])
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_numbers_lie_end_to_end_or_do_not(keep: Keep, tmp_path: Path, strided: bool) -> None:
+    run(keep, tmp_path, "def f(x):\n    return x.is_contiguous(), x.tolist(), x.storage_offset()")
+    asked = replace(call(torch.arange(6).view(2, 3)), strided=strided)
+    assert keep.take().call(asked, 20) == Returned((not strided, [[0, 1, 2], [3, 4, 5]], 8 * strided))
 
 
 def test_what_such_a_function_raises_reaches_the_learner(keep: Keep, tmp_path: Path) -> None:

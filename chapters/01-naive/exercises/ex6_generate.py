@@ -32,7 +32,8 @@ def generate(
     logits_of: 1 to `context` token ids (T) -> logits (T, V), float32, after each of them; it remembers nothing.
     prompt: at least one token, and fewer than `context`. max_tokens: new tokens at most, at least 1.
     choose: logits (V,) and the number of the step, 0 for the first new token -> the next token's id.
-    stop_ids: a new token that is one of these is the last. context: prompt and new tokens together are at most so many.
+    stop_ids: a new token that is one of these is the last. context: prompt and new tokens together are at most so many;
+    500 at most.
     """
     text = list(prompt)
     new: list[int] = []
@@ -148,18 +149,22 @@ EXERCISE = Spec(
 )
 
 
-def _call(case: Case, prompt: list[int], max_tokens: int, stops: list[int], context: int) -> Call:
-    """A call with a lent model and chooser; how many tokens each pass had, and what choose was given, is observed."""
+def _call(case: Case, prompt: list[int], max_tokens: int, stops: list[int], context: int, first: int = 0) -> Call:
+    """A call with a lent model and chooser; how many tokens each pass had, and what choose was given, is observed.
+
+    first: the model's twelve ids begin with it.
+    """
     toy, passes, given = Toy(int(case.ints("model", 0, 10**6, 1)), 12, max(40, context)), list[int](), list[list[int]]()
+    prompt, stops = [first + token for token in prompt], [first + token for token in stops]
     noise = case.floats("noise", 128, 12) * 6
 
     def logits_of(token_ids: list[int]) -> Tensor:
         passes.append(len(token_ids))
-        return toy.logits(token_ids)
+        return toy.logits([token - first for token in token_ids])
 
     def choose(logits: Tensor, step: int) -> int:
         given.append(list(logits.shape))
-        return int((logits + noise[step]).argmax())
+        return first + int((logits + noise[step]).argmax())
 
     def seen() -> dict[str, object]:
         return {"tokens of each pass": passes, "shape of what choose was given": given}
@@ -186,7 +191,8 @@ def ends_at_a_stop(case: Case) -> Call:
             break
     end = free.index(stop)
     later = [token for token in free[end:] if token not in free[: end + 1]]  # would end it as well, only later
-    return _call(case, [stop, *rest], 12, case.choice("order", ([*later[:1], stop], [stop, *later[:1]])), 40)
+    order = case.choice("order", ([*later[:1], stop], [stop, *later[:1]]))
+    return _call(case, [stop, *rest], 12, order, 40, case.turn((0, 50_000)))
 
 
 def ends_with_the_context(case: Case) -> Call:
@@ -196,8 +202,8 @@ def ends_with_the_context(case: Case) -> Call:
 
 
 def any_length(case: Case) -> Call:
-    """A text may be long or one token, and end by the count and the context at once, or with a single token."""
-    prompt = _prompt(case, 1, 4)
+    """A text may be long or one token, or that of an earlier call, and end by count and context at once, or at once."""
+    prompt = case.turn(([3], _prompt(case, 1, 4), _prompt(case, 1, 4), [3]))
     room = case.turn((80, 1, 3, 80))  # up to the end of the context
     most = case.turn((70, 9, 3, 1))
     return _call(case, prompt[:1] if most == 1 else prompt, most, [], len(prompt) + room)

@@ -91,15 +91,15 @@ def _wrong(case: Case, wrong: Callable[..., bool]) -> Call:
 
 
 def _near_tie(case: Case, apart: float) -> Call:
-    """Logits around 0, far below 1, around 1, and all of them near -1000 or 1000: the largest |logit| is no maximum."""
-    scale, shift = case.turn(((0.1, 0.0), (1.0, 0.0), (1.0, -1000.0), (1.0, 1000.0)))
-    toy = NearTies(int(case.ints("model", 0, 10**6, 1)), VOCAB, CONTEXT, scale, apart, shift)
+    """Logits around 0, far below 1, around 1, near -1000 or 1000, or one at -1000: the largest |logit| is no top."""
+    how = case.turn(((0.1, 0.0), (1.0, 0.0), (1.0, -1000.0), (1.0, 1000.0), (1.0, 0.0, -1000.0)))
+    toy = NearTies(int(case.ints("model", 0, 10**6, 1)), VOCAB, CONTEXT, how[0], apart, *how[1:])
     return call(Engine(toy), toy.logits, VOCAB, CONTEXT)
 
 
 def near_ties(case: Case) -> Call:
     """A right engine passes, also one that now and then takes the other of two tokens within the tolerance."""
-    if case.turn((False,) * 4 + (True,) * 3):  # by any oracle, so that near-ties alone say nothing of the engine
+    if case.turn((False,) * 5 + (True,) * 3):  # by any oracle, so that near-ties alone say nothing of the engine
         return _call(case, lambda toy: Engine(toy, exact=True))
     return _near_tie(case, 0.7)
 
@@ -139,7 +139,7 @@ def end_of_the_context(case: Case) -> Call:
 
 
 def too_few_tokens(case: Case) -> Call:
-    """An engine fails that stops one token early where more than two are asked for, or goes on by one."""
+    """An engine fails that stops one token early where more than two are asked for, goes on by one, or omits a row."""
 
     def early(rows: list[list[int]], more: list[list[int]]) -> list[list[int]]:
         return [row[: max(2, len(row) - 1)] for row in rows]
@@ -147,8 +147,11 @@ def too_few_tokens(case: Case) -> Call:
     def late(rows: list[list[int]], more: list[list[int]]) -> list[list[int]]:
         return more
 
+    def last_row(rows: list[list[int]], more: list[list[int]]) -> list[list[int]]:
+        return rows[:-1]
+
     def engine(toy: Toy) -> Callable[..., list[list[int]]]:
-        told, made = case.turn((early, late)), Engine(toy, exact=True)
+        told, made = case.turn((early, late, last_row)), Engine(toy, exact=True)
         return lambda prompts, n: told(made(prompts, n), made(prompts, n + 1))
 
     return _call(case, engine)
@@ -214,7 +217,7 @@ EXERCISE = Spec(
 
 
 CHECKS = (
-    Check(near_ties, 7), Check(beyond_the_tolerance, 4), Check(padded_rows, 3), Check(second_token),
-    Check(second_call), Check(end_of_the_context), Check(too_few_tokens),
+    Check(near_ties, 8), Check(beyond_the_tolerance, 5), Check(padded_rows, 3), Check(second_token),
+    Check(second_call), Check(end_of_the_context), Check(too_few_tokens, 3),
     Check(no_token),
 )  # fmt: skip

@@ -186,7 +186,7 @@ def half_precision(case: Case) -> Call:
     k_pool[used, :, :, 0] = case.ints("levels", 0, 3, pages, 1, 4).float()
     v_pool[used] = 60_000.0 - 4_000 * case.floats("values", pages, 1, 4, size).abs()
     v_pool *= case.ints("signs", 0, 1, size) * 2 - 1
-    return call(q, k_pool.half(), v_pool.half(), tables, lengths)
+    return call(case.turn((q.half(), q)), k_pool.half(), v_pool.half(), tables, lengths)
 
 
 KINDS = (torch.bfloat16, torch.float16)

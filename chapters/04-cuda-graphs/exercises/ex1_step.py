@@ -13,7 +13,6 @@ from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.exercise import Check, Spec
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
-STRIDE = 3
 
 
 def decode_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Tensor, dict[str, str]]:
@@ -24,7 +23,8 @@ def decode_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Tensor
     cache (N, room), and rows, read, sampled (no dimension), all int64 and right before every replay. This function is
     called once for each key that it says there is, and recorded; after that the recording alone runs. The cache's
     first `read` slots are read; whether to sample is a branch. The tokens (rows,) are left in token, and the positions
-    advanced by live, for the next step. A row whose live is 0 is padding: its token becomes 0, its position stays.
+    advanced by live, for the next step; rows behind these stay as they are. A row whose live is 0 is padding: its token
+    becomes 0, its position stays.
     """
     rows, read = host["rows"], host["read"]
     token, position, live = device["token"][:rows], device["position"][:rows], device["live"][:rows]
@@ -148,14 +148,17 @@ def other_keys(case: Case) -> Call:
     other = case.choice("other", ((1, 4, 0), (3, 4, 0), (2, 9, 0), (2, 4, 1)))
     tokens, position = case.ints("tokens", 1, 50, 6).tolist(), 6 if other[1] > 4 else 0
     new = {2: [[row, tokens[row], position, 3, 2, 1] for row in range(3)]}
-    new[4] = [[row, tokens[3 + row], 1, 4, 3, 1] for row in range(3)]
+    new[4] = [[row, tokens[3 + row], 1, 4, 3, 1] for row in range(2)]  # the third goes on where it stood
     return call(_weights(case), _batch(case, 3, 2), 9, _script([(2, 4, 0)] * 2 + [other] * 2 + [(2, 4, 0)], new))
 
 
 def any_values(case: Case) -> Call:
-    """What is 0 for all rows at the capture is not at a replay: temperatures, seeds, tokens, live; and steps go on."""
-    kind, rows = case.turn(("temperature", "seed", "live", "token", "position", "live again")), 2
+    """What is 0 for all rows at the capture is not at a replay; steps go on; numbers are beyond 32 bits."""
+    kind, rows = case.turn(("temperature", "seed", "live", "token", "position", "live again", "large")), 2
     batch = _batch(case, rows, 1)
+    if kind == "large":
+        batch[scenes.OF_A_ROW.index("seed")] += 2**40
+        return call(_weights(case) + 2**33, batch, 12, _script([(rows, 12, 1)] * 5, {}), False, 5)
     if kind == "live again":  # what a padding row writes stands in the cache; and a last step fills it
         new = {at: [[row, 5 + at, at - 1, -3 - at, 6, int(at == 5)] for row in range(rows)] for at in (3, 5)}
         return call(_weights(case), batch, 12, _script([(rows, 12, 1)] * 13, new), False)
@@ -166,6 +169,6 @@ def any_values(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(any_values, 6, wide=True), Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"),
+    Check(any_values, 7, wide=True), Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"),
     Check(rows_of_nobody, 4, part="positions"), Check(sampled, 3, part="tokens"), Check(other_keys, 6, part="tokens"),
 )  # fmt: skip

@@ -27,11 +27,11 @@ def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) ->
 
     Both have six int64 tensors. token_ids, positions, row (N,): the tokens of all rows, end to end. starts (B + 1,):
     where each row's tokens begin, one at least, and N. logits_at, logits_row (K,): after which tokens one is chosen,
-    and for which row. static: the tensors that were recorded, with room for as many tokens and choices or more, for one
-    row more at least, and with whatever an earlier call has put there. What is left of them is padding: token 0 at
-    position 0 of row `nobody`, all of it in static's last row. Rows between have no tokens, and begin where the padding
-    does. Choices that are left are made after the token in place 0, for row `nobody`. Of `new` nothing may be needed
-    after the call.
+    the last one of a row each, and for which row. static: the tensors that were recorded, with room for as many tokens
+    and choices or more, for one row more at least, and with whatever an earlier call has put there. What is left of
+    them is padding: token 0 at position 0 of row `nobody`, all of it in static's last row. Rows between have no tokens,
+    and begin where the padding does. Choices that are left are made after the token in place 0, for row `nobody`. Of
+    `new` nothing may be needed after the call.
     """
     tokens = len(new["token_ids"])
     padding = {"token_ids": 0, "positions": 0, "row": nobody, "starts": tokens, "logits_at": 0, "logits_row": nobody}
@@ -139,15 +139,18 @@ def fewer_tokens(case: Case) -> Call:
 
 
 def any_batches(case: Case) -> Call:
-    """Two recordings at once, batches after which nothing is chosen, one token alone, and many rows and tokens."""
-    kind = case.turn(("two recordings", "no choice", "one token", "many", "no choice"))
+    """Two recordings at once, nothing chosen, one token, many rows and tokens, room for more choices, large ids."""
+    kind = case.turn(("two recordings", "no choice", "one token", "many", "no choice", "choices"))
     rows, tokens = (70, 200) if kind == "many" else (4, 12)
     first, last = _chunks(case, "first", rows, tokens, (1, 1)), _chunks(case, "last", 1, 2, (1, 1))
     if kind == "two recordings":
         small = [_chunks(case, f"small {n}", 2, 3) for n in range(2)]
         return call(rows, tokens, case.choice("nobody", (99, 105)), [first, *small, last, last], 2)
+    if kind == "choices":
+        first["token_ids"] += 2**40
+        return call(rows, tokens, 99, [first, last, first], 1, tokens + 3)
     second = {"no choice": _chunks(case, "second", 3, 9, (0, 0)), "one token": _chunks(case, "second", 1, 1)}
     return call(rows, tokens, 99, [first, second.get(kind, _chunks(case, "second", 2, 9)), last])
 
 
-CHECKS = (Check(fewer_rows, 4), Check(fewer_tokens, 3), Check(any_batches, 5, wide=True))
+CHECKS = (Check(fewer_rows, 4), Check(fewer_tokens, 3), Check(any_batches, 6, wide=True))

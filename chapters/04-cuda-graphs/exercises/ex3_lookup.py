@@ -23,8 +23,8 @@ def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
     its cache's address, how much of a context it reads (read), how long the longest context is (length), sampler
     ("greedy", "sampled" or "filtered"), and temperature. Room, read and sampler are Python values in the recorded code;
     tokens, length and temperature are known by tensors. A graph is replayed wherever it does what the step would; else
-    the step is captured, and kept. At most `room` graphs are kept: where there is one too many the least recently used
-    one goes. When the cache has another address than at the step before, all graphs go.
+    the step is captured, and kept. At most `room` graphs, one or more, are kept: where there is one too many the least
+    recently used one goes. When the cache has another address than at the step before, all graphs go.
     """
     graphs, address, found = {}, None, []  # key -> number, the least recently used first
     for number, step in enumerate(steps):
@@ -148,15 +148,17 @@ def a_new_cache(case: Case) -> Call:
 
 def any_steps(case: Case) -> Call:
     """Prefills of as many tokens in other shapes, many rows, a room for many graphs, and a cache that comes back."""
-    kind, room = case.turn(("shapes", "many rows", "many graphs", "comes back", "digits")), 40
+    kind, room = case.turn(("shapes", "many rows", "many graphs", "comes back", "digits", "alike", "none")), 40
     kinds: list[dict[str, Any]] = [{"rows": 16 * n} for n in range(1, 7)]
     if kind == "shapes":
         kinds = [{"columns": n, "rows": 64 // n, "read": read} for n in (16, 32) for read in (64, 256)]
     if kind == "digits":  # whose digits are the same, end to end
         kinds = [{"rows": 1, "columns": 11}, {"rows": 11, "columns": 1}, {"columns": 12, "read": 128}, {"read": 2128}]
     if kind == "many graphs":
-        kinds, room = [{"rows": n} for n in range(1, 20)], 12
-    steps = _of(case, kinds, 70 if kind == "many graphs" else 24)
+        kinds, room = [{"rows": n} for n in range(1, 160)], 140
+    steps = _of(case, kinds, {"many graphs": 500, "none": 0}.get(kind, 24))
+    if kind == "alike":  # a step that was captured, gave way, and comes again, equal in everything
+        room, steps = 2, [dict(step, tokens=1, length=9, temperature=0.0, rows=step["rows"] % 5) for step in steps]
     if kind == "comes back":
         steps = [dict(step, address=4096 * (at // 8 % 2)) for at, step in enumerate(steps)]
     if kind == "many rows":
@@ -164,4 +166,4 @@ def any_steps(case: Case) -> Call:
     return call(steps, room)
 
 
-CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 5, wide=True))
+CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 7, wide=True))

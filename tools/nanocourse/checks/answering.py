@@ -12,7 +12,8 @@ from typing import Any
 from nanocourse.checks import recording, wire
 from nanocourse.checks.memory import Shared
 
-RAISED = {one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit)}  # all else is a ValueError
+# All else is a ValueError.
+RAISED = {one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit)}
 
 Ask = Callable[[dict[str, Any], list[bytes]], tuple[dict[str, Any], bytes]]
 

@@ -18,7 +18,8 @@ from nanocourse.exercises.scene import Remote, RemoteError
 from nanoinfer.engine import fake_graph
 
 DEPTH = 6  # calls within calls, to and fro
-CROSSING = ("MemoryError", "KeyboardInterrupt", "SystemExit")  # of a scene, in an answer; all else is a ValueError
+# Of a scene, in an answer; all else is a ValueError.
+CROSSING = ("MemoryError", "KeyboardInterrupt", "SystemExit", "GeneratorExit")
 
 Reply = tuple[dict[str, Any], bytes]
 
@@ -104,7 +105,7 @@ class Play:
                 self._record(function, args, kwargs)
                 return {"op": "value", "value": None, "memory": []}, []
             value = function(*args, **kwargs)
-        except (Exception, KeyboardInterrupt, SystemExit) as error:
+        except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as error:
             if not isinstance(error, Exception) and not error.args:
                 raise  # somebody at this machine
             kind = type(error).__name__ if type(error).__name__ in CROSSING else "ValueError"

@@ -138,7 +138,7 @@ class Worker:
     def call(self, asked: Call, limit_s: float) -> Outcome:
         """The outcome of one call of the loaded function. limit_s: of its processor time, and of its sleep."""
         packer, self.asked, clock = wire.Packer(), set(), Clock(self.pid, limit_s)
-        header: dict[str, Any] = {"op": "call", "args": packer.pack(list(asked.args))}
+        header: dict[str, Any] = {"op": "call", "args": packer.pack(list(asked.args)), "strided": asked.strided}
         reply = self._ask(header, packer.bodies, clock, partial(self._lend, packer.functions))
         self.spent = clock.spent
         if not isinstance(reply, tuple):

@@ -52,6 +52,7 @@ class Spec:
     swap: puts a solution into the engine; by default it takes the reference's place, if the reference is the engine's.
     verdicts: results are yes or no, so that a mistake is recognised by its verdicts in all checks together.
     fixed: what a check asks depends on the number of its case alone and not on the seed, so that once is enough.
+    strided: whether tensors may come whose numbers do not lie end to end; not where the contract says contiguous.
     displaced: for another exercise's id, why this answer is not called while that exercise's answer runs in the engine.
     scene: a function of a file beside the text that calls the answer: scene(answer, *arguments of a check) -> what is
     compared. For answers that write into tensors or keep their addresses, which no other process could see.
@@ -74,6 +75,7 @@ class Spec:
     limit_s: float = 10.0
     verdicts: bool = False
     fixed: bool = False
+    strided: bool = True
     kernel: Kernel | None = None
     scene: Function | None = None
     displaced: Mapping[str, str] = field(default_factory=dict)
@@ -286,8 +288,9 @@ class Exercise:
         return replace(self, function=found.reference, edition=found, spec=spec, original=self.function)
 
     def call(self, check: Check, case: Case) -> Call:
-        """A check's call, in the form of this edition."""
-        return self._formed(check.make(case))
+        """A check's call, in the form of this edition; the tensors of about every second one are strided."""
+        strided = self.spec.strided and self.spec.kernel is None and self.spec.scene is None
+        return replace(self._formed(check.make(case)), strided=strided and case.turn((False, True, True, False)))
 
     def expected(self, asked: Call) -> Outcome:
         """The expected outcome of a call. Functions that it passes are called."""

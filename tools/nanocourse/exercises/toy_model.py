@@ -54,13 +54,14 @@ class NearTies(Toy):
     """A toy in which, at about every third token, ids 0 and 1 are the highest, by far, and all but tie.
 
     scale: of all logits. apart: their distance, in units of 1e-4 * max(1, largest |logit|). shift: added to them all.
+    third: the logit of id 2 there, unless it is 0.
     """
 
     def __init__(
-        self, seed: int, vocab_size: int, context: int, scale: float, apart: float, shift: float = 0.0
+        self, seed: int, vocab_size: int, context: int, scale: float, apart: float, shift: float = 0.0, third: float = 0
     ) -> None:
         super().__init__(seed, vocab_size, context)
-        self.scale, self.apart, self.shift = scale, apart, shift
+        self.scale, self.apart, self.shift, self.third = scale, apart, shift, third
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """As a toy's; ValueError for the same."""
@@ -68,6 +69,8 @@ class NearTies(Toy):
         tied = self.tied(token_ids)
         logits[tied, 0] = logits.abs().amax(-1)[tied] + 0.05 + 0.2 * (self.shift != 0)
         logits += self.shift
+        if self.third:
+            logits[tied, 2] = self.third
         unit = 1e-4 * logits.abs().amax(-1).clamp(min=1)
         logits[tied, 1] = (logits[:, 0] - self.apart * unit)[tied]
         return logits
