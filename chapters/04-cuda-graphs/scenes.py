@@ -85,13 +85,13 @@ def fed(
     """What a recorded step of so many tokens and rows, and one of padding, finds in its inputs, batch after batch.
 
     recordings: how many of them there are, which take the batches in turn; each has inputs of its own. choices:
-    room for so many, or for as many as rows.
+    room for so many, or for as many as rows. nobody: of the first batch; of each other one the number behind.
     """
     made, seen = [_recorded_inputs(rows, tokens, nobody, choices or rows) for _ in range(recordings)], []
     for number, new in enumerate(batches):
         static, graph, found = made[number % recordings]
         given = {name: tensor.clone() for name, tensor in new.items()}
-        answer(static, given, nobody)
+        answer(static, given, nobody + number)
         for tensor in given.values():
             tensor.fill_(-1)  # of it nothing may be needed after the call
         graph.replay()

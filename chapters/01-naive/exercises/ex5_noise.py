@@ -133,7 +133,10 @@ def u_never_one(case: Case) -> Call:
 
 def any_place(case: Case) -> Call:
     """Steps and ids may be any: far ones, many ids, many rows, one of each, and the same seed again at another step."""
-    kind = case.turn(("far steps", "many ids", "many rows", "one", "before", "again"))
+    kind = case.turn(("far steps", "many ids", "many rows", "one", "before", "again", "sums"))
+    if kind == "sums":  # of seed and steps, by what one might take a step to be below
+        seeds, steps = torch.tensor([1, 0, 0, 0]), torch.tensor([0, 256, 1024, 65_536])
+        return call(seeds, steps, 1)
     if kind in ("before", "again"):  # no u is close to 1 in either
         return call(torch.tensor([0, 5]), torch.tensor([3, 3] if kind == "before" else [4, 4]), 4)
     if kind == "far steps":
@@ -151,6 +154,6 @@ def far_ids(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(far_ids, 1, tolerance=0.02), Check(any_place, 6, wide=True), Check(rows_differ, 3), Check(steps_differ),
+    Check(far_ids, 1, tolerance=0.02), Check(any_place, 7, wide=True), Check(rows_differ, 3), Check(steps_differ),
     Check(long_seeds), Check(tiny_u, 8), Check(u_never_zero, 4), Check(u_never_one, 3),
 )  # fmt: skip

@@ -33,7 +33,7 @@ def generate(
     prompt: at least one token, and fewer than `context`. max_tokens: new tokens at most, at least 1.
     choose: logits (V,) and the number of the step, 0 for the first new token -> the next token's id.
     stop_ids: a new token that is one of these is the last. context: prompt and new tokens together are at most so many;
-    500 at most.
+    200 at most.
     """
     text = list(prompt)
     new: list[int] = []
@@ -156,7 +156,7 @@ def _call(case: Case, prompt: list[int], max_tokens: int, stops: list[int], cont
     """
     toy, passes, given = Toy(int(case.ints("model", 0, 10**6, 1)), 12, max(40, context)), list[int](), list[list[int]]()
     prompt, stops = [first + token for token in prompt], [first + token for token in stops]
-    noise = case.floats("noise", 128, 12) * 6
+    noise = case.floats("noise", 200, 12) * 6
 
     def logits_of(token_ids: list[int]) -> Tensor:
         passes.append(len(token_ids))
@@ -185,14 +185,17 @@ def ends_by_count(case: Case) -> Call:
 def ends_at_a_stop(case: Case) -> Call:
     """Any of the stop tokens is the last of the new tokens, and is one of them; one in the prompt ends nothing."""
     rest = _prompt(case, 1, 3)
-    for stop in case.permutation("stop", 12).tolist():  # one that stands in the prompt, and comes again
+    ids = case.permutation("stop", 12).tolist()
+    if case.turn((True, False)):
+        ids.sort(key=bool)  # 0 if possible
+    for stop in ids:  # one that stands in the prompt, and comes again
         free = generate(*_call(case, [stop, *rest], 12, [], 40).args)
         if stop in free[:-1]:
             break
     end = free.index(stop)
     later = [token for token in free[end:] if token not in free[: end + 1]]  # would end it as well, only later
     order = case.choice("order", ([*later[:1], stop], [stop, *later[:1]]))
-    return _call(case, [stop, *rest], 12, order, 40, case.turn((0, 50_000)))
+    return _call(case, [stop, *rest], 12, order, 40, case.turn((0, 70_000)))
 
 
 def ends_with_the_context(case: Case) -> Call:
@@ -204,8 +207,8 @@ def ends_with_the_context(case: Case) -> Call:
 def any_length(case: Case) -> Call:
     """A text may be long or one token, or that of an earlier call, and end by count and context at once, or at once."""
     prompt = case.turn(([3], _prompt(case, 1, 4), _prompt(case, 1, 4), [3]))
-    room = case.turn((80, 1, 3, 80))  # up to the end of the context
-    most = case.turn((70, 9, 3, 1))
+    room = case.turn((199, 1, 3, 80))  # up to the end of the context
+    most = case.turn((198, 9, 3, 1))
     return _call(case, prompt[:1] if most == 1 else prompt, most, [], len(prompt) + room)
 
 

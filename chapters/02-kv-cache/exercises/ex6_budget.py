@@ -95,8 +95,9 @@ def token(case: Case) -> Call:
 
 
 def row(case: Case) -> Call:
-    """A row takes all of its slots, used or not."""
-    return call(_shapes(case, 1, 1), 10**9, case.size("slots", 2, 1024) + case.turn((0, 1024, 100_000)), 4)
+    """A row takes all of its slots, used or not, also where none fits."""
+    slots = case.size("slots", 2, 1024) + case.turn((0, 1024, 100_000))
+    return call(_shapes(case, 1, 1), case.turn((10**9, 0, 10**9)), slots, 4)
 
 
 def rows(case: Case) -> Call:

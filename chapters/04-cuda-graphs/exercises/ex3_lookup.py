@@ -148,7 +148,7 @@ def a_new_cache(case: Case) -> Call:
 
 def any_steps(case: Case) -> Call:
     """Prefills of as many tokens in other shapes, many rows, a room for many graphs, and a cache that comes back."""
-    kind, room = case.turn(("shapes", "many rows", "many graphs", "comes back", "digits", "alike", "none")), 40
+    kind, room = case.turn(("shapes", "many rows", "many graphs", "comes back", "digits", "alike", "none", "moves")), 40
     kinds: list[dict[str, Any]] = [{"rows": 16 * n} for n in range(1, 7)]
     if kind == "shapes":
         kinds = [{"columns": n, "rows": 64 // n, "read": read} for n in (16, 32) for read in (64, 256)]
@@ -159,6 +159,8 @@ def any_steps(case: Case) -> Call:
     steps = _of(case, kinds, {"many graphs": 500, "none": 0}.get(kind, 24))
     if kind == "alike":  # a step that was captured, gave way, and comes again, equal in everything
         room, steps = 2, [dict(step, tokens=1, length=9, temperature=0.0, rows=step["rows"] % 5) for step in steps]
+    if kind == "moves":  # and has other keys, one more than there is room for, before and behind that
+        room, steps = 2, [dict(s, address=at // 8, rows=at // 8 * 3 + s["rows"] % 3) for at, s in enumerate(steps)]
     if kind == "comes back":
         steps = [dict(step, address=4096 * (at // 8 % 2)) for at, step in enumerate(steps)]
     if kind == "many rows":
@@ -166,4 +168,4 @@ def any_steps(case: Case) -> Call:
     return call(steps, room)
 
 
-CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 7, wide=True))
+CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 8, wide=True))

@@ -110,10 +110,11 @@ def no_rows(case: Case) -> Call:
 
 def any_batches(case: Case) -> Call:
     """Ladders of thousands of rows, and batches at a rung, below and beyond it, in any order, and more than once."""
-    maximum = case.turn((3000 + case.size("more", 0, 5), 1024, 1, 9, 21, 200_003))
+    maximum = case.turn((3000 + case.size("more", 0, 5), 1024, 1, 9, 21, 1_000_000))
     if maximum == 21:
         return call(maximum, [])
     near = [max(1, n + more) for n in (1, 8, 16, 128, 256, 2048, 65_536, 163_840, maximum) for more in (-1, 0, 1)]
+    near *= 50 if maximum == 1024 else 1
     return call(maximum, [near[at] for at in case.permutation("order", len(near)).tolist()] + [1, 1])
 
 

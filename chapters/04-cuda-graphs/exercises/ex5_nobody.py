@@ -25,13 +25,14 @@ places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, ...]:
     """For each row of a decode step its slot (B,), how many tokens it reads (B,), and its table (B, width).
 
-    position (B,) int64: where the row's new token stands in its text. live (B,) int64: 1 for a row of a request, 0 for
-    a padding row, which is in the step because the graph has more rows than there are requests; its position may be any
-    number, and its table that of a request that has left. tables (B, width) int64: the blocks of each row, in the order
-    of its text. The row's token is written to its slot: slot s is place s % block_size of block s // block_size. Then
-    as many tokens of its table's blocks as you return are read, from the first, and averaged: one at least, and no more
-    than the table has room for, of any row. Block `null` belongs to no request: any row may write to it, and it holds
-    finite numbers. A slot may be beyond 2^31. Recorded once, this runs in every replay.
+    position (B,) int64: where the row's new token stands in its text, below a million in a live row. live (B,) int64: 1
+    for a row of a request, 0 for a padding row, which is in the step because the graph has more rows than there are
+    requests; its position may be any number, and its table that of a request that has left. tables (B, width) int64:
+    the blocks of each row, in the order of its text. The row's token is written to its slot: slot s is place s %
+    block_size of block s // block_size. Then as many tokens of its table's blocks as you return are read, from the
+    first, and averaged: one at least, and no more than the table has room for, of any row. Block `null` belongs to no
+    request: any row may write to it, and it holds finite numbers. A slot may be beyond 2^31. Recorded once, this runs
+    in every replay.
     """
     nobody = live == 0
     tables = tables.masked_fill(nobody[:, None], null)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from nanocourse.checks import wire
 from nanocourse.exercises import kernels
@@ -91,12 +91,16 @@ class Tensors:
     def _placed(self, key: tuple[Any, ...], tensor: Tensor) -> Tensor:
         kept = self._kept.get(key)
         if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:  # the answer may have changed it
-            kept = tensor
-            if key[1]:
-                kept = tensor.new_empty([2 * n + 1 for n in tensor.shape])[(slice(1, None, 2),) * tensor.dim()]
+            kept = strided(tensor) if key[1] else tensor
             if tensor.numel() <= self.MOST:
                 self._kept[key] = kept
         return kept.copy_(tensor)
+
+
+def strided(tensor: Tensor) -> Tensor:
+    """The same numbers as a part of a larger tensor: they do not lie end to end in memory."""
+    larger = tensor.new_empty([2 * n + 1 for n in tensor.shape])
+    return larger[(slice(1, None, 2),) * tensor.dim()].copy_(tensor)
 
 
 class Server:
@@ -108,7 +112,7 @@ class Server:
         self.kernel, self.traced, self.watched = False, True, True
         self.folder, self.turn = "", ""
         self.watch = Watch("", "", [], [])
-        self._tensors = Tensors()
+        self._tensors, self._strided = Tensors(), False  # of a call whose arguments are, what it is lent gives, too
         self._stand_in = cache(self._make_stand_in)  # the same ones for all calls, as tensors are
         self._scene: Answering | None = None
         self._scenes: Callable[..., Answering] | None = None
@@ -181,7 +185,8 @@ class Server:
         call: Callable[[], Any]
         if scene is None:
             args = wire.Unpacker(body, self.device, self._stand_in).unpack(asked["args"])
-            call = partial(self.function, *self._tensors.placed(args, asked["strided"]))
+            self._strided = asked["strided"]
+            call = partial(self.function, *self._tensors.placed(args, self._strided))
         else:
             call = scene.read(asked, body)
         unseen = not self.watched or (self.kernel and (self.watch.lines or not self.traced))
@@ -252,7 +257,8 @@ class Server:
             header, body = self._ask({"function": number, "args": packer.pack(list(args))}, packer.bodies)
             if header["op"] == "raised":
                 raise ValueError(header["message"])
-            return wire.Unpacker(body, self.device).unpack(header["value"])
+            given = wire.Unpacker(body, self.device).unpack(header["value"])
+            return tree_map_only(Tensor, strided, given) if self._strided else given
 
         return ask
 
