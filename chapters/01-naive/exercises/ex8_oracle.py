@@ -139,7 +139,7 @@ def end_of_the_context(case: Case) -> Call:
 
 
 def too_few_tokens(case: Case) -> Call:
-    """An engine fails that stops one token early where more than two are asked for, goes on by one, or omits a row."""
+    """An engine fails that stops one token early where more than two are asked for, or goes on by one."""
 
     def early(rows: list[list[int]], more: list[list[int]]) -> list[list[int]]:
         return [row[: max(2, len(row) - 1)] for row in rows]
@@ -147,11 +147,8 @@ def too_few_tokens(case: Case) -> Call:
     def late(rows: list[list[int]], more: list[list[int]]) -> list[list[int]]:
         return more
 
-    def last_row(rows: list[list[int]], more: list[list[int]]) -> list[list[int]]:
-        return rows[:-1]
-
     def engine(toy: Toy) -> Callable[..., list[list[int]]]:
-        told, made = case.turn((early, late, last_row)), Engine(toy, exact=True)
+        told, made = case.turn((early, late)), Engine(toy, exact=True)
         return lambda prompts, n: told(made(prompts, n), made(prompts, n + 1))
 
     return _call(case, engine)
@@ -218,6 +215,6 @@ EXERCISE = Spec(
 
 CHECKS = (
     Check(near_ties, 8), Check(beyond_the_tolerance, 5), Check(padded_rows, 3), Check(second_token),
-    Check(second_call), Check(end_of_the_context), Check(too_few_tokens, 3),
+    Check(second_call), Check(end_of_the_context), Check(too_few_tokens),
     Check(no_token),
 )  # fmt: skip
