@@ -126,7 +126,7 @@ class TestStrength:
         for q, k_pool, v_pool, tables, _ in calls["half-precision"]:  # near the largest number of float16
             assert k_pool.dtype == v_pool.dtype == torch.float16
             page = k_pool[tables[0, 0]].float()
-            assert 59_000 < float((page @ q[0, 0]).abs().max()) / q.shape[-1] ** 0.5 < 65_504
+            assert 59_000 < float((page @ q[0, 0].float()).abs().max()) / q.shape[-1] ** 0.5 < 65_504
             assert 50_000 < float(v_pool[tables[0, 0]].abs().max()) < 65_504
 
 

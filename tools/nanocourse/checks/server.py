@@ -186,7 +186,8 @@ class Server:
         if scene is None:
             args = wire.Unpacker(body, self.device, self._stand_in).unpack(asked["args"])
             self._strided = asked["strided"]
-            call = partial(self.function, *self._tensors.placed(args, self._strided))
+            args = self._tensors.placed(args, self._strided)
+            call = partial(self.function, *args)
         else:
             call = scene.read(asked, body)
         unseen = not self.watched or (self.kernel and (self.watch.lines or not self.traced))
