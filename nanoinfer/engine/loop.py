@@ -104,9 +104,13 @@ class EngineLoop:
         The events are those of `nanoinfer.serve.recorder`. texts: whether what prompts and tokens say is in them.
         """
         recorder: Any = None
+        before: Any = None
 
         def observe(step: Step, settled: list[Row]) -> None:
-            nonlocal recorder
+            nonlocal recorder, before
+            if before:  # it is watched no more, and lets go of the engine
+                before(step, settled)
+                before = None
             if post and self._observe is observe:  # by name: the server imports the engine
                 try:
                     recorder = recorder or import_module("nanoinfer.serve.recorder").Recorder(self.core, texts=texts)
@@ -124,7 +128,7 @@ class EngineLoop:
         with self._watching:
             self._observe = observe if post else None
             if post and not self.closed:
-                self.core.observer = observe
+                before, self.core.observer = self.core.observer, observe
 
     @property
     def busy(self) -> bool:

@@ -7,7 +7,7 @@ engine's state as the facts have it, so a watcher who comes late, or fell behind
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,8 +32,7 @@ class _Row:
     lane: int | None  # where it is shown; None for one of those that are only counted
     prompt: int
     fed: int
-    new: int
-    since: float  # when its newest token came, or when it was asked for
+    new: int  # its tokens, as long as it has a lane
     text: str | None
     stream: TextStream | None
 
@@ -44,18 +43,26 @@ class Events:
     def __init__(self, tokenizer: Tokenizer | None = None) -> None:
         self._tokenizer = tokenizer
         self._engine: Event = {}
+        self._cell = 1  # blocks that one cell of the picture stands for
         self._began: float | None = None
         self._step, self._time, self._idle = -1, 0.0, True
         self._forget()
 
     def _forget(self) -> None:
         self._rows: dict[int, _Row] = {}  # those that run
+        self._shown: dict[int, _Row] = {}  # of these, those with a lane: what is done for each row is done for these
         self._out: dict[int, _Row] = {}  # that were preempted, and wait to begin again
+        self._since: dict[int, float] = {}  # of both kinds: when its newest token came, or when it was asked for
+        self._fresh: set[int] = set()  # of both kinds, those without a token
+        self._going: dict[int, None] = {}  # rows whose prompt has been fed, in no order
+        self._launched: deque[list[int]] = deque()  # of each step whose tokens are on their way, who gets them
         self._lanes = list(range(LANES))
         self._waiting: Event = {"count": 0, "ids": []}
         self._tables: dict[int, list[int]] = {}
         self._cached: set[int] = set()
-        self._owners: Counter[int] = Counter()
+        self._given: set[int] = set()  # blocks of preempted rows, in this step
+        self._owners: dict[int, int] = {}  # of blocks that rows own, how many do
+        self._cells = [[0, 0, 0] for _ in range(CELLS)]  # blocks that rows own, that several own, that are kept
 
     @property
     def known(self) -> bool:
@@ -80,8 +87,7 @@ class Events:
         rows = [
             {"id": id_, "lane": row.lane, "prompt": row.prompt, "fed": row.fed, "new": row.new}
             | ({"text": row.text} if row.text is not None else {})
-            for id_, row in self._rows.items()
-            if row.lane is not None
+            for id_, row in self._shown.items()
         ]
         event = self._head("keyframe") | {"texts": self._tokenizer is not None, "engine": self._engine}
         event |= {"waiting": self._waiting, "rows": rows}
@@ -90,7 +96,7 @@ class Events:
         if more := len(self._rows) - len(rows):
             event["more"] = {"rows": more}
         if self._cell > 1:
-            event["cells"] = self._cells({block // self._cell for block in (*self._owners, *self._cached)})
+            event["cells"] = self._picture({*self._owners, *self._cached})
         elif self._engine["blocks"]:
             tables = [[id_, table] for id_, table in self._tables.items() if table]
             event["blocks"] = {"tables": tables, "cached": sorted(self._cached)}
@@ -100,16 +106,10 @@ class Events:
         assert self._began is not None
         return {"version": VERSION, "kind": kind, "step": self._step, "time": round(self._time - self._began, 6)}
 
-    @property
-    def _cell(self) -> int:
-        """Blocks that one cell of the picture stands for."""
-        cell: int = self._engine["cell"]
-        return cell
-
     def _restart(self, state: Event) -> None:
         self._forget()
-        blocks = state["engine"]["blocks"]
-        self._engine = state["engine"] | {"lanes": LANES, "cell": -(-(blocks + 1) // CELLS)}
+        self._cell = -(-(state["engine"]["blocks"] + 1) // CELLS)
+        self._engine = state["engine"] | {"lanes": LANES, "cell": self._cell}
         self._wait(state["waiting"])
         for row in state["rows"]:
             self._begin(*row)
@@ -117,21 +117,27 @@ class Events:
             self._out[row[0]] = self._made(*row)
         for id_, table in state["tables"].items():
             self._own(id_, table)
-        self._cached = set(state["cached"])
+        self._going, self._launched = dict.fromkeys(state["going"]), deque(state["launched"])
+        self._keep(state["cached"])
 
     def _begin(self, id_: int, prompt: int, since: float, new: int, ids: Sequence[int], fed: int = 0) -> None:
         row = self._out.pop(id_, None) or self._made(id_, prompt, since, new, ids)
-        row.fed, row.lane = fed, heapq.heappop(self._lanes) if self._lanes else None
+        row.fed, row.new = fed, new
         self._rows[id_], self._tables[id_] = row, []
+        if self._lanes:
+            row.lane, self._shown[id_] = heapq.heappop(self._lanes), row
 
-    def _made(self, _: int, prompt: int, since: float, new: int, ids: Sequence[int]) -> _Row:
+    def _made(self, id_: int, prompt: int, since: float, new: int, ids: Sequence[int]) -> _Row:
         text = stream = None
+        self._since[id_] = since
+        if not new:
+            self._fresh.add(id_)
         if self._tokenizer is not None:
             from nanoinfer.text.stop import TextStream
 
             stream = TextStream(self._tokenizer)
             text = self._tokenizer.decode(ids) + "…" * (prompt > PROMPT)
-        return _Row(None, prompt, 0, new, since, text, stream)
+        return _Row(None, prompt, 0, new, text, stream)
 
     def _event(self, facts: Event) -> Event:
         self._step, began, before = facts["step"], facts.get("begun", ()), self._time
@@ -144,21 +150,28 @@ class Events:
         pieces = facts.get("pieces", ())
         for row in began:
             self._begin(*row)
-        if shown := [row[0] for row in began if self._rows[row[0]].lane is not None]:
-            cached = {id_: start for id_, start, _ in reversed(pieces)}
+        if shown := [row[0] for row in began if row[0] in self._shown]:
+            cached = {id_: start for id_, start, *_ in reversed(pieces)}
             event["begun"] = [self._introduced(id_, cached.get(id_, 0)) for id_ in shown]
-        event |= self._work(pieces, facts["decode"])
-        event |= self._settle(facts["got"], facts.get("token_ids"))
+        ended = facts.get("ended", ())
+        cancelled = {id_ for id_, reason in ended if reason == "cancelled"}
+        decode = [id_ for id_ in self._going if id_ not in cancelled] if facts["decode"] else []
+        event |= self._work(pieces, decode)
+        event |= self._settle(facts["in_flight"], cancelled, facts.get("token_ids"))
         if preempted := facts.get("preempted"):
             event["preempted"] = preempted
+        for id_ in facts.get("left", ()):
+            self._going.pop(id_, None)
         if "taken" in facts:
             event |= self._move_blocks(facts)
-        for id_, _ in (ended := facts.get("ended", ())):
+        for id_, _ in ended:
             if not self._out.pop(id_, None):
                 self._leave(id_)
+            del self._since[id_]
+            self._fresh.discard(id_)
         if all_ended := [*map(list, ended), *event.pop("gone", ())]:
             event["ended"] = all_ended
-        if hidden := len(self._rows) - (LANES - len(self._lanes)):
+        if hidden := len(self._rows) - len(self._shown):
             event["more"] = event.get("more", {}) | {"rows": hidden}
         return event
 
@@ -167,7 +180,9 @@ class Events:
         if row.lane is not None:
             heapq.heappush(self._lanes, row.lane)
             row.lane = None
-        self._disown(id_)
+            del self._shown[id_]
+        self._going.pop(id_, None)
+        self._given.update(self._disown(id_))
         del self._tables[id_]
         return row
 
@@ -189,85 +204,113 @@ class Events:
         event = {"id": id_, "lane": row.lane, "prompt": row.prompt, "cached": cached, "new": row.new}
         return event if row.text is None else event | {"text": row.text}
 
-    def _work(self, pieces: Iterable[tuple[int, int, int]], decode: list[int]) -> Event:
-        """What the step fed the model."""
-        rows, more = self._rows, Counter[str]()
-        for id_, start, tokens in pieces:
-            rows[id_].fed = start + tokens
-            if rows[id_].lane is None:
+    def _work(self, pieces: Iterable[tuple[int, int, int, bool]], decode: list[int]) -> Event:
+        """What the step fed the model, and who is to get a token of it."""
+        rows, more = self._shown, Counter[str]()
+        complete = [id_ for id_, _, _, complete in pieces if complete]
+        if decode or pieces:
+            self._launched.append(decode + complete)
+        self._going.update(dict.fromkeys(complete))
+        for id_, start, tokens, _ in pieces:
+            if id_ in rows:
+                rows[id_].fed = start + tokens
+            else:
                 more.update(pieces=1, tokens=tokens)
-        shown = [id_ for id_ in decode if id_ in rows and rows[id_].lane is not None]
+        shown = [id_ for id_ in decode if id_ in rows]
         for id_ in shown:
             rows[id_].fed += 1
         more["decode"] = len(decode) - len(shown)
-        event: Event = {"pieces": [list(each) for each in pieces if rows[each[0]].lane is not None], "decode": shown}
+        event: Event = {"pieces": [[*each[:3]] for each in pieces if each[0] in rows], "decode": shown}
         return event | ({"more": dict(+more)} if +more else {})
 
-    def _settle(self, got: list[int], token_ids: list[int] | None) -> Event:
-        """The tokens that have come, and how long each row had waited for its own."""
-        rows, ttft, itl, shown, texts = self._rows, [], Counter[float](), [], []
-        for place, id_ in enumerate(got):
-            row = rows.get(id_) or self._out.get(id_)
-            if row is None:  # it left before anybody watched
-                continue
-            waited, row.since = round(self._time - row.since, 6), self._time
-            if row.new:
-                itl[waited] += 1
-            else:
-                ttft.append([id_, waited])
-            row.new += 1
-            if row.lane is None:
-                continue
-            shown.append(id_)
-            if token_ids is not None and row.stream is not None:
-                texts.append(row.stream.push(token_ids[place]))
-                row.text = f"{row.text}{texts[-1]}"
+    def _settle(self, in_flight: int, cancelled: set[int], token_ids: list[tuple[int, int]] | None) -> Event:
+        """The tokens that have come, and how long each row had waited for its own. A row that has ended gets none.
+
+        Most rows waited since the same step, and have no lane: what is done here for each of them takes no Python.
+        """
+        since, now, fresh, rows = self._since, self._time, self._fresh, self._shown
+        got = self._launched.popleft() if len(self._launched) > in_flight else []
+        if cancelled or not all(map(since.__contains__, got)):
+            got = [id_ for id_ in got if id_ in since and id_ not in cancelled]
+        first = fresh.intersection(got) if fresh else ()
+        ttft = [[id_, round(now - since[id_], 6)] for id_ in first]
+        later = Counter(map(since.__getitem__, got))
+        later.subtract(map(since.__getitem__, first))
+        itl = Counter[float]()
+        for when, count in later.items():
+            if count:
+                itl[round(now - when, 6)] += count
+        since.update(dict.fromkeys(got, now))
+        fresh.difference_update(first)
+        shown = [id_ for id_ in got if id_ in rows]
+        for id_ in shown:
+            rows[id_].new += 1
         event: Event = {"tokens": shown, "ttft": ttft, "itl": [list(each) for each in itl.items()]}
-        return event if token_ids is None else event | {"texts": texts}
+        return event if token_ids is None else event | {"texts": self._write(shown, dict(token_ids))}
+
+    def _write(self, shown: Iterable[int], token_ids: dict[int, int]) -> list[str]:
+        """What the new tokens add to texts."""
+        texts = []
+        for id_ in shown:
+            row = self._shown[id_]
+            assert row.stream is not None
+            texts.append(row.stream.push(token_ids[id_]))
+            row.text = f"{row.text}{texts[-1]}"
+        return texts
 
     def _own(self, id_: int, blocks: list[int]) -> None:
         self._tables[id_] += blocks
-        self._owners.update(blocks)
+        owners, cells, size = self._owners, self._cells, self._cell
+        for block in blocks:
+            owners[block] = count = owners.get(block, 0) + 1
+            if count <= 2:
+                cells[block // size][count - 1] += 1
 
     def _disown(self, id_: int) -> list[int]:
         blocks, self._tables[id_] = self._tables[id_], []
+        owners, cells, size = self._owners, self._cells, self._cell
         for block in blocks:
-            self._owners[block] -= 1
-            if not self._owners[block]:
-                del self._owners[block]
+            owners[block] = count = owners[block] - 1
+            if count <= 1:
+                cells[block // size][count] -= 1
+            if not count:
+                del owners[block]
         return blocks
+
+    def _keep(self, blocks: Iterable[int]) -> None:
+        """Nobody owns these any more, and they are kept for their text."""
+        self._cached.update(blocks)
+        for block in blocks:
+            self._cells[block // self._cell][2] += 1
 
     def _move_blocks(self, facts: Event) -> Event:
         """Blocks that rows gave back, then took, and those that are kept though nobody owns them."""
-        given, taken, cached = facts["given"], facts["taken"], facts["cached"]
-        changed = set(facts["touched"])
-        for id_ in given:
-            changed.update(self._disown(id_) if id_ in self._tables else ())
-        tables: dict[int, list[int]] = {}
-        for id_, block in taken:
-            tables.setdefault(id_, []).append(block)
-        for id_, blocks in tables.items():
+        left, cached = facts.get("left", ()), facts["cached"]
+        taken: dict[int, list[int]] = {}
+        for id_, block in facts["taken"]:
+            taken.setdefault(id_, []).append(block)
+        for id_, blocks in taken.items():
             self._own(id_, blocks)
-        self._cached.difference_update(facts["touched"])
-        self._cached.update(cached)
+        changed = self._given.union(*taken.values())
+        for id_ in left:
+            changed.update(self._disown(id_))
+        self._given = set()
+        for block in self._cached.intersection(changed):
+            self._cached.remove(block)
+            self._cells[block // self._cell][2] -= 1
+        self._keep(cached)
         if self._cell > 1:
-            return {"cells": self._cells({block // self._cell for block in changed})}
-        freed = sorted(changed.difference(cached, self._owners))
+            return {"cells": self._picture(changed)}
+        freed = sorted(block for block in changed.difference(cached) if block not in self._owners)
         return {
             "blocks": {
-                "given": given,
-                "taken": [list(each) for each in tables.items()],
+                "given": [*facts.get("preempted", ()), *left],
+                "taken": [[id_, blocks] for id_, blocks in taken.items() if id_ not in left],
                 "cached": cached,
                 "free": freed,
             }
         }
 
-    def _cells(self, cells: Iterable[int]) -> list[list[int]]:
-        """Of each of these cells: its number, and how many of its blocks rows own, several own, and nobody but kept."""
-        found = []
-        for cell in sorted(cells):
-            blocks = range(cell * self._cell, (cell + 1) * self._cell)
-            owners = [self._owners[block] for block in blocks if block in self._owners]
-            shared, cached = sum(count > 1 for count in owners), sum(block in self._cached for block in blocks)
-            found.append([cell, len(owners), shared, cached])
-        return found
+    def _picture(self, blocks: Iterable[int]) -> list[list[int]]:
+        """Of each cell of these: its number, and how many of its blocks rows own, several own, and nobody but kept."""
+        return [[cell, *self._cells[cell]] for cell in sorted({block // self._cell for block in blocks})]

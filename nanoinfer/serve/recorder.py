@@ -7,113 +7,120 @@ so that they may go to another process, and only changes, so that they cost the 
 from __future__ import annotations
 
 import time
-from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import SupportsIndex
+    from collections.abc import Callable, Sequence
 
     from nanoinfer.engine.engine import Engine
     from nanoinfer.engine.scheduler import Row, Step
 
 QUEUE = 64  # requests that wait, by name; further ones are counted
 PROMPT = 256  # tokens of a prompt at most whose text is shown
-
-
-class _Touched(list[int]):
-    """How many rows own each block, as the allocator keeps it; it remembers which entries were written."""
-
-    def __init__(self, owned: Sequence[int]) -> None:
-        super().__init__(owned)
-        self.blocks: set[int] = set()
-
-    def __setitem__(self, block: SupportsIndex | slice, owners: Any) -> None:
-        super().__setitem__(block, owners)
-        self.blocks.add(block)  # type: ignore[arg-type]
-
-
-class _Manager(Protocol):
-    """What is looked at of a block manager."""
-
-    allocator: Any
-    owned: list[list[int]]
-    block_size: int
+NUMBER = attrgetter("arrived")
 
 
 class Recorder:
     """Facts of an engine's steps. To be called in the engine's thread after each step, and closed in it at the end.
 
-    A request is known by the number of its arrival. texts: whether facts have token ids, of prompts too. Between two
-    steps it holds what it knows of the requests that run, and of the blocks: nothing grows with time.
+    A request is known by the number of its arrival. texts: whether facts have token ids, of prompts too. It is told
+    when rows leave and blocks are taken, and looks at no row to which nothing happened: which rows a step fed, and
+    which tokens came back, follows from what it says of those that begin and end.
     """
 
     def __init__(self, engine: Engine, texts: bool = False) -> None:
         if hasattr(engine, "drafter"):
             raise ValueError("steps with drafts cannot be watched yet: leave speculate out")
         self.engine, self.texts, self.steps = engine, texts, 0
-        self._live: dict[Row, None] = {}  # rows that run, in order
         self._late: set[Row] = set()  # that have left the batch, and whose last tokens are on their way
         self._out: set[Row] = set()  # that were preempted, and have not begun again
         self._queue: tuple[int, Row | None, Row | None] = 0, None, None
-        self._preemptions, self._told = 0, False
-        self._rows: list[list[Row]] = [[], []]  # those that went on, and that got a token, in the step before
-        self._ids: list[list[int]] = [[], []]
-        self._cached: set[int] = set()
-        blocks: Any = engine.cache.blocks
-        self._blocks: _Manager | None = blocks
-        self._touched = _Touched(blocks.allocator.owned if blocks else [])
-        self._taken: list[tuple[Row, int]] = []  # blocks that rows took for this step
-        if blocks:
-            blocks.allocator.owned = self._touched
-            self._update = engine.cache.update
-            engine.cache.update = self._note_taken  # type: ignore[method-assign]
+        self._lost = True  # whether what was said before no longer holds
+        self._blocks: Any = engine.cache.blocks
+        # Of this step: rows that left, of these the preempted ones, what blocks they owned, and blocks that rows took.
+        self._left: list[Row] = []
+        self._preempted: list[Row] = []
+        self._given: set[int] = set()
+        self._taken: list[tuple[int, int]] = []
+        self._told = [
+            self._tell(engine, "abandon", self._note_lost),
+            self._tell(engine.scheduler, "remove", self._note_left),
+            self._tell(engine.scheduler, "_preempt", self._preempted.append),
+            self._tell(engine.cache, "update", self._note_taken),
+        ]
 
     def close(self) -> None:
         """Leave the engine as it was."""
-        if self._blocks and self._blocks.allocator.owned is self._touched:
-            self._blocks.allocator.owned = list(self._touched)
-            del self.engine.cache.update
+        for owner, name in self._told:
+            vars(owner).pop(name, None)
+
+    def _tell(self, owner: Any, name: str, note: Callable[..., object]) -> tuple[Any, str]:
+        """From now on `note` is called ahead of that method, with its arguments."""
+        method = getattr(owner, name)
+
+        def told(*arguments: Any) -> Any:
+            note(*arguments)
+            return method(*arguments)
+
+        setattr(owner, name, told)
+        return owner, name
+
+    def _note_lost(self, cause: BaseException) -> None:
+        """A step has failed: all rows end, and no block is known by its text."""
+        self._lost = True
+
+    def _note_left(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._left.append(row)
+            if self._blocks:
+                self._given.update(self._blocks.owned[row.slot])
 
     def _note_taken(self) -> None:
         """When tables on the device hear of new blocks, ahead of the step that writes them."""
-        blocks: Any = self._blocks
-        slots = self.engine.scheduler._slots
-        self._taken = [(row, block) for slot, _, block in blocks.begun if (row := slots[slot])]
-        self._update()
+        if self._blocks and self._blocks.begun:
+            slots = self.engine.scheduler._slots
+            self._taken += [(row.arrived, block) for slot, _, block in self._blocks.begun if (row := slots[slot])]
 
     def step(self, step: Step, settled: list[Row]) -> dict[str, Any]:
         """The facts of the step that is over. The first ones, and those after a failure, hold the whole state."""
-        engine, live = self.engine, self._live
         facts: dict[str, Any] = {
             "step": self.steps,
             "time": time.perf_counter(),
-            "in_flight": len(engine._in_flight),
-            "decode": self._same(0, step.going),
-            "got": self._same(1, settled),
+            "in_flight": len(self.engine._in_flight),
+            "decode": bool(step.going),
         }
         self.steps += 1
         if self.texts:
-            facts["token_ids"] = [row.token_ids[-1] for row in settled]
+            facts["token_ids"] = [(row.arrived, row.token_ids[-1]) for row in settled]
         if step.pieces:
-            facts["pieces"] = [(row.arrived, row.fed - tokens, tokens) for row, tokens in step.pieces]
-        if engine.scheduler.preemptions != self._preemptions:
-            self._preempted(step, facts)
+            facts["pieces"] = [
+                (row.arrived, row.fed - tokens, tokens, row.fed == len(row.prompt) and row.limit > 0)
+                for row, tokens in step.pieces
+            ]
+        if self._preempted:
+            facts["preempted"] = list(map(NUMBER, self._preempted))
+            self._out.update(self._preempted)
+            for row in self._preempted:
+                self._left.remove(row)
+            self._preempted.clear()
         if step.begun:
             facts["begun"] = [self._begun(row, settled) for row in step.begun]
-            live.update(dict.fromkeys(step.begun))
             self._out.difference_update(step.begun)
         if step.begun or self._queue_changed():
             self._wait(facts)
-        left = [row for row in live if row.slot < 0]
-        for row in left:
-            del live[row]
-        self._late.update(left)
-        if self._blocks and self._touched.blocks:
-            self._move(facts, self._blocks, left)
+        if self._left:
+            facts["left"] = list(map(NUMBER, self._left))
+            self._late.update(self._left)
+            self._left.clear()
+        if self._blocks and (self._given or self._taken):
+            idle = getattr(self._blocks.allocator, "idle", ())
+            facts["taken"], facts["cached"] = self._taken, [block for block in self._given if block in idle]
+            self._taken, self._given = [], set()
         if self._late or self._out:
             self._end(facts)
-        if not self._told or "lost" in facts:
+        if self._lost:
             facts["state"] = self._state()
         return facts
 
@@ -121,30 +128,15 @@ class Recorder:
         """The whole state, between two steps."""
         return {"step": self.steps - 1, "time": time.perf_counter(), "state": self._state()}
 
-    def _same(self, which: int, rows: list[Row]) -> list[int]:
-        """The numbers of these rows: most often they are those of the step before."""
-        if rows != self._rows[which]:
-            self._rows[which], self._ids[which] = rows, [row.arrived for row in rows]
-        return self._ids[which]
-
     def _begun(self, row: Row, settled: Sequence[Row] = ()) -> tuple[int, int, float, int, Sequence[int]]:
         """Number, tokens of its prompt, when it was last heard of, its new tokens, and its text where texts are.
 
         settled: rows whose newest token comes after that.
         """
-        prompt, new = row.request.prompt_token_ids, len(row.token_ids) - (row in settled)
+        prompt, new = row.request.prompt_token_ids, len(row.token_ids)
+        new -= bool(new) and row in settled
         since = row.times[new - 1] if new else row.asked
         return row.arrived, len(prompt), since, new, prompt[:PROMPT] if self.texts else ()
-
-    def _preempted(self, step: Step, facts: dict[str, Any]) -> None:
-        """Those that gave their room back wait ahead of all others, or have begun again in this very step."""
-        self._preemptions = self.engine.scheduler.preemptions
-        waiting = takewhile(lambda row: row in self._live or row in self._out, self.engine.scheduler.waiting)
-        rows = [row for row in (*waiting, *step.begun) if row in self._live]
-        facts["preempted"] = [row.arrived for row in rows]
-        for row in rows:
-            del self._live[row]
-        self._out.update(rows)
 
     def _end(self, facts: dict[str, Any]) -> None:
         if ended := [row for row in (*self._late, *self._out) if row.ended]:
@@ -164,35 +156,15 @@ class Recorder:
     def _wait(self, facts: dict[str, Any]) -> None:
         self._queue_changed()
         waiting = self.engine.scheduler.waiting
-        facts["waiting"] = len(waiting), [row.arrived for row in islice(waiting, QUEUE)]
-
-    def _move(self, facts: dict[str, Any], blocks: _Manager, left: Sequence[Row]) -> None:
-        """Who gave its blocks back, who took which, and which of those that nobody owns are kept for their text."""
-        touched, idle = self._touched.blocks, getattr(blocks.allocator, "idle", ())
-        self._touched.blocks = set()
-        cached = [block for block in touched if block in idle]
-        self._cached -= touched
-        self._cached.update(cached)
-        facts["given"] = [*facts.get("preempted", ()), *[row.arrived for row in left]]
-        facts["taken"] = [(row.arrived, block) for row, block in self._taken if row.slot >= 0]
-        facts["touched"], facts["cached"], self._taken = list(touched), cached, []
-        if len(self._cached) != len(idle):  # all of them were forgotten at once, after a failure
-            self._cached = set(idle)
-            facts["lost"] = True
+        facts["waiting"] = len(waiting), list(map(NUMBER, islice(waiting, QUEUE)))
 
     def _state(self) -> dict[str, Any]:
         """All of it, after the step: also what no fact of a step has said, since nobody watched."""
-        engine, blocks, self._told = self.engine, self._blocks, True
-        scheduler = engine.scheduler
+        engine, blocks, self._lost = self.engine, self._blocks, False
+        scheduler, rows = engine.scheduler, engine.rows
         self._out = {row for row in scheduler.waiting if row.computed}
-        self._live = dict.fromkeys(engine.rows)
         self._late = {row for row in self._late if not row.ended}
-        tables = {}
-        if blocks:
-            tables = {row.arrived: list(blocks.owned[row.slot]) for row in self._live}
-            self._cached = set(getattr(blocks.allocator, "idle", ()))
-            self._touched.blocks, self._taken = set(), []
-        self._preemptions = scheduler.preemptions
+        self._taken, self._given = [], set()
         self._queue_changed()
         return {
             "engine": {
@@ -206,8 +178,10 @@ class Recorder:
                 "block_size": blocks.block_size if blocks else 0,
             },
             "waiting": (len(scheduler.waiting), [row.arrived for row in islice(scheduler.waiting, QUEUE)]),
-            "rows": [(*self._begun(row), row.fed) for row in (*self._live, *self._late)],
+            "rows": [(*self._begun(row), row.fed) for row in (*rows, *self._late)],
+            "going": [row.arrived for row in rows if row.going],
+            "launched": [list(map(NUMBER, step.rows)) for step in engine._in_flight],
             "out": [self._begun(row) for row in self._out],
-            "tables": tables,
-            "cached": sorted(self._cached),
+            "tables": {row.arrived: list(blocks.owned[row.slot]) for row in rows} if blocks else {},
+            "cached": sorted(getattr(blocks.allocator, "idle", ())) if blocks else [],
         }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nanoinfer.serve.config import ServeConfig
 
 WATCHERS = 32  # at once
+JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 BEHIND = 256  # events that wait for one watcher at most
 BEAT_S = 2.0  # between signs of life, by which one notices who has gone, and that the server ends
 SLOWEST_S = 5.0  # a step, in a classroom
@@ -209,4 +210,4 @@ class Watcher:
 
 def encoded(event: Event) -> bytes:
     """A record as one server-sent event."""
-    return b"data: " + json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n\n"
+    return f"data: {JSON.encode(event)}\n\n".encode()

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from nanoinfer.engine.scheduler import Row, Step
 from nanoinfer.serve.events import Events
-from nanoinfer.serve.recorder import Recorder, _Touched
+from nanoinfer.serve.recorder import Recorder
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.conftest import changed
 from tests.engine.test_histories import History
@@ -92,7 +92,7 @@ class Watched(History):
             return
         if self.recorder is None:
             self.recorder = Recorder(self.engine, self.texts)
-        self.followed = {*self.recorder._live, *self.recorder._late, *self.recorder._out, *step.begun}
+        self.followed = {*self.events._since, *[row.arrived for row in step.begun]}
         event = self.events.take(self.recorder.step(step, settled))
         VALID.validate(event)
         assert json.loads(json.dumps(event)) == event
@@ -125,7 +125,7 @@ class Watched(History):
 
     def check_times(self, event: dict[str, Any], settled: list[Row]) -> None:
         """Reports of a first token and of later ones are those of the rows themselves, but for some microseconds."""
-        settled = [row for row in settled if row in self.followed]
+        settled = [row for row in settled if row.arrived in self.followed]
         assert len(event["ttft"]) == sum(len(row.token_ids) == 1 for row in settled)
         assert sum(count for _, count in event["itl"]) == sum(len(row.token_ids) > 1 for row in settled)
         for id_, seconds in event["ttft"]:
@@ -146,8 +146,8 @@ def broken(seed: int) -> bool:
     return False
 
 
-def nothing_touched(original: Any, self: Any, block: int, owners: int) -> None:
-    list.__setitem__(self, block, owners)
+def only_rows(original: Any, self: Recorder, rows: Any) -> None:
+    self._left += rows
 
 
 def begun_late(original: Any, self: Recorder, row: Row, settled: Any = ()) -> Any:
@@ -160,10 +160,11 @@ def kept(original: Any, self: Events, id_: int) -> list[int]:
     return blocks
 
 
-def stays(original: Any, self: Recorder, step: Step, facts: Any) -> None:
+def stays(original: Any, self: Recorder, step: Step, settled: Any) -> Any:
     """A preempted row is no longer told of."""
-    original(self, step, facts)
-    facts.pop("preempted")
+    facts = original(self, step, settled)
+    facts.pop("preempted", None)
+    return facts
 
 
 def in_any_case(original: Any, self: Recorder) -> bool:
@@ -173,10 +174,12 @@ def in_any_case(original: Any, self: Recorder) -> bool:
 
 
 MUTANTS = {
-    "blocks that change hands go unnoticed": changed(_Touched, "__setitem__", nothing_touched),
+    "blocks that are given back go unnoticed": changed(Recorder, "_note_left", only_rows),
+    "blocks that are taken go unnoticed": changed(Recorder, "_note_taken", lambda original, self: None),
+    "a failure goes unnoticed": changed(Recorder, "_note_lost", lambda original, self, cause: None),
     "new tokens of a row that begins are counted twice": changed(Recorder, "_begun", begun_late),
     "a block that was given back is owned for ever": changed(Events, "_disown", kept),
-    "preempted rows run on": changed(Recorder, "_preempted", stays),
+    "preempted rows run on": changed(Recorder, "step", stays),
     "nobody sees the queue grow": changed(Recorder, "_queue_changed", in_any_case),
     "ends are not told": changed(Recorder, "_end", lambda original, self, facts: None),
 }
@@ -194,7 +197,8 @@ def test_the_engine_is_left_as_it_was() -> None:
     blocks = history.device.blocks
     assert blocks is not None
     recorder = Recorder(history.engine)
-    assert type(blocks.allocator.owned) is not list
+    watched = history.engine, history.engine.scheduler, history.device
+    names = "abandon", "remove", "_preempt", "update"
+    assert {name for each in watched for name in names if name in vars(each)} == {*names}
     recorder.close()
-    assert type(blocks.allocator.owned) is list
-    assert "update" not in vars(history.device)
+    assert not [name for each in watched for name in names if name in vars(each)]

@@ -165,6 +165,30 @@ def test_watching_that_fails_ends_alone(monkeypatch: pytest.MonkeyPatch, caplog:
     assert caplog.text.count("watching the engine has failed") == 1
 
 
+def test_who_watches_anew_without_a_step_between_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, close = [], Recorder.close
+    monkeypatch.setattr(Recorder, "close", lambda self: (closed.append(self), close(self)))
+    llm = engine()
+    first: list[Event] = []
+    second: list[Event] = []
+    with serving(llm) as server:
+        core, watch = llm.llm.core, llm.llm.loop.watch
+        watch(first.append, texts=False)
+        server.post(max_tokens=2, ignore_eos=True)
+        told = len(first)
+        watch(None, texts=False)
+        watch(second.append, texts=False)
+        server.post(max_tokens=2, ignore_eos=True)
+        assert len(first) == told
+        assert "state" in second[0]
+        assert len(closed) == 1
+        watch(None, texts=False)
+        server.post(max_tokens=2, ignore_eos=True)
+        assert len(closed) == 2
+        assert core.observer is None
+        assert "remove" not in vars(core.scheduler)
+
+
 def test_no_more_watch_than_may(open_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nanoinfer.serve.watch.WATCHERS", 1)
     assert WATCHERS > 1

@@ -23,7 +23,8 @@ def check_engine(
     """Raise AssertionError if the engine is wrong; return None if it is right.
 
     generate: the engine, greedy: prompts and max_tokens -> the new tokens of each prompt. Each prompt gets max_tokens
-    of them, or as many as fit where prompt and new tokens together fill the context. A call's prompts are one batch.
+    of them, or as many as fit where prompt and new tokens together fill the context. A call's prompts are one batch,
+    and stay as they are. It gives one list for each; an engine that gives fewer, or more, is wrong like any other.
     Tokens are 0 to vocab_size - 1: whatever else a wrong engine gives for one, as -1, is wrong.
     logits_of: the oracle: 1 to `context` token ids (T) -> logits (T, vocab_size), float32, after each of them.
     A token is right if its logit, by the oracle on the row's own text, is within 1e-4 * max(1, largest |logit|) of the
@@ -154,6 +155,17 @@ def too_few_tokens(case: Case) -> Call:
     return _call(case, engine)
 
 
+def too_few_rows(case: Case) -> Call:
+    """An engine fails that gives no list for the first or the last of several prompts, or one list too many."""
+    told = case.turn((lambda rows: rows[:-1], lambda rows: rows[1:], lambda rows: [*rows, rows[-1]]))
+
+    def engine(toy: Toy) -> Callable[..., list[list[int]]]:
+        made = Engine(toy, exact=True)
+        return lambda prompts, n: told(made(prompts, n)) if len(prompts) > 1 else made(prompts, n)
+
+    return _call(case, engine)
+
+
 def no_token(case: Case) -> Call:
     """An engine fails that gives -1, which is looked up like the last id, or the number behind that one."""
     toy = LastOften(int(case.ints("model", 0, 10**6, 1)), VOCAB, CONTEXT)
@@ -216,5 +228,5 @@ EXERCISE = Spec(
 CHECKS = (
     Check(near_ties, 8), Check(beyond_the_tolerance, 5), Check(padded_rows, 3), Check(second_token),
     Check(second_call), Check(end_of_the_context), Check(too_few_tokens),
-    Check(no_token),
+    Check(too_few_rows, 3), Check(no_token),
 )  # fmt: skip
