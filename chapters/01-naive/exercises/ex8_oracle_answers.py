@@ -121,8 +121,8 @@ def row_by_row(generate: Generate, logits_of: Oracle, vocab_size: int, context: 
         prompts = [[(3 * i + 5 * n + turn) % vocab_size for i in range(n)] for n in (6, 1, 3)]
         rows = generate(prompts, max_tokens)
         if len(rows) != len(prompts):
-            complaints.append("rows")
-        for prompt, new in zip(prompts, rows, strict=False):
+            raise AssertionError(f"{len(rows)} rows for {len(prompts)} prompts")
+        for prompt, new in zip(prompts, rows, strict=True):
             if len(new) != min(max_tokens, context - len(prompt)):
                 complaints.append("number")
             for at, token in enumerate(new):
