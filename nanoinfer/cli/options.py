@@ -159,7 +159,10 @@ class ModelOptions:
         return DEFAULT_MODEL if self.model is None else self.model
 
     def check(self, watched: bool = False) -> None:
-        """Refused for whatever can be seen to be wrong without torch and without looking inside a file."""
+        """Refused for whatever can be seen to be wrong without torch and without looking inside a file.
+
+        watched: whether each step is to be recorded.
+        """
         if self.revision == "":
             raise Refused("--revision must name a branch, a tag or a commit, but is empty")
         if self.speculate is None and (self.draft_tokens is not None or not self.adaptive_drafts):

@@ -68,7 +68,9 @@ def shell(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures after a continuation.")] = False,
     draft: Annotated[
         str | None,
-        typer.Option(metavar="me", help="You guess the next words, and a step of the model verifies them, as it does any drafts."),
+        typer.Option(
+            metavar="me", help="You guess the next words, 64 tokens at most; a step of the model verifies them."
+        ),
     ] = None,
     sampling: SamplingOptions,
     model: ModelOptions,
