@@ -12,7 +12,7 @@ import typer
 from nanoinfer.cli import plugins
 from nanoinfer.cli.errors import Refused, refusing
 from nanoinfer.cli.options import BatchOptions, SamplingOptions, model_option, sampling_option, with_options, with_seeds
-from nanoinfer.cli.output import Writer, figures, json_line, show_stats
+from nanoinfer.cli.output import Writer, figures, json_line, show_stats, write_steps
 from nanoinfer.cli.prompts import check_lengths, from_argument, read_prompts
 from nanoinfer.cli.terminal import remark
 from nanoinfer.config import MAX_BATCH
@@ -41,6 +41,13 @@ def generate(
     lines: Annotated[bool, typer.Option("--lines", help="Every line is a prompt of its own.")] = False,
     echo: Annotated[bool, typer.Option(help="Print the prompt before its continuation.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt and line, for programs.")] = False,
+    show_steps: Annotated[
+        bool,
+        typer.Option(
+            "--show-steps",
+            help="Write the text when it is done, the tokens of each step in another colour; | between steps without.",
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures and no remarks.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="The engine's counters besides.")] = False,
     sampling: SamplingOptions,
@@ -65,6 +72,8 @@ def generate(
         raise Refused("--quiet and --verbose contradict each other: give one of them")
     if mine is not None and as_json:
         raise Refused("--mine puts two runs side by side for a reader: leave out --json")
+    if show_steps and (lines or as_json or mine is not None):
+        raise Refused("--show-steps is for one text and a reader: leave out --lines, --json and --mine")
     stops = [from_argument(text) for text in stop or ()]
     params = sampling.params(stop=stops, stop_token_ids=stop_token_id or (), ignore_eos=ignore_eos)
     model.check()
@@ -83,7 +92,10 @@ def generate(
             pieces = llm.stream(prompts, each)
         if model.model is None and not quiet:
             remark(DEFAULT_NOTE)
-        done = Writer(prompts, echo, record).run(pieces, progress=not quiet)
+        if show_steps:
+            done = write_steps(prompts[0] * echo, pieces)
+        else:
+            done = Writer(prompts, echo, record).run(pieces, progress=not quiet)
         if not quiet and not as_json:
             remark(figures(done, llm, params.greedy))
         if verbose:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from nanoinfer.cli.errors import CommandError, Refused, refusing
-from nanoinfer.config import MAX_BATCH, EngineConfig
+from nanoinfer.config import LOOKUP, MAX_BATCH, EngineConfig
 from nanoinfer.llm import DEFAULT_MODEL, LLM
 from nanoinfer.model.hub import HUB_NAMES, locate, random_config
 from nanoinfer.requests import MAX_SEED, SamplingParams
@@ -93,6 +93,15 @@ def with_seeds(params: SamplingParams, count: int) -> list[SamplingParams]:
     return [replace(params, seed=first + i) for i in range(count)]
 
 
+def check_model(name: str) -> None:
+    """ValueError for a name that no model has; one on the hub is asked for when it is loaded."""
+    on_hub = name in HUB_NAMES or ("/" in name and name[0] not in "./~" and not Path(name).exists())
+    if name.startswith("random:"):
+        random_config(name)
+    elif not on_hub:
+        locate(name, None)
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model runs where: arguments of an `LLM`."""
@@ -123,24 +132,48 @@ class ModelOptions:
     threads: Annotated[
         int | None, model_option(help="Threads of a step on a CPU.", show_default="what is fastest, tried as it runs")
     ] = None
+    speculate: Annotated[
+        str | None,
+        model_option(
+            metavar="lookup|MODEL",
+            help="Who drafts the next tokens, so that a step verifies several: lookup, which takes what followed the"
+            " last time that the text went like this, or a model as --model takes it, of the same vocabulary.",
+            show_default="nobody",
+        ),
+    ] = None
+    draft_tokens: Annotated[
+        int | None, model_option(help="Drafts of a row in a step at most.", show_default=str(EngineConfig.draft_tokens))
+    ] = None
+    adaptive_drafts: Annotated[
+        bool,
+        model_option(
+            " /--all-drafts",
+            help="Bring as many drafts as there may be to every step.",
+            show_default="as many as are faster",
+        ),
+    ] = True
 
     @property
     def model_name(self) -> str:
         """The name of the model, the default's too."""
         return DEFAULT_MODEL if self.model is None else self.model
 
-    def check(self) -> None:
-        """Refused for whatever can be seen to be wrong without torch and without looking inside a file."""
+    def check(self, watched: bool = False) -> None:
+        """Refused for whatever can be seen to be wrong without torch and without looking inside a file.
+
+        watched: whether each step is to be recorded.
+        """
         if self.revision == "":
             raise Refused("--revision must name a branch, a tag or a commit, but is empty")
-        name = self.model_name
-        on_hub = name in HUB_NAMES or ("/" in name and name[0] not in "./~" and not Path(name).exists())
+        if self.speculate is None and (self.draft_tokens is not None or not self.adaptive_drafts):
+            raise Refused(f"--{'all-drafts' if self.draft_tokens is None else 'draft-tokens'} needs --speculate")
+        if self.speculate is not None and watched:
+            raise Refused("steps with drafts cannot be watched yet: leave --speculate out")
         with refusing():
-            EngineConfig(**{key: value for key, value in asdict(self).items() if key not in ("model", "revision")})
-            if name.startswith("random:"):
-                random_config(name)
-            elif not on_hub:  # what is on the hub is asked for when it is loaded
-                locate(name, None)
+            EngineConfig(**{name: value for name, value in self.settings.items() if name != "revision"})
+            check_model(self.model_name)
+            if self.speculate and self.speculate != LOOKUP:
+                check_model(self.speculate)
 
     @property
     def settings(self) -> dict[str, Any]:

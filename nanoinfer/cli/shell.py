@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import closing
+from copy import copy
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -12,20 +13,24 @@ import typer
 
 from nanoinfer.cli.errors import OutputFailed, Refused, explained, refusing
 from nanoinfer.cli.generate import DEFAULT_NOTE
+from nanoinfer.cli.guess import HOW, GuessedText
 from nanoinfer.cli.line_input import read_lines
 from nanoinfer.cli.options import BatchOptions, ModelOptions, SamplingOptions, with_options, with_seeds
 from nanoinfer.cli.output import Writer, figures, where
 from nanoinfer.cli.terminal import remark
+from nanoinfer.config import LOOKUP, MOST_DRAFTS
 from nanoinfer.requests import SamplingParams
 
 EPILOG = """\
 Examples:
 nanoinfer shell -m gpt2
 nanoinfer shell -m gpt2 --temperature 0.7 -n 60
+nanoinfer shell --draft me --greedy
 Inside, /help lists the commands. Lines are also read from a pipe."""
 
 COMMANDS = {  # an example of its value, and what it does
     "more": ("", "go on with the last text"),
+    "end": ("", "leave the text that you guess (--draft me)"),
     "temperature": ("0.7", "divides the logits; 0 is greedy"),
     "greedy": ("", "always the likeliest token"),
     "top-k": ("40", "keep the 40 likeliest tokens; 0 keeps all"),
@@ -61,6 +66,12 @@ PARAMS: dict[str, tuple[Callable[[str], Any], str]] = {
 def shell(
     *,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures after a continuation.")] = False,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="me", help="You guess the next words, 64 tokens at most; a step of the model verifies them."
+        ),
+    ] = None,
     sampling: SamplingOptions,
     model: ModelOptions,
 ) -> None:
@@ -70,9 +81,13 @@ def shell(
     Ctrl-C stops a continuation, Ctrl-D leaves.
     """
     params = sampling.params()
-    session = Shell(BatchOptions(**asdict(model), max_batch=1, max_graph_batch=1), params, quiet)
+    if draft is not None:
+        model = drafted_by(draft, model)
+    session = Shell(BatchOptions(**asdict(model), max_batch=1, max_graph_batch=1), params, quiet, draft is not None)
     if model.model is None and not quiet:
         remark(DEFAULT_NOTE)
+    if draft is not None and not quiet:
+        remark(HOW)
     with closing(read_lines(COMMANDS)) as lines:
         for line in lines:
             if not session.obey(line):
@@ -80,11 +95,24 @@ def shell(
     session.llm.close()
 
 
-class Shell:
-    """What a session holds: an LLM, the settings, and the tokens of the last text."""
+def drafted_by(who: str, model: ModelOptions) -> ModelOptions:
+    """The options for drafts that a person types: all of them are brought, in place of those of a look-up."""
+    if who != "me":
+        raise Refused(f"--draft must be me, not {who!r}: --speculate lets lookup or a model draft")
+    if model.speculate is not None:
+        raise Refused("--draft and --speculate contradict each other: give one of them")
+    most = MOST_DRAFTS if model.draft_tokens is None else model.draft_tokens
+    return replace(model, speculate=LOOKUP, adaptive_drafts=False, draft_tokens=most)
 
-    def __init__(self, options: ModelOptions, params: SamplingParams, quiet: bool = False) -> None:
-        self.options, self.params, self.quiet = options, params, quiet
+
+class Shell:
+    """What a session holds: an LLM, the settings, the tokens of the last text, and the text that is being guessed."""
+
+    def __init__(
+        self, options: ModelOptions, params: SamplingParams, quiet: bool = False, guesses: bool = False
+    ) -> None:
+        self.options, self.params, self.quiet, self.guesses = options, params, quiet, guesses
+        self.guessed: GuessedText | None = None
         self.llm = options.load()
         self.tokens: list[int] = []  # prompt and continuation of the last text, for /more
 
@@ -96,8 +124,11 @@ class Shell:
                 if name in ("quit", "exit"):
                     return False
                 self._command(name, value.strip())
+                return True
+            text = line[line.startswith("//") :]
+            if self.guessed and not self.guessed.ended:
+                self.guessed.turn(text)
             elif line:
-                text = line[line.startswith("//") :]
                 with refusing():
                     tokens = self.llm.tokenizer.encode(text, context=self.llm.max_len)
                 self._go_on(tokens, text)
@@ -119,6 +150,8 @@ class Shell:
         elif name == "help":
             for line in HELP.splitlines():
                 remark(line)
+        elif name == "end":
+            self.guessed = None
         elif name != "more":
             raise Refused(f"there is no command /{name}: /help lists them (// begins a text with a slash)")
         elif not self.tokens:
@@ -128,6 +161,13 @@ class Shell:
 
     def _go_on(self, tokens: list[int], text: str = "") -> None:
         """Continue these tokens; `text` is written before what comes."""
+        if self.guesses:
+            self.guessed = None  # it had the one row
+            (params,) = with_seeds(self.params, 1)
+            self.guessed = GuessedText(self.llm, tokens, params, text, self.quiet)
+            self.tokens = self.guessed.token_ids
+            return
+        before = copy(self.llm.stats)
         with refusing():
             pieces = self.llm.stream([tokens], with_seeds(self.params, 1))
         writer = Writer([text])
@@ -137,7 +177,7 @@ class Shell:
             ended = writer.done and writer.done[0].finish_reason == "stop"  # by its last token, which is no text
             self.tokens = [*tokens, *(writer.token_ids[:-1] if ended else writer.token_ids)]
         if not self.quiet:
-            remark(figures(done, self.llm, self.params.greedy))
+            remark(figures(done, self.llm, self.params.greedy, before))
 
     def _load(self, name: str, value: str) -> None:
         """Another engine over the loaded weights, or another model. The old LLM is closed once the new one is there."""
@@ -146,7 +186,7 @@ class Shell:
             options = replace(self.options, **changed)
             llm = options.load(self.llm.model if name == "engine" else None)
             self.llm.close()
-            self.llm, self.options = llm, options
+            self.llm, self.options, self.guessed = llm, options, None
         remark(f"{name} {self.llm.engine if name == 'engine' else self.options.model_name}")
 
     def _show_settings(self) -> None:

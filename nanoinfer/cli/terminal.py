@@ -13,6 +13,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
+import typer
+
 from nanoinfer.cli.errors import OutputFailed, PipeClosed
 
 if TYPE_CHECKING:
@@ -47,11 +49,13 @@ class Output:
     def __init__(self) -> None:
         self._stream: TextIO = sys.stdout or io.StringIO()  # there is none where it was closed: `>&-`
         self.terminal = is_terminal(sys.stdout)
+        self.colours = self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
-    def write(self, text: str) -> None:
+    def write(self, text: str, colour: str | None = None) -> None:
         """Write and flush. PipeClosed where nobody reads any more; OutputFailed where it cannot be written."""
+        text = visible(text) if self.terminal else text
         try:
-            self._stream.write(visible(text) if self.terminal else text)
+            self._stream.write(typer.style(text, fg=colour) if colour and self.colours else text)
             self._stream.flush()
         except OSError as error:
             with contextlib.suppress(OSError, ValueError):  # Python flushes once more at its end, and would complain

@@ -16,6 +16,15 @@ class Drafter(Protocol):
         """Of each row, the tokens that may follow its text: none, or up to its limit, which may be 0."""
 
 
+class GivenDrafts:
+    """The drafts that somebody puts here ahead of a step, for whatever row goes on: a person's guesses."""
+
+    token_ids: Sequence[int] = ()
+
+    def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
+        return [list(self.token_ids[:limit]) for limit in limits]
+
+
 class CoinDrafter:
     """Drafts whose acceptance is known beforehand: to measure what acceptance is worth, and for nothing else.
 

@@ -1,0 +1,93 @@
+"""`nanoinfer shell --draft me`: a person guesses the next words, and the engine verifies them, as it does any draft.
+
+Whoever types is as slow as they like, so steps run one by one in this thread, and not in the engine's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nanoinfer.cli.errors import Refused, refusing
+from nanoinfer.cli.terminal import Output, remark
+from nanoinfer.requests import SamplingParams
+from nanoinfer.speculate.drafts import GivenDrafts
+from nanoinfer.text.stop import TextStream
+
+if TYPE_CHECKING:
+    from nanoinfer.engine.scheduler import Row
+    from nanoinfer.engine.stats import Stats
+    from nanoinfer.llm import LLM
+
+HOW = "type a beginning, then guess the next words; Enter alone lets the model go on, /end leaves the text"
+
+
+class GuessedText:
+    """One text that a person and the model write by turns. The model chooses each token; a guess only saves steps.
+
+    token_ids: all of its tokens. ended: whether no turn is left.
+    """
+
+    def __init__(
+        self, llm: LLM, token_ids: Sequence[int], params: SamplingParams, text: str, quiet: bool = False
+    ) -> None:
+        self.stats, self.config, self.quiet = llm.stats, llm.config, quiet
+        self.token_ids, self.text, self.ended = list(token_ids), text, False
+        self._tokenizer, self._stream = llm.tokenizer, TextStream(llm.tokenizer)
+        core: Any = llm.core
+        core.drafter = self._drafter = GivenDrafts()
+        with refusing():
+            requests = llm.requests([self.token_ids], params)
+        self._steps = core.generate(requests)
+        self._new = 0  # tokens that have come
+        self.turn("")
+
+    def turn(self, guess: str) -> None:
+        """Let one step verify the guess, and write what came of it. Refused for a guess that is too long."""
+        drafts = self._drafter.token_ids = self._tokens_of(guess)
+        brought, accepted = self.stats.draft_tokens, self.stats.accepted_tokens
+        self.ended = True  # if the step fails
+        rows: list[Row] = []
+        while not rows:  # a long prompt takes several
+            rows = next(self._steps)
+        (row,) = rows
+        new, self._new = row.token_ids[self._new :], len(row.token_ids)
+        brought, accepted = self.stats.draft_tokens - brought, self.stats.accepted_tokens - accepted
+        self.ended = row.ended
+        self._write(new[:-1] if new[-1] in row.stop_ids else new, accepted)
+        wrong = f", not {self._tokenizer.decode(drafts[accepted : accepted + 1])!r}" * (accepted < brought)
+        said = [f"{accepted} of {brought} right{wrong}"] * bool(brought)
+        said += [f"the text has ended ({row.finish_reason})"] * row.ended
+        if self.stats.draft_tokens:
+            said.append(score(self.stats))
+        if said and not self.quiet:
+            remark("; ".join(said))
+
+    def _tokens_of(self, guess: str) -> list[int]:
+        """A word begins with a space, which need not be typed."""
+        guess = guess.rstrip(" ")
+        space = " " * (guess[:1].isalnum() and not self.text[-1:].isspace())
+        with refusing():
+            drafts = self._tokenizer.encode(space + guess, context=self.config.draft_tokens, name="a guess")
+        if len(drafts) > self.config.draft_tokens:
+            raise Refused(f"a guess may have {self.config.draft_tokens} tokens (--draft-tokens), not {len(drafts)}")
+        return drafts
+
+    def _write(self, new: Sequence[int], accepted: int) -> None:
+        """The text so far, with the new tokens marked: those that were guessed, and the model's own."""
+        out = Output()
+        out.write(self.text)
+        texts = list(map(self._stream.push, new))
+        for at, text in enumerate(texts):
+            mark, colour = ("[]", "green") if at < accepted else ("<>", "yellow")
+            out.write(text if out.colours else f"{mark[0]}{text}{mark[1]}", colour)
+        out.write("\n")
+        self.text += "".join(texts)
+        self.token_ids += new
+
+
+def score(stats: Stats) -> str:
+    """How good all guesses were that this engine has verified, and what they saved."""
+    accepted, guessed = stats.accepted_tokens, stats.draft_tokens
+    speed = (stats.new_tokens - stats.requests) / stats.decode_steps  # a prompt's own step brings one token, too
+    return f"in all {accepted} of {guessed}, alpha {accepted / guessed:.2f}, {speed:.2f} tokens a step"
