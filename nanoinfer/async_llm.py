@@ -128,21 +128,11 @@ class AsyncLLM:
         return TokenStream(outlet, rows, self._served.tokenizer)
 
     def watch(self, listener: Callable[[dict[str, Any]], object] | None, *, texts: bool = False) -> None:
-        """From the next step on, call listener(event) in this event loop with what each step did; None ends it.
+        """From the next step on, call listener(facts) with what each step did, in another thread; None ends it.
 
-        The events are those of `nanoinfer.serve.recorder`; texts: whether prompts and tokens are in them as text.
+        The facts are those of `nanoinfer.serve.recorder`; texts: whether prompts and tokens are in them.
         """
-        post = None
-        if listener:
-            event_loop = asyncio.get_running_loop()
-
-            def post(event: dict[str, Any]) -> None:
-                try:
-                    event_loop.call_soon_threadsafe(listener, event)
-                except RuntimeError:  # that event loop is closed
-                    pass
-
-        self._served.loop.watch(post, texts)
+        self._served.loop.watch(listener, texts)
 
     def pace(self, seconds_per_step: float) -> None:
         """Let no step begin sooner than so many seconds after the one before; 0 is full speed."""

@@ -35,21 +35,26 @@ BEAT = 0.2  # seconds from one look at gauges and counters to the next, while th
 
 
 def main() -> None:
-    """The process: as long as its pipe is open. What is printed in it goes to where errors go."""
+    """The process: as long as its pipe is open."""
+    EngineServer(*pipes()).run()
+
+
+def pipes() -> tuple[BinaryIO, BinaryIO]:
+    """From and to the process that made this one. What is printed here goes to where errors go."""
     for name in ("SIGINT", "SIGTERM"):  # they come to both processes; the front says when it is over
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # this process ends without a last flush
-    EngineServer(source, target).run()
+    return source, target
 
 
 class EngineServer:
     """Takes commands from one pipe, and posts the engine's news to another."""
 
     def __init__(self, source: BinaryIO, target: BinaryIO) -> None:
-        self.link = Link(source, target, _die, self._pack, lambda: REST * len(self._told))
+        self.link = Link(source, target, die, self._pack, lambda: REST * len(self._told))
         self.llm: LLM | None = None
         self._mailbox = Mailbox(self.link.send)
         self._rows: dict[int, Row] = {}
@@ -67,7 +72,7 @@ class EngineServer:
         except EOFError:
             os._exit(0)  # at once, whatever runs: nobody will hear of it
         except BaseException as error:
-            _die(error)
+            die(error)
 
     def _start(self, start: Start) -> None:
         try:
@@ -178,7 +183,7 @@ def _kind(error: BaseException) -> str:
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
 
 
-def _die(error: BaseException) -> NoReturn:
+def die(error: BaseException) -> NoReturn:
     """The front hears of the end, and of its cause here."""
     traceback.print_exception(error)
     sys.stderr.flush()

@@ -65,7 +65,7 @@ class RemoteLLM:
     """What an `AsyncLLM` needs of an `LLM`, for one in another process."""
 
     def __init__(self, start: Start, seed: int, first: int = 0) -> None:
-        process = _spawn()
+        process = spawn()
         self.loop = RemoteLoop(process, first)
         self.close = weakref.finalize(self, self.loop.close)  # at exit, too
         try:
@@ -97,10 +97,10 @@ class RemoteLLM:
         self.loop.warm_up(on_capture).result()
 
 
-def _spawn(first: str = "") -> subprocess.Popen[bytes]:
+def spawn(child: str = "engine_child", first: str = "") -> subprocess.Popen[bytes]:
     """A fresh interpreter with this one's path. `multiprocessing` would run the caller's script again.
 
-    first: what is to be run ahead of all else, for tests.
+    child: the module whose `main` it runs. first: what is to be run ahead of all else, for tests.
     """
-    code = f"import sys; sys.path[:] = {sys.path!r}\n{first}\nfrom nanoinfer.serve.engine_child import main; main()"
+    code = f"import sys; sys.path[:] = {sys.path!r}\n{first}\nfrom nanoinfer.serve.{child} import main; main()"
     return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

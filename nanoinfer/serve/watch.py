@@ -6,31 +6,25 @@ a header, so that it stands in no log and no history. A watcher who reads slowly
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import json
 import math
 import socket
-from collections import deque
-from collections.abc import AsyncIterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from nanoinfer.serve.errors import ApiError
-from nanoinfer.serve.events import Event, Events
+from nanoinfer.serve.events import Event
 from nanoinfer.serve.page_files import read
+from nanoinfer.serve.watch_hub import Hub
 
 if TYPE_CHECKING:
     from nanoinfer.async_llm import AsyncLLM
     from nanoinfer.serve.config import ServeConfig
 
 WATCHERS = 32  # at once
-JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-BEHIND = 256  # events that wait for one watcher at most
-BEAT_S = 2.0  # between signs of life, by which one notices who has gone, and that the server ends
 SLOWEST_S = 5.0  # a step, in a classroom
 FILES = {
     "/": ("index.html", "text/html"),
@@ -55,7 +49,7 @@ def add_watch(app: FastAPI, llm: AsyncLLM, settings: ServeConfig) -> None:
     """Add the page to a server. ValueError for a classroom that others than this machine can reach."""
     if settings.classroom and not is_loopback(settings.host):
         raise ValueError(f"classroom lets anybody slow the engine down, so host must be 127.0.0.1, not {settings.host}")
-    hub = Hub(llm, settings.watch_texts)
+    app.state.watch = hub = Hub(llm, settings.watch_texts)
     told: Event = {"classroom": settings.classroom, "texts": settings.watch_texts, "key": settings.api_key is not None}
     told |= {"model": app.state.service.name, "slowest": SLOWEST_S}
 
@@ -124,90 +118,3 @@ def knows_host(header: str, listens: str) -> bool:
         return True
     except ValueError:
         return name.lower() in {"localhost", listens.lower(), socket.gethostname().lower()}
-
-
-class Hub:
-    """One engine and all who watch it. While nobody does, the engine is not observed."""
-
-    def __init__(self, llm: AsyncLLM, texts: bool) -> None:
-        self._llm, self._texts = llm, texts
-        self.watchers: set[Watcher] = set()
-        self._events = Events()
-
-    def join(self) -> Watcher:
-        """One more watches."""
-        if not self.watchers:
-            tokenizer = None
-            if self._texts:
-                from nanoinfer.text.tokenizer import gpt2_tokenizer
-
-                tokenizer = gpt2_tokenizer()
-            self._events = Events(tokenizer)
-            self._llm.watch(partial(self._take, self._events), texts=self._texts)
-        watcher = Watcher(self._events)
-        self.watchers.add(watcher)
-        return watcher
-
-    def leave(self, watcher: Watcher) -> None:
-        """One watches no more. The last one leaves the engine as fast as it is."""
-        self.watchers.discard(watcher)
-        if not self.watchers and self._llm.alive:
-            self._llm.watch(None)
-            self._llm.pace(0.0)
-
-    def _take(self, events: Events, facts: Event) -> None:
-        """In the event loop, after a step. Facts may be those of who watched before: they are on their way a while."""
-        if events is self._events and (events.known or "state" in facts):
-            line = encoded(events.take(facts))
-            for watcher in self.watchers:
-                watcher.push(line)
-
-    async def lines(self, told: Event, over: asyncio.Event) -> AsyncIterator[bytes]:
-        """What one watcher is sent, until they leave or the server ends."""
-        watcher = self.join()
-        try:
-            yield b"event: settings\n" + encoded(told)
-            while not over.is_set():
-                yield await watcher.next() or b": beat\n\n"
-        finally:
-            self.leave(watcher)
-
-
-class Watcher:
-    """What waits for one watcher: some events, or one keyframe in place of more of them."""
-
-    def __init__(self, events: Events) -> None:
-        self._events, self._lines, self._arrived = events, deque[bytes](), asyncio.Event()
-        self._skipped = 0
-        self._behind = events.known  # who comes late begins with a keyframe
-        if self._behind:
-            self._arrived.set()
-
-    def push(self, line: bytes) -> None:
-        """One more event; where too many wait, all of them are dropped, for a keyframe has what came of them."""
-        if self._behind or len(self._lines) == BEHIND:
-            self._skipped += len(self._lines) + 1
-            self._behind = True
-            self._lines.clear()
-        else:
-            self._lines.append(line)
-        self._arrived.set()
-
-    async def next(self) -> bytes:
-        """All that waits, in one piece; nothing after a while in which nothing came."""
-        try:
-            await asyncio.wait_for(self._arrived.wait(), BEAT_S)
-        except (TimeoutError, asyncio.TimeoutError):
-            return b""
-        self._arrived.clear()
-        if self._behind:
-            skipped, self._skipped, self._behind = self._skipped, 0, False
-            return encoded(self._events.keyframe(skipped))
-        data = b"".join(self._lines)
-        self._lines.clear()
-        return data
-
-
-def encoded(event: Event) -> bytes:
-    """A record as one server-sent event."""
-    return f"data: {JSON.encode(event)}\n\n".encode()

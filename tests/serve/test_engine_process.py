@@ -79,15 +79,15 @@ def alone(folder: Path) -> LLM:
 @pytest.fixture(autouse=True)
 def started(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Processes]:
     """The processes that a test starts: none may be left."""
-    spawn, processes = engine_process._spawn, []
+    spawn, processes = engine_process.spawn, []
 
-    def spawned(*code: str) -> subprocess.Popen[bytes]:
-        processes.append(spawn(*code))
+    def spawned(**code: str) -> subprocess.Popen[bytes]:
+        processes.append(spawn(**code))
         return processes[-1]
 
     if "llm" in request.fixturenames:
         request.getfixturevalue("shared")  # ahead of the patch
-    monkeypatch.setattr(engine_process, "_spawn", spawned)
+    monkeypatch.setattr(engine_process, "spawn", spawned)
     yield processes
     gc.collect()
     until(lambda: all(process.poll() is not None for process in processes))
@@ -111,7 +111,7 @@ def gone(pid: int) -> bool:
 
 def broken(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str = "", **settings: Any) -> ProcessLLM:
     """One whose steps fail with the fatal token, and in which this code has run."""
-    spawn = engine_process._spawn
+    spawn = engine_process.spawn
     fails = f"""
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.llm import LLM
@@ -122,9 +122,9 @@ def failing(self, batch, *rest):
     return forward(self, batch, *rest)
 GPT2.forward = failing
 """
-    monkeypatch.setattr(engine_process, "_spawn", lambda: spawn(fails + code))
+    monkeypatch.setattr(engine_process, "spawn", lambda: spawn(first=fails + code))
     made = ProcessLLM(folder, **{**SETTINGS, **settings})
-    monkeypatch.setattr(engine_process, "_spawn", spawn)
+    monkeypatch.setattr(engine_process, "spawn", spawn)
     return made
 
 
@@ -512,8 +512,8 @@ def test_a_killed_engine_ends_every_call(folder: Path) -> None:
 def test_an_engine_that_ends_before_it_is_ready(
     folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    spawn = engine_process._spawn
-    monkeypatch.setattr(engine_process, "_spawn", lambda: spawn(code))
+    spawn = engine_process.spawn
+    monkeypatch.setattr(engine_process, "spawn", lambda: spawn(first=code))
     with pytest.raises(RuntimeError, match=f"the engine's process has ended: {told}"):
         ProcessLLM(folder, **SETTINGS)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -20,8 +24,11 @@ from nanoinfer.serve.events import Event
 from nanoinfer.serve.page_files import read
 from nanoinfer.serve.recorder import Recorder
 from nanoinfer.serve.recording import LIMIT, as_html
-from nanoinfer.serve.watch import BEHIND, FILES, WATCHERS, Watcher, add_watch, is_loopback, knows_host
+from nanoinfer.serve.watch import FILES, WATCHERS, add_watch, is_loopback, knows_host
+from nanoinfer.serve.watch_child import Records
+from nanoinfer.serve.watch_hub import BEHIND, Watcher
 from tests.serve.serving import Served, engine, serving, until
+from tests.serve.test_recorder import Watched
 
 VALID = Draft202012Validator(json.loads(files("nanoinfer.serve").joinpath("events.schema.json").read_text("utf-8")))
 STREAM, SECRET = "/watch/events", "the secret harbour"
@@ -47,6 +54,13 @@ def watching(served: Served, **headers: str) -> Iterator[Iterator[Event]]:
 def observer(served: Served) -> Any:
     assert served.service.llm
     return served.service.llm.llm.core.observer
+
+
+def source_of(served: Served) -> Any:
+    """Where the records come from, while somebody watches."""
+    source = served.server.config.app.state.watch._source  # type: ignore[union-attr]
+    assert source
+    return source
 
 
 @pytest.fixture(scope="module")
@@ -198,34 +212,92 @@ def test_no_more_watch_than_may(open_server: Served, monkeypatch: pytest.MonkeyP
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_watchers")
 
 
-class Known:
-    """Events of which there is a keyframe."""
+class Asked:
+    """In place of what makes records: it only notes who asks for a keyframe."""
 
-    known = False
+    def __init__(self) -> None:
+        self.made, self.asked = 0, list[tuple[int, int]]()
 
-    def keyframe(self, skipped: int) -> Event:
-        return {"kind": "keyframe", "skipped": skipped}
+    def ask(self, number: int, read: int) -> None:
+        self.asked.append((number, read))
 
 
-def test_a_slow_watcher_holds_few_events_and_then_gets_a_keyframe() -> None:
-    import asyncio
+def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
+    source: Any = Asked()
 
     async def run() -> list[bytes]:
-        watcher, got = Watcher(Known()), []  # type: ignore[arg-type]
+        def push(line: bytes) -> None:
+            source.made += 1
+            watcher.push(line)
+
+        watcher, got = Watcher(source, 5), []
         for _ in range(BEHIND):
-            watcher.push(b"data: 1\n\n")
+            push(b"1")
         got.append(await watcher.next())
         for _ in range(BEHIND + 5):
-            watcher.push(b"data: 2\n\n")
+            push(b"2")
             assert len(watcher._lines) <= BEHIND
         got.append(await watcher.next())
-        watcher.push(b"data: 3\n\n")
-        return [*got, await watcher.next()]
+        got.append(await asyncio.wait_for(asyncio.shield(both(push, watcher)), 20))
+        return got
 
-    all_of_them, keyframe, after = asyncio.run(run())
-    assert all_of_them == b"data: 1\n\n" * BEHIND
-    assert keyframe == b'data: {"kind":"keyframe","skipped":%d}\n\n' % (BEHIND + 5)
-    assert after == b"data: 3\n\n"
+    async def both(push: Any, watcher: Watcher) -> bytes:
+        waiting = asyncio.create_task(watcher.next())
+        await asyncio.sleep(0)
+        push(b"3")  # before the keyframe has come, which knows of it
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        watcher.push(b"keyframe", keyframe=True)
+        push(b"4")
+        return await waiting
+
+    first, nothing, after = asyncio.run(run())
+    assert first == b"1" * BEHIND
+    assert nothing == b""
+    assert source.asked == [(5, BEHIND)]
+    assert after == b"keyframe4"
+
+
+def test_how_many_records_a_watcher_missed() -> None:
+    history = Watched(Random(3))
+    facts: list[Any] = []
+    history.engine.observer = lambda step, settled: facts.append(recorder.step(step, settled))
+    recorder = Recorder(history.engine)
+    history.run()
+    records = Records(texts=False)
+    made = records.answer([*facts, (7, len(facts) - 4)])
+    assert [number for number, _ in made] == [None] * len(facts) + [7]
+    keyframe = json.loads(made[-1][1][6:])
+    assert (keyframe["kind"], keyframe["skipped"]) == ("keyframe", 4)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no process can be stopped there")
+def test_facts_that_nobody_turns_into_records_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the records is stopped for a while: then steps are left out, and the whole state follows."""
+    monkeypatch.setattr("nanoinfer.serve.watch_hub.WAITING", 8)
+    with watched() as served, watching(served) as records:
+        next(records)
+        served.post(max_tokens=3, ignore_eos=True)
+        assert next(records)["kind"] == "keyframe"
+        source = source_of(served)
+        source._process.send_signal(signal.SIGSTOP)
+        try:
+            served.post(max_tokens=60, ignore_eos=True)
+            assert source._sent - source.made <= 9
+        finally:
+            source._process.send_signal(signal.SIGCONT)
+        until(lambda: source._sent == source.made)
+        served.post(max_tokens=3, ignore_eos=True)
+        until(lambda: served.post(max_tokens=3, ignore_eos=True).status_code == 200 and source._sent == source.made)
+        kinds = [next(records)["kind"] for _ in range(source.made - 1)]
+        assert "keyframe" in kinds
+
+
+def test_no_process_is_left(open_server: Served) -> None:
+    with watching(open_server) as records:
+        next(records)
+        source = source_of(open_server)
+    until(lambda: source._process.poll() is not None)
 
 
 def test_the_pace_is_the_classrooms_alone(open_server: Served) -> None:

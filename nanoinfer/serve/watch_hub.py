@@ -1,0 +1,173 @@
+"""All who watch one engine, and the process that makes what they read. While nobody watches there is none of this."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from itertools import count
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from nanoinfer.serve.engine_link import Link
+from nanoinfer.serve.engine_process import spawn
+from nanoinfer.serve.events import Event
+from nanoinfer.serve.watch_child import encoded
+
+if TYPE_CHECKING:
+    from nanoinfer.async_llm import AsyncLLM
+
+BEHIND = 256  # records that wait for one watcher at most
+WAITING = 4096  # steps that may wait to become records
+BEAT_S = 2.0  # between signs of life, by which one notices who has gone, and that the server ends
+
+
+class Hub:
+    """One engine and all who watch it. texts: whether they see what prompts and tokens say."""
+
+    def __init__(self, llm: AsyncLLM, texts: bool) -> None:
+        self._llm, self._texts = llm, texts
+        self.watchers: dict[int, Watcher] = {}
+        self._numbers = count()
+        self._source: _Source | None = None
+
+    async def lines(self, told: Event, over: asyncio.Event) -> AsyncIterator[bytes]:
+        """What one watcher is sent, until they leave or the server ends."""
+        number, watcher = self._join()
+        try:
+            yield b"event: settings\n" + encoded(told)
+            while watcher.source.alive and not over.is_set():
+                yield await watcher.next() or b": beat\n\n"
+        finally:
+            self._leave(number)
+
+    def _join(self) -> tuple[int, Watcher]:
+        """One more watches."""
+        if self._source is None or not self._source.alive:
+            self._source = _Source(self._llm, self._texts, self._take)
+        number, source = next(self._numbers), self._source
+        watcher = Watcher(source, number)
+        self.watchers[number] = watcher
+        return number, watcher
+
+    def _leave(self, number: int) -> None:
+        """One watches no more. The last one leaves the engine as fast as it is."""
+        self.watchers.pop(number)
+        if not self.watchers and self._source:
+            self._source.close()
+            self._source = None
+            if self._llm.alive:
+                self._llm.watch(None)
+                self._llm.pace(0.0)
+
+    def _take(self, source: _Source, made: list[tuple[int | None, bytes]]) -> None:
+        """Records have come, in this event loop."""
+        for number, line in made:
+            source.made += number is None
+            for watcher in self.watchers.values() if number is None else [self.watchers.get(number)]:
+                if watcher and watcher.source is source:
+                    watcher.push(line, keyframe=number is not None)
+
+
+class _Source:
+    """Where records come from: the engine's facts go to a process, in the thread in which they come.
+
+    made: of the records for all, how many have come.
+    """
+
+    def __init__(self, llm: AsyncLLM, texts: bool, take: Callable[[_Source, Any], None]) -> None:
+        self._llm, self._texts, self.made, self._sent, self.alive = llm, texts, 0, 0, True
+        self._event_loop = asyncio.get_running_loop()
+        self._process = spawn("watch_child")
+        assert self._process.stdin
+        assert self._process.stdout
+        self._link = Link(self._process.stdout, self._process.stdin, lambda error: None)
+        self._link.send(texts)
+        Thread(target=self._receive, args=(take,), name="nanoinfer-watch", daemon=True).start()
+        self._watch()
+
+    def ask(self, number: int, read: int) -> None:
+        """A keyframe for one watcher, who has read so many of the records for all."""
+        self._link.send((number, read))
+
+    def close(self) -> None:
+        """Let the process end."""
+        self.alive = False
+        self._link.close()
+
+    def _watch(self) -> None:
+        """From the next step on, which comes with the whole state."""
+        behind = False
+
+        def post(facts: Event) -> None:
+            nonlocal behind
+            if self._sent - self.made > WAITING:
+                behind = True
+            elif not behind:
+                self._sent += 1
+                self._link.send(facts)
+            elif self._sent - self.made < WAITING // 2:
+                self._event_loop.call_soon_threadsafe(self._watch)
+
+        if self.alive and self._llm.alive:
+            self._llm.watch(post, texts=self._texts)
+
+    def _receive(self, take: Callable[[_Source, Any], None]) -> None:
+        try:
+            while True:
+                for made in self._link.receive():
+                    self._event_loop.call_soon_threadsafe(take, self, made)
+        except (EOFError, RuntimeError):  # it has ended, or that event loop has
+            pass
+        if self.alive:
+            logging.getLogger(__name__).error("the process that makes what watchers read has ended")
+            self.alive = False
+        with suppress(OSError):
+            self._process.wait()
+
+
+class Watcher:
+    """What waits for one watcher: some records; or nothing, until a keyframe comes in place of more of them."""
+
+    def __init__(self, source: _Source, number: int) -> None:
+        self.source, self._number = source, number
+        self._lines, self._arrived = deque[bytes](), asyncio.Event()
+        self._read = source.made  # of the records for all, those that came before and those that were taken
+        self._behind = self._asked = False
+        if source.made:  # who comes late begins with a keyframe
+            self._fall_behind()
+
+    def push(self, line: bytes, keyframe: bool = False) -> None:
+        """One more; where too many wait, all of them are dropped, for a keyframe has what came of them."""
+        if keyframe:
+            self._behind = self._asked = False
+            self._read = self.source.made
+        elif self._behind:
+            return
+        elif len(self._lines) == BEHIND:
+            self._fall_behind()
+            return
+        self._lines.append(line)
+        self._arrived.set()
+
+    def _fall_behind(self) -> None:
+        self._lines.clear()
+        self._behind = True
+        self._arrived.set()
+
+    async def next(self) -> bytes:
+        """All that waits, in one piece; nothing after a while in which nothing came."""
+        try:
+            await asyncio.wait_for(self._arrived.wait(), BEAT_S)
+        except (TimeoutError, asyncio.TimeoutError):
+            return b""
+        self._arrived.clear()
+        if self._behind and not self._asked:
+            self._asked = True
+            self.source.ask(self._number, self._read)
+        self._read += len(self._lines)
+        data = b"".join(self._lines)
+        self._lines.clear()
+        return data
