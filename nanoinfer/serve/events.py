@@ -1,6 +1,6 @@
 """The events that one watches: the recorder's facts, step by step, as records of `events.schema.json`. Chapter 5.
 
-What is here runs where it holds up no engine: in the server's event loop, or after a run that is recorded. It keeps the
+What is here runs where it holds up nobody: in a process of its own, or after a run that is recorded. It keeps the
 engine's state as the facts have it, so a watcher who comes late, or fell behind, gets all of it at once, in a keyframe.
 """
 

@@ -75,6 +75,20 @@ def test_what_is_remembered_by_tensor_or_by_function_is_stale(keep: Keep, tmp_pa
     assert worker.call(call(torch.zeros(4), lambda: 2), 20) == Returned(2)
 
 
+def test_what_is_remembered_by_dict_is_stale(keep: Keep, tmp_path: Path) -> None:
+    source = """
+        known = {}
+        def f(x):
+            found = known.setdefault(id(x), x["a"])
+            x["c"] = 3
+            return [found, *sorted(x)]
+    """
+    assert run(keep, tmp_path, source, {"a": 1, "b": 2}) == Returned([1, "a", "b", "c"])
+    worker = keep.take()
+    assert worker.call(call({"a": 5, "b": 2}), 20) == Returned([1, "a", "b", "c"])
+    assert worker.call(call({"a": 5}), 20) == Returned([5, "a", "c"])
+
+
 def test_a_tensor_whose_form_was_changed_comes_as_it_should(keep: Keep, tmp_path: Path) -> None:
     source = "def f(x):\n    seen = list(x.shape)\n    x.resize_(1)\n    return seen"
     assert run(keep, tmp_path, source, torch.ones(3)) == Returned([3])

@@ -91,6 +91,8 @@ def _case(case: Case) -> Call:
     if case.turn((False,) * 5 + (True,)):  # beyond 2^53, and odd: a float holds neither count
         shape = {"n_embd": 12_289, "vocab_size": 50_257, "n_layer": 97 + case.size("more", 0, 9)}
         return call(shape, 2 * case.size("thousands", 500_000, 600_000) + 1, 3**22)
+    if case.turn((False, False, True, False)):  # of one depth and width, as variants of one model are
+        return call({"n_layer": 12, "n_embd": 768, "vocab_size": case.size("words", 100, 50257)}, 100, 2)
     if case.turn((False, False, False, True)):
         return call({"n_layer": 1, "n_embd": 16, "vocab_size": 1}, 1, 1)
     shape = {

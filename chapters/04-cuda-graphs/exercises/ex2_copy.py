@@ -115,7 +115,7 @@ def _chunks(case: Case, name: str, rows: int, tokens: int, ends: tuple[int, int]
     ends: 0 and 1 where pieces may go on and end; twice the same where all do the one or the other.
     """
     cuts = [0, *sorted((case.permutation(f"{name} cuts", tokens - 1)[: rows - 1] + 1).tolist()), tokens]
-    ids, starts = case.ints(f"{name} ids", 1, 60, tokens).tolist(), case.ints(f"{name} starts", 0, 20, rows).tolist()
+    ids, starts = case.ints(f"{name} ids", 0, 60, tokens).tolist(), case.ints(f"{name} starts", 0, 20, rows).tolist()
     complete, row = case.ints(f"{name} complete", *ends, rows).tolist(), case.permutation(f"{name} rows", 99).tolist()
     return _new(
         [(row[n], starts[n], ids[cuts[n] : cuts[n + 1]], bool(complete[n])) for n in range(rows)]

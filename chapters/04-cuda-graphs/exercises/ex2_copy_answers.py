@@ -129,6 +129,12 @@ WRONG = (
         '"logits_row": nobody if len(new["logits_row"]) else int(new["row"][-1])}',
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "token-0-is-padding", "What has token 0 is padding.",
+        '    static["starts"][-1] = ',
+        '    static["row"][static["token_ids"] == 0] = nobody\n    static["starts"][-1] = ',
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
 )  # fmt: skip
 
 

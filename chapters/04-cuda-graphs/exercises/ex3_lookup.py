@@ -148,15 +148,18 @@ def a_new_cache(case: Case) -> Call:
 
 def any_steps(case: Case) -> Call:
     """Prefills of as many tokens in other shapes, many rows, a room for many graphs, and a cache that comes back."""
-    kind, room = case.turn(("shapes", "many rows", "many graphs", "comes back", "digits", "alike", "none", "moves")), 40
+    kinds_of_run = "shapes", "many rows", "many graphs", "comes back", "digits", "alike", "none", "moves", "bits"
+    kind, room = case.turn(kinds_of_run), 40
     kinds: list[dict[str, Any]] = [{"rows": 16 * n} for n in range(1, 7)]
     if kind == "shapes":
         kinds = [{"columns": n, "rows": 64 // n, "read": read} for n in (16, 32) for read in (64, 256)]
     if kind == "digits":  # whose digits are the same, end to end
         kinds = [{"rows": 1, "columns": 11}, {"rows": 11, "columns": 1}, {"columns": 12, "read": 128}, {"read": 2128}]
+    if kind == "bits":  # whose sum is the same, were each given ten or sixteen bits of a number
+        kinds = [{"columns": columns, "read": read} for columns in (2, 3, 4) for read in (1024, 65_536, 131_072)]
     if kind == "many graphs":
         kinds, room = [{"rows": n} for n in range(1, 160)], 140
-    steps = _of(case, kinds, {"many graphs": 500, "none": 0}.get(kind, 24))
+    steps = _of(case, kinds, {"many graphs": 2000, "none": 0}.get(kind, 24))
     if kind == "alike":  # a step that was captured, gave way, and comes again, equal in everything
         room, steps = 2, [dict(step, tokens=1, length=9, temperature=0.0, rows=step["rows"] % 5) for step in steps]
     if kind == "moves":  # and has other keys, one more than there is room for, before and behind that
@@ -168,4 +171,4 @@ def any_steps(case: Case) -> Call:
     return call(steps, room)
 
 
-CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 8, wide=True))
+CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 9, wide=True))

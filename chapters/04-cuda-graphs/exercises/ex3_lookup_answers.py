@@ -122,6 +122,12 @@ WRONG = (
         'key = step["rows"] * step["columns"], step["read"], step["sampler"]',
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "ten-bits-each", "No room of a step is larger than 1,023.",
+        'key = step["rows"], step["columns"], step["read"], step["sampler"]',
+        'key = step["rows"] << 20 | step["columns"] << 10 | step["read"], step["sampler"]',
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
 )  # fmt: skip
 
 

@@ -23,9 +23,9 @@ places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 def keep(replay: Callable[[], None], tokens: Tensor, count: int) -> list[Tensor]:
     """The tokens of the next `count` steps, a tensor (B,) for each, to be read at any time later.
 
-    replay(): runs the recorded step once, and returns nothing. tokens (B,), whole numbers: what the step gave when it
-    was recorded; at first nothing has run, and what it holds is undefined. The caller goes on replaying afterwards. No
-    step may be run that was not asked for: each one advances the batch.
+    replay(): runs the recorded step once, and returns nothing. tokens (B,) of one row or more, whole numbers:
+    what the step gave when it was recorded; at first nothing has run, and what it holds is undefined. The caller goes
+    on replaying afterwards. No step may be run that was not asked for: each one advances the batch.
     """
     kept = []
     for _ in range(count):

@@ -72,12 +72,16 @@ class Watch:
 
 
 class Tensors:
-    """Arguments come in the tensors of earlier calls of the same shapes: what is remembered by tensor is stale."""
+    """Arguments come in the tensors and dicts of earlier calls: what is remembered by object is stale.
+
+    A tensor has the shape of the one before, a dict the same keys.
+    """
 
     MOST = 4096  # numbers of one that is kept
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Any, ...], Tensor] = {}
+        self._dicts: dict[tuple[Any, ...], dict[Any, Any]] = {}
 
     def placed(self, args: list[Any], strided: bool) -> list[Any]:
         """The same numbers. strided: where they do not lie end to end in memory."""
@@ -86,6 +90,11 @@ class Tensors:
             if isinstance(leaf, Tensor) and leaf.dim():
                 leaves[at] = self._placed((at, strided, leaf.shape, leaf.dtype), leaf)
         placed: list[Any] = tree_unflatten(leaves, form)
+        for at, argument in enumerate(placed):
+            if type(argument) is dict:
+                placed[at] = self._dicts.setdefault((at, *argument), {})
+                placed[at].clear()
+                placed[at].update(argument)
         return placed
 
     def _placed(self, key: tuple[Any, ...], tensor: Tensor) -> Tensor:
