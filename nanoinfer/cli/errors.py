@@ -45,8 +45,8 @@ class PipeClosed(OutputFailed):
 _OPTIONS = re.compile(
     r"^(model|max_tokens|temperature|top_k|top_p|seed|stop|stop_token_id|engine|device|dtype|max_batch|max_graph_batch"
     r"|max_len|threads|speculate|draft_tokens|tensor_parallel"
-    r"|replica|port|queue|connections|max_body|max_prompt_token|max_row|max_stop|max_stop_length"
-    r"|(?:request|body|stall|drain)_timeout|api_key)s? "
+    r"|replicas|port|queue|connections|max_body|max_prompt_tokens|max_rows|max_stops|max_stop_length"
+    r"|(?:request|body|stall|hang|drain)_timeout|api_key)s? "
 )
 
 
