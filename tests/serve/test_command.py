@@ -23,7 +23,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--queue", "-1"], "--queue must be at least 0, not -1"),
     (["--stall-timeout", "0"], "--stall-timeout must be more than 0 seconds"),
     (["--hang-timeout", "0"], "--hang-timeout must be more than 0 seconds"),
-    *[([f"--{name}", "-1"], f"--{name} must be at least") for name in ("replicas", "max-rows", "max-stops", "max-body")],
+    *[([f"--{name}", "-1"], f"--{name} must be at least") for name in ("replicas", "max-rows", "max-stops")],
     (["--max-prompt-tokens", "0"], "--max-prompt-tokens must be at least 1, not 0"),
     (["--api-key", ""], "--api-key must have at least one character"),
     (["--watch-texts"], "--watch-texts needs --watch"),

@@ -79,7 +79,7 @@ def any_batch(case: Case) -> Call:
     if case.turn((False,) * 4 + (True,) * 2):
         token_bytes = case.turn((100,) * 5 + (2**53 + 1,))
         return call([0, 10, 9, 0], 10, 4, token_bytes + 2 * case.size("width", 1, 9))
-    size, rows = case.turn((16, 8, 1, 1000)), case.turn((3, 0, 70, 300))
+    size, rows = case.turn((16, 8, 1, 2048)), case.turn((3, 0, 70, 300))
     lengths = [0 if row % 3 == 1 else length for row, length in enumerate(case.ints("lengths", 1, 60, rows).tolist())]
     lengths[:1] = [size + 1] * (rows > 0)  # a token behind whole blocks
     return call(lengths, size + case.turn((64, 64, 64, 500)), size, case.turn((12, 12, 12, 40_000)))

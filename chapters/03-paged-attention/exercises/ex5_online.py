@@ -96,9 +96,10 @@ def rising(case: Case) -> Call:
 
 
 def falling(case: Case) -> Call:
-    """When a tile brings no higher score, what is there stays as it is, and lower scores weigh less."""
+    """When a tile brings no higher score, what is there stays as it is, and lower scores weigh less, below 0 too."""
     scores, values = _tiles(case, case.size("tiles", 2, 4), case.size("tokens", 1, 3), 0.5)
-    return _lent([[s - 4.0 * at for s in tile] for at, tile in enumerate(scores)], values)
+    highest = case.turn((0.0, max(scores[0])))
+    return _lent([[s - highest - 4.0 * at for s in tile] for at, tile in enumerate(scores)], values)
 
 
 def large_scores(case: Case) -> Call:

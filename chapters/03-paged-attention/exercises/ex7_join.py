@@ -164,7 +164,7 @@ def any_parts(case: Case) -> Call:
         level = -3e9 if kind == "below all" else case.choice("sign", (3e7, -3e7))
         values = case.ints("values", -4, 4, 2, 3, 2).float()
         totals = torch.tensor([[1.0, 3.0, 2.0], [2.0, 1.0, 1.0]])
-        maxima, counts = torch.full((2, 3), level), torch.tensor([[1, 3, 0], [0, 2, 1]])
+        maxima, counts = torch.full((2, 3), level), torch.tensor([[256, 3, 0], [0, 512, 1]])
         maxima[counts == 0] = torch.nan
         return call(maxima, totals, values, counts)
     tokens = {"one part": [[3], [0], [1]], "many": [[1, 0, 2] * 24] * 2}.get(kind, tokens)
