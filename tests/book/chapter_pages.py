@@ -60,3 +60,18 @@ def is_short_and_stands_alone(small: Path) -> None:
     names = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
     names |= {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
     assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"torch", "tiktoken"}
+
+
+def words(text: str) -> int:
+    """Of a page's prose: not of code, tables, comments, pictures and folded answers."""
+    other = r"```.*?```|<details>.*?</details>|<!--.*?-->|<img [^>]*>|^\|[^\n]*"
+    return len(re.sub(other, " ", text, flags=re.S | re.M).split())
+
+
+def ends_with_a_question(title: str, body: str) -> None:
+    """Behind which stands its answer, folded."""
+    *_, question, opened, answer, closed = body.split("\n# ", maxsplit=1)[0].strip().split("\n\n")
+    assert question.startswith("**Question.**"), title
+    assert "?" in question, title
+    assert (opened, closed) == ("<details><summary>Answer</summary>", "</details>"), title
+    assert not answer.startswith("<"), title

@@ -20,12 +20,14 @@ from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import (
+    ends_with_a_question,
     has_ten_questions,
     is_short_and_stands_alone,
     linked_names_exist,
     links_lead_somewhere,
     numbered_sections,
     pictures_have_words,
+    words,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -189,8 +191,7 @@ class ByHand(FullContext):
 
 class TestPage:
     def test_length(self, text: str) -> None:
-        plain = re.sub(r"```.*?```|<!--.*?-->|<img[^>]*>|^\|[^\n]*", " ", text, flags=re.S | re.M)
-        assert 1000 <= len(plain.split()) <= 4200
+        assert 1000 <= words(text) <= 4200
 
     def test_each_section_shows_and_asks(self, sections: dict[str, str]) -> None:
         """Something printed, drawn or measured comes before any code; and a question at the end, but for the last."""
@@ -199,8 +200,7 @@ class TestPage:
             first = re.search(r"\[\[\[cog (\w+)|<!--(=)", body)
             assert first, title
             assert first[1] in ("printed", "figure", "table", None), title
-            assert body.strip().split("\n\n")[-1].startswith("**Question.**"), title
-            assert body.strip().split("**Question.**")[1].count("?"), title
+            ends_with_a_question(title, body)
 
     def test_every_picture_has_words(self, text: str) -> None:
         pictures_have_words(text)

@@ -25,11 +25,13 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine import fake_graph
 from nanoinfer.engine.graphs import ladder
 from tests.book.chapter_pages import (
+    ends_with_a_question,
     has_ten_questions,
     is_short_and_stands_alone,
     linked_names_exist,
     numbered_sections,
     without_code,
+    words,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -403,8 +405,7 @@ class TestNotebook:
 
 class TestPage:
     def test_length(self, text: str) -> None:
-        plain = re.sub(r"```.*?```|<!--.*?-->|<img[^>]*>|^\|[^\n]*", " ", text, flags=re.S | re.M)
-        assert 3000 <= len(plain.split()) <= 4500
+        assert 3000 <= words(text) <= 4500
 
     def test_two_sittings(self, text: str) -> None:
         assert re.findall(r"^# (.+)$", without_code(text), re.M)[1:] == [
@@ -419,9 +420,7 @@ class TestPage:
             first = re.search(r"\[\[\[cog (\w+)|<!--(=)", body)
             assert first, title
             assert first[1] in ("printed", "figure", "table", None), title
-            last = body.split("\n# ")[0].strip().split("\n\n")[-1]
-            assert last.startswith("**Question.**"), title
-            assert last.count("?"), title
+            ends_with_a_question(title, body)
 
     def test_sections_say_where_the_code_is(self, sections: dict[str, str]) -> None:
         """All but those that measure, and those that are about other code."""

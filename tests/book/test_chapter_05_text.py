@@ -20,12 +20,14 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import (
+    ends_with_a_question,
     has_ten_questions,
     linked_names_exist,
     links_lead_somewhere,
     numbered_sections,
     pictures_have_words,
     without_code,
+    words,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -218,8 +220,8 @@ class TestExamples:
 
     def test_blocks_of_sixteen(self, running: ModuleType) -> None:
         """The texts that stand for blocks are just that long."""
-        for words in (running.KING, running.SHIP, running.THEN, running.STORM):
-            assert len(gpt2_tokenizer().encode(words)) == 16
+        for text in (running.KING, running.SHIP, running.THEN, running.STORM):
+            assert len(gpt2_tokenizer().encode(text)) == 16
         assert [numbers("found_twice", line)[1] for line in range(3)] == [0, 32, 32]
 
     def test_p99_explodes_before_throughput_does(self) -> None:
@@ -305,8 +307,7 @@ class TestNotebook:
 
 class TestPage:
     def test_length(self, text: str) -> None:
-        plain = re.sub(r"```.*?```|<!--.*?-->|<img[^>]*>|^\|[^\n]*", " ", text, flags=re.S | re.M)
-        assert 3000 <= len(plain.split()) <= 6000
+        assert 3000 <= words(text) <= 6000
 
     def test_two_sittings(self, text: str) -> None:
         assert re.findall(r"^# (.+)$", without_code(text), re.M)[1:] == [
@@ -321,9 +322,7 @@ class TestPage:
             first = re.search(r"\[\[\[cog (\w+)|<!--(=)|(\]\(recordings/|\| what )", body)
             assert first, title
             assert first[1] in ("printed", "figure", None), title
-            last = body.split("\n# ")[0].strip().split("\n\n")[-1]
-            assert last.startswith("**Question.**"), title
-            assert last.count("?"), title
+            ends_with_a_question(title, body)
 
     def test_sections_say_where_the_code_is(self, sections: dict[str, str]) -> None:
         without = {re.sub(r"^\d+\. ", "", title) for title, body in sections.items() if "In the engine:" not in body}

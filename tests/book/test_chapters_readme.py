@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nanobook.site import build
+from tests.book.chapter_pages import words
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = ROOT / "chapters"
@@ -210,8 +211,7 @@ class TestTimes:
         for chapter, (reading, _, sittings) in rows.items():
             (path,) = CHAPTERS.glob(f"0{chapter}-*/README.md")
             page = path.read_text(encoding="utf-8")
-            plain = re.sub(r"```.*?```|<!--.*?-->|<img [^>]*>|^\|[^\n]*", " ", page, flags=re.S | re.M)
-            assert abs(int(reading.split()[0]) - len(plain.split()) / 50) <= 10, chapter
+            assert abs(int(reading.split()[0]) - words(page) / 50) <= 10, chapter
             last = max(int(n) for n in re.findall(r"^## (\d+)\.", without_code(page), re.M))
             spans = [tuple(map(int, span.split(" to "))) for span in sittings.split("; ")]
             assert [n for low, high in spans for n in range(low, high + 1)] == list(range(1, last + 1)), chapter

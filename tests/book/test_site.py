@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from nanoinfer.cli import run
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "nanoinfer"
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 TEXT = "chapters/03-paged-attention/README.md"
 
 pytestmark = pytest.mark.skipif(not (ROOT / "chapters").is_dir(), reason="not a checkout")
@@ -164,6 +167,25 @@ def test_a_listing_holds_every_line_once() -> None:
     assert code - set(shown) <= set(range(1, 9))  # the opening lines are text
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_no_line_of_code_is_cut(site: Path, width: int) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    cut = {}
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        for path in (site / "index.html", *sorted(site.glob("chapters/0*/README.html"))):
+            page.goto(path.as_uri())
+            page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+            wide = "[...document.querySelectorAll('pre')].map(each => each.scrollWidth > each.clientWidth + 1)"
+            cut[path.parent.name] = page.evaluate(wide)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        browser.close()
+    assert min(map(len, cut.values())) > 5
+    assert not {name for name, blocks in cut.items() if any(blocks)}
+
+
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
     with pytest.raises(build.Unbuilt, match="is not empty"):
@@ -173,7 +195,10 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["read", "1", "--terminal"]) == 0
-    assert capsys.readouterr().out.startswith("# Chapter 1")
+    told = capsys.readouterr().out
+    assert told.startswith("# Chapter 1")
+    assert "**Answer.** Position 2" in told
+    assert "<details" not in told
     for arguments, said in ((["read", "77"], "there is no 77"), (["read", "--terminal"], "needs a chapter")):
         assert run(arguments) == 2
         assert said in capsys.readouterr().err

@@ -71,13 +71,14 @@ def _chapter_text(book: Path, chapter: int | None) -> Path | None:
 
 
 def _print(text: Path) -> int:
-    """Print a chapter's text; in place of a figure stands its alt text."""
+    """Print a chapter's text; in place of a figure stands its alt text, and nothing is folded."""
     from rich.console import Console
     from rich.markdown import Markdown
 
     from nanobook.site.pages import MARKERS, PICTURE
 
     told = PICTURE.sub(lambda found: f"*Figure: {found[2]}*", text.read_text(encoding="utf-8"))
+    told = re.sub(r"<details><summary>(.*?)</summary>\n\n(.*?)\n\n</details>", r"**\1.** \2", told, flags=re.S)
     console = Console()
     plain = re.sub(r"\n{3,}", "\n\n", MARKERS.sub("", told))
     if console.is_terminal:
