@@ -99,17 +99,19 @@ class _Source:
 
     def _watch(self) -> None:
         """From the next step on, which comes with the whole state."""
-        behind = False
+        behind = again = False
 
         def post(facts: Event) -> None:
-            nonlocal behind
-            if self._sent - self.made > WAITING:
-                behind = True
-            elif not behind:
+            nonlocal behind, again
+            waiting = self._sent - self.made
+            behind = behind or waiting > WAITING
+            if not behind:
                 self._sent += 1
                 self._link.send(facts)
-            elif self._sent - self.made < WAITING // 2:
-                self._event_loop.call_soon_threadsafe(self._watch)
+            elif waiting < WAITING // 2 and not again:
+                again = True
+                with suppress(RuntimeError):  # that event loop is closed
+                    self._event_loop.call_soon_threadsafe(self._watch)
 
         if self.alive and self._llm.alive:
             self._llm.watch(post, texts=self._texts)
