@@ -216,7 +216,7 @@ class Events:
                 rows[id_].fed = start + tokens
             else:
                 more.update(pieces=1, tokens=tokens)
-        shown = [id_ for id_ in decode if id_ in rows]
+        shown = sorted(id_ for id_ in decode if id_ in rows)
         for id_ in shown:
             rows[id_].fed += 1
         more["decode"] = len(decode) - len(shown)
@@ -242,7 +242,7 @@ class Events:
                 itl[round(now - when, 6)] += count
         since.update(dict.fromkeys(got, now))
         fresh.difference_update(first)
-        shown = [id_ for id_ in got if id_ in rows]
+        shown = sorted(id_ for id_ in got if id_ in rows)
         for id_ in shown:
             rows[id_].new += 1
         event: Event = {"tokens": shown, "ttft": ttft, "itl": [list(each) for each in itl.items()]}
