@@ -7,8 +7,6 @@ messages of them.
 from __future__ import annotations
 
 import os
-import signal
-import sys
 import time
 import traceback
 from collections import Counter
@@ -17,12 +15,12 @@ from copy import copy
 from dataclasses import replace
 from itertools import chain
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nanoinfer.async_llm import ServingLLM
 from nanoinfer.config import Facts
 from nanoinfer.engine.loop import Mailbox
-from nanoinfer.serve.engine_link import Link, News, Refused, Start
+from nanoinfer.serve.engine_link import Link, News, Refused, Start, die, pipes
 from nanoinfer.text.stop import TextStream
 
 if TYPE_CHECKING:
@@ -37,17 +35,6 @@ BEAT = 0.2  # seconds from one look at gauges and counters to the next, while th
 def main() -> None:
     """The process: as long as its pipe is open."""
     EngineServer(*pipes()).run()
-
-
-def pipes() -> tuple[BinaryIO, BinaryIO]:
-    """From and to the process that made this one. What is printed here goes to where errors go."""
-    for name in ("SIGINT", "SIGTERM"):  # they come to both processes; the front says when it is over
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
-    source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # this process ends without a last flush
-    return source, target
 
 
 class EngineServer:
@@ -181,10 +168,3 @@ class EngineServer:
 def _kind(error: BaseException) -> str:
     """The name of its nearest class that every process knows."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
-
-
-def die(error: BaseException) -> NoReturn:
-    """The front hears of the end, and of its cause here."""
-    traceback.print_exception(error)
-    sys.stderr.flush()
-    os._exit(1)

@@ -9,8 +9,7 @@ import json
 import os
 from typing import Any
 
-from nanoinfer.serve.engine_child import die, pipes
-from nanoinfer.serve.engine_link import Link
+from nanoinfer.serve.engine_link import Link, die, pipes
 from nanoinfer.serve.events import Event, Events
 
 JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)

@@ -145,7 +145,7 @@ class Watcher:
         """One more; where too many wait, all of them are dropped, for a keyframe has what came of them."""
         if keyframe:
             self._behind = self._asked = False
-            self._read = self.source.made
+            self._read = self.source.made - 1  # it is read beside them, and counted with them
         elif self._behind:
             return
         elif len(self._lines) == BEHIND:

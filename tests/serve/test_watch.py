@@ -239,6 +239,7 @@ def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
             assert len(watcher._lines) <= BEHIND
         got.append(await watcher.next())
         got.append(await asyncio.wait_for(asyncio.shield(both(push, watcher)), 20))
+        assert watcher._read == source.made
         return got
 
     async def both(push: Any, watcher: Watcher) -> bytes:
