@@ -158,17 +158,12 @@ class ModelOptions:
         """The name of the model, the default's too."""
         return DEFAULT_MODEL if self.model is None else self.model
 
-    def check(self, watched: bool = False) -> None:
-        """Refused for whatever can be seen to be wrong without torch and without looking inside a file.
-
-        watched: whether each step is to be recorded.
-        """
+    def check(self) -> None:
+        """Refused for whatever can be seen to be wrong without torch and without looking inside a file."""
         if self.revision == "":
             raise Refused("--revision must name a branch, a tag or a commit, but is empty")
         if self.speculate is None and (self.draft_tokens is not None or not self.adaptive_drafts):
             raise Refused(f"--{'all-drafts' if self.draft_tokens is None else 'draft-tokens'} needs --speculate")
-        if self.speculate is not None and watched:
-            raise Refused("steps with drafts cannot be watched yet: leave --speculate out")
         with refusing():
             EngineConfig(**{name: value for name, value in self.settings.items() if name != "revision"})
             check_model(self.model_name)

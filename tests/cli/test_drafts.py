@@ -44,8 +44,6 @@ REFUSED = [
     (["generate", "x", "--speculate", "random:huge"], "no model 'random:huge'"),
     (["generate", "x", "--speculate", "lookup", "--draft-tokens", "65"], "--draft-tokens must be", "from 1 to 64"),
     (["generate", "x", "--speculate", "lookup", "--tensor-parallel", "2"], "--speculate works on one device alone"),
-    (["serve", "--watch", "--speculate", "lookup"], "cannot be watched yet: leave --speculate out"),
-    (["watch", "x", "--speculate", "lookup"], "cannot be watched yet: leave --speculate out"),
     (["shell", "--draft", "you"], "--draft must be me, not 'you'"),
     (["shell", "--draft", "me", "--speculate", "small"], "--draft and --speculate contradict each other"),
     (["shell", "--draft", "me", "--draft-tokens", "0"], "--draft-tokens must be"),

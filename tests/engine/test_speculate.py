@@ -25,7 +25,6 @@ from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Completion, Request
-from nanoinfer.serve.recorder import Recorder
 from nanoinfer.speculate import engine as engine_module
 from nanoinfer.speculate import graphs as graphs_module
 from nanoinfer.speculate import step as step_module
@@ -862,10 +861,6 @@ class TestFrontDoor:
     def test_refused_by_name(self, small_model: GPT2, config: dict[str, Any], words: str) -> None:
         with pytest.raises(ValueError, match=words):
             LLM(small_model, engine="dense", **config)
-
-    def test_it_cannot_be_watched_yet(self, small_model: GPT2) -> None:
-        with pytest.raises(ValueError, match="cannot be watched yet"):
-            Recorder(LLM(small_model, engine="dense", speculate="lookup").core)
 
     def test_the_small_model_drafts_for_itself(self) -> None:
         params = [SamplingParams(temperature=0, max_tokens=40), SamplingParams(seed=3, max_tokens=40, stop=["."])]
