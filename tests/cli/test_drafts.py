@@ -39,7 +39,7 @@ def tiny() -> GPT2:
 REFUSED = [
     (["generate", "x", "--draft-tokens", "3"], "--draft-tokens needs --speculate"),
     (["generate", "x", "--all-drafts"], "--all-drafts needs --speculate"),
-    (["generate", "x", "--speculate", ""], "--speculate must be 'lookup', a model, or None, not ''"),
+    (["generate", "x", "--speculate", ""], "--speculate must be 'lookup', 'ngram', a model, or None, not ''"),
     (["generate", "x", "--speculate", "gtp2"], "no model 'gtp2'", "gpt2?"),
     (["generate", "x", "--speculate", "random:huge"], "no model 'random:huge'"),
     (["generate", "x", "--speculate", "lookup", "--draft-tokens", "65"], "--draft-tokens must be", "from 1 to 64"),

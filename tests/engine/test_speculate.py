@@ -850,9 +850,9 @@ class TestFrontDoor:
     @pytest.mark.parametrize(
         "config, words",
         [
-            ({"speculate": True}, "speculate must be 'lookup', a model, or None, not True"),
-            ({"speculate": ""}, "speculate must be 'lookup', a model, or None, not ''"),
-            ({"speculate": [1]}, r"speculate must be 'lookup', a model, or None, not \[1\]"),
+            ({"speculate": True}, "speculate must be 'lookup', 'ngram', a model, or None, not True"),
+            ({"speculate": ""}, "speculate must be 'lookup', 'ngram', a model, or None, not ''"),
+            ({"speculate": [1]}, r"speculate must be 'lookup', 'ngram', a model, or None, not \[1\]"),
             ({"speculate": "no-such-model"}, "there is no model 'no-such-model'"),
             ({"speculate": "lookup", "adaptive_drafts": 1}, "adaptive_drafts must be True or False, not 1"),
             ({"speculate": "lookup", "draft_tokens": 0}, "draft_tokens must be a whole number from 1 to 64, not 0"),

@@ -97,7 +97,7 @@ def speculation_texts(
     model: Annotated[list[str], typer.Option(help="As in `nanoinfer generate`; repeatable.")] = ["small"],  # noqa: B006
     rows: Annotated[list[int], typer.Option(min=1, help="At once; repeatable.")] = [1, 4, 16, 64],  # noqa: B006
     speculate: Annotated[list[str], typer.Option(help="Who drafts, as in `nanoinfer generate`; repeatable.")] = [  # noqa: B006
-        "lookup",
+        "lookup", "ngram",
     ],
     draft_tokens: Annotated[int, typer.Option(min=1, max=64, help="Of a row in a step at most.")] = 4,
     new_tokens: Annotated[int, typer.Option(min=2)] = 256,
