@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from random import Random
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.sampling import random_bits
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.speculate.lookup import PromptLookup
 
@@ -52,28 +52,23 @@ class GivenDrafts:
 class CoinDrafter(PromptLookup):
     """Drafts whose acceptance is known beforehand: to measure what acceptance is worth, and for nothing else.
 
-    Each draft is the right token with probability alpha, by a seeded coin, and else a wrong one. So tokens are those of
-    plain decoding here as well. Its texts are known to their ends, from a run without drafts.
+    What rows will choose is known from a run without drafts. Each draft is the right token with probability alpha, by a
+    seeded coin, and else a wrong one. So tokens are those of plain decoding here as well.
     """
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._coin = torch.zeros(2, dtype=torch.int64, device=self.texts.device)  # captured steps know where it is
 
     def begin(self, new: Mapping[int, Sequence[int]], alpha: float, seed: int = 0) -> None:
         """new: by a row's seed, all tokens that it will choose."""
-        self._new = new
+        self._new, self._alpha, self._seed = new, alpha, seed
         self._known.clear()
-        self._coin.copy_(torch.tensor([seed, round(alpha * 2**32)]))
 
     def propose(self, rows: Tensor, positions: Tensor, k: int) -> Tensor:
-        places = positions[:, None] + 1 + torch.arange(k, device=rows.device)
-        right = self.texts[rows[:, None], places.clamp(max=self.texts.shape[1] - 1)]
-        bits = random_bits(self._coin[0], rows[:, None], places)
-        return torch.where(bits < self._coin[1], right, (right == 0).long())
+        places = positions[:, None] + torch.arange(1, k + 1, device=rows.device)
+        return self.texts[rows[:, None], places]
 
     def note(self, rows: Tensor, places: Tensor, tokens: Tensor) -> None:
-        """Nothing: the texts are there, and what was chosen behind a wrong draft is not of them."""
+        """Nothing: all drafts are there already."""
 
     def _text(self, row: Row, begin: int) -> Sequence[int]:
-        return [*row.request.prompt_token_ids, *self._new[row.request.seed]][begin:]
+        coin, seed = Random(f"{self._seed} {row.request.seed}"), row.request.seed
+        drafts = [token if coin.random() < self._alpha else int(not token) for token in self._new[seed]]
+        return [*row.request.prompt_token_ids, *drafts][begin:]

@@ -189,6 +189,13 @@ class SpeculativeEngine(Engine):
 
         fed: whether the token before each of them is to be counted as fed, now that it is known to be of the text.
         """
+        on = not (row.watched or logprobs) and len(row.token_ids) + len(tokens) < row.limit
+        if on and row.stop_ids.isdisjoint(tokens):  # as below, but at once
+            row.fed += len(tokens) * fed
+            row.token_ids += tokens
+            row.times += [now] * len(tokens)
+            self.stats.new_tokens += len(tokens)
+            return len(tokens)
         for at, token in enumerate(tokens):
             row.fed += fed
             if logprobs and row.request.params.logprobs is not None:

@@ -438,7 +438,9 @@ class Tossed(CoinDrafter):
     """As the coin, of texts by name."""
 
     def _text(self, row: Row, begin: int) -> Sequence[int]:
-        return [*row.request.prompt_token_ids, *self._new[name_of(row.request)]][begin:]  # type: ignore[call-overload]
+        known, self._new = self._new, {row.request.seed: self._new[name_of(row.request)]}  # type: ignore[index]
+        text, self._new = super()._text(row, begin), known
+        return text
 
 
 class WithinHistory(History):

@@ -112,6 +112,7 @@ def _cases(
             with warm(speculate="lookup", draft_tokens=most, adaptive_drafts=adaptive)[0] as drafted:
                 core = cast(SpeculativeEngine, drafted.core)
                 core.begin_with(CoinDrafter(drafted.max_batch, drafted.max_len, most, model.device))
+                drafted.warm_up()
                 for count in rows:
                     for case in _arms(name, plain, drafted, count, alphas, new, repeats):
                         say(line(case))
