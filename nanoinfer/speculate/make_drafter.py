@@ -35,7 +35,7 @@ def engine_and_runner(
 def make_drafter(config: EngineConfig, model: GPT2, max_batch: int, max_len: int, max_batched_tokens: int) -> Drafter:
     """Who drafts for `model`. ValueError for a draft model of another vocabulary, or one without room."""
     if config.speculate == LOOKUP:
-        return PromptLookup()
+        return PromptLookup(max_batch, max_len, config.draft_tokens, model.device)
     if config.speculate == NGRAM:
         if (ours := model.config.vocab_size) != VOCABULARY:
             raise ValueError(f"speculate {NGRAM!r} drafts for GPT-2's vocabulary of {VOCABULARY} tokens, not {ours}")
