@@ -22,7 +22,6 @@ from safetensors.torch import save_file
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.speculate.drafts import Drafter
-from nanoinfer.speculate.lookup import PromptLookup
 from nanoinfer.speculate.ngram import BITS, CONTEXT, TABLE, NGrams, RepeatsOrNGrams
 from training.data import load
 
@@ -75,11 +74,15 @@ def tensors(table: Sequence[np.ndarray]) -> list[torch.Tensor]:
     return [torch.from_numpy(keys.view(np.int64).copy()) for keys in table]
 
 
-def measured(drafter: Drafter, k: int, prompts: list[list[int]], params: list[SamplingParams]) -> dict[str, float]:
-    """Share of drafts that are accepted, and tokens a step of a row, with `k` drafts."""
+def measured(
+    drafter: Drafter | None, k: int, prompts: list[list[int]], params: list[SamplingParams]
+) -> dict[str, float]:
+    """Share of drafts that are accepted, and tokens a step of a row, with `k` drafts. drafter: None is lookup."""
     with LLM(engine="dense", device="cpu", speculate="lookup", draft_tokens=k, adaptive_drafts=False) as llm:
         core: Any = llm.core
-        core.drafter, stats = drafter, llm.stats
+        if drafter:
+            core.begin_with(drafter)
+        stats = llm.stats
         tokens = sum(len(completion.token_ids) - 1 for completion in llm.generate(prompts, params))
     accepted = stats.accepted_tokens
     share = accepted / max(1, stats.draft_tokens)
@@ -104,7 +107,7 @@ def main(
         save_file({f"after {n}": keys for n, keys in enumerate(table, start=1)}, TABLE)
         return
     ngrams = NGrams(table)
-    drafters: dict[str, Drafter] = {"lookup": PromptLookup(), "n-grams": ngrams, "both": RepeatsOrNGrams(ngrams)}
+    drafters: dict[str, Drafter | None] = {"lookup": None, "n-grams": ngrams, "both": RepeatsOrNGrams(ngrams)}
     with LLM(engine="dense", device="cpu") as llm:
         opening = llm.tokenizer.encode(OPENING)
         sampled = [SamplingParams(temperature=0.8, max_tokens=SAMPLED, ignore_eos=True, seed=n) for n in range(rows)]
