@@ -238,6 +238,7 @@ class Events:
         since, now, fresh, rows = self._since, self._time, self._fresh, self._shown
         if runs is not None:
             self._launched.clear()
+            runs = [run for run in runs if run[0] not in cancelled and run[0] in since]
             got = [id_ for id_, _, _ in runs]
         else:
             got = self._launched.popleft() if len(self._launched) > in_flight else []
@@ -255,7 +256,7 @@ class Events:
         fresh.difference_update(first)
         event: Event = {}
         if runs is not None:
-            itl[0.0] += sum(count - 1 for id_, count, _ in runs if id_ in since)  # they came together
+            itl[0.0] += sum(count - 1 for _, count, _ in runs)  # they came together
             event = self._accept(runs)
             got = [id_ for id_, count, _ in runs for _ in range(count)]
         shown = sorted(id_ for id_ in got if id_ in rows)
@@ -269,7 +270,7 @@ class Events:
         fed = []
         for id_, _, now in runs:
             row = self._shown.get(id_)
-            if row and row.fed != now:
+            if row and row.fed < now:  # else later steps have fed it already
                 row.fed = now
                 fed.append([id_, now])
         return {"fed": sorted(fed)} if fed else {}
@@ -318,6 +319,10 @@ class Events:
         taken: dict[int, list[int]] = {}
         for id_, block in facts["taken"]:
             taken.setdefault(id_, []).append(block)
+        cut = {id_ for id_, _ in facts.get("cut", ()) if id_ in self._tables}
+        for id_ in cut:  # told as if it gave back all, and took the rest again
+            kept = [block for block in self._disown(id_) if (id_, block) not in facts["cut"]]
+            taken[id_] = kept + taken.get(id_, [])
         for id_, blocks in taken.items():
             self._own(id_, blocks)
         changed = self._given.union(facts.get("given", ()), *taken.values())
@@ -333,7 +338,7 @@ class Events:
         freed = sorted(block for block in changed.difference(cached) if block not in self._owners)
         return {
             "blocks": {
-                "given": [*facts.get("preempted", ()), *left],
+                "given": [*facts.get("preempted", ()), *left, *cut.difference(left)],
                 "taken": [[id_, blocks] for id_, blocks in taken.items() if id_ not in left],
                 "cached": cached,
                 "free": freed,

@@ -44,6 +44,7 @@ class Recorder:
         self._preempted: list[Row] = []
         self._given: set[int] = set()
         self._taken: list[tuple[int, int]] = []
+        self._cut: list[tuple[int, int]] = []  # that rows gave back and did not leave
         self._told = [
             self._tell(engine, "abandon", self._note_lost),
             self._tell(engine.scheduler, "remove", self._note_left),
@@ -86,15 +87,14 @@ class Recorder:
             self._taken += [(row.arrived, block) for slot, _, block in self._blocks.begun if (row := slots[slot])]
 
     def _note_cut(self, slot: int, length: int) -> None:
-        """A row gives back the room of drafts, which it took in this step. Of length 0 it leaves, which is told."""
+        """A row gives back the room of drafts, taken in this step or in one before. Of length 0 it leaves."""
         owned, size = self._blocks.owned[slot], self._blocks.block_size
         for block in owned[-(-length // size) :] if length else ():
             row = self.engine.scheduler._slots[slot]
-            if row and (row.arrived, block) in self._taken:
-                self._taken.remove((row.arrived, block))
+            if row:
                 self._given.add(block)  # it may have been kept for its text before
-            else:
-                self._lost = True
+                each = (row.arrived, block)
+                (self._taken.remove if each in self._taken else self._cut.append)(each)
 
     def step(self, step: Step, settled: list[Row]) -> dict[str, Any]:
         """The facts of the step that is over. The first ones, and those after a failure, hold the whole state."""
@@ -131,7 +131,7 @@ class Recorder:
             idle = getattr(self._blocks.allocator, "idle", ())
             facts["taken"], facts["cached"] = self._taken, [block for block in self._given if block in idle]
             if self._known is not None:
-                facts["given"] = list(self._given)
+                facts["given"], facts["cut"], self._cut = list(self._given), self._cut, []
             self._taken, self._given = [], set()
         if self._known is not None:
             self._count(facts, self._known, settled)
@@ -198,6 +198,7 @@ class Recorder:
         scheduler, rows = engine.scheduler, engine.rows
         self._out = {row for row in scheduler.waiting if row.computed}
         self._late = {row for row in self._late if not row.ended}
+        self._cut = []
         self._taken, self._given = [], set()
         if self._known is not None:
             self._known = {row: len(row.token_ids) for row in (*rows, *self._late, *self._out)}
