@@ -75,16 +75,18 @@ class PromptLookup:
         self.texts[rows, places] = tokens
 
     def learn(self, rows: Sequence[Row]) -> None:
-        places, tokens, width = array("q"), array("q"), self.texts.shape[1]
+        places: list[Tensor] = []
+        tokens, width = array("q"), self.texts.shape[1]
         for row in rows:
             known = self._known.get(row, 0)
-            tokens.extend(text := self._text(row, known))
-            places.extend(range(row.slot * width + known, row.slot * width + known + len(text)))
-            self._known[row] = known + len(text)
+            if text := self._text(row, known):
+                begin = row.slot * width + known
+                places.append(torch.arange(begin, begin + len(text)))
+                tokens.extend(text)
+                self._known[row] = known + len(text)
         if tokens:
-            packed = torch.frombuffer(places + tokens, dtype=torch.int64).view(2, -1)
-            place, token = upload(packed, torch.int64, self.texts.device)
-            self.texts.view(-1)[place] = token
+            packed = torch.stack([torch.cat(places), torch.frombuffer(tokens, dtype=torch.int64)])
+            self.texts.view(-1).index_copy_(0, *upload(packed, torch.int64, self.texts.device))
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         source, target = upload([sources, targets], torch.int64, self.texts.device)

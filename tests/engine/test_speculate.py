@@ -880,7 +880,7 @@ class TestAdaptive:
         trial, plain = Trial(), iter([10.0] * 8)
         self.run(trial, 1031, lambda drafts: (10.0, 2.0) if drafts else (next(plain), 1.0))
         ways = self.run(trial, 8 + 1 + 16, lambda drafts: (10.0, 2.0) if drafts else (4.0, 1.0))
-        assert ways == [True] + [False] * 8 + [True] * 16
+        assert ways == [True] + [False] * 8 + [True] * 8 + [False] * 8
         assert not trial.drafts
 
     def test_trials_cost_little(self) -> None:
