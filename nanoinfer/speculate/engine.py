@@ -62,30 +62,33 @@ class SpeculativeEngine(Engine):
         self._within = self._texts is not None and getattr(runner, "recorder", None) is not None
         runner.drafter = self._texts if self._within else None
 
-    @on_device
     def step(self) -> list[Row]:
         """As the base's; but where steps in flight must be known before the next, one of them is taken in."""
-        began, before = time.perf_counter(), (self.stats.new_tokens, self.stats.prefill_steps)
-        going = sum(row.going for row in self.rows)
-        pays = not self.adaptive or not going or self.adaptive.pays(going)
-        self._way = way = "plain" if not pays else "here" if not self._within else self._device_way()
+        began, before, rows = time.perf_counter(), (self.stats.new_tokens, self.stats.prefill_steps), self.rows
+        pays = not self.adaptive or not rows or self.adaptive.pays(len(rows))
+        self._way = way = "plain" if not pays else "here" if not self._within else self._device_way(rows)
         if self._in_flight and (way == "here" or (way == "device") == isinstance(self._in_flight[0], InFlight)):
-            if self._texts and way == "device":
-                self._texts.learn(self.rows)  # what is known, while the device is busy
-            settled = self._collect(0)
-            if self.observer:
-                self.observer(Step([], [], [], [], [], slice(0)), settled)
-            return settled
+            return self._take_one()
         settled = super().step()
-        if self.adaptive and going and self.stats.prefill_steps == before[1]:
-            tokens = self.stats.new_tokens - before[0] if pays else going  # which come late
+        if self.adaptive and rows and self.stats.prefill_steps == before[1]:
+            tokens = self.stats.new_tokens - before[0] if pays else len(rows)  # which come late
             if tokens:
-                self.adaptive.note_step(going, time.perf_counter() - began, tokens)
+                self.adaptive.note_step(len(rows), time.perf_counter() - began, tokens)
         return settled
 
-    def _device_way(self) -> Way:
+    @on_device
+    def _take_one(self) -> list[Row]:
+        """Take in the oldest step, and launch none."""
+        if self._texts and self._way == "device":
+            self._texts.learn(self.rows)  # what is known, while the device is busy
+        settled = self._collect(0)
+        if self.observer:
+            self.observer(Step([], [], [], [], [], slice(0)), settled)
+        return settled
+
+    def _device_way(self, rows: Sequence[Row]) -> Way:
         """Drafts within the step, if it has rows that go on and nothing else: nobody to admit, no room to make."""
-        scheduler, rows = self.scheduler, self.rows
+        scheduler = self.scheduler
         admits = scheduler.waiting and len(rows) < self.max_batch
         steady = not (self._inbox or admits or (scheduler.short and self._in_flight))
         return "device" if steady and all(row.going and row.sampler < 3 for row in rows) else "plain"
