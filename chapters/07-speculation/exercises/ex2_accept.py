@@ -60,9 +60,9 @@ def swap(mine: Function) -> Iterator[None]:
 
 
 def _example() -> Call:
-    scores = torch.tensor([[[0.0, 3.0, 1.0], [2.0, 0.0, 1.0], [0.0, 0.0, 4.0]], [[5.0, 0.0, 0.0]] * 3])
-    noise = torch.tensor([[[0.0, 0.0, 0.0]] * 3, [[0.0, 9.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]])
-    return call(scores, noise, torch.tensor([[1, 2], [1, -1]]))
+    scores = torch.tensor([[[0.0, 3.0], [2.0, 0.0], [0.0, 4.0]], [[5.0, 0.0]] * 3])
+    noise = torch.tensor([[[0.0, 0.0]] * 3, [[0.0, 9.0], [0.0, 1.0], [0.0, 0.0]]])
+    return call(scores, noise, torch.tensor([[1, 1], [1, -1]]))
 
 
 EXERCISE = Spec(
@@ -87,9 +87,9 @@ EXERCISE = Spec(
     imports=("import torch", "from torch import Tensor"),
     refuse=("nanoinfer.speculate.step:verify_step", "nanoinfer.speculate.step:verify_rows"),
     hints=(
-        "Invariant: in the example row 0 would have chosen 1, 0, 2. Its first draft is kept, its second is not: it goes\n"
-        "on by 1 and 0. The 2 was chosen behind a draft that is wrong, and says nothing. Row 1 keeps its only draft,\n"
-        "and one token comes behind it.",
+        "Invariant: in the example row 0 would have chosen 1, 0, 1. Its first draft is kept, its second is not: it goes\n"
+        "on by 1 and 0. The last 1 was chosen behind a draft that is wrong, and says nothing. Row 1 keeps its only\n"
+        "draft, and one token comes behind it.",
         "Place: first a token for each place, whatever was guessed. Then compare, and find for each row how long its\n"
         "run of equals is: a product along the run turns all behind the first unequal one to zero. No draft equals\n"
         "any token, so that a row with fewer drafts needs no care.",

@@ -170,42 +170,34 @@ RIGHT = (Right(row_by_row), Right(first_unequal), Right(place_by_place))
 EQUIVALENT: dict[str, str] = {}
 
 
-def lists(sums: Tensor, drafts: list[list[int]]) -> list[list[int]]:
-    """The tokens that each row goes on by.
+def by_place(scores: Tensor, noise: Tensor, drafts: Tensor) -> dict[str, Tensor]:
+    """Under "counts", (R,) int64, by how many tokens each row goes on, and under "tokens" these, (k + 1, R) int64.
 
-    drafts: of each row what somebody has guessed for the next places of its text; each row has its own number of them,
-    which may be 0. sums: (R, k + 1, V) float32, with k the longest of these numbers: what the model says of each place,
-    where it has read the row's text and all of its drafts ahead of that place, plus that place's own noise. The token
-    of a place is the id whose sum is highest; among equals the lowest id.
+    Places are lines here, and rows are columns. drafts: (k, R) int64, what somebody has guessed for the next k places
+    of each row's text; -1 stands for no draft, at the bottom of rows that have fewer; k may be 0, and R is at least 1.
+    scores: (k + 1, R, V) float32, what the model says of each place, where it has read the row's text and all of its
+    drafts ahead of that place. noise: (k + 1, R, V) float32, each place's own noise: that which plain decoding would
+    use in this place of this row; it is 0 where a row is greedy. The token of a place is the id whose score plus noise,
+    added in float32, is highest; among equals the lowest id.
     A draft is kept if it is the token of its place, and all drafts before it are kept. A row goes on by the drafts that
-    are kept and by one token more: that of the place behind them. A row with n drafts has n + 1 places; what stands
-    behind these may be anything, NaN too.
+    are kept and by one token more: that of the place behind them; below that its column has -1. A row with n drafts
+    has n + 1 places; what stands behind these in scores and noise may be anything, NaN too.
     """
-    told = []
-    for mine, own in zip(sums.argmax(-1).tolist(), drafts, strict=True):
-        pairs = zip(mine, own, strict=False)
-        kept = next((at for at, (token, draft) in enumerate(pairs) if token != draft), len(own))
-        told.append(mine[: kept + 1])
-    return told
+    tokens = (scores + noise).argmax(-1)
+    counts = (tokens[:-1] == drafts).long().cumprod(0).sum(0) + 1
+    below = torch.arange(len(tokens), device=tokens.device)[:, None] >= counts
+    return {"tokens": tokens.masked_fill(below, -1), "counts": counts}
 
 
-def _lists(scores: Tensor, noise: Tensor, drafts: Tensor) -> tuple[Tensor, list[list[int]]]:
-    own = [[token for token in row if token >= 0] for row in drafts.tolist()]
-    return (scores + noise)[:, : 1 + max(map(len, own))], own
-
-
-def _padded(sums: Tensor, drafts: list[list[int]]) -> tuple[Tensor, Tensor, Tensor]:
-    k = sums.shape[1] - 1
-    rows = torch.tensor([[*own, *[-1] * (k - len(own))] for own in drafts], dtype=torch.int64)
-    return sums, torch.zeros_like(sums), rows.view(len(drafts), k)
+def _turned(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Places for rows, and rows for places."""
+    return tuple(tensor.transpose(0, 1).contiguous() for tensor in tensors)
 
 
 EDITIONS = (
     Edition(
-        "as-lists", "scores come with their noise, and drafts and tokens are lists of lists", lists, args=_lists,
-        back=_padded, result=lambda result, *plain: [
-            row[:count] for row, count in zip(result[0].tolist(), result[1].tolist(), strict=True)
-        ],
-        axes=("row", "place"),
+        "by-place", "places are lines and rows are columns, and the answer is a dict", by_place, args=_turned,
+        back=_turned, result=lambda result, *plain: {"tokens": result[0].T.contiguous(), "counts": result[1]},
+        axes=("place", "row"),
     ),
 )  # fmt: skip

@@ -67,10 +67,10 @@ NAMES = ("seed", "step", "temperature", "penalty", "counts")
 def _example() -> Call:
     rows = {
         "seed": torch.tensor([1, 1]), "step": torch.tensor([4, 9]), "temperature": torch.tensor([0.0, 1.0]),
-        "penalty": torch.tensor([2.0, 0.0]), "counts": torch.tensor([[0, 0, 1, 0], [3, 3, 3, 0]]),
+        "penalty": torch.tensor([2.0, 0.0]), "counts": torch.tensor([[0, 0, 1], [3, 3, 3]]),
     }  # fmt: skip
-    logits = torch.tensor([[1.0, 3.0, 4.0, 0.0]] * 3 + [[0.0, 0.0, 0.0, 0.0]] * 2)
-    run, offset = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1, 2, 0, 1])
+    logits = torch.tensor([[1.0, 3.0, 4.0]] * 3 + [[0.0, 0.0, 0.0]])
+    run, offset = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 2, 1])
     return call(logits, run, offset, rows, torch.tensor([[1, 1], [0, -1]]))
 
 

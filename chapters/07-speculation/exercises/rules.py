@@ -145,6 +145,18 @@ COVERS: dict[str, Covers] = {
         "large numbers": lambda a: any(written > 65_536 for written, _ in a.rows),
         "odd sizes": lambda a: a.block_size in (3, 5, 17),
     },
+    "7.8": not_for(
+        "its input is a machine, and the requests that are played in it are its own",
+        "nan", "infinite", "huge", "far scores", "ties", "one", "many", "boundaries", "empty", "ends", "mixed",
+        "no range", "no order", "both sides", "equal", "kind", "large numbers", "again",
+        "odd sizes", "stand-ins", "names", "middle", "narrow", "beside", "zeros",
+    ) | {
+        "calls": "how often a machine is played is its own business",
+        "left behind": "each play begins with a new machine",
+        "two at once": "each play has a machine of its own",
+        "host": "nothing is captured",
+        "tolerance": "letters are equal or they are not",
+    },
 }  # fmt: skip
 
 
