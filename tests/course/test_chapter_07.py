@@ -86,9 +86,7 @@ def generated(model: GPT2, lookup: bool = False) -> None:
     """Rows with drafts, some of them wrong, have the tokens of plain decoding: sampled, penalised and greedy ones."""
     with LLM(model, engine="dense") as plain:
         texts = {done.seed: done.token_ids for done in plain.generate(PROMPTS, PARAMS)}
-    with LLM(
-        model, engine="dense", max_batch=3, speculate="lookup", draft_tokens=4, adaptive_drafts=False
-    ) as llm:
+    with LLM(model, engine="dense", max_batch=3, speculate="lookup", draft_tokens=4, adaptive_drafts=False) as llm:
         core: Any = llm.core
         core.drafter = core.drafter if lookup else Known(texts)
         done = [*llm.generate(PROMPTS[:2], PARAMS[:2]), *llm.generate(PROMPTS, PARAMS)]  # the latter are scored
@@ -139,7 +137,7 @@ class TestStubsAndHints:
         hints_keep_the_solution(exercise)
 
     def test_the_measure_of_hints_would_notice(self) -> None:
-        hints_would_give_away("7.4", "room = min(row[\"left\"], max_len - row[\"length\"])")
+        hints_would_give_away("7.4", 'room = min(row["left"], max_len - row["length"])')
 
     @each
     def test_the_text_has_the_section_that_messages_name(self, exercise: Exercise) -> None:

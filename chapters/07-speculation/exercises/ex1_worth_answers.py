@@ -18,7 +18,7 @@ WRONG = (
     ),
     Wrong.patch(
         "one-too-few", "A step of k drafts gives k tokens at most.", "range(count + 1)", "range(max(1, count))",
-        "vllm-project/vllm#4212 (a bonus token that was switched off for years): where all are right, one more comes",
+        "vllm-project/vllm#4212, where bonus tokens were switched off: if all are right, one more comes",
     ),
     Wrong.patch(
         "each-on-its-own", "Each draft is right with probability alpha.", TOKENS, "1 + share * count",

@@ -87,9 +87,9 @@ EXERCISE = Spec(
     imports=("import torch", "from torch import Tensor"),
     refuse=("nanoinfer.speculate.step:verify_step", "nanoinfer.speculate.step:verify_rows"),
     hints=(
-        "Invariant: in the example row 0 would have chosen 1, 0, 1. Its first draft is kept, its second is not: it goes\n"
-        "on by 1 and 0. The last 1 was chosen behind a draft that is wrong, and says nothing. Row 1 keeps its only\n"
-        "draft, and one token comes behind it.",
+        "Invariant: in the example row 0 would have chosen 1, 0, 1. Its first draft is kept, its second is not: it\n"
+        "goes on by 1 and 0. The last 1 was chosen behind a draft that is wrong, and says nothing. Row 1 keeps its\n"
+        "only draft, and one token comes behind it.",
         "Place: first a token for each place, whatever was guessed. Then compare, and find for each row how long its\n"
         "run of equals is: a product along the run turns all behind the first unequal one to zero. No draft equals\n"
         "any token, so that a row with fewer drafts needs no care.",
@@ -148,7 +148,7 @@ def equal_sums(case: Case) -> Call:
     """Among equal sums the lowest id is chosen, and a draft of another one is wrong."""
     vocab, k = case.size("vocabulary", 3, 6), case.size("drafts", 1, 3)
     scores, noise = torch.zeros(1, k + 1, vocab), torch.zeros(1, k + 1, vocab)
-    scores[:, :, 1:] = case.choice("level", (1.0, -2.0**40, 300.0))
+    scores[:, :, 1:] = case.choice("level", (1.0, -(2.0**40), 300.0))
     scores[:, :, 0] = scores[:, :, 1] - 1.0 - scores[:, :, 1].abs()
     return call(scores, noise, torch.tensor([[case.turn((1, vocab - 1))] * k]))
 
@@ -158,7 +158,7 @@ KINDS = (
 )  # fmt: skip
 
 
-def any_rows(case: Case) -> Call:  # noqa: PLR0912
+def any_rows(case: Case) -> Call:
     """One row, one id, no draft, many rows, long runs; scores far from 0, and anything where no place is."""
     kind = case.turn(KINDS)
     if kind == "one":
@@ -174,7 +174,7 @@ def any_rows(case: Case) -> Call:  # noqa: PLR0912
     counts = _counts(case, rows, 60, 90) if kind == "long" else _counts(case, rows, 0, 6)
     counts[0], counts[rows // 2], counts[-1] = (counts[0], 70, counts[-1]) if kind == "long" else (0, 6, 0)
     right = [case.choice(f"right {row}", range(count + 1)) for row, count in enumerate(counts)]
-    scores, noise, drafts = _made(case, counts, right, 7, far={"far": 200.0, "low": -2.0**33}.get(kind, 0.0))
+    scores, noise, drafts = _made(case, counts, right, 7, far={"far": 200.0, "low": -(2.0**33)}.get(kind, 0.0))
     if kind == "equal rows":
         scores, noise, drafts = (part[2:3].repeat(4, *[1] * (part.dim() - 1)) for part in (scores, noise, drafts))
     fill = {"nan": torch.nan, "infinite": torch.inf, "huge": 3e38}.get(kind)

@@ -111,7 +111,7 @@ WRONG = (
     Wrong.patch(
         "last-of-equals", "Among equals the highest id is as good.", TOKENS,
         "scores.shape[-1] - 1 - (scores + noise).flip(-1).argmax(-1)",
-        "ohdearquant/lattice#284: two ways to choose that parted at ties, unseen by tests without any",
+        "an author's own slip: two ways to choose that part at ties, unseen by tests without any",
     ),
     Wrong.patch(
         "count-of-drafts", "What is counted is drafts that were accepted.",

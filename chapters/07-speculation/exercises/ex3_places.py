@@ -99,9 +99,9 @@ EXERCISE = Spec(
         "Invariant: in the example row 0 is greedy, with a penalty of 2. Its id 2 was chosen once before, so that it\n"
         "stands at 2 and id 1 wins at 3. In the second place the draft 1 has been chosen once, and id 2 wins with it\n"
         "at 2 over 1. In the third it has been chosen twice.",
-        "Place: all that belongs to rows is looked up by `run`, and then has one line for each place. Two things differ\n"
-        "between places of one row: the number of new tokens, which is the row's and the offset, and the counts, which\n"
-        "are the row's and those of as many drafts. A draft may stand there twice, so add, and do not set.",
+        "Place: all that belongs to rows is looked up by `run`, and then has one line for each place. Two things\n"
+        "differ between places of one row: the number of new tokens, which is the row's and the offset, and the\n"
+        "counts, which are the row's and those of as many drafts. A draft may stand there twice: add, do not set.",
         "Pseudocode:\n"
         "  each place's counts: its row's, and one more for each draft that stands ahead of it\n"
         "  scores: logits less the penalty for each count\n"
@@ -165,7 +165,7 @@ def in_any_order(case: Case) -> Call:
 KINDS = ("many", "one", "no draft", "far", "low", "ties", "zeros", "large ids", "equal rows", "long", "late")
 
 
-def any_step(case: Case) -> Call:  # noqa: PLR0911  one for each kind
+def any_step(case: Case) -> Call:
     """One place, no draft, many rows, long runs, equal rows, late steps, many ids; logits far from 0 and all equal."""
     kind = case.turn(KINDS)
     if kind == "one":
@@ -187,7 +187,7 @@ def any_step(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     lengths[0], lengths[-1] = 0, 0
     lengths[1] = 70 if kind == "long" else 4
     warm = [case.choice(f"on {row}", (True, False)) for row in range(len(lengths))]
-    low = {"far": 300.0, "low": -2.0**31}.get(kind, 0.0)
+    low = {"far": 300.0, "low": -(2.0**31)}.get(kind, 0.0)
     made = _step(case, warm, lengths, 8, penalty=1.0, shuffle=kind != "late", low=low)
     if kind == "late":
         made[3]["step"] = made[3]["step"] + 2**33

@@ -58,7 +58,7 @@ WRONG = (
     ),
     Wrong.patch(
         "drafts-uncounted", "Counted is what the row has chosen.", "ahead.long()", "ahead.long() * 0",
-        "vllm-project/vllm#18902, NVIDIA/TensorRT-LLM#17701: penalties that speculation dropped without a word",
+        "NVIDIA/TensorRT-LLM#17701: penalties that speculation dropped without a word",
     ),
     Wrong.patch(
         "own-draft-counted", "A place's own draft is there, so it counts.", AHEAD,

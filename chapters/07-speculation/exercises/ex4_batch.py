@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from nanocourse.exercises.cases import Call, Case, call
@@ -57,10 +58,7 @@ def swap(mine: Function) -> Iterator[None]:
         ]  # fmt: skip
         max_len = 1 + max(one.start + len(one.token_ids) for one in fed)
         tokens, positions, cells, _, starts = mine(rows, [list(one.token_ids[1:]) for one in fed], max_len)
-        asked = [
-            Chunk(cells[begin] // max_len, positions[begin], tokens[begin:end])
-            for begin, end in zip(starts, starts[1:], strict=False)
-        ]
+        asked = [Chunk(cells[begin] // max_len, positions[begin], tokens[begin:end]) for begin, end in pairwise(starts)]
         return original(asked, pieces, device)
 
     with replaced("nanoinfer.speculate.engine:pack_runs", pack_runs):

@@ -14,12 +14,13 @@ BROUGHT = '[row["newest"], *own[: room - 1]]'
 POSITIONS = 'range(row["length"] - 1, row["length"] - 1 + len(brought))'
 CELL = 'row["slot"] * max_len + position'
 READS = "[position + 1 for position in positions]"
+EACH_ROW = "for row, own in zip(rows, drafts, strict=True):"
 EACH = "for at in range(len(rows)) for n in range(starts[at], starts[at + 1])"
 WRONG = (
     Wrong.patch(
         "positions-of-rejected", "A row goes on where the last step ended.", POSITIONS,
         'range(row["filled"], row["filled"] + len(brought))',
-        "huggingface/transformers#30042: a position that did not follow the number of tokens that were accepted",
+        "huggingface/transformers#30068: positions that went on by one where several tokens were accepted",
     ),
     Wrong.patch(
         "cells-of-rejected", "A new cell is written for each token that goes through the model.", CELL,
@@ -81,8 +82,8 @@ WRONG = (
         "batches that must be rectangles; ragged runs are what the packed batch is for",
     ),
     Wrong.patch(
-        "padded", "All rows bring as many tokens as the longest one.", "    for row, own in zip(rows, drafts, strict=True):\n",
-        "    for row, own in zip(rows, drafts, strict=True):\n"
+        "padded", "All rows bring as many tokens as the longest one.", f"    {EACH_ROW}\n",
+        f"    {EACH_ROW}\n"
         "        own = own + [0] * (max(map(len, drafts)) - len(own))\n",
         "captured steps are padded so, in rows of nobody; here padding would write into live rows",
     ),

@@ -68,8 +68,8 @@ EXERCISE = Spec(
     swap=swap,
     refuse=("nanoinfer.speculate.lookup:TextIndex.draft", "nanoinfer.speculate.lookup:PromptLookup.draft"),
     hints=(
-        "Invariant: in the example 8, 2, 3 stands nowhere else, so three tokens are too many. 2, 3 stands twice before\n"
-        "the end, and what counts is the second time: 9, 8, 2, 3 follow.",
+        "Invariant: in the example 8, 2, 3 stands nowhere else, so three tokens are too many. 2, 3 stands twice\n"
+        "before the end, and what counts is the second time: 9, 8, 2, 3 follow.",
         "Place: two loops, one in the other. The outer one goes over lengths, from the longest that can stand twice.\n"
         "The inner one goes over places at which such an n-gram may end, from the last: that is one token before the\n"
         "end of the text. Whoever finds one is done.",
@@ -89,7 +89,7 @@ def _tokens(case: Case, name: str, count: int, low: int = 100, high: int = 10_00
 
 
 def longest_first(case: Case) -> Call:
-    """The longest n-gram that stands earlier decides, though a shorter one stands later; none is longer than allowed."""
+    """The longest n-gram that stands earlier decides, though a shorter one stands later; none is too long."""
     end, gap = _tokens(case, "end", 4), _tokens(case, "gap", 8, 10_000, 20_000)
     if case.turn((False, True, False)):
         return call([*end, gap[0], *end[1:], gap[1], *end[2:], gap[2], *end[3:], gap[3], *end], 4, 1)
@@ -119,7 +119,10 @@ def overlapping(case: Case) -> Call:
     return call(text, case.size("longest", 2, 3), case.size("limit", 3, 4))
 
 
-KINDS = ("many", "empty", "one", "two", "new", "equal", "large", "joined", "few ids", "few ids", "few ids", "few ids", "zeros", "long")
+KINDS = (
+    "many", "empty", "one", "two", "new", "equal", "large", "joined", "few ids", "few ids", "few ids", "few ids",
+    "zeros", "long",
+)  # fmt: skip
 
 
 def any_text(case: Case) -> Call:  # noqa: PLR0911  one for each kind

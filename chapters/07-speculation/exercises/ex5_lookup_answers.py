@@ -24,7 +24,7 @@ FOUND = "text[end : end + limit]"
 WRONG = (
     Wrong.patch(
         "first-place", "What followed the first time is as good a guess.", ENDS, "range(n, len(text))",
-        "the first prompt lookup in transformers and vLLM took the first match (vllm-project/vllm#4237 names its model)",
+        "an author's own slip: a search from the beginning, which is over sooner",
     ),
     Wrong.patch(
         "shortest-first", "The last token says most: longer n-grams are a luxury.", LENGTHS,

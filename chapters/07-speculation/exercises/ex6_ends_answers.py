@@ -90,7 +90,7 @@ WRONG = (
     ),
     Wrong.patch(
         "first-in-the-list", "Of several stop strings the first one of the list counts.", "min(found)", "found[0]",
-        "an author's own slip: two stop strings of which one holds the other",
+        "vllm-project/vllm#49391: several stop strings in one step, and the first of the list was taken",
     ),
     Wrong.patch(
         "last-one-unseen", "The last token of a run is looked at in the next step.", BY_ID,
@@ -160,9 +160,8 @@ def by_pattern(run: Run, row: dict[str, Any], params: dict[str, Any]) -> Answer:
 
 
 RIGHT = (Right(one_after_the_other), Right(three_ends), Right(by_pattern))
-EQUIVALENT = {
-    "left = min(params['context'] - row['length'], params['max_tokens'] - row['new'])": "the smaller of two, in any order",
-}
+_ORDER = "the smaller of two, in any order"
+EQUIVALENT = {"left = min(params['context'] - row['length'], params['max_tokens'] - row['new'])": _ORDER}
 
 
 def taken(ids: list[int], pieces: list[str], room: tuple[int, int], had: str, stops: list[Any]) -> dict[str, Any]:

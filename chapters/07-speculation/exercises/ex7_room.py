@@ -46,8 +46,8 @@ EXERCISE = Spec(
     title="Room for guesses",
     reference=draft_room,
     task=(
-        "Guesses are written to the cache before anybody knows whether they are right. Give them blocks, but none that\n"
-        "somebody was promised; and after the step let each row hold what it would hold without any guesses."
+        "Guesses are written to the cache before anybody knows whether they are right. Give them blocks, but none\n"
+        "that somebody was promised; and after the step let each row hold what it would hold without any guesses."
     ),
     invariants=(
         "whatever is guessed, each row can still have all blocks that it was promised",
@@ -66,9 +66,9 @@ EXERCISE = Spec(
         "nanoinfer.speculate.scheduler:DraftScheduler.give_back",
     ),
     hints=(
-        "Invariant: in the example 4 blocks are free, and 2 of them are promised to row 1. So 2 are over. Row 0 writes\n"
-        "5 tokens behind its 7, for which it needs one block more than it is promised. Row 1 writes 4 behind 4, in 2\n"
-        "blocks. Row 2 has 1 promised and 1 over: it brings all of its 5 drafts, and gives a block back.",
+        "Invariant: in the example 4 blocks are free, and 2 of them are promised to row 1. So 2 are over. Row 0\n"
+        "writes 5 tokens behind its 7, for which it needs one block more than it is promised. Row 1 writes 4 behind\n"
+        "4, in 2 blocks. Row 2 has 1 promised and 1 over: it brings all of its 5 drafts, and gives a block back.",
         "Place: first what is free and promised to nobody. Then row by row: the most tokens that its promise and that\n"
         "remainder hold, less what is written and the newest. What it takes beyond its promise is gone for those\n"
         "behind it. What it keeps depends on the drafts that were brought and right, not on those that it had.",
@@ -112,7 +112,7 @@ def given_back(case: Case) -> Call:
 KINDS = ("many", "one", "none", "full", "large", "equal", "nobody", "block of one", "some", "some", "some")
 
 
-def any_rows(case: Case) -> Call:  # noqa: PLR0911  one for each kind
+def any_rows(case: Case) -> Call:
     """No row, one, many; no drafts, no room, blocks of one token, many blocks; rows that are equal."""
     kind = case.turn(KINDS)
     if kind == "nobody":
@@ -124,7 +124,8 @@ def any_rows(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     if kind == "large":
         return call([(70_000, 5_000), (100_000, 9_000)], [90_000, 70_000], [66_000, 90], 20_000, 17)
     size = 1 if kind == "block of one" else 3
-    rows = [_row(case, at, size, case.choice(f"promise {at}", (0, 0, 1, 2))) for at in range(80 if kind == "many" else 4)]
+    count = 80 if kind == "many" else 4
+    rows = [_row(case, at, size, case.choice(f"promise {at}", (0, 0, 1, 2))) for at in range(count)]
     wishes = [0 if kind == "none" else case.choice(f"wish {at}", range(8)) for at in range(len(rows))]
     if kind == "equal":
         rows, wishes = rows[:1] * 4, [4] * 4

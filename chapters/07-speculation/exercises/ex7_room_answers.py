@@ -147,7 +147,12 @@ def by_recursion(rows: Rows, wishes: list[int], right: list[int], free: int, blo
         return [(drafts, during, after, after - before), *serve(at + 1, over - extra)]
 
     lines = serve(0, free - sum(promised - -(-written // block_size) for written, promised in rows))
-    return [a for a, *_ in lines], [b for _, b, *_ in lines], [c for *_, c, _ in lines], free - sum(d for *_, d in lines)
+    return (
+        [a for a, *_ in lines],
+        [b for _, b, *_ in lines],
+        [c for *_, c, _ in lines],
+        free - sum(d for *_, d in lines),
+    )
 
 
 RIGHT = (Right(one_draft_at_a_time), Right(pools), Right(by_recursion))
@@ -186,11 +191,11 @@ def rooms(
     return told
 
 
-def _told(result: Answer, rows: Rows, wishes: list[int], right: list[int], free: int, size: int) -> list[dict[str, int]]:
+def _told(
+    result: Answer, rows: Rows, wishes: list[int], right: list[int], free: int, size: int
+) -> list[dict[str, int]]:
     brought, held, kept, after = result
-    lines = [
-        {"brings": a, "during": b, "after": c} for a, b, c in zip(brought, held, kept, strict=True)
-    ]
+    lines = [{"brings": a, "during": b, "after": c} for a, b, c in zip(brought, held, kept, strict=True)]
     lost = free + sum(-(-written // size) for written, _ in rows) - sum(kept) - after
     return lines if lost == 0 else [*lines, {"brings": 0, "during": 0, "after": lost}]
 

@@ -78,7 +78,7 @@ def lent(kind: type, sort: str = "") -> Call:
         """what each request is given in each of its steps"""
         for prompt, seed, limit, stop, guess in requests:
             if not (isinstance(prompt + stop + guess, str) and 0 < len(prompt) < LIARS.CONTEXT and limit > 0 <= seed):
-                raise ValueError("a request is a prompt of 1 to 23 letters, a seed, a limit of 1 or more, and two strings")
+                raise ValueError("a request is a prompt of 1 to 23 letters, a seed, a limit above 0, and two strings")
         if most < 1 or len(requests) > MANY:
             raise ValueError(f"there is 1 draft at least, and there are {MANY} requests at most")
         runs: list[list[str]] = kind(most).play([tuple(request) for request in requests])
@@ -121,8 +121,8 @@ EXERCISE = Spec(
     verdicts=True,
     fixed=True,
     hints=(
-        "Invariant: from the plain text and the guess follows what each step gives, with nothing left open. So compute\n"
-        "that, compare it whole, and vary what is guessed.",
+        "Invariant: from the plain text and the guess follows what each step gives, with nothing left open. So\n"
+        "compute that, compare it whole, and vary what is guessed.",
         "Place: a loop over scenes, in it one over requests, in it one over steps. Where must a wrong letter stand so\n"
         "that what it leaves behind is read later? How long must a run be, and where the stop, so that it is in the\n"
         "middle? What if two rows have runs of different lengths, or guesses at all? And if room ends in a run?",

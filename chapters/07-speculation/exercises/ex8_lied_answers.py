@@ -30,7 +30,7 @@ WRONG = (
     Wrong.patch(
         "letters-alone", "A machine is right if the letters are.", COMPARED,
         'assert list(map("".join, play(int(most), requests))) == list(map("".join, wanted))',
-        "vllm-project/vllm#4212: no letter was wrong, and for months each full run lacked its last one",
+        "vllm-project/vllm#4212: no letter was wrong, and each full run lacked its last one",
     ),
     Wrong.patch(
         "greedy-alone", "What is right without noise is right with it.", SPLIT, SPLIT + '\n            seed = "0"',
@@ -130,7 +130,8 @@ def each_place(play: Play, plain: Plain) -> None:
                         for run in got:
                             room = min(row[2], len(whole)) - place - 1
                             same = 0
-                            while same < min(most, room, len(row[4]) - place) and row[4][place + same] == whole[place + same]:
+                            mine = row[4][place : place + min(most, room)]
+                            while same < len(mine) and mine[same] == whole[place + same]:
                                 same += 1
                             if run != whole[place : min(end, place + same + 1)]:
                                 complaints.append((row, got))
@@ -238,7 +239,7 @@ def _by_tuples(told: Callable[[list[dict[str, Any]]], list[str]], plain: Plain) 
 
 EDITIONS = (
     Edition(
-        "told", "requests are dicts, and what a machine gave a request is one str, with a bar between steps", check_told,
+        "told", "requests are dicts, and what a machine gave one is a str, with a bar between steps", check_told,
         args=_by_dicts, back=_by_tuples, result=lambda found, *plain: found,
     ),
 )  # fmt: skip

@@ -40,6 +40,7 @@ def asked(rows: int, new: int) -> list[SamplingParams]:
 
 
 def formula(device: torch.device) -> float:
+    """One in any case, and one more for each draft, as often as it and all before it are right."""
     return sum(ALPHA**n for n in range(K + 1))
 
 
@@ -64,14 +65,17 @@ def cost(rows: int, device: torch.device) -> float:
 
 
 def one_row(device: torch.device) -> float:
+    """Latency: nobody else uses the machine."""
     return cost(1, device)
 
 
 def many_rows(device: torch.device) -> float:
+    """Rows that fill the machine themselves."""
     return cost(ROWS, device)
 
 
 def all_right(device: torch.device) -> float:
+    """Every draft, and the token behind it."""
     return K + 1.0
 
 
@@ -86,7 +90,7 @@ def looked_up(device: torch.device) -> float:
 
 
 def _tokens(bound: float, measured: float) -> str:
-    return "the formula is a mean, and a hundred tokens are some thirty steps; the last step is cut by the limit as well"
+    return "the formula is a mean, and so many tokens are some thirty steps; the limit cuts the last one as well"
 
 
 def _one(bound: float, measured: float) -> str:
@@ -97,7 +101,7 @@ def _one(bound: float, measured: float) -> str:
 
 def _many(bound: float, measured: float) -> str:
     if measured > K + 1:
-        return "more than the arithmetic: places are sampled one by one, and larger tensors leave the processor's caches"
+        return "more than arithmetic: each place is sampled for itself, and larger tensors leave the processor's caches"
     return "what a step costs besides arithmetic is shared by five times as many tokens"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import torch
-
 from nanocourse.exercises.rules import Covers, above, again, infinite, kind, nan, not_for
 
 ANYTHING = ("nan", "infinite", "huge")
