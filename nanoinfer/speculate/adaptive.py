@@ -7,18 +7,19 @@ rows, whose steps have no arithmetic to spare, plain steps run; now and then a f
 from __future__ import annotations
 
 from collections import deque
+from copy import deepcopy
 from dataclasses import dataclass
+from math import log
 from statistics import fmean, median
-from weakref import WeakKeyDictionary
 
 from nanoinfer.engine.scheduler import Row
 
 PRICE = 0.2  # of a token: what a draft costs. It is brought where it and all before it are accepted as often as that
-FIRST = 0.8  # acceptance of a row of which nothing is known
+FIRST = 0.6  # acceptance of a row of which nothing is known: it is soon known if it brings too few
 RATE = 0.15  # how fast that follows what happens
 AGAIN = 16  # steps after which a row that brings no drafts brings one
 WITH, WITHOUT = 16, 8  # steps of a trial, with drafts and without: with them, how many tokens one brings varies
-HOPELESS, HOPELESS_AT = 0.75, 4  # of plain speed, after so many steps with drafts: no need to wait for the others
+HOPELESS = {4: 0.75, 8: 0.9}  # of plain speed, after so many steps with drafts: no need to wait for the others
 LATELY = 32  # steps whose times and tokens count
 LEAST = 0.98  # of plain speed: below it drafts end
 SOONEST, LATEST = 256, 4096  # plain steps ahead of a trial, twice as many each time that it finds the same
@@ -31,22 +32,20 @@ class Acceptance:
 
     share: float = FIRST
     since: int = 0  # steps without a draft
+    best: int = int(log(PRICE, FIRST))  # drafts, if there is room for as many
 
     def worth(self, most: int) -> int:
         """How many drafts, of `most`: the n-th is used if all n are right, which is as probable as share ** n."""
-        if self.share < PRICE:
+        if not self.best:
             self.since += 1
             return min(most, int(self.since >= AGAIN))
-        count, chance = 0, self.share
-        while count < most and chance >= PRICE:
-            count, chance = count + 1, chance * self.share
-        return count
+        return min(most, self.best)
 
     def note(self, drafts: int, accepted: int) -> None:
         """Of so many drafts the first ones were accepted; the one behind them was wrong, and of the rest who knows."""
-        for right in [1.0] * accepted + [0.0] * (accepted < drafts):
-            self.share += RATE * (right - self.share)
-        self.since = 0
+        wrong = (1 - self.share) * (1 - RATE) ** accepted
+        self.share = (1 - wrong) * (1 - RATE) if accepted < drafts else 1 - wrong
+        self.since, self.best = 0, int(log(PRICE, min(max(self.share, 0.01), 0.999)))
 
 
 class Trial:
@@ -73,7 +72,7 @@ class Trial:
             return
         self._tokens.append(tokens)
         steps, speed = len(self._tokens), self._speed()
-        if (steps >= WITH and speed < LEAST) or (steps >= HOPELESS_AT and speed < HOPELESS):
+        if speed < (LEAST if steps >= WITH else HOPELESS.get(steps, 0)):
             self.drafts, self._left = False, self._patience
             self._patience = min(LATEST, 2 * self._patience)
         elif steps == WITH:
@@ -81,6 +80,16 @@ class Trial:
         if not self._left:
             self._seconds[False].clear()
             self.drafts, self._left = False, WITHOUT
+
+    def for_another_size(self) -> Trial:
+        """One for half or twice as many rows: it goes on as this does, and is soon held against plain steps of its own.
+
+        While a batch comes to its end its size changes every few steps, and to begin anew each time would cost more.
+        """
+        other = deepcopy(self)
+        if other.drafts:
+            other._left = min(other._left, WITH)
+        return other
 
     def _speed(self) -> float:
         """Of drafts over that of plain steps: by medians, since a step may wait for a compiler."""
@@ -91,8 +100,9 @@ class Adaptive:
     """How many drafts rows may bring to the next step, as far as it is known what they bring in."""
 
     def __init__(self) -> None:
-        self._rows: WeakKeyDictionary[Row, Acceptance] = WeakKeyDictionary()
+        self._rows: dict[Row, Acceptance] = {}
         self._trials: dict[int, Trial] = {}  # by about how many rows go on
+        self._newest = Trial()
 
     def pays(self, rows: int) -> bool:
         """Whether a step of so many rows is to have drafts at all."""
@@ -100,15 +110,22 @@ class Adaptive:
 
     def most(self, row: Row, limit: int) -> int:
         """How many drafts the row is to bring, of `limit`."""
-        return self._rows.setdefault(row, Acceptance()).worth(limit)
+        if (known := self._rows.get(row)) is None:
+            self._rows = {row: known for row, known in self._rows.items() if not row.ended}
+            known = self._rows[row] = Acceptance()
+        return known.worth(limit)
 
     def note_row(self, row: Row, drafts: int, accepted: int) -> None:
         """What became of a row's drafts."""
-        self._rows.setdefault(row, Acceptance()).note(drafts, accepted)
+        self._rows[row].note(drafts, accepted)
 
     def note_step(self, rows: int, seconds: float, tokens: int) -> None:
         """A step of so many rows that went on, and of nothing else, took so long and gave so many tokens."""
         self._trial(rows).note(seconds, tokens / rows)
 
     def _trial(self, rows: int) -> Trial:
-        return self._trials.setdefault(rows.bit_length(), Trial())
+        size = rows.bit_length()
+        if size not in self._trials:
+            self._trials[size] = self._newest.for_another_size()
+        self._newest = self._trials[size]
+        return self._newest
