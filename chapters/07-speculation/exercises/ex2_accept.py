@@ -155,7 +155,7 @@ def equal_sums(case: Case) -> Call:
 
 
 KINDS = (
-    "many", "one", "none at all", "nan", "infinite", "huge", "far", "low", "zero", "equal rows", "large ids", "long",
+    "one", "none at all", "nan", "infinite", "huge", "far", "low", "zero", "equal rows", "large ids", "long", "many",
 )  # fmt: skip
 
 
