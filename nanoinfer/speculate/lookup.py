@@ -25,9 +25,10 @@ LONGEST = 3  # tokens of an n-gram that is looked for; then shorter ones
 
 
 def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int, longest: int = LONGEST) -> Tensor:
-    """Up to k tokens (B, k) that followed the longest n-gram that a text ends with, where it stood last; else NONE.
+    """The k tokens (B, k) that followed the longest n-gram that a text ends with, where it stood last; else NONE.
 
-    texts (N, T) int64. rows, positions (B,) int64: which of the texts, and where its newest token stands.
+    Behind its end the text is taken to go on as it has since then. texts (N, T) int64. rows, positions (B,) int64:
+    which of the texts, and where its newest token stands.
     """
     text, end = texts[rows], positions[:, None]  # (B, T), (B, 1)
     T = text.shape[1]
@@ -38,9 +39,9 @@ def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int, longest: int
         same = same & (at >= n) & (text.roll(n, 1) == last)
         length += same
     best = (length * T + at).amax(1, keepdim=True)  # (B, 1) the longest, of these the last
-    places = best % T + 1 + torch.arange(k, device=text.device)  # (B, k)
-    found = (best >= T) & (places <= end)
-    return torch.where(found, text.gather(1, places.clamp(max=T - 1)), NONE)
+    since = best % T  # (B, 1)
+    places = since + 1 + torch.arange(k, device=text.device) % (end - since).clamp(min=1)  # (B, k)
+    return torch.where(best >= T, text.gather(1, places.clamp(max=T - 1)), NONE)
 
 
 class PromptLookup:
