@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from functools import cache
 from pathlib import Path
@@ -182,18 +182,27 @@ def drafted(who: str, prompt: str, heat: float) -> tuple[tuple[int, ...], int, i
         return done.token_ids, made.stats.draft_tokens, made.stats.accepted_tokens, made.stats.decode_steps
 
 
-def drafters() -> None:
-    """Drafts by the row's own text, by the model itself, and by worse ones; 60 tokens of each."""
+def drafter_table(lines: Sequence[tuple[str, str, str, float]]) -> None:
+    """A line for each drafter: its name, who it is, the prompt and the temperature."""
     print(f"{'':42}{'drafts':>8}{'accepted':>10}{'tokens a step':>15}")
-    for name, who, prompt, heat in (
-        ("look-up, a text that repeats itself", "lookup", run.FOX, 0.0),
-        ("look-up, a sampled one", "lookup", STORY, run.HEAT),
-        ("the model itself", "itself", STORY, run.HEAT),
-        ("its first 11 layers", "11", STORY, run.HEAT),
-        ("its first 8 layers", "8", STORY, run.HEAT),
-    ):
+    for name, who, prompt, heat in lines:
         tokens, brought, accepted, count = drafted(who, prompt, heat)
         print(f"{name:42}{brought:>8}{accepted / brought:>10.0%}{(len(tokens) - 1) / count:>15.2f}")
+
+
+def lookups() -> None:
+    """Drafts from the row's own text."""
+    drafter_table([
+        ("greedy, of a text that repeats itself", "lookup", run.FOX, 0.0), ("sampled", "lookup", STORY, run.HEAT)
+    ])  # fmt: skip
+
+
+def models() -> None:
+    """Drafts by the model itself, and by worse ones."""
+    drafter_table([
+        ("the model itself", "itself", STORY, run.HEAT), ("its first 11 of 12 layers", "11", STORY, run.HEAT),
+        ("its first 8 of 12 layers", "8", STORY, run.HEAT),
+    ])  # fmt: skip
 
 
 def rejected() -> None:
