@@ -35,7 +35,8 @@ class GuessedText:
         self.token_ids, self.text, self.ended = list(token_ids), text, False
         self._tokenizer, self._stream = llm.tokenizer, TextStream(llm.tokenizer)
         core: Any = llm.core
-        core.drafter = self._drafter = GivenDrafts()
+        self._drafter = GivenDrafts()
+        core.begin_with(self._drafter)
         with refusing():
             requests = llm.requests([self.token_ids], params)
         self._steps = core.generate(requests)

@@ -54,6 +54,7 @@ class Row:
     slot: int = -1  # its row in the batch state and in the cache; -1 where it has none
     arrived: int = 0  # its number, in order of arrival
     fed: int = 0  # tokens of its text that the model has been given
+    ahead: int = 0  # and at most so many more, by steps in flight that may give it several: chapter 7
     going: bool = False  # whether its prompt has been fed, so that each step feeds its newest token
     room: int = sys.maxsize  # tokens that its blocks hold
     token_ids: list[int] = field(default_factory=list)  # new tokens that have reached the host

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from math import log
 from statistics import fmean, median
-from weakref import WeakKeyDictionary
 
 from nanoinfer.engine.scheduler import Row
 
@@ -31,22 +31,20 @@ class Acceptance:
 
     share: float = FIRST
     since: int = 0  # steps without a draft
+    best: int = int(log(PRICE, FIRST))  # drafts, if there is room for as many
 
     def worth(self, most: int) -> int:
         """How many drafts, of `most`: the n-th is used if all n are right, which is as probable as share ** n."""
-        if self.share < PRICE:
+        if not self.best:
             self.since += 1
             return min(most, int(self.since >= AGAIN))
-        count, chance = 0, self.share
-        while count < most and chance >= PRICE:
-            count, chance = count + 1, chance * self.share
-        return count
+        return min(most, self.best)
 
     def note(self, drafts: int, accepted: int) -> None:
         """Of so many drafts the first ones were accepted; the one behind them was wrong, and of the rest who knows."""
-        for right in [1.0] * accepted + [0.0] * (accepted < drafts):
-            self.share += RATE * (right - self.share)
-        self.since = 0
+        wrong = (1 - self.share) * (1 - RATE) ** accepted
+        self.share = (1 - wrong) * (1 - RATE) if accepted < drafts else 1 - wrong
+        self.since, self.best = 0, int(log(PRICE, min(max(self.share, 0.01), 0.999)))
 
 
 class Trial:
@@ -91,7 +89,7 @@ class Adaptive:
     """How many drafts rows may bring to the next step, as far as it is known what they bring in."""
 
     def __init__(self) -> None:
-        self._rows: WeakKeyDictionary[Row, Acceptance] = WeakKeyDictionary()
+        self._rows: dict[Row, Acceptance] = {}
         self._trials: dict[int, Trial] = {}  # by about how many rows go on
 
     def pays(self, rows: int) -> bool:
@@ -100,11 +98,14 @@ class Adaptive:
 
     def most(self, row: Row, limit: int) -> int:
         """How many drafts the row is to bring, of `limit`."""
-        return self._rows.setdefault(row, Acceptance()).worth(limit)
+        if (known := self._rows.get(row)) is None:
+            self._rows = {row: known for row, known in self._rows.items() if not row.ended}
+            known = self._rows[row] = Acceptance()
+        return known.worth(limit)
 
     def note_row(self, row: Row, drafts: int, accepted: int) -> None:
         """What became of a row's drafts."""
-        self._rows.setdefault(row, Acceptance()).note(drafts, accepted)
+        self._rows[row].note(drafts, accepted)
 
     def note_step(self, rows: int, seconds: float, tokens: int) -> None:
         """A step of so many rows that went on, and of nothing else, took so long and gave so many tokens."""

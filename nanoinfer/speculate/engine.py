@@ -1,15 +1,15 @@
 """The engine with drafts: a step may give a row several tokens. Chapter 7.
 
-Rows that have a draft are verified; a step without any draft is the plain one, by the plain way. Drafts are made on the
-host, of tokens that are here: while there are any, the host looks at every step's tokens before the next. Where they do
-not pay, it is as many steps behind as a plain engine.
+Rows that have a draft are verified; a step without any draft is the plain one, by the plain way. Where the device makes
+the drafts, of what it keeps there, the host is as many steps behind as a plain engine: it knows how many tokens a row
+has at least, and how many at most. Else drafts are made of tokens that are here, and the host waits for every step's.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor
 
@@ -19,9 +19,11 @@ from nanoinfer.engine.scheduler import Row, Step
 from nanoinfer.engine.state import Fetch
 from nanoinfer.model.batch import Chunk
 from nanoinfer.speculate.adaptive import Adaptive
-from nanoinfer.speculate.drafts import Drafter
+from nanoinfer.speculate.drafts import DeviceDrafter, Drafter
 from nanoinfer.speculate.scheduler import DraftScheduler
 from nanoinfer.speculate.step import pack_runs, verify_step
+
+Way = Literal["plain", "here", "device"]  # no drafts, drafts of tokens that the host has, or drafts within the step
 
 
 class Verifying(NamedTuple):
@@ -29,8 +31,8 @@ class Verifying(NamedTuple):
 
     rows: list[Row]
     places: Sequence[int]  # where each stands among the lines
-    tokens: Fetch  # lines of a row's tokens, of which the first are its own, and how many that are
-    drafts: list[int]  # of each row, how many it had
+    tokens: Fetch  # lines of a row's tokens, of which the first are its own, how many that are, and how many drafts
+    ahead: list[int]  # of each row, how many tokens it was fed at most; 0 where they are counted, a prompt's
     logprobs: Fetch | None  # of the tokens after each row's newest one and after each draft
     scored: tuple[()] = ()  # no piece of a prompt has logprobs of its own here
 
@@ -45,31 +47,56 @@ class SpeculativeEngine(Engine):
     scheduler: DraftScheduler
 
     def __init__(
-        self, *args: Any, drafter: Drafter, draft_tokens: int, adaptive: Adaptive | None = None, lag: int = 0,
-        **settings: Any,
-    ) -> None:  # fmt: skip
+        self, *args: Any, drafter: Drafter, draft_tokens: int, adaptive: Adaptive | None = None, **settings: Any
+    ) -> None:
         super().__init__(*args, **settings)
-        self.drafter, self.draft_tokens, self.adaptive, self._plain_lag = drafter, draft_tokens, adaptive, lag
-        self._pays = True
+        self.draft_tokens, self.adaptive = draft_tokens, adaptive
+        self._way: Way = "plain"
+        self.begin_with(drafter)
+
+    def begin_with(self, drafter: Drafter) -> None:
+        """Take drafts from this one, while no row runs. Steps that are captured draft by themselves, where it can."""
+        self.drafter, runner = drafter, cast(Any, self.runner)
+        self._texts = drafter if isinstance(drafter, DeviceDrafter) else None
+        self._within = self._texts is not None and getattr(runner, "recorder", None) is not None
+        runner.drafter = self._texts if self._within else None
 
     @on_device
     def step(self) -> list[Row]:
-        """As the base's; but ahead of a step with drafts, those in flight are taken in, one at each call."""
+        """As the base's; but where steps in flight must be known before the next, one of them is taken in."""
         began, before = time.perf_counter(), (self.stats.new_tokens, self.stats.prefill_steps)
         going = sum(row.going for row in self.rows)
-        self._pays = not self.adaptive or not going or self.adaptive.pays(going)
-        self.lag = 0 if self._pays else self._plain_lag
-        if self._pays and self._in_flight:
+        pays = not self.adaptive or not going or self.adaptive.pays(going)
+        self._way = way = "plain" if not pays else "here" if not self._within else self._device_way()
+        if self._in_flight and (way == "here" or (way == "device") == isinstance(self._in_flight[0], InFlight)):
             return self._collect(0)
         settled = super().step()
         if self.adaptive and going and self.stats.prefill_steps == before[1]:
-            tokens = self.stats.new_tokens - before[0] if self._pays else going  # which come late
-            self.adaptive.note_step(going, time.perf_counter() - began, tokens)
+            tokens = self.stats.new_tokens - before[0] if pays else going  # which come late
+            if tokens:
+                self.adaptive.note_step(going, time.perf_counter() - began, tokens)
         return settled
 
+    def _device_way(self) -> Way:
+        """Drafts within the step, if it has rows that go on and nothing else: nobody to admit, no room to make."""
+        scheduler, rows = self.scheduler, self.rows
+        admits = scheduler.waiting and len(rows) < self.max_batch
+        steady = not (self._inbox or admits or (scheduler.short and self._in_flight))
+        return "device" if steady and all(row.going and row.sampler < 3 for row in rows) else "plain"
+
+    def _arrange(self, step: Step) -> None:
+        super()._arrange(step)
+        if self._texts:
+            if step.sources:
+                self._texts.move(step.sources, step.targets)
+            self._texts.forget(step.begun)
+
     def _launch(self, step: Step) -> None:
-        drafts = self._drafts(step)
-        if any(drafts):
+        if self._way == "device" and step.going:
+            if self._texts and not self._in_flight:
+                self._texts.learn(step.going)
+            self._verify(step, [[0] * count for count in self.scheduler.room_for(step, self._limits(step))])
+        elif any(drafts := self._drafts(step)):
             self._verify(step, drafts)
         else:
             super()._launch(step)
@@ -77,15 +104,16 @@ class SpeculativeEngine(Engine):
     def _drafts(self, step: Step) -> list[Sequence[int]]:
         """Of each row that goes on. None beside prompts whose own tokens are scored: those have steps of their own."""
         scored = any(row.request.params.prompt_logprobs is not None for row, _ in step.pieces)
-        if not self._pays or not step.going or scored:
+        if self._way != "here" or not step.going or scored or not any(limits := self._limits(step)):
             return []
-        limits = self.scheduler.draft_limits(step, self.draft_tokens)
-        if self.adaptive:
-            limits = [self.adaptive.most(row, limit) for row, limit in zip(step.going, limits, strict=True)]
-        if not any(limits):
-            return []
-        drafts = zip(self.drafter.draft(step.going, limits), limits, strict=True)
-        return self.scheduler.room_for(step, [draft[:limit] for draft, limit in drafts])
+        drafts = [draft[:limit] for draft, limit in zip(self.drafter.draft(step.going, limits), limits, strict=True)]
+        fitting = self.scheduler.room_for(step, list(map(len, drafts)))
+        return [draft[:count] for draft, count in zip(drafts, fitting, strict=True)]
+
+    def _limits(self, step: Step) -> list[int]:
+        """How many drafts each row that goes on is to bring."""
+        limit = self.scheduler.draft_limit(step, self.draft_tokens)
+        return [self.adaptive.most(row, limit) if self.adaptive else limit for row in step.going]
 
     def _verify(self, step: Step, drafts: Sequence[Sequence[int]]) -> None:
         """Run a step with drafts, and start the copy of its tokens."""
@@ -100,14 +128,14 @@ class SpeculativeEngine(Engine):
             batch, runs = pack_runs(fed, [_chunk(work) for work in step.pieces], self.state.token.device)
             lines, scores = verify_step(self.runner.model, self.cache, self.state, batch, runs, sampler)
             places = range(len(lines))
-        rows, stats = self.scheduler.launch(step), self.stats
-        counts = [len(each) for each in drafts] + [0] * (len(rows) - len(drafts))
-        made: Any = Verifying(rows, places, Fetch(lines), counts, None if scores is None else Fetch(scores))
+        counts, stats = [len(each) for each in drafts], self.stats
+        rows = self.scheduler.launch_drafts(step, counts)
+        ahead = [1 + count for count in counts] + [0] * (len(rows) - len(counts))
+        made: Any = Verifying(rows, places, Fetch(lines), ahead, None if scores is None else Fetch(scores))
         self._in_flight.append(made)
         stats.prefill_steps += bool(step.pieces)
         stats.decode_steps += not step.pieces
         stats.verify_steps += 1
-        stats.draft_tokens += sum(counts)
         stats.recomputed_tokens = self.scheduler.recomputed
 
     def _replay(self, step: Step, drafts: Sequence[Sequence[int]], sampler: Sampler) -> Tensor | None:
@@ -117,34 +145,59 @@ class SpeculativeEngine(Engine):
             return None
         scoring = "drafts beside penalties or logprobs" if sampler is self.samplers.scoring else None
         why_not = "drafts beside prompts" if step.pieces else scoring
-        by_slot: list[Sequence[int]] = [()] * (step.going[-1].slot + 1)
+        rows = step.going[-1].slot + 1
+        by_slot: list[Sequence[int]] = [()] * rows
+        ends, longest = [0] * rows, 0
         for row, each in zip(step.going, drafts, strict=True):
-            by_slot[row.slot] = each
-        longest = max(row.fed + 1 + len(each) for row, each in zip(step.going, drafts, strict=True))
-        lines: Tensor | None = replay(by_slot, longest, sampler, why_not)
+            by_slot[row.slot], ends[row.slot] = each, min(row.room, row.last)
+            longest = max(longest, row.fed + row.ahead + 1 + len(each))
+        longest = min(longest, self.cache.max_len)
+        lines: Tensor | None = replay(by_slot, ends, longest, sampler, why_not)
         return lines
 
     def _collect(self, lag: int) -> list[Row]:
-        if not self._in_flight or isinstance(self._in_flight[0], InFlight):
+        lag = 0 if self._way == "here" else lag
+        first: Any = self._in_flight[0] if self._in_flight else None
+        if not isinstance(first, Verifying):
             return super()._collect(lag)
+        if len(self._in_flight) <= lag and not first.tokens.arrived:
+            return []
         step: Any = self._in_flight.popleft()
         lines, now = step.tokens.wait(), time.perf_counter()
-        scores = iter(step.logprobs.wait()) if step.logprobs else None
-        for row, place, drafts in zip(step.rows, step.places, step.drafts, strict=True):
-            *tokens, count = lines[place]
+        scores, settled, stats = iter(step.logprobs.wait()) if step.logprobs else None, [], self.stats
+        for row, place, ahead in zip(step.rows, step.places, step.ahead, strict=True):
+            *tokens, count, drafts = lines[place]
             values = [next(scores) for _ in range(1 + drafts)] if scores else None
-            self.stats.accepted_tokens += count - 1
-            if self.adaptive and drafts:
-                self.adaptive.note_row(row, drafts, count - 1)
-            kept = self._keep(row, tokens[:count], values, now)
-            self.stats.dropped_tokens += count - kept
+            row.ahead -= ahead
+            if not row.ended and count:
+                stats.draft_tokens += drafts
+                stats.accepted_tokens += count - 1
+                if self.adaptive and drafts:
+                    self.adaptive.note_row(row, drafts, count - 1)
+                count -= self._keep(row, tokens[:count], ahead > 0, values, now)
+                settled.append(row)
+            stats.dropped_tokens += count
+        if not self._in_flight:
+            self.scheduler.give_back()
         self._tidy()
-        return list(step.rows)
+        return settled
 
-    def _keep(self, row: Row, tokens: Sequence[int], logprobs: Sequence[list[float]] | None, now: float) -> int:
-        """Give a row its tokens one by one, up to where it ends; how many that are."""
+    def _keep(
+        self, row: Row, tokens: Sequence[int], fed: bool, logprobs: Sequence[list[float]] | None, now: float
+    ) -> int:
+        """Give a row its tokens one by one, up to where it ends; how many that are.
+
+        fed: whether the token before each of them is to be counted as fed, now that it is known to be of the text.
+        """
+        on = not (row.watched or logprobs) and len(row.token_ids) + len(tokens) < row.limit
+        if on and row.stop_ids.isdisjoint(tokens):  # as below, but at once
+            row.fed += len(tokens) * fed
+            row.token_ids += tokens
+            row.times += [now] * len(tokens)
+            self.stats.new_tokens += len(tokens)
+            return len(tokens)
         for at, token in enumerate(tokens):
-            row.fed += at > 0  # a draft that is known now to be of the text
+            row.fed += fed
             if logprobs and row.request.params.logprobs is not None:
                 row.logprobs.append(logprobs[at])  # ahead of the token: its reader may be another thread
             row.token_ids.append(token)
@@ -154,5 +207,4 @@ class SpeculativeEngine(Engine):
                 self._settle(row, token)
             if row.ended:
                 break
-        self.scheduler.give_back(row)
         return at + 1

@@ -1,60 +1,101 @@
 """Prompt lookup: what followed the last time that the text went like this. Chapter 7.
 
-No model, no device: texts that repeat themselves, as summaries, edits and code do, are drafted by their own n-grams.
+No model: texts that repeat themselves, as summaries, edits and code do, are drafted by their own n-grams. They lie on
+the device, where a step writes the tokens that it chose and the next one finds them, whenever the host hears of these.
 Idea: A. Saxena 2023, "Prompt Lookup Decoding" (github.com/apoorvumang/prompt-lookup-decoding); Yang et al. 2023,
 "Inference with Reference: Lossless Acceleration of Large Language Models", section 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
+import torch
+from torch import Tensor
+
+from nanoinfer.cache.paged import kernels_for
 from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.state import upload
+from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.speculate.step import NONE
 
 LONGEST = 3  # tokens of an n-gram that is looked for; then shorter ones
 
 
-class TextIndex:
-    """Where each n-gram of one text, of 1 to `longest` tokens, ended last. A new token costs `longest` look-ups."""
+def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int, longest: int = LONGEST) -> Tensor:
+    """Up to k tokens (B, k) that followed the longest n-gram that a text ends with, where it stood last; else NONE.
 
-    def __init__(self, token_ids: Sequence[int], longest: int = LONGEST) -> None:
-        self.token_ids: list[int] = []
-        self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(longest)]  # by length, less 1
-        self.extend(token_ids)
-
-    def extend(self, token_ids: Sequence[int]) -> None:
-        """The text goes on. Its very end is not known as an end yet: nothing has followed it."""
-        for token in token_ids:
-            end, text = len(self.token_ids), self.token_ids
-            for n, ends in enumerate(self._ends, start=1):
-                if end >= n:
-                    ends[tuple(text[end - n :])] = end
-            text.append(token)
-
-    def draft(self, limit: int) -> list[int]:
-        """Up to `limit` tokens that followed the longest n-gram that the text ends with, where it stood last."""
-        text = self.token_ids
-        for n in range(min(len(self._ends), len(text)), 0, -1):
-            if (end := self._ends[n - 1].get(tuple(text[-n:]))) is not None:
-                return text[end : end + limit]
-        return []
+    texts (N, T) int64. rows, positions (B,) int64: which of the texts, and where its newest token stands.
+    """
+    text, end = texts[rows], positions[:, None]  # (B, T), (B, 1)
+    T = text.shape[1]
+    at, length = torch.arange(T, device=text.device), torch.zeros_like(text)
+    same = at < end  # an n-gram that ends here; at the text's own end nothing has followed it
+    for n in range(longest):
+        last = text.gather(1, (end - n).clamp(min=0))
+        same = same & (at >= n) & (text.roll(n, 1) == last)
+        length += same
+    best = (length * T + at).amax(1, keepdim=True)  # (B, 1) the longest, of these the last
+    places = best % T + 1 + torch.arange(k, device=text.device)  # (B, k)
+    found = (best >= T) & (places <= end)
+    return torch.where(found, text.gather(1, places.clamp(max=T - 1)), NONE)
 
 
 class PromptLookup:
-    """A `Drafter` by the n-grams of each row's own text, prompt and new tokens."""
+    """A `DeviceDrafter` by the n-grams of each row's own text, prompt and new tokens.
 
-    def __init__(self, longest: int = LONGEST) -> None:
-        self.longest = longest
-        self._texts: WeakKeyDictionary[Row, TextIndex] = WeakKeyDictionary()
+    texts: (max_batch + 1, ...) of rows and of the dummy row, with room for what a step may choose at a text's end.
+    """
+
+    def __init__(self, max_batch: int, max_len: int, draft_tokens: int, device: torch.device) -> None:
+        width = max_len + draft_tokens + 1
+        self.texts = torch.zeros(max_batch + 1, width, dtype=torch.int64, device=device)
+        self._known: WeakKeyDictionary[Row, int] = WeakKeyDictionary()  # tokens of its text that are there, at least
+        self._look_up: Callable[[Tensor, Tensor, Tensor, int], Tensor] = look_up
+        if kernels_for(device)[0] is not paged_attention_torch:
+            from nanoinfer.kernels import lookup
+
+            self._look_up = lookup.look_up
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
-        return [self._text(row).draft(limit) if limit else [] for row, limit in zip(rows, limits, strict=True)]
+        self.learn(rows)
+        lengths = [len(row.request.prompt_token_ids) + len(row.token_ids) for row in rows]
+        where = upload([[row.slot, length - 1] for row, length in zip(rows, lengths, strict=True)], torch.int64,
+                       self.texts.device)  # fmt: skip
+        drafts = self.propose(where[:, 0], where[:, 1], max(limits)).tolist()
+        return [[token for token in draft[:limit] if token != NONE]
+                for draft, limit in zip(drafts, limits, strict=True)]  # fmt: skip
 
-    def _text(self, row: Row) -> TextIndex:
-        """The row's index, as far as its tokens have come."""
+    def propose(self, rows: Tensor, positions: Tensor, k: int) -> Tensor:
+        return self._look_up(self.texts, rows, positions, k)
+
+    def note(self, rows: Tensor, places: Tensor, tokens: Tensor) -> None:
+        self.texts[rows, places] = tokens
+
+    def learn(self, rows: Sequence[Row]) -> None:
+        slots, places, tokens = array("q"), array("q"), array("q")
+        for row in rows:
+            known, text = self._known.get(row, 0), self._text(row, self._known.get(row, 0))
+            slots.extend([row.slot] * len(text))
+            places.extend(range(known, known + len(text)))
+            tokens.extend(text)
+            self._known[row] = known + len(text)
+        if tokens:
+            packed = torch.frombuffer(slots + places + tokens, dtype=torch.int64).view(3, -1)
+            slot, place, token = upload(packed, torch.int64, self.texts.device)
+            self.texts[slot, place] = token
+
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        source, target = upload([sources, targets], torch.int64, self.texts.device)
+        self.texts[target] = self.texts[source]
+
+    def forget(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._known.pop(row, None)
+
+    def _text(self, row: Row, begin: int) -> Sequence[int]:
+        """The row's tokens, prompt and new ones, from number `begin` on."""
         prompt = row.request.prompt_token_ids
-        if (index := self._texts.get(row)) is None:
-            index = self._texts[row] = TextIndex(prompt, self.longest)
-        index.extend(row.token_ids[len(index.token_ids) - len(prompt) :])
-        return index
+        return [*prompt[begin:], *row.token_ids[max(0, begin - len(prompt)) :]]

@@ -34,7 +34,7 @@ def engine_and_runner(
 def make_drafter(config: EngineConfig, model: GPT2, max_batch: int, max_len: int, max_batched_tokens: int) -> Drafter:
     """Who drafts for `model`. ValueError for a draft model of another vocabulary, or one without room."""
     if config.speculate == LOOKUP:
-        return PromptLookup()
+        return PromptLookup(max_batch, max_len, config.draft_tokens, model.device)
     draft: GPT2 | str | Path = config.speculate  # type: ignore[assignment]
     if not isinstance(draft, str | Path | GPT2):
         raise ValueError(f"speculate must be {LOOKUP!r}, a model, or None, not {draft!r}")

@@ -1,57 +1,70 @@
 """How many drafts a row may bring to a step, and their room, which is given back. Chapter 7.
 
-A row that brings k drafts is fed k + 1 tokens, of which one is certain: `Scheduler.launch` counts that one. The tokens
-that were accepted are counted when they are known, and then blocks are as if tokens had come one by one.
+A row that brings k drafts is fed up to k + 1 tokens. How many of them are of its text is known when the step's tokens
+are here. Until then it has room for all, and for those of the steps that are launched meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.engine.scheduler import Row, Scheduler, Step
 
 
 class DraftScheduler(Scheduler):
-    """A `Scheduler` that has room for drafts where nobody else wants it: a draft makes no row wait or leave."""
+    """A `Scheduler` that has room for drafts where nobody else wants it: a draft makes no row wait or leave.
 
-    _reservations: dict[Row, int]  # in blocks, of rows that took room for drafts, before they did
+    short: whether a row may have no room for its next token, which is known when nothing is in flight.
+    """
 
-    def draft_limits(self, step: Step, most: int) -> list[int]:
-        """How many drafts each row that goes on may bring, `most` at most.
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.short = False
+        self._reservations: dict[Row, int] = {}  # in blocks, of rows that took room for drafts, before they did
 
-        A row may accept all of them and choose one token more: that must not exceed its limit, nor the context. The
-        step's budget is divided evenly.
-        """
+    def draft_limit(self, step: Step, most: int) -> int:
+        """How many drafts each row that goes on may bring, `most` at most: the step's budget is divided evenly."""
         left = self.max_batched_tokens - len(step.going) - sum(tokens for _, tokens in step.pieces)
-        each = min(most, max(0, left) // max(1, len(step.going)))
-        return [min(each, row.last - row.fed - 1) for row in step.going]
+        return min(most, max(0, left) // max(1, len(step.going)))
 
-    def room_for(self, step: Step, drafts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """The drafts of the rows that go on, each as far as there are blocks for it; the rows have these now."""
-        blocks, fitting = cast(BlockManager | None, self.blocks), list(drafts)
-        self._reservations = {}
-        for at, row in enumerate(step.going if blocks else ()):
-            assert blocks
-            count = len(drafts[at])
-            while count and not blocks.can_grow(row.slot, row.fed + 1 + count):
-                count -= 1
-            fitting[at] = drafts[at][:count]
-            if count:
-                self._reservations[row] = blocks.reservation[row.slot]
-                row.room = blocks.grow(row.slot, row.fed + 1 + count)
-                row.due = min(row.room, row.last)
+    def room_for(self, step: Step, counts: Sequence[int]) -> list[int]:
+        """Of so many drafts, how many each row that goes on may bring; it has room for them now, where there is any.
+
+        A row may accept all of them and choose one token more: that must not exceed its limit, nor the context. Where
+        steps in flight may have fed it more than is known, that must be looked at again where it is known.
+        """
+        fitting = []
+        for row, count in zip(step.going, counts, strict=True):
+            certain = min(row.fed + row.ahead + 1, row.last)
+            wanted = min(certain + count, row.last)
+            if wanted > row.room:
+                blocks = cast(BlockManager, self.blocks)
+                while wanted > row.room and not blocks.can_grow(row.slot, wanted):
+                    wanted -= 1
+                self._reservations.setdefault(row, blocks.reservation[row.slot])
+                row.room = blocks.grow(row.slot, wanted)
+                self.short |= row.room < certain
+            fitting.append(max(0, min(count, min(row.room, row.last) - row.fed - 1)))
         return fitting
 
-    def give_back(self, row: Row) -> None:
-        """The room of drafts that were rejected. What was accepted has been counted in `row.fed`."""
-        reservation = self._reservations.pop(row, None)
-        if reservation is not None and row.slot >= 0:  # else it has ended, and has given all back
-            blocks = cast(BlockManager, self.blocks)
-            blocks.truncate(row.slot, row.fed)
-            blocks.unreserve(row.slot, reservation)
-            row.room = blocks.grow(row.slot, 0)
+    def launch_drafts(self, step: Step, counts: Sequence[int]) -> list[Row]:
+        """As `launch`, of a step with so many drafts: what it feeds rows that go on is counted by `note`."""
+        for row, count in zip(step.going, counts, strict=True):
+            row.ahead += 1 + count
+        return step.going + self.launch(step._replace(going=[]))
+
+    def give_back(self) -> None:
+        """Nothing is in flight: rows have the room of the tokens that they have, as if these had come one by one."""
+        for row, reservation in self._reservations.items():
+            if row.slot >= 0:  # else it has ended, and has given all back
+                blocks = cast(BlockManager, self.blocks)
+                blocks.truncate(row.slot, row.fed)
+                blocks.unreserve(row.slot, reservation)
+                row.room = blocks.grow(row.slot, 0)
+        self._reservations, self.short = {}, False
+        going = [row for row in self.rows if row.going]
+        for row in going:
             row.due = min(row.room, row.last)
-            if row.fed == row.room:
-                self._full.append(row)
+        self._full = [row for row in going if row.fed == row.room]

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nanoinfer.engine.logprobs import logprobs
@@ -24,6 +25,9 @@ from nanoinfer.engine.state import BatchState, upload
 from nanoinfer.engine.step import Model
 from nanoinfer.model.batch import Batch, Chunk
 from nanoinfer.model.gpt2 import Cache
+
+if TYPE_CHECKING:
+    from nanoinfer.speculate.drafts import DeviceDrafter
 
 NONE = -1  # in place of a draft, where a row has fewer than another
 
@@ -82,7 +86,8 @@ def verify_step(
 ) -> tuple[Tensor, Tensor | None]:
     """Run the batch; each row of `runs` goes on by the drafts that it would have chosen, and one token more.
 
-    Returns (R, k + 2): a row's tokens, and how many of them are its own. And logprobs (K, width), if sampler has them.
+    Returns (R, k + 3): a row's tokens, how many of them are its own, and how many drafts it had. And logprobs
+    (K, width), if sampler has them.
     """
     assert batch.logits_row is not None
     state.row.index_copy_(0, runs.rows, runs.rows)  # as in `prefill_step`
@@ -103,37 +108,47 @@ def verify_step(
     if scoring:
         kept = (runs.offset < counts[runs.run]).int()
         scoring.counts.index_put_((batch.logits_row, tokens), kept, accumulate=True)
-    return torch.cat([chosen, counts[:, None]], 1), logprobs(logits, tokens) if scoring else None
+    lines = torch.cat([chosen, counts[:, None], (runs.drafts != NONE).sum(1, keepdim=True)], 1)
+    return lines, logprobs(logits, tokens) if scoring else None
 
 
 @torch.inference_mode()
 def verify_rows(
-    model: Model, cache: Cache, state: BatchState, drafts: Tensor, longest: int, sampler: Sampler
-) -> Tensor:
-    """As `verify_step`, of rows 0..B-1 alone and with drafts (B, k) as the only input: so it can be captured.
+    model: Model, cache: Cache, state: BatchState, work: Tensor, longest: int, sampler: Sampler,
+    drafter: DeviceDrafter | None = None,
+) -> Tensor:  # fmt: skip
+    """As `verify_step`, of rows 0..B-1 alone and with `work` (B, 1 + k) as the only input: so it can be captured.
 
-    Nothing else comes from the host but `longest`, as for `decode_step`. Drafts that are NONE, on the right of a row's,
-    are padding, and so are rows that are not live. Returns (B, k + 2).
+    work: where each row's text must end, up to which there is room; and its drafts, NONE on the right where it has
+    fewer. With a drafter only which are NONE counts, and the drafts are made here. Rows that are not live, or have come
+    to their end, are padding. Nothing else comes from the host but `longest`, as for `decode_step`.
+    Returns (B, k + 3).
     """
-    (B, k), device = drafts.shape, drafts.device
-    rows, offset = state.at(slice(0, B)), torch.arange(k + 1, device=device)
-    live = rows.live[:, None] > 0  # (B, 1)
-    real = torch.cat([live, live & (drafts != NONE)], 1)  # (B, k + 1)
-    positions = torch.where(real, rows.position[:, None] + offset, 0)
+    (B, columns), device = work.shape, work.device
+    k, rows = columns - 1, state.at(slice(0, B))
+    drafts, position = work[:, 1:], rows.position[:, None]
+    if drafter:
+        drafts = torch.where(drafts == NONE, NONE, drafter.propose(rows.row, rows.position, k))
+    places = position + torch.arange(k + 1, device=device)  # (B, k + 1)
+    real = F.pad(drafts != NONE, (1, 0), value=True) & (rows.live[:, None] > 0) & (places < work[:, :1])
     row = torch.where(real, rows.row[:, None], state.dummy)
     token_ids = torch.cat([rows.token[:, None], drafts.clamp(min=0)], 1)
     # So few tokens that each may read its row's pages for itself, in splits: as a decode step of as many rows would.
     few = B * (k + 1) <= getattr(cache, "one_by_one", 0)
     starts = None if few else torch.arange(B + 1, device=device) * (k + 1)
+    positions = torch.where(real, places, 0)
     batch = Batch(token_ids.flatten(), positions.flatten(), row.flatten(), longest, k + 1, starts=starts)
     each = state.at(torch.arange(B * (k + 1), device=device) // (k + 1))  # copies
-    each.step.add_(offset.repeat(B))
+    each.step.add_((places - position).flatten())
     chosen = sampler(model(batch, cache), each).view(B, k + 1)
-    accepted = (chosen[:, :k] == drafts).cumprod(1).sum(1)  # (B,)
-    newest, counts = chosen.gather(1, accepted[:, None])[:, 0], (accepted + 1) * rows.live
-    torch.mul(newest, rows.live, out=rows.token)
-    rows.integers[1:3].add_(counts)  # position and step
-    return torch.cat([chosen, counts[:, None]], 1)
+    going, brought = real[:, :1], real[:, 1:]
+    accepted = ((chosen[:, :k] == drafts) & brought).cumprod(1).sum(1, keepdim=True)  # (B, 1)
+    counts = (accepted + 1) * going
+    if drafter:
+        drafter.note(row, places + 1, chosen)
+    rows.token.copy_(torch.where(going, chosen.gather(1, accepted), rows.token[:, None])[:, 0])
+    rows.integers[1:3].add_(counts[:, 0])  # position and step
+    return torch.cat([chosen, counts, brought.sum(1, keepdim=True)], 1)
 
 
 def choose_scored(scoring: PenaltySampler, logits: Tensor, rows: BatchState, runs: Runs) -> Tensor:

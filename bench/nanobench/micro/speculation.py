@@ -110,6 +110,9 @@ def _cases(
     with warm()[0] as plain:
         for adaptive, most in [*((False, most) for most in drafts), (True, max(drafts))]:
             with warm(speculate="lookup", draft_tokens=most, adaptive_drafts=adaptive)[0] as drafted:
+                core = cast(SpeculativeEngine, drafted.core)
+                core.begin_with(CoinDrafter(drafted.max_batch, drafted.max_len, most, model.device))
+                drafted.warm_up()
                 for count in rows:
                     for case in _arms(name, plain, drafted, count, alphas, new, repeats):
                         say(line(case))
@@ -128,7 +131,7 @@ def _arms(
     for turn in range(repeats + 1):
         for alpha, runs in rates.items():
             if alpha is not None:
-                core.drafter = CoinDrafter(dict(enumerate(texts)), alpha, turn)
+                cast(CoinDrafter, core.drafter).begin(dict(enumerate(texts)), alpha, turn)
                 core.adaptive = Adaptive() if drafted.config.adaptive_drafts else None  # another alpha's is wrong here
             ran = _run(plain if alpha is None else drafted, prompts, params)
             if turn:
