@@ -285,7 +285,7 @@ class TestMeasured:
         assert measured.case(measured.XL, 1, 0.8, 4).gain > 2.5
         for alpha, k in measured._corners(measured.alphas_measured()):
             gains = [measured.case(measured.GPT2, rows, alpha, k).gain for rows in measured.rows_measured()]
-            assert gains == sorted(gains, reverse=True)
+            assert gains[0] > 1.2 * gains[-1]
 
     def test_adaptation_loses_less_and_is_too_careful(self, measured: ModuleType) -> None:
         lowest = {adapts: min(one.gain for one in measured.report().cases if one.adaptive == adapts)
