@@ -1,0 +1,190 @@
+"""Exercise 7.2: which drafts are kept, and which token comes behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.speculate import step as engine
+
+
+def accept(scores: Tensor, noise: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor]:
+    """The tokens that each row goes on by, (R, k + 1) int64, -1 behind them; and how many these are, (R,) int64.
+
+    drafts: (R, k) int64, what somebody has guessed for the next k places of each row's text; -1 stands for no draft, on
+    the right of rows that have fewer; k may be 0, and R is at least 1. scores: (R, k + 1, V) float32, what the model
+    says of each place, where it has read the row's text and all of its drafts ahead of that place. noise: (R, k + 1, V)
+    float32, each place's own noise: that which plain decoding would use in this place of this row; it is 0 where a row
+    is greedy. The token of a place is the id whose score plus noise, added in float32, is highest; among equals the
+    lowest id.
+    A draft is kept if it is the token of its place, and all drafts before it are kept. A row goes on by the drafts that
+    are kept and by one token more: that of the place behind them. A row with n drafts has n + 1 places; what stands
+    behind these in scores and noise may be anything, NaN too.
+    """
+    tokens = (scores + noise).argmax(-1)  # (R, k + 1)
+    counts = (tokens[:, :-1] == drafts).long().cumprod(1).sum(1) + 1
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    return torch.where(places < counts[:, None], tokens, -1), counts
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """verify_step asks it, of tokens that are chosen already: each has the one score that is not 0."""
+    original = engine.verify_step
+
+    @torch.inference_mode()
+    def verify_step(model: Any, cache: Any, state: Any, batch: Any, runs: Any, sampler: Any) -> Any:
+        if isinstance(sampler, engine.PenaltySampler):  # counts what was kept as well
+            return original(model, cache, state, batch, runs, sampler)
+        state.row.index_copy_(0, runs.rows, runs.rows)
+        rows = state.at(batch.logits_row)
+        rows.step.add_(runs.offset)
+        logits = model(batch, cache)
+        scores = torch.zeros(*runs.drafts.shape[:1], runs.drafts.shape[1] + 1, logits.shape[-1])
+        scores[runs.run, runs.offset, sampler(logits.float(), rows)] = 1.0
+        tokens, counts = mine(scores, torch.zeros_like(scores), runs.drafts)
+        newest = tokens.gather(1, counts[:, None] - 1)[:, 0]
+        columns = newest, runs.positions + counts, state.step[runs.rows] + counts, torch.ones_like(newest)
+        state.integers[:4].index_copy_(1, runs.rows, torch.stack(columns))
+        return torch.cat([tokens, counts[:, None]], 1), None
+
+    with replaced("nanoinfer.speculate.engine:verify_step", verify_step):
+        yield
+
+
+def _example() -> Call:
+    scores = torch.tensor([[[0.0, 3.0], [2.0, 0.0], [0.0, 4.0]], [[5.0, 0.0]] * 3])
+    noise = torch.tensor([[[0.0, 0.0]] * 3, [[0.0, 9.0], [0.0, 1.0], [0.0, 0.0]]])
+    return call(scores, noise, torch.tensor([[1, 1], [1, -1]]))
+
+
+EXERCISE = Spec(
+    title="Keep what the row would have chosen",
+    reference=accept,
+    task=(
+        "Each row brought guesses for its next places, and the model has looked at all of them in one pass. Say which\n"
+        "tokens the row goes on by. They must be those of plain decoding, sampled ones too: the guesses decide how\n"
+        "many tokens come out of this step, and never which."
+    ),
+    invariants=(
+        "each row goes on by 1 token at least, and by one more than it has drafts at most",
+        "with other drafts the same tokens come, in other steps",
+        "what other rows have guessed changes nothing",
+    ),
+    lines=5,
+    example=_example,
+    swap=swap,
+    section="Keep what the row would have chosen",
+    axes=(("tokens", "row", "place"), ("counts", "row")),
+    typed=True,
+    imports=("import torch", "from torch import Tensor"),
+    refuse=("nanoinfer.speculate.step:verify_step", "nanoinfer.speculate.step:verify_rows"),
+    hints=(
+        "Invariant: in the example row 0 would have chosen 1, 0, 1. Its first draft is kept, its second is not: it\n"
+        "goes on by 1 and 0. The last 1 was chosen behind a draft that is wrong, and says nothing. Row 1 keeps its\n"
+        "only draft, and one token comes behind it.",
+        "Place: first a token for each place, whatever was guessed. Then compare, and find for each row how long its\n"
+        "run of equals is: a product along the run turns all behind the first unequal one to zero. No draft equals\n"
+        "any token, so that a row with fewer drafts needs no care.",
+        "Pseudocode:\n"
+        "  the token of each place\n"
+        "  where the places ahead of the last one equal the drafts: running products, added up\n"
+        "  one more than that is how many tokens each row goes on by\n"
+        "  put -1 wherever a place's number is not below it",
+    ),
+)
+
+
+def _made(
+    case: Case, drafts: list[int], right: list[int], vocab: int, k: int = 0, far: float | Tensor = 0.0
+) -> list[Tensor]:
+    """Rows with so many drafts each, of which so many first ones are right; the others are so by chance only."""
+    rows, places = len(drafts), max(k, *drafts) + 1
+    scores = case.floats("scores", rows, places, vocab, scale=3.0) + far
+    noise = case.floats("noise", rows, places, vocab)
+    tokens = (scores + noise).argmax(-1)
+    guesses = tokens[:, :-1].clone()
+    for row, (count, first) in enumerate(zip(drafts, right, strict=True)):
+        if first < count:  # a wrong one, and behind it about half of them wrong
+            shift = case.ints(f"wrong {row}", 0, 1, count - first)
+            shift[0] = 1
+            guesses[row, first:count] = (guesses[row, first:count] + shift) % vocab
+        guesses[row, count:] = -1
+    return [scores, noise, guesses]
+
+
+def _counts(case: Case, rows: int, low: int, high: int) -> list[int]:
+    counts: list[int] = case.ints("counts", low, high, rows).tolist()
+    return counts
+
+
+def up_to_the_first_wrong(case: Case) -> Call:
+    """Drafts are kept up to the first wrong one, whatever follows it; the model's own token takes its place."""
+    rows, k = case.size("rows", 1, 3), case.size("drafts", 2, 5)
+    right = [case.choice(f"right {row}", range(k)) for row in range(rows)]
+    return call(*_made(case, [k] * rows, right, case.size("vocabulary", 4, 12)))
+
+
+def fewer_drafts(case: Case) -> Call:
+    """A row with fewer drafts than another ends at its own last place; what stands behind it is not looked at."""
+    k = case.size("drafts", 2, 5)
+    counts = [case.turn((0, 1, k - 1)), k, 0]
+    scores, noise, drafts = _made(case, counts, counts, case.size("vocabulary", 3, 9))
+    scores[0, counts[0], 0] = 99.0  # its own last token is id 0
+    for row, count in enumerate(counts):
+        scores[row, count + 1 :] = case.turn((0.0, torch.nan, 7.0))
+        noise[row, count + 1 :] = 0.0
+    return call(scores, noise, drafts)
+
+
+def equal_sums(case: Case) -> Call:
+    """Among equal sums the lowest id is chosen, and a draft of another one is wrong."""
+    vocab, k = case.size("vocabulary", 3, 6), case.size("drafts", 1, 3)
+    scores, noise = torch.zeros(1, k + 1, vocab), torch.zeros(1, k + 1, vocab)
+    scores[:, :, 1:] = case.choice("level", (1.0, -(2.0**40), 300.0))
+    scores[:, :, 0] = scores[:, :, 1] - 1.0 - scores[:, :, 1].abs()
+    return call(scores, noise, torch.tensor([[case.turn((1, vocab - 1))] * k]))
+
+
+KINDS = (
+    "many", "one", "none at all", "nan", "infinite", "huge", "far", "low", "zero", "equal rows", "large ids", "long",
+)  # fmt: skip
+
+
+def any_rows(case: Case) -> Call:
+    """One row, one id, no draft, many rows, long runs; scores far from 0, and anything where no place is."""
+    kind = case.turn(KINDS)
+    if kind == "one":
+        return call(*_made(case, [1], [case.choice("right", (0, 1))], 2))
+    if kind == "none at all":
+        return call(*_made(case, [0] * 3, [0] * 3, 5, case.choice("width", (0, 2))))
+    if kind == "zero":
+        zeros = torch.zeros(2, 4, 5)
+        return call(zeros, zeros.clone(), torch.tensor([[0, 0, -1], [0, 4, 0]]))
+    if kind == "large ids":
+        return call(*_made(case, [2, 1], [2, 1], 70_000, far=20.0 * (torch.arange(70_000) > 66_000)))
+    rows = {"many": 90, "long": 2}.get(kind, 5)
+    counts = _counts(case, rows, 60, 90) if kind == "long" else _counts(case, rows, 0, 6)
+    counts[0], counts[rows // 2], counts[-1] = (counts[0], 70, counts[-1]) if kind == "long" else (0, 6, 0)
+    right = [case.choice(f"right {row}", range(count + 1)) for row, count in enumerate(counts)]
+    scores, noise, drafts = _made(case, counts, right, 7, far={"far": 200.0, "low": -(2.0**33)}.get(kind, 0.0))
+    if kind == "equal rows":
+        scores, noise, drafts = (part[2:3].repeat(4, *[1] * (part.dim() - 1)) for part in (scores, noise, drafts))
+    fill = {"nan": torch.nan, "infinite": torch.inf, "huge": 3e38}.get(kind)
+    for row, count in enumerate(counts) if fill else ():
+        scores[row, count + 1 :, case.turn((0, 1, 2)) :] = fill
+        noise[row, count + 1 :] = case.choice(f"noise {row}", (fill, -torch.inf, 0.0)) if row else fill
+    return call(scores, noise, drafts)
+
+
+CHECKS = (
+    Check(any_rows, len(KINDS), wide=True), Check(up_to_the_first_wrong, 4), Check(fewer_drafts, 6),
+    Check(equal_sums, 4),
+)  # fmt: skip

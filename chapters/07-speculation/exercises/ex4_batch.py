@@ -1,0 +1,185 @@
+"""Exercise 7.4: the batch of a step that verifies: positions, cells, and what each token reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+from nanoinfer.model.batch import Chunk
+from nanoinfer.speculate import step as engine
+
+
+def verify_batch(
+    rows: list[dict[str, int]], drafts: list[list[int]], max_len: int
+) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+    """The tokens of a step, the position of each, the cell it is written to, how many cells it reads, and starts.
+
+    rows: those that go on, at least one, each with "slot", its line of the cache; "length", how many tokens its text
+    has, prompt and new ones; "newest", the last of these, which is the only one that no step has had yet; "left", how
+    many more tokens it may get, at least 1; "filled", how many cells of its line have ever been written, from the first
+    on: with drafts that were rejected these are more than the length less 1, and the rest is worth nothing.
+    drafts: of each row its guesses, which may be none. A row brings its newest token and then its drafts: as many of
+    the first ones as leave room for the token that is chosen behind them. With that one the row must not get more than
+    "left" tokens, nor its text be longer than `max_len`; it is shorter than that now.
+    Positions count a text's tokens from 0 on. Line s of the cache has the cells s * max_len up to (s + 1) * max_len - 1
+    and a token at position p of its text is written to the cell p of its row's line. It reads the cells of its line
+    that hold tokens up to its own position: the fourth result is how many these are. starts: where each row's tokens
+    begin among all tokens of the step, and at the end how many tokens there are.
+    """
+    tokens: list[int] = []
+    positions: list[int] = []
+    cells: list[int] = []
+    starts = [0]
+    for row, own in zip(rows, drafts, strict=True):
+        room = min(row["left"], max_len - row["length"])
+        brought = [row["newest"], *own[: room - 1]]
+        tokens += brought
+        for position in range(row["length"] - 1, row["length"] - 1 + len(brought)):
+            positions.append(position)
+            cells.append(row["slot"] * max_len + position)
+        starts.append(len(tokens))
+    return tokens, positions, cells, [position + 1 for position in positions], starts
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """pack_runs asks it of the rows that go on; pieces of prompts stand behind them as ever."""
+    original = engine.pack_runs
+
+    def pack_runs(fed: Any, pieces: Any, device: Any) -> Any:
+        rows = [
+            {"slot": one.row, "length": one.start + 1, "newest": one.token_ids[0], "left": len(one.token_ids),
+             "filled": one.start} for one in fed
+        ]  # fmt: skip
+        max_len = 1 + max(one.start + len(one.token_ids) for one in fed)
+        tokens, positions, cells, _, starts = mine(rows, [list(one.token_ids[1:]) for one in fed], max_len)
+        asked = [Chunk(cells[begin] // max_len, positions[begin], tokens[begin:end]) for begin, end in pairwise(starts)]
+        return original(asked, pieces, device)
+
+    with replaced("nanoinfer.speculate.engine:pack_runs", pack_runs):
+        yield
+
+
+def _row(slot: int, length: int, newest: int, left: int, rejected: int = 0) -> dict[str, int]:
+    return {"slot": slot, "length": length, "newest": newest, "left": left, "filled": length - 1 + rejected}
+
+
+def _example() -> Call:
+    return call([_row(2, 5, 11, 9, 2), _row(0, 7, 12, 3)], [[21, 22], [23, 24, 25]], 10)
+
+
+EXERCISE = Spec(
+    title="The batch of a step that verifies",
+    reference=verify_batch,
+    task=(
+        "Rows go on, each with its newest token and some guesses. Lay out the step: which tokens it has, where they\n"
+        "stand in their texts, where their keys and values are written, and which ones each of them reads. In the\n"
+        "step before, guesses were rejected; their keys and values are still there, and must never be read."
+    ),
+    invariants=(
+        "a row's first token stands one position behind the last one of its text that was in a step and was kept",
+        "what a rejected guess has left in the cache is written over before anybody reads there",
+        "if all guesses are right, the row still has room for the token behind them",
+    ),
+    lines=14,
+    example=_example,
+    swap=swap,
+    section="Guess, then check all guesses at once",
+    axes=(("tokens", "place"), ("positions", "place"), ("cells", "place"), ("reads", "place"), ("starts", "row")),
+    typed=True,
+    tolerance=1e-9,
+    imports=(),
+    refuse=("nanoinfer.speculate.step:pack_runs",),
+    hints=(
+        "Invariant: in the example row 0 has a text of 5 tokens, of which positions 0 to 3 were in steps. Its newest\n"
+        "one is at position 4, though 6 cells of its line were written once. Row 1 may get 3 tokens, so that it\n"
+        "brings 2 drafts of its 3: both right, and one behind them.",
+        "Place: one loop over rows. First how many tokens the row may get in this step, by both limits: it brings as\n"
+        "many, since each token that goes in may bring one out. All else follows from the position of the newest one,\n"
+        "which is the length less one: nothing that was written beyond it counts.",
+        "Pseudocode:\n"
+        "  for each row:\n"
+        "      the smaller of what it may get and what the longest text has room for\n"
+        "      its newest token, and drafts until it brings so many\n"
+        "      positions from the newest one's on; the cell is the position, counted from where the line begins\n"
+        "      note how many tokens there are by now\n"
+        "  what a token reads: all up to its position, and that is one more than the position",
+    ),
+)
+
+
+def _drafts(case: Case, row: int, count: int) -> list[int]:
+    tokens: list[int] = case.ints(f"drafts {row}", 1, 999, count).tolist()
+    return tokens
+
+
+def _rows(case: Case, count: int, rejected: bool = False) -> list[dict[str, int]]:
+    slots = case.permutation("slots", count + 2).tolist()
+    return [
+        _row(slots[at], case.choice(f"length {at}", range(2, 30)), case.choice(f"newest {at}", range(1, 999)), 90,
+             case.choice(f"rejected {at}", range(1, 4)) if rejected else 0) for at in range(count)
+    ]  # fmt: skip
+
+
+def behind_what_was_kept(case: Case) -> Call:
+    """A row goes on behind its text, whatever rejected guesses have left behind: positions, cells and what is read."""
+    rows = _rows(case, case.size("rows", 1, 3), rejected=True)
+    return call(rows, [_drafts(case, at, 2) for at in range(len(rows))], 60)
+
+
+def ragged(case: Case) -> Call:
+    """Each row brings its own number of drafts, none as well, and its tokens stand side by side."""
+    counts = case.sample("counts", range(5), case.size("rows", 2, 4))
+    return call(_rows(case, len(counts)), [_drafts(case, at, count) for at, count in enumerate(counts)], 50)
+
+
+def room_for_one_more(case: Case) -> Call:
+    """Drafts are cut so that the token behind them still fits: into what the row may get, and into the context."""
+    max_len, wish = case.size("context", 12, 20), case.size("drafts", 2, 5)
+    left = case.turn((90, wish, wish + 1, 1, 90, 2, 90))
+    length = max_len - case.turn((wish + 1, wish, wish + 2, 3, 1, wish, wish + 2))
+    rows = [_row(1, length, case.choice("newest", range(1, 999)), left)]
+    return call(rows, [_drafts(case, 0, wish)], max_len)
+
+
+KINDS = ("many", "one", "none", "ends", "large", "equal", "long", "zeros", "some", "some", "some")
+
+
+def any_rows(case: Case) -> Call:  # noqa: PLR0911  one for each kind
+    """One row of one token, many rows, long runs, no draft at all, rows at the context's end, large caches."""
+    kind = case.turn(KINDS)
+    if kind == "one":
+        return call([_row(0, 1, 7, 1)], [[5]], 2)
+    if kind == "none":
+        return call(_rows(case, 4, rejected=True), [[]] * 4, 40)
+    if kind == "ends":
+        return call([_row(3, 19, 5, 9), _row(1, 18, 6, 9, 1), _row(0, 17, 7, 2), _row(2, 1, 8, 9)],
+                    [_drafts(case, at, 4) for at in range(4)], 20)  # fmt: skip
+    if kind == "large":
+        rows = [_row(50_000, 60_000, 90_000, 70_000), _row(70_000, 30_000, 2**33, 4, 3)]
+        return call(rows, [_drafts(case, 0, 3), [2**40, 5, 6, 7]], 131_072)
+    if kind == "equal":
+        row = _rows(case, 1)[0]
+        return call([row, row | {"slot": row["slot"] + 1}, row | {"slot": row["slot"] + 2}],
+                    [_drafts(case, 0, 3)] * 3, 33)  # fmt: skip
+    if kind == "long":
+        return call(_rows(case, 2, rejected=True), [_drafts(case, 0, 100), _drafts(case, 1, 3)], 300)
+    if kind == "zeros":
+        return call([_row(1, 3, 0, 9)], [[0, 0]], 12)
+    rows = _rows(case, 90 if kind == "many" else 4, rejected=case.choice("stale", (True, True, False)))
+    counts = [case.choice(f"count {at}", range(5)) for at in range(len(rows))] if kind == "many" else [0, 3, 1, 0]
+    rows = [row | {"left": case.choice(f"left {at}", (1, 2, 3, 9, 9))} for at, row in enumerate(rows)]
+    if case.turn((False, True, False)):
+        rows = [dict(reversed(list(row.items()))) for row in rows]
+    return call(rows, [_drafts(case, at, count) for at, count in enumerate(counts)], 31)
+
+
+CHECKS = (
+    Check(any_rows, len(KINDS), wide=True), Check(behind_what_was_kept, 3), Check(ragged, 3),
+    Check(room_for_one_more, 7),
+)  # fmt: skip

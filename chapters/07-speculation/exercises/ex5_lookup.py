@@ -1,0 +1,158 @@
+"""Exercise 7.5: drafts from the text itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.exercise import Check, Function, Spec
+from nanocourse.exercises.swap import replaced
+
+
+def look_up(text: list[int], longest: int, limit: int) -> list[int]:
+    """Up to `limit` drafts: what followed the last time that the text went as it does now.
+
+    text: token ids, prompt and new ones; it may be empty. longest: tokens of an n-gram at most, at least 1. limit: how
+    many drafts are wanted at most; it may be 0.
+    Take the n tokens that the text ends with, n as large as possible but `longest` at most, that stand earlier in the
+    text as well. Earlier means that they end before the text's end; they may overlap with its last n tokens. Of several
+    places that is the last one. The drafts are the tokens that follow there: `limit` of them, or fewer where the text
+    ends before. If not even the last token stands earlier, there are no drafts.
+    """
+    for n in range(min(longest, len(text) - 1), 0, -1):
+        for end in range(len(text) - 1, n - 1, -1):
+            if text[end - n : end] == text[-n:]:
+                return text[end : end + limit]
+    return []
+
+
+@contextmanager
+def swap(mine: Function) -> Iterator[None]:
+    """An index of a text asks it; what it keeps of n-grams is not used."""
+
+    def draft(self: Any, limit: int) -> list[int]:
+        asked: list[int] = mine(list(self.token_ids), len(self._ends), limit)
+        if len(asked) > limit:
+            raise ValueError("there are more drafts than were wanted")
+        return asked
+
+    with replaced("nanoinfer.speculate.lookup:TextIndex.draft", draft):
+        yield
+
+
+def _example() -> Call:
+    return call([1, 2, 3, 7, 2, 3, 9, 8, 2, 3], 3, 4)
+
+
+EXERCISE = Spec(
+    title="Look it up in the text",
+    reference=look_up,
+    task=(
+        "Summaries, edits and code repeat what stands in the prompt. Find the last place where the text went as it\n"
+        "does now, and guess that it goes on as it did there. No model is needed."
+    ),
+    invariants=(
+        "drafts are tokens that stand side by side in the text",
+        "a longer n-gram is preferred to a later place, and a later place to an earlier one",
+        "where the text has never been before, nothing is guessed",
+    ),
+    lines=6,
+    example=_example,
+    section="Prompt lookup",
+    axes=("draft",),
+    typed=True,
+    tolerance=1e-9,
+    imports=(),
+    swap=swap,
+    refuse=("nanoinfer.speculate.lookup:TextIndex.draft", "nanoinfer.speculate.lookup:PromptLookup.draft"),
+    hints=(
+        "Invariant: in the example 8, 2, 3 stands nowhere else, so three tokens are too many. 2, 3 stands twice\n"
+        "before the end, and what counts is the second time: 9, 8, 2, 3 follow.",
+        "Place: two loops, one in the other. The outer one goes over lengths, from the longest that can stand twice.\n"
+        "The inner one goes over places at which such an n-gram may end, from the last: that is one token before the\n"
+        "end of the text. Whoever finds one is done.",
+        "Pseudocode:\n"
+        "  lengths from the longest down to one, as far as the text has one token more\n"
+        "      ends from one before the last, down to this length\n"
+        "          the same tokens ahead of this end as ahead of the text's end?\n"
+        "          then what stands behind it, cut to the limit\n"
+        "  otherwise nothing",
+    ),
+)
+
+
+def _tokens(case: Case, name: str, count: int, low: int = 100, high: int = 10_000) -> list[int]:
+    """All of them different."""
+    return case.sample(name, range(low, high), count)
+
+
+def longest_first(case: Case) -> Call:
+    """The longest n-gram that stands earlier decides, though a shorter one stands later; none is too long."""
+    end, gap = _tokens(case, "end", 4), _tokens(case, "gap", 8, 10_000, 20_000)
+    if case.turn((False, True, False)):
+        return call([*end, gap[0], *end[1:], gap[1], *end[2:], gap[2], *end[3:], gap[3], *end], 4, 1)
+    text = [*end[2:], gap[0], *end, gap[1], gap[2], *end[1:], gap[3], gap[4], *end[2:], gap[5], *end]
+    return call(text, case.choice("longest", (2, 2, 3, 5)), 1)
+
+
+def last_place(case: Case) -> Call:
+    """Of several places the last one counts."""
+    n, (first, often, last) = case.size("tokens", 1, 3), _tokens(case, "gap", 3, 10_000, 20_000)
+    end = _tokens(case, "end", n)
+    gaps = [first, *[often] * case.size("more", 0, 2), last]
+    return call([token for gap in gaps for token in [*end, gap]] + end, n, case.choice("limit", (1, n + 2)))
+
+
+def up_to_the_limit(case: Case) -> Call:
+    """What follows is cut at the limit, or where the text ends; the text's own end is no earlier place."""
+    end, rest = _tokens(case, "end", 2), _tokens(case, "rest", case.size("rest", 1, 3), 10_000, 20_000)
+    return call([*end, *rest, *end], 2, case.turn((0, 1, len(rest) + 1, len(rest) + 2, len(rest) + 3)))
+
+
+def overlapping(case: Case) -> Call:
+    """An earlier place may overlap with the end: repeated tokens are found one token before."""
+    again, (first, between) = _tokens(case, "again", 1), _tokens(case, "others", 2, 10_000, 20_000)
+    times = case.size("times", 4, 6)
+    text = [first, *again * times, between, *again * times]
+    return call(text, case.size("longest", 2, 3), case.size("limit", 3, 4))
+
+
+KINDS = (
+    "many", "empty", "one", "two", "new", "equal", "large", "joined", "few ids", "few ids", "few ids", "few ids",
+    "zeros", "long",
+)  # fmt: skip
+
+
+def any_text(case: Case) -> Call:  # noqa: PLR0911  one for each kind
+    """No token, one, two equal ones, no earlier place; a long text, large ids, ids whose digits run together."""
+    kind = case.turn(KINDS)
+    if kind == "empty":
+        return call([], 3, 4)
+    if kind == "one":
+        return call(_tokens(case, "one", 1), 1, 1)
+    if kind == "two":
+        return call(_tokens(case, "two", 1) * 2, case.choice("longest", (2, 3, 9)), case.choice("limit", (1, 3)))
+    if kind == "new":
+        return call(_tokens(case, "new", 9), 3, 4)
+    if kind == "equal":
+        return call([case.choice("id", range(1, 9))] * 9, 3, case.choice("limit", (1, 2, 5)))
+    if kind == "large":
+        text = _tokens(case, "large", 12, 70_000, 2**40)
+        return call([*text, *[token + 65_536 for token in text[:3]], 7, *text[:3]], 3, 5)
+    if kind == "joined":  # 1, 23 and 12, 3 have the same digits, and 1, 24 and 25, 0 the same sum
+        return call([1, 23, 5, 6, 12, 3, 7, 8, 0, 24, 9, 1, 23], 2, 3)
+    if kind == "zeros":
+        return call([0, 5, 0, 0, 7, 0, 0], 3, 3)
+    if kind == "long":
+        text = case.ints("tokens", 0, 30_000, 400).tolist()
+        return call([*text, *text[90:260]], case.choice("longest", (3, 100, 500)), 90)
+    count, ids = (300, 3) if kind == "many" else (9, 2)
+    return call(case.ints("tokens", 0, ids, count).tolist(), 3, 4)
+
+
+CHECKS = (
+    Check(any_text, len(KINDS), wide=True), Check(longest_first, 4), Check(last_place, 3), Check(up_to_the_limit, 5),
+    Check(overlapping, 4),
+)  # fmt: skip

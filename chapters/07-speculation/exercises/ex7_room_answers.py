@@ -1,0 +1,216 @@
+"""Exercise 7.7: wrong answers and where they come from, correct variants, mutants that are none, an edition."""
+
+from __future__ import annotations
+
+from nanocourse.exercises.exercise import Edition, Right, Wrong
+
+Rows = list[tuple[int, int]]
+Answer = tuple[list[int], list[int], list[int], int]
+
+OVER = "free + sum(-(-written // block_size) - promised for written, promised in rows)"
+DRAFTS = "min(wish, (promised + over) * block_size - written - 1)"
+BLOCKS = "-(-(written + 1 + drafts) // block_size)"
+TAKEN = "over -= max(0, blocks - promised)"
+KEPT = "-(-(written + 1 + min(drafts, count)) // block_size)"
+FREE = "free += -(-written // block_size) - kept[-1]"
+WRONG = (
+    Wrong.patch(
+        "promises-given-away", "What is free is room for anybody.", OVER, "free",
+        "an author's own slip: a guess takes the block that a row was admitted with, and the row finds none",
+    ),
+    Wrong.patch(
+        "own-promise-kept", "What a row is promised is for its text, not for guesses.", DRAFTS,
+        "max(0, min(wish, (-(-(written + 1) // block_size) + over) * block_size - written - 1))",
+        "an author's own slip: guesses are what the text will be, if they are right",
+    ),
+    Wrong.patch(
+        "all-or-nothing", "Where not all drafts fit, the row brings none.", DRAFTS,
+        "wish if wish <= (promised + over) * block_size - written - 1 else 0",
+        "drafts of a fixed length, as a step of a fixed shape likes them",
+    ),
+    Wrong.patch(
+        "bonus-has-room", "A row of k drafts may get k + 1 tokens, and needs room for all.", DRAFTS,
+        "max(0, min(wish, (promised + over) * block_size - written - 2))",
+        "an upper bound that is one too large: the token behind the drafts is fed by the next step",
+    ),
+    Wrong.patch(
+        "newest-has-none", "What is written in the step is drafts.", DRAFTS,
+        "min(wish, (promised + over) * block_size - written)",
+        "an author's own slip: k + 1 tokens go in, and one draft is written where no block is",
+    ),
+    Wrong.patch(
+        "blocks-of-drafts", "Drafts have blocks of their own.", BLOCKS,
+        "-(-(written + 1) // block_size) + -(-drafts // block_size)",
+        "an author's own slip: what is left of the last block is filled first",
+    ),
+    Wrong.patch(
+        "rounded-up-twice", "n tokens take n // block_size + 1 blocks.", BLOCKS,
+        "(written + 1 + drafts) // block_size + 1", "an author's own slip: one too many where a block is full",
+    ),
+    Wrong.patch(
+        "nothing-given-back", "Blocks that were taken will be needed soon.", KEPT, "blocks",
+        "an author's own slip: the pool shrinks by what was guessed wrongly, until nobody can begin",
+    ),
+    Wrong.patch(
+        "all-given-back", "After a step the blocks of drafts are given back.", KEPT,
+        "-(-(written + 1) // block_size)",
+        "ml-explore/mlx-lm#1528 trimmed by a count of another round: what is accepted must stay",
+    ),
+    Wrong.patch(
+        "newest-given-back", "What a row has then is its text and the drafts that are kept.", KEPT,
+        "-(-(written + min(drafts, count)) // block_size)",
+        "lablup/mlxcel#994: a cache cut by too much at every rejection, never to be filled again",
+    ),
+    Wrong.patch(
+        "bonus-kept", "A row goes on by one token more than it has kept, which needs its cell.", KEPT,
+        "-(-(written + 2 + min(drafts, count)) // block_size)",
+        "openvinotoolkit/openvino.genai#4190: a length one too high, which crashed later and far away",
+    ),
+    Wrong.patch(
+        "right-but-not-brought", "Drafts that are right are kept.", "min(drafts, count)", "count",
+        "an author's own slip: those that found no room were never written",
+    ),
+    Wrong.patch(
+        "rejected-in-blocks", "As many blocks are given back as rejected drafts fill.", KEPT,
+        "blocks - (drafts - min(drafts, count)) // block_size",
+        "an author's own slip: a few rejected drafts may leave a block empty, though they would not fill one",
+    ),
+    Wrong.patch(
+        "each-for-itself", "Each row is measured by what is over.", f"        {TAKEN}\n", "",
+        "an author's own slip: three rows that were all given the last block",
+    ),
+    Wrong.patch(
+        "paid-twice", "What a row takes is gone for those behind it.", TAKEN,
+        "over -= max(0, blocks - -(-written // block_size))",
+        "an author's own slip: its promised blocks were not among what is over",
+    ),
+    Wrong.patch(
+        "never-counted-back", "What a step takes is not free after it.", FREE,
+        "free += -(-written // block_size) - blocks",
+        "an author's own slip: blocks that are given back, and not to the free ones",
+    ),
+)  # fmt: skip
+
+
+def one_draft_at_a_time(rows: Rows, wishes: list[int], right: list[int], free: int, block_size: int) -> Answer:
+    """Every cell is taken one by one, from a pool of which promises are set aside."""
+
+    def blocks_of(tokens: int) -> int:
+        return (tokens + block_size - 1) // block_size
+
+    over = free
+    for written, promised in rows:
+        over -= promised - blocks_of(written)
+    brought, held, kept = [], [], []
+    for at, (written, promised) in enumerate(rows):
+        mine, count = promised, 0
+        while count < wishes[at]:
+            needs = blocks_of(written + count + 2)
+            if needs > mine and over == 0:
+                break
+            if needs > mine:
+                mine, over = mine + 1, over - 1
+            count += 1
+        brought.append(count)
+        held.append(blocks_of(written + 1 + count))
+        kept.append(blocks_of(written + 1 + (right[at] if right[at] < count else count)))
+    return brought, held, kept, free + sum(blocks_of(written) for written, _ in rows) - sum(kept)
+
+
+def pools(rows: Rows, wishes: list[int], right: list[int], free: int, block_size: int) -> Answer:
+    """All blocks, held or free, and what each row may have of them at most."""
+    whole = free + sum((written - 1) // block_size + 1 for written, _ in rows)
+    spare = whole - sum(promised for _, promised in rows)
+    told: list[tuple[int, int, int]] = []
+    for (written, promised), wish, good in zip(rows, wishes, right, strict=True):
+        end = min(written + 1 + wish, (promised + spare) * block_size)
+        blocks = (end - 1) // block_size + 1
+        spare = spare if blocks <= promised else spare - (blocks - promised)
+        drafts = end - written - 1
+        told.append((drafts, blocks, (written + min(good, drafts)) // block_size + 1))
+    brought, held, kept = ([line[n] for line in told] for n in range(3))
+    return brought, held, kept, whole - sum(kept)
+
+
+def by_recursion(rows: Rows, wishes: list[int], right: list[int], free: int, block_size: int) -> Answer:
+    """The first row, and then the others with what is over."""
+
+    def serve(at: int, over: int) -> list[tuple[int, int, int, int]]:
+        if at == len(rows):
+            return []
+        written, promised = rows[at]
+        cells = promised * block_size - written - 1
+        extra = min(over, max(0, -((cells - wishes[at]) // block_size)))
+        drafts = min(wishes[at], cells + extra * block_size)
+        before, during = -(-written // block_size), -(-(written + 1 + drafts) // block_size)
+        after = -(-(written + 1 + min(drafts, right[at])) // block_size)
+        return [(drafts, during, after, after - before), *serve(at + 1, over - extra)]
+
+    lines = serve(0, free - sum(promised - -(-written // block_size) for written, promised in rows))
+    return (
+        [a for a, *_ in lines],
+        [b for _, b, *_ in lines],
+        [c for *_, c, _ in lines],
+        free - sum(d for *_, d in lines),
+    )
+
+
+RIGHT = (Right(one_draft_at_a_time), Right(pools), Right(by_recursion))
+_ORDER = "the smaller or larger of two, in any order"
+EQUIVALENT = {
+    "drafts = min((promised + over) * block_size - written - 1, wish)": _ORDER,
+    "kept.append(-(-(written + 1 + min(count, drafts)) // block_size))": _ORDER,
+    "over -= max(blocks - promised, 0)": _ORDER,
+    "for (written, promised), wish, count in zip(rows, wishes, right, strict=False):": "each row has its two numbers",
+}
+
+
+def rooms(
+    pool: int, block_size: int, written: list[int], promised: list[int], drafts: dict[str, list[int]]
+) -> list[dict[str, int]]:
+    """What becomes of each row: how many drafts it "brings", and the blocks it holds "during" the step and "after" it.
+
+    pool: all blocks, held or free, of `block_size` tokens each. written: of each row that goes on how many tokens of
+    its text have keys and values in its blocks, at least 1; it holds as many blocks as these need. promised: how many
+    blocks each row is promised in all, those that it holds among them: enough for one token more at least, and all
+    promises together are no more than the pool. drafts: "there", how many drafts each row has, and "right", how many of
+    them, from the first on, would be kept if it brought them all. Who comes first is served first.
+    In the step a row writes its newest token and the drafts that it brings. It brings as many as it has, or as many as
+    there is room for: in the blocks that it holds, in those that it is promised, and then in those that are promised to
+    nobody, which rows behind it cannot take any more. It takes blocks only as far as it needs them.
+    After the step a row has its newest token and the drafts that were brought and kept, in as few blocks as these need
+    with all before them. The token that is chosen behind them is not written yet. All other blocks are given back.
+    """
+    over, told = pool - sum(promised), []
+    for at, before in enumerate(written):
+        brings = min(drafts["there"][at], (promised[at] + over) * block_size - before - 1)
+        during = -(-(before + 1 + brings) // block_size)
+        over -= max(0, during - promised[at])
+        after = -(-(before + 1 + min(brings, drafts["right"][at])) // block_size)
+        told.append({"brings": brings, "during": during, "after": after})
+    return told
+
+
+def _told(
+    result: Answer, rows: Rows, wishes: list[int], right: list[int], free: int, size: int
+) -> list[dict[str, int]]:
+    brought, held, kept, after = result
+    lines = [{"brings": a, "during": b, "after": c} for a, b, c in zip(brought, held, kept, strict=True)]
+    lost = free + sum(-(-written // size) for written, _ in rows) - sum(kept) - after
+    return lines if lost == 0 else [*lines, {"brings": 0, "during": 0, "after": lost}]
+
+
+EDITIONS = (
+    Edition(
+        "by-columns", "the pool is given whole, rows are columns, and the answer is a dict for each row", rooms,
+        args=lambda rows, wishes, right, free, size: (
+            free + sum(-(-written // size) for written, _ in rows), size, [written for written, _ in rows],
+            [promised for _, promised in rows], {"there": wishes, "right": right},
+        ),
+        back=lambda pool, size, written, promised, drafts: (
+            list(zip(written, promised, strict=True)), drafts["there"], drafts["right"],
+            pool - sum(-(-tokens // size) for tokens in written), size,
+        ),
+        result=_told, axes=("row",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,245 @@
+"""Exercise 7.8: wrong answers (tests that see too little), correct variants, an edition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nanocourse.exercises.exercise import Edition, Right, Wrong
+
+Play = Callable[[int, list[tuple[str, int, int, str, str]]], list[list[str]]]
+Plain = Callable[[str, int, int], str]
+
+
+def itself_as_oracle(play: Play, plain: Plain) -> None:
+    """A machine is right if it writes the same with guesses as without."""
+    for seed in (0, 5, 6):
+        for limit, prompt in ((12, "abc"), (9, "hij"), (90, "abcdefghijabcdefghi")):
+            text = plain(prompt, seed, min(limit, 24 - len(prompt)))
+            guesses = [text, text[:2] + "a" + text[3:], "ab" * 9, text[:4] + "bb" + text[6:]]
+            for stop in ("", text[2]):
+                requests = [(prompt, seed, limit, stop, guess) for guess in guesses]
+                alone = play(3, [(prompt, seed, limit, stop, "")])[0]
+                assert all("".join(runs) == "".join(alone) for runs in play(3, requests))
+
+
+SPLIT = 'prompt, seed, limit, stop, marks = word.split(":")'
+MARKS = 'marks = marks if marks != "r" else "r" * ends'
+COMPARED = "assert play(int(most), requests) == wanted"
+WRONG = (
+    Wrong.patch(
+        "letters-alone", "A machine is right if the letters are.", COMPARED,
+        'assert list(map("".join, play(int(most), requests))) == list(map("".join, wanted))',
+        "vllm-project/vllm#4212: no letter was wrong, and each full run lacked its last one",
+    ),
+    Wrong.patch(
+        "greedy-alone", "What is right without noise is right with it.", SPLIT, SPLIT + '\n            seed = "0"',
+        "vllm-project/vllm#6034: equality was tested greedily, and a request's seed was not respected",
+    ),
+    Wrong.patch(
+        "one-row", "Rows are computed apart, so that one is enough.", "for word in words:", "for word in words[:1]:",
+        "vllm-project/vllm-ascend#13608: a row without drafts beside one with them",
+    ),
+    Wrong.patch(
+        "no-stops", "Where a text ends has nothing to do with guesses.", 'text[int(stop)] if stop else ""', '""',
+        "huggingface/transformers#47912: an end in the middle of a run",
+    ),
+    Wrong.patch(
+        "no-limits", "A test of guesses needs long texts.", SPLIT, SPLIT + '\n            limit = "90"',
+        "sgl-project/sglang#31599: the test of its stops used a cap of 1000 in every case",
+    ),
+    Wrong.patch(
+        "no-context", "Short texts show it as well as those that fill the context.",
+        '        "4 abcdefghijabcdefghi:5:90::r abcdefghijabcdefghij:0:9::r",\n', "",
+        "vllm-project/vllm#42533: drafts past the longest text",
+    ),
+    Wrong.patch(
+        "right-guesses", "A drafter that knows the text shows whether its guesses are taken.", MARKS,
+        'marks = "r" * ends', "a draft model that is the model itself: nothing is ever rejected",
+    ),
+    Wrong.patch(
+        "wrong-guesses", "Guesses that are all wrong show whether the machine can be misled.", MARKS,
+        'marks = "w" * ends', "an author's own slip: runs of one letter each, as in plain decoding",
+    ),
+    Wrong.patch(
+        "first-request", "If the first of several rows is right, so are the others.", COMPARED,
+        "assert play(int(most), requests)[0] == wanted[0]",
+        "an author's own slip: what goes wrong for a row often comes from those ahead of it",
+    ),
+    Wrong.patch(
+        "begins-right", "What was to come has come.", COMPARED,
+        'assert all("".join(got).startswith("".join(runs)) for got, runs in '
+        "zip(play(int(most), requests), wanted, strict=True))",
+        "huggingface/transformers#47912: everything that should be there was, and more",
+    ),
+    Wrong(itself_as_oracle, "speculation held against the same engine's own loop, whose end is as late"),
+)  # fmt: skip
+
+
+def at_random(play: Play, plain: Plain) -> None:
+    """Requests at random, several at once; what each step gives is computed from behind."""
+    import random
+
+    draw = random.Random(3)
+
+    def steps(text: str, guess: str, most: int, stop: str) -> list[str]:
+        if not text:
+            return []
+        drafts = guess[: min(most, len(text) - 1)].partition("-")[0]
+        kept = 0
+        while kept < len(drafts) and drafts[kept] == text[kept]:
+            kept += 1
+        run = text[: kept + 1]
+        for at in range(len(run)):
+            if run[at] in set(stop):
+                return [run[: at + 1]]
+        return [run, *steps(text[kept + 1 :], guess[kept + 1 :], most, stop)]
+
+    for _ in range(40):
+        most, requests, wanted = draw.randint(1, 5), [], []
+        for _ in range(draw.randint(1, 3)):
+            prompt = "".join(draw.choices("abcdefghij", k=draw.choice([1, 3, 8, 15, 19, 23])))
+            seed, limit = draw.choice([0, 0, 1, 2, 3]), draw.choice([1, 4, 9, 30])
+            text = plain(prompt, seed, min(limit, 24 - len(prompt)))
+            guess = "".join(one if draw.random() < 0.75 else draw.choice("abcdefghij-") for one in text)
+            stop = draw.choice(["", "", draw.choice(text)])
+            requests.append((prompt, seed, limit, stop, guess))
+            wanted.append(steps(text, guess, most, stop))
+        assert [list(runs) for runs in play(most, requests)] == wanted
+
+
+def each_place(play: Play, plain: Plain) -> None:
+    """One wrong letter at each place, a stop at each place, each limit; and a right row beside it."""
+    complaints = []
+    for seed in (0, 4):
+        for prompt in ("decade", "abcdefghijabcde")[seed > 0 :]:
+            most, whole = 4, plain(prompt, seed, 24 - len(prompt))
+            for at in range(len(whole)):
+                other = {"a": "b", "b": "c", "c": "a"}.get(whole[at], "a")
+                bad = whole[:at] + other + whole[at + 1 :]
+                for limit, stop, guess in ((99, "", bad), (99, whole[at], whole), (at + 1, "", whole), (99, "", other)):
+                    rows = [(prompt, seed, limit, stop, guess), (prompt, seed, 99, "", whole)]
+                    rows.append((prompt, seed, limit, stop, bad))
+                    for row, got in zip(rows, play(most, rows), strict=True):
+                        end = min(row[2], len(whole))
+                        for place, one in enumerate(whole[:end]):
+                            if one in row[3]:
+                                end = place + 1
+                                break
+                        place = 0
+                        for run in got:
+                            room = min(row[2], len(whole)) - place - 1
+                            same = 0
+                            mine = row[4][place : place + min(most, room)]
+                            while same < len(mine) and mine[same] == whole[place + same]:
+                                same += 1
+                            if run != whole[place : min(end, place + same + 1)]:
+                                complaints.append((row, got))
+                            place += len(run)
+                        if place != end:
+                            complaints.append((row, got))
+    assert not complaints, complaints[0]
+
+
+def with_a_machine_of_its_own(play: Play, plain: Plain) -> None:
+    """A right machine in a few lines, to compare with."""
+
+    def mine(most: int, request: tuple[str, int, int, str, str]) -> list[str]:
+        prompt, seed, limit, stop, guess = request
+        new, runs = "", [""]
+        room = min(limit, 24 - len(prompt))
+        text = plain(prompt, seed, room)
+        brought = guess[: min(most, room - 1)].split("-")[0]
+        while len(new) < room:
+            letter = text[len(new)]
+            new, runs[-1] = new + letter, runs[-1] + letter
+            if letter in stop:
+                break
+            if brought[:1] == letter:
+                brought = brought[1:]
+            else:
+                runs.append("")
+                brought = guess[len(new) :][: min(most, room - len(new) - 1)].split("-")[0]
+        return [run for run in runs if run]
+
+    for most in (1, 2, 3, 6):
+        for prompt in ("a", "fee", "gachadeachifacade", "abcabcabcabcabcabcabcab"):
+            for limit in (2, 7, 40):
+                requests = []
+                for seed in (0, 0, 9, 8):
+                    text = plain(prompt, seed, 24 - len(prompt))
+                    at = len(requests) + most
+                    guess = text[:at] + "j" + text[at + 1 :] if len(requests) % 2 else text
+                    wrong = text[:1] + "".join("c" if one == "d" else "d" for one in text[1:4]) + text[4:]
+                    stop = text[min(2, len(text) - 1)] if most == 6 else ""
+                    requests += [(prompt, seed, limit, stop, guess), (prompt, seed, limit, "", wrong)]
+                assert play(most, requests) == [mine(most, request) for request in requests]
+
+
+RIGHT = (Right(at_random), Right(each_place), Right(with_a_machine_of_its_own))
+EQUIVALENT = {"ends = min(24 - len(prompt), int(limit))": "the smaller of two, in any order"}
+
+
+def check_told(play: Callable[[list[dict[str, Any]]], list[str]], plain: Plain) -> None:
+    """Raise AssertionError if the machine is wrong; return None if it is right.
+
+    play(requests) -> for each request what it was given, a str with a "|" between one step and the next, at least one
+    letter each. All requests run side by side from the first step on, each until it ends. A request is a dict:
+    "prompt", letters from "a" to "j", 1 to 23; "seed", 0 for greedy; "limit", the most new letters, at least 1; "stop",
+    letters each of which ends it, or ""; "guess", what somebody guesses that it writes, from its first new letter on,
+    with a "-" for no guess; and "most", its drafts in one step at most, at least 1 and the same for all of them.
+    plain(prompt, seed, count) -> so many letters that plain decoding writes behind the prompt; it is right.
+    A right machine gives a request the letters of plain decoding, up to the first that ends it: one of its stop, which
+    is given too; the last one of its limit; or the 24th with its prompt. In each step it brings as drafts the letters
+    of the guess for its next places: up to the first "-" or the end of the guess, "most" at most, and no more than
+    leave room for one letter behind them, by its limit and by the 24. The step gives it the drafts up to the first
+    wrong one, and one letter more; less, where one of them ends the request. What runs beside it changes nothing.
+    A hundred short requests are enough: machines are played many times. Calling with the same arguments gives the same.
+    """
+    for most in (2, 4):
+        for prompt, limit in (("abc", 9), ("hidden", 40), ("abcdefghijabcdefgh", 40)):
+            requests: list[dict[str, Any]] = []
+            wanted = []
+            for seed, wrong, stop in ((5, 1, -1), (6, 3, -1), (0, 9, 2), (0, 2, -1), (7, 99, 3), (7, 0, -1)):
+                text = plain(prompt, seed, min(limit, 24 - len(prompt)))
+                guess = "".join("ab"[one == "a"] if at == wrong else one for at, one in enumerate(text))
+                own = {"prompt": prompt, "seed": seed, "limit": limit, "stop": text[stop] if stop >= 0 else ""}
+                requests.append(own | {"guess": guess, "most": most})
+                told, brought = "", min(most, len(text) - 1)
+                for at, one in enumerate(text):
+                    told += one
+                    if one in own["stop"] or at == len(text) - 1:
+                        break
+                    if brought and guess[at] == one:
+                        brought -= 1
+                    else:
+                        told, brought = told + "|", min(most, len(text) - at - 2)
+                wanted.append(told)
+            assert play(requests) == wanted
+
+
+def _by_dicts(play: Play, plain: Plain) -> tuple[Any, ...]:
+    def told(requests: list[dict[str, Any]]) -> list[str]:
+        names = "prompt", "seed", "limit", "stop", "guess"
+        rows = [tuple(request[name] for name in names) for request in requests]
+        return ["|".join(runs) for runs in play(requests[0]["most"], rows)]  # type: ignore[arg-type]
+
+    return told, plain
+
+
+def _by_tuples(told: Callable[[list[dict[str, Any]]], list[str]], plain: Plain) -> tuple[Any, ...]:
+    def play(most: int, requests: list[tuple[str, int, int, str, str]]) -> list[list[str]]:
+        names = "prompt", "seed", "limit", "stop", "guess"
+        return [
+            runs.split("|") for runs in told([dict(zip(names, one, strict=True)) | {"most": most} for one in requests])
+        ]
+
+    return play, plain
+
+
+EDITIONS = (
+    Edition(
+        "told", "requests are dicts, and what a machine gave one is a str, with a bar between steps", check_told,
+        args=_by_dicts, back=_by_tuples, result=lambda found, *plain: found,
+    ),
+)  # fmt: skip
