@@ -27,12 +27,12 @@ import torch
 
 from nanocourse.exercises import chapters
 from nanocourse.exercises.chapters import run_file
-from nanocourse.learner.notebook import results, source
+from nanocourse.learner.notebook import quiz, results, source
 from nanoinfer import SamplingParams
 from nanoinfer.speculate.step import NONE, verify_step
 
 _ = torch.set_grad_enabled(False)
-CHAPTER = chapters.root() / "chapters" / "07-speculation"
+CHAPTER = chapters.chapter(7).folder
 run = run_file(CHAPTER / "running.py", "chapter_07_running")
 example = run_file(CHAPTER / "example.py", "chapter_07_example")
 
@@ -283,3 +283,8 @@ plt.show()
 # %% [markdown]
 # Your own GPU's: `python -m bench speculation`, and `chapters/07-speculation/README.md`, sections 8 to 10, for what to
 # make of it.
+#
+# ## Quiz
+
+# %%
+quiz(7)
