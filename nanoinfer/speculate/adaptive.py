@@ -7,6 +7,7 @@ rows, whose steps have no arithmetic to spare, plain steps run; now and then a f
 from __future__ import annotations
 
 from collections import deque
+from copy import deepcopy
 from dataclasses import dataclass
 from math import log
 from statistics import fmean, median
@@ -14,7 +15,7 @@ from statistics import fmean, median
 from nanoinfer.engine.scheduler import Row
 
 PRICE = 0.2  # of a token: what a draft costs. It is brought where it and all before it are accepted as often as that
-FIRST = 0.8  # acceptance of a row of which nothing is known
+FIRST = 0.6  # acceptance of a row of which nothing is known: it is soon known if it brings too few
 RATE = 0.15  # how fast that follows what happens
 AGAIN = 16  # steps after which a row that brings no drafts brings one
 WITH, WITHOUT = 16, 8  # steps of a trial, with drafts and without: with them, how many tokens one brings varies
@@ -80,6 +81,16 @@ class Trial:
             self._seconds[False].clear()
             self.drafts, self._left = False, WITHOUT
 
+    def for_another_size(self) -> Trial:
+        """One for half or twice as many rows: it goes on as this does, and is soon held against plain steps of its own.
+
+        While a batch comes to its end its size changes every few steps, and to begin anew each time would cost more.
+        """
+        other = deepcopy(self)
+        if other.drafts:
+            other._left = min(other._left, WITH)
+        return other
+
     def _speed(self) -> float:
         """Of drafts over that of plain steps: by medians, since a step may wait for a compiler."""
         return fmean(self._tokens) * median(self._seconds[False]) / median(self._seconds[True])
@@ -91,6 +102,7 @@ class Adaptive:
     def __init__(self) -> None:
         self._rows: dict[Row, Acceptance] = {}
         self._trials: dict[int, Trial] = {}  # by about how many rows go on
+        self._newest = Trial()
 
     def pays(self, rows: int) -> bool:
         """Whether a step of so many rows is to have drafts at all."""
@@ -112,4 +124,8 @@ class Adaptive:
         self._trial(rows).note(seconds, tokens / rows)
 
     def _trial(self, rows: int) -> Trial:
-        return self._trials.setdefault(rows.bit_length(), Trial())
+        size = rows.bit_length()
+        if size not in self._trials:
+            self._trials[size] = self._newest.for_another_size()
+        self._newest = self._trials[size]
+        return self._newest

@@ -58,7 +58,10 @@ class CoinDrafter(PromptLookup):
 
     def begin(self, new: Mapping[int, Sequence[int]], alpha: float, seed: int = 0) -> None:
         """new: by a row's seed, all tokens that it will choose."""
-        self._new, self._alpha, self._seed = new, alpha, seed
+        coin = Random(seed)
+        self._drafts = {
+            name: [token if coin.random() < alpha else int(not token) for token in text] for name, text in new.items()
+        }
         self._known.clear()
 
     def propose(self, rows: Tensor, positions: Tensor, k: int) -> Tensor:
@@ -69,6 +72,4 @@ class CoinDrafter(PromptLookup):
         """Nothing: all drafts are there already."""
 
     def _text(self, row: Row, begin: int) -> Sequence[int]:
-        coin, seed = Random(f"{self._seed} {row.request.seed}"), row.request.seed
-        drafts = [token if coin.random() < self._alpha else int(not token) for token in self._new[seed]]
-        return [*row.request.prompt_token_ids, *drafts][begin:]
+        return [*row.request.prompt_token_ids, *self._drafts[row.request.seed]][begin:]

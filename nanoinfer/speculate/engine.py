@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from statistics import median_high
 from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor
@@ -113,7 +114,13 @@ class SpeculativeEngine(Engine):
     def _limits(self, step: Step) -> list[int]:
         """How many drafts each row that goes on is to bring."""
         limit = self.scheduler.draft_limit(step, self.draft_tokens)
-        return [self.adaptive.most(row, limit) if self.adaptive else limit for row in step.going]
+        if not self.adaptive:
+            return [limit] * len(step.going)
+        limits = [self.adaptive.most(row, limit) for row in step.going]
+        if self._way == "device":  # where all rows are as wide as the widest, a few do not make it wide
+            middle = median_high([each for each in limits if each] or [0])
+            limits = [min(each, middle) for each in limits]
+        return limits
 
     def _verify(self, step: Step, drafts: Sequence[Sequence[int]]) -> None:
         """Run a step with drafts, and start the copy of its tokens."""

@@ -75,17 +75,16 @@ class PromptLookup:
         self.texts[rows, places] = tokens
 
     def learn(self, rows: Sequence[Row]) -> None:
-        slots, places, tokens = array("q"), array("q"), array("q")
+        places, tokens, width = array("q"), array("q"), self.texts.shape[1]
         for row in rows:
-            known, text = self._known.get(row, 0), self._text(row, self._known.get(row, 0))
-            slots.extend([row.slot] * len(text))
-            places.extend(range(known, known + len(text)))
-            tokens.extend(text)
+            known = self._known.get(row, 0)
+            tokens.extend(text := self._text(row, known))
+            places.extend(range(row.slot * width + known, row.slot * width + known + len(text)))
             self._known[row] = known + len(text)
         if tokens:
-            packed = torch.frombuffer(slots + places + tokens, dtype=torch.int64).view(3, -1)
-            slot, place, token = upload(packed, torch.int64, self.texts.device)
-            self.texts[slot, place] = token
+            packed = torch.frombuffer(places + tokens, dtype=torch.int64).view(2, -1)
+            place, token = upload(packed, torch.int64, self.texts.device)
+            self.texts.view(-1)[place] = token
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         source, target = upload([sources, targets], torch.int64, self.texts.device)

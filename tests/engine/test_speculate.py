@@ -435,12 +435,17 @@ class History:
 
 
 class Tossed(CoinDrafter):
-    """As the coin, of texts by name."""
+    """As the coin, of texts by name, which come to be known later."""
+
+    alpha: float
+    known: dict[Any, Sequence[int]]
 
     def _text(self, row: Row, begin: int) -> Sequence[int]:
-        known, self._new = self._new, {row.request.seed: self._new[name_of(row.request)]}  # type: ignore[index]
-        text, self._new = super()._text(row, begin), known
-        return text
+        new = {row.request.seed: self.known[name_of(row.request)]}
+        known = self._known.copy()
+        self.begin(new, self.alpha, row.request.seed)
+        self._known = known
+        return super()._text(row, begin)
 
 
 class WithinHistory(History):
@@ -466,7 +471,7 @@ class WithinHistory(History):
         self.alpha = random.choice([None, None, 0.0, 0.6, 0.9, 1.0, 1.0])
         if self.alpha is not None:
             coin = Tossed(self.llm.max_batch, 64, k, model.device)
-            coin.begin(self.texts, self.alpha)
+            coin.alpha, coin.known = self.alpha, self.texts
             self.stops = 0 < self.alpha < 1  # behind its end a text is not known
             core: Any = self.llm.core
             core.begin_with(coin)
@@ -823,13 +828,13 @@ class TestCoin:
 class TestAdaptive:
     def test_a_row_brings_as_many_as_are_used(self) -> None:
         row = Acceptance()
-        assert row.worth(4) == 4
-        assert row.worth(64) == 7  # 0.8 ** 7 is 0.21
+        assert row.worth(2) == 2
+        assert row.worth(64) == 3  # 0.6 ** 3 is 0.216
         for _ in range(5):
             row.note(4, 0)
-        assert row.share == pytest.approx(0.8 * 0.85**5)
+        assert row.share == pytest.approx(0.6 * 0.85**5)
         assert row.worth(4) == 1
-        for _ in range(5):
+        for _ in range(3):
             row.note(1, 0)
         assert [row.worth(4) for _ in range(17)] == [0] * 15 + [1, 1]  # one, until it has been seen to be wrong
         row.note(1, 0)
