@@ -11,8 +11,10 @@ TILE = 1024  # tokens of a text that are held against its end at a time
 
 
 @triton.jit
-def _look_up(texts, rows, positions, drafts, T, k, LONGEST: tl.constexpr, NONE: tl.constexpr, TILE: tl.constexpr,
-             K: tl.constexpr):  # fmt: skip
+def _look_up_kernel(
+    texts, rows, positions, drafts, T, k, LONGEST: tl.constexpr, NONE: tl.constexpr, TILE: tl.constexpr,
+    K: tl.constexpr,
+):  # fmt: skip
     row, end = tl.load(rows + tl.program_id(0)), tl.load(positions + tl.program_id(0))
     text = texts + row * T
     best = end * 0  # an n-gram's length times T, and where it ends
@@ -39,5 +41,5 @@ def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int, longest: int
     """
     drafts = torch.empty(len(rows), k, dtype=torch.int64, device=texts.device)
     sizes = {"LONGEST": longest, "NONE": none, "TILE": TILE, "K": triton.next_power_of_2(k)}
-    _look_up[(len(rows),)](texts, rows.contiguous(), positions.contiguous(), drafts, texts.shape[1], k, **sizes)
+    _look_up_kernel[(len(rows),)](texts, rows.contiguous(), positions.contiguous(), drafts, texts.shape[1], k, **sizes)
     return drafts
