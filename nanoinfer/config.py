@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16", "float16")
 MAX_BATCH = 64  # rows, where nobody says how many
 LOOKUP = "lookup"  # drafts from the row's own text
+NGRAM = "ngram"  # and from a table of what old children's books say
 MOST_DRAFTS = 64  # of a row in one step
 
 
@@ -84,7 +85,8 @@ class EngineConfig:
     what memory allows. NANOINFER_GRAPHS=0 in the environment is as 0. fused: whether those engines compute with the
     fused kernels of chapter 4; None is yes on a GPU with Triton.
     speculate: who drafts the next tokens, so that a step verifies several: "lookup", which takes what followed the last
-    time that the text went like this, or a model with the same vocabulary, as `LLM` takes one. None drafts nothing.
+    time that the text went like this; "ngram", which does so where two tokens or more repeat, and else goes by a table
+    made for the small model; or a model with the same vocabulary, as `LLM` takes one. None drafts nothing.
     draft_tokens: of a row in one step at most, 1 to 64. adaptive_drafts: whether rows bring fewer, or none, where that
     is faster. None of these changes a token.
     seed: of `random:` weights, and of the seeds of requests that bring none.
@@ -137,7 +139,7 @@ class EngineConfig:
                     f"{name} needs the paged cache: use engine paged, paged-graph or fused, not {self.engine}"
                 )
         if self.speculate is not None and (not self.speculate or isinstance(self.speculate, bool | int | float)):
-            raise ValueError(f"speculate must be {LOOKUP!r}, a model, or None, not {self.speculate!r}")
+            raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {self.speculate!r}")
         check_int("draft_tokens", self.draft_tokens, 1, MOST_DRAFTS)
         if type(self.adaptive_drafts) is not bool:
             raise ValueError(f"adaptive_drafts must be True or False, not {self.adaptive_drafts!r}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from nanoinfer.cli.errors import CommandError, Refused, refusing
-from nanoinfer.config import LOOKUP, MAX_BATCH, EngineConfig
+from nanoinfer.config import LOOKUP, MAX_BATCH, NGRAM, EngineConfig
 from nanoinfer.llm import DEFAULT_MODEL, LLM
 from nanoinfer.model.hub import HUB_NAMES, locate, random_config
 from nanoinfer.requests import MAX_SEED, SamplingParams
@@ -135,9 +135,10 @@ class ModelOptions:
     speculate: Annotated[
         str | None,
         model_option(
-            metavar="lookup|MODEL",
+            metavar="lookup|ngram|MODEL",
             help="Who drafts the next tokens, so that a step verifies several: lookup, which takes what followed the"
-            " last time that the text went like this, or a model as --model takes it, of the same vocabulary.",
+            " last time that the text went like this, ngram, which knows the small model's books as well, or a model as"
+            " --model takes it, of the same vocabulary.",
             show_default="nobody",
         ),
     ] = None
@@ -158,21 +159,16 @@ class ModelOptions:
         """The name of the model, the default's too."""
         return DEFAULT_MODEL if self.model is None else self.model
 
-    def check(self, watched: bool = False) -> None:
-        """Refused for whatever can be seen to be wrong without torch and without looking inside a file.
-
-        watched: whether each step is to be recorded.
-        """
+    def check(self) -> None:
+        """Refused for whatever can be seen to be wrong without torch and without looking inside a file."""
         if self.revision == "":
             raise Refused("--revision must name a branch, a tag or a commit, but is empty")
         if self.speculate is None and (self.draft_tokens is not None or not self.adaptive_drafts):
             raise Refused(f"--{'all-drafts' if self.draft_tokens is None else 'draft-tokens'} needs --speculate")
-        if self.speculate is not None and watched:
-            raise Refused("steps with drafts cannot be watched yet: leave --speculate out")
         with refusing():
             EngineConfig(**{name: value for name, value in self.settings.items() if name != "revision"})
             check_model(self.model_name)
-            if self.speculate and self.speculate != LOOKUP:
+            if self.speculate and self.speculate not in (LOOKUP, NGRAM):
                 check_model(self.speculate)
 
     @property

@@ -33,7 +33,7 @@ def serve(*, server: ServeConfig, model: BatchOptions) -> None:
     is ready, /metrics is for Prometheus. What is bounded, and what a key does not
     protect: chapters/SERVING.md.
     """
-    model.check(watched=server.watch)
+    model.check()
     if server.watch_texts and not server.watch:
         raise Refused("--watch-texts needs --watch")
     if server.classroom and not server.watch:

@@ -72,7 +72,7 @@ def watch(
     prompts = (
         read_prompts(None, file, lines=True) if file is not None else [from_argument(text) for text in prompt or ()]
     )
-    model.check(watched=True)
+    model.check()
     random = Random(params.seed if params.seed is not None else 1)
     settings: dict[str, Any] = {} if kv_blocks is None else {"kv_blocks": kv_blocks}
     if demo:

@@ -28,9 +28,9 @@ def _look_up_kernel(
             length += same
         best = tl.maximum(best, tl.max(length * T + at, 0))
     number = tl.arange(0, K)
-    places = best % T + 1 + number
-    found = (best >= T) & (places <= end) & (number < k)
-    token = tl.load(text + places, mask=found, other=NONE)
+    since = best % T
+    places = since + 1 + number % tl.maximum(end - since, 1)
+    token = tl.load(text + places, mask=best >= T, other=NONE)
     tl.store(drafts + tl.program_id(0) * k + number, token, mask=number < k)
 
 

@@ -157,7 +157,7 @@ class Events:
         cancelled = {id_ for id_, reason in ended if reason == "cancelled"}
         decode = [id_ for id_ in self._going if id_ not in cancelled] if facts["decode"] else []
         event |= self._work(pieces, decode)
-        event |= self._settle(facts["in_flight"], cancelled, facts.get("token_ids"))
+        event |= self._settle(facts["in_flight"], cancelled, facts.get("token_ids"), facts.get("runs"))
         if preempted := facts.get("preempted"):
             event["preempted"] = preempted
         for id_ in facts.get("left", ()):
@@ -223,13 +223,25 @@ class Events:
         event: Event = {"pieces": [[*each[:3]] for each in pieces if each[0] in rows], "decode": shown}
         return event | ({"more": dict(+more)} if +more else {})
 
-    def _settle(self, in_flight: int, cancelled: set[int], token_ids: list[tuple[int, int]] | None) -> Event:
+    def _settle(
+        self,
+        in_flight: int,
+        cancelled: set[int],
+        token_ids: list[tuple[int, int]] | None,
+        runs: list[tuple[int, int, int]] | None,
+    ) -> Event:
         """The tokens that have come, and how long each row had waited for its own. A row that has ended gets none.
 
+        runs: of an engine with drafts, each row's tokens that have come, and how many it has been fed now.
         Most rows waited since the same step, and have no lane: what is done here for each of them takes no Python.
         """
         since, now, fresh, rows = self._since, self._time, self._fresh, self._shown
-        got = self._launched.popleft() if len(self._launched) > in_flight else []
+        if runs is not None:
+            self._launched.clear()
+            runs = [run for run in runs if run[0] not in cancelled and run[0] in since]
+            got = [id_ for id_, _, _ in runs]
+        else:
+            got = self._launched.popleft() if len(self._launched) > in_flight else []
         if cancelled or not all(map(since.__contains__, got)):
             got = [id_ for id_ in got if id_ in since and id_ not in cancelled]
         first = fresh.intersection(got) if fresh else ()
@@ -242,19 +254,37 @@ class Events:
                 itl[round(now - when, 6)] += count
         since.update(dict.fromkeys(got, now))
         fresh.difference_update(first)
+        event: Event = {}
+        if runs is not None:
+            itl[0.0] += sum(count - 1 for _, count, _ in runs)  # they came together
+            event = self._accept(runs)
+            got = [id_ for id_, count, _ in runs for _ in range(count)]
         shown = sorted(id_ for id_ in got if id_ in rows)
         for id_ in shown:
             rows[id_].new += 1
-        event: Event = {"tokens": shown, "ttft": ttft, "itl": [list(each) for each in itl.items()]}
-        return event if token_ids is None else event | {"texts": self._write(shown, dict(token_ids))}
+        event |= {"tokens": shown, "ttft": ttft, "itl": [list(each) for each in (+itl).items()]}
+        return event if token_ids is None else event | {"texts": self._write(shown, token_ids)}
 
-    def _write(self, shown: Iterable[int], token_ids: dict[int, int]) -> list[str]:
+    def _accept(self, runs: Iterable[tuple[int, int, int]]) -> Event:
+        """Of rows that were fed more than their newest token, how many they have been fed: drafts were accepted."""
+        fed = []
+        for id_, _, now in runs:
+            row = self._shown.get(id_)
+            if row and row.fed < now:  # else later steps have fed it already
+                row.fed = now
+                fed.append([id_, now])
+        return {"fed": sorted(fed)} if fed else {}
+
+    def _write(self, shown: Iterable[int], token_ids: Iterable[tuple[int, int]]) -> list[str]:
         """What the new tokens add to texts."""
         texts = []
+        of_row: dict[int, list[int]] = {}
+        for id_, token in reversed([*token_ids]):
+            of_row.setdefault(id_, []).append(token)
         for id_ in shown:
             row = self._shown[id_]
             assert row.stream is not None
-            texts.append(row.stream.push(token_ids[id_]))
+            texts.append(row.stream.push(of_row[id_].pop()))
             row.text = f"{row.text}{texts[-1]}"
         return texts
 
@@ -289,9 +319,13 @@ class Events:
         taken: dict[int, list[int]] = {}
         for id_, block in facts["taken"]:
             taken.setdefault(id_, []).append(block)
+        cut = {id_ for id_, _ in facts.get("cut", ()) if id_ in self._tables}
+        for id_ in cut:  # told as if it gave back all, and took the rest again
+            kept = [block for block in self._disown(id_) if (id_, block) not in facts["cut"]]
+            taken[id_] = kept + taken.get(id_, [])
         for id_, blocks in taken.items():
             self._own(id_, blocks)
-        changed = self._given.union(*taken.values())
+        changed = self._given.union(facts.get("given", ()), *taken.values())
         for id_ in left:
             changed.update(self._disown(id_))
         self._given = set()
@@ -304,7 +338,7 @@ class Events:
         freed = sorted(block for block in changed.difference(cached) if block not in self._owners)
         return {
             "blocks": {
-                "given": [*facts.get("preempted", ()), *left],
+                "given": [*facts.get("preempted", ()), *left, *cut.difference(left)],
                 "taken": [[id_, blocks] for id_, blocks in taken.items() if id_ not in left],
                 "cached": cached,
                 "free": freed,

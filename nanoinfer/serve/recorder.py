@@ -31,25 +31,28 @@ class Recorder:
     """
 
     def __init__(self, engine: Engine, texts: bool = False) -> None:
-        if hasattr(engine, "drafter"):
-            raise ValueError("steps with drafts cannot be watched yet: leave speculate out")
         self.engine, self.texts, self.steps = engine, texts, 0
         self._late: set[Row] = set()  # that have left the batch, and whose last tokens are on their way
         self._out: set[Row] = set()  # that were preempted, and have not begun again
         self._queue: tuple[int, Row | None, Row | None] = 0, None, None
         self._lost = True  # whether what was said before no longer holds
         self._blocks: Any = engine.cache.blocks
+        # With drafts a step gives a row several tokens or none: of each row, how many of them have been told.
+        self._known: dict[Row, int] | None = {} if hasattr(engine, "drafter") else None
         # Of this step: rows that left, of these the preempted ones, what blocks they owned, and blocks that rows took.
         self._left: list[Row] = []
         self._preempted: list[Row] = []
         self._given: set[int] = set()
         self._taken: list[tuple[int, int]] = []
+        self._cut: list[tuple[int, int]] = []  # that rows gave back and did not leave
         self._told = [
             self._tell(engine, "abandon", self._note_lost),
             self._tell(engine.scheduler, "remove", self._note_left),
             self._tell(engine.scheduler, "_preempt", self._preempted.append),
             self._tell(engine.cache, "update", self._note_taken),
         ]
+        if self._blocks and self._known is not None:
+            self._told.append(self._tell(self._blocks, "truncate", self._note_cut))
 
     def close(self) -> None:
         """Leave the engine as it was."""
@@ -83,6 +86,16 @@ class Recorder:
             slots = self.engine.scheduler._slots
             self._taken += [(row.arrived, block) for slot, _, block in self._blocks.begun if (row := slots[slot])]
 
+    def _note_cut(self, slot: int, length: int) -> None:
+        """A row gives back the room of drafts, taken in this step or in one before. Of length 0 it leaves."""
+        owned, size = self._blocks.owned[slot], self._blocks.block_size
+        for block in owned[-(-length // size) :] if length else ():
+            row = self.engine.scheduler._slots[slot]
+            if row:
+                self._given.add(block)  # it may have been kept for its text before
+                each = (row.arrived, block)
+                (self._taken.remove if each in self._taken else self._cut.append)(each)
+
     def step(self, step: Step, settled: list[Row]) -> dict[str, Any]:
         """The facts of the step that is over. The first ones, and those after a failure, hold the whole state."""
         facts: dict[str, Any] = {
@@ -92,7 +105,7 @@ class Recorder:
             "decode": bool(step.going),
         }
         self.steps += 1
-        if self.texts:
+        if self.texts and self._known is None:
             facts["token_ids"] = [(row.arrived, row.token_ids[-1]) for row in settled]
         if step.pieces:
             facts["pieces"] = [
@@ -117,7 +130,11 @@ class Recorder:
         if self._blocks and (self._given or self._taken):
             idle = getattr(self._blocks.allocator, "idle", ())
             facts["taken"], facts["cached"] = self._taken, [block for block in self._given if block in idle]
+            if self._known is not None:
+                facts["given"], facts["cut"], self._cut = list(self._given), self._cut, []
             self._taken, self._given = [], set()
+        if self._known is not None:
+            self._count(facts, self._known, settled)
         if self._late or self._out:
             self._end(facts)
         if self._lost:
@@ -135,8 +152,25 @@ class Recorder:
         """
         prompt, new = row.request.prompt_token_ids, len(row.token_ids)
         new -= bool(new) and row in settled
+        if self._known is not None:
+            new = self._known.setdefault(row, new)
         since = row.times[new - 1] if new else row.asked
         return row.arrived, len(prompt), since, new, prompt[:PROMPT] if self.texts else ()
+
+    def _count(self, facts: dict[str, Any], known: dict[Row, int], settled: Sequence[Row]) -> None:
+        """How many tokens came to each row, and how many of its text it has been fed now."""
+        runs, token_ids = [], []
+        for row in dict.fromkeys((*self.engine.rows, *self._late, *self._out, *settled)):
+            new = row.token_ids[known.get(row, len(row.token_ids)) :]
+            known[row] = len(row.token_ids)
+            if new:
+                runs.append((row.arrived, len(new), row.fed))
+                token_ids += [(row.arrived, token) for token in new]
+            if row.ended:
+                del known[row]
+        facts["runs"] = runs
+        if self.texts:
+            facts["token_ids"] = token_ids
 
     def _end(self, facts: dict[str, Any]) -> None:
         if ended := [row for row in (*self._late, *self._out) if row.ended]:
@@ -164,7 +198,10 @@ class Recorder:
         scheduler, rows = engine.scheduler, engine.rows
         self._out = {row for row in scheduler.waiting if row.computed}
         self._late = {row for row in self._late if not row.ended}
+        self._cut = []
         self._taken, self._given = [], set()
+        if self._known is not None:
+            self._known = {row: len(row.token_ids) for row in (*rows, *self._late, *self._out)}
         self._queue_changed()
         return {
             "engine": {

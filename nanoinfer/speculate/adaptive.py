@@ -19,7 +19,7 @@ FIRST = 0.6  # acceptance of a row of which nothing is known: it is soon known i
 RATE = 0.15  # how fast that follows what happens
 AGAIN = 16  # steps after which a row that brings no drafts brings one
 WITH, WITHOUT = 16, 8  # steps of a trial, with drafts and without: with them, how many tokens one brings varies
-HOPELESS, HOPELESS_AT = 0.75, 4  # of plain speed, after so many steps with drafts: no need to wait for the others
+HOPELESS = {4: 0.75, 8: 0.9}  # of plain speed, after so many steps with drafts: no need to wait for the others
 LATELY = 32  # steps whose times and tokens count
 LEAST = 0.98  # of plain speed: below it drafts end
 SOONEST, LATEST = 256, 4096  # plain steps ahead of a trial, twice as many each time that it finds the same
@@ -72,7 +72,7 @@ class Trial:
             return
         self._tokens.append(tokens)
         steps, speed = len(self._tokens), self._speed()
-        if (steps >= WITH and speed < LEAST) or (steps >= HOPELESS_AT and speed < HOPELESS):
+        if speed < (LEAST if steps >= WITH else HOPELESS.get(steps, 0)):
             self.drafts, self._left = False, self._patience
             self._patience = min(LATEST, 2 * self._patience)
         elif steps == WITH:

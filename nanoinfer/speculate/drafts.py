@@ -31,7 +31,7 @@ class DeviceDrafter(Drafter, Protocol):
         """A step has chosen these tokens (B, k + 1) for these places of texts; of the dummy row what is of no use."""
 
     def learn(self, rows: Sequence[Row]) -> None:
-        """The host has all tokens of these rows: nothing is in flight."""
+        """These rows have the tokens that the host knows. No step in flight drafts; before one does, all are known."""
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Rows of the batch are to be known by other numbers."""

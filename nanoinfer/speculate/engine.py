@@ -70,7 +70,12 @@ class SpeculativeEngine(Engine):
         pays = not self.adaptive or not going or self.adaptive.pays(going)
         self._way = way = "plain" if not pays else "here" if not self._within else self._device_way()
         if self._in_flight and (way == "here" or (way == "device") == isinstance(self._in_flight[0], InFlight)):
-            return self._collect(0)
+            if self._texts and way == "device":
+                self._texts.learn(self.rows)  # what is known, while the device is busy
+            settled = self._collect(0)
+            if self.observer:
+                self.observer(Step([], [], [], [], [], slice(0)), settled)
+            return settled
         settled = super().step()
         if self.adaptive and going and self.stats.prefill_steps == before[1]:
             tokens = self.stats.new_tokens - before[0] if pays else going  # which come late

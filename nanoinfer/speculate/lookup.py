@@ -26,9 +26,10 @@ LONGEST = 3  # tokens of an n-gram that is looked for; then shorter ones
 
 
 def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int, longest: int = LONGEST) -> Tensor:
-    """Up to k tokens (B, k) that followed the longest n-gram that a text ends with, where it stood last; else NONE.
+    """The k tokens (B, k) that followed the longest n-gram that a text ends with, where it stood last; else NONE.
 
-    texts (N, T) int64. rows, positions (B,) int64: which of the texts, and where its newest token stands.
+    Behind its end the text is taken to go on as it has since then. texts (N, T) int64. rows, positions (B,) int64:
+    which of the texts, and where its newest token stands.
     """
     text, end = texts[rows], positions[:, None]  # (B, T), (B, 1)
     T = text.shape[1]
@@ -39,9 +40,9 @@ def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int, longest: int
         same = same & (at >= n) & (text.roll(n, 1) == last)
         length += same
     best = (length * T + at).amax(1, keepdim=True)  # (B, 1) the longest, of these the last
-    places = best % T + 1 + torch.arange(k, device=text.device)  # (B, k)
-    found = (best >= T) & (places <= end)
-    return torch.where(found, text.gather(1, places.clamp(max=T - 1)), NONE)
+    since = best % T  # (B, 1)
+    places = since + 1 + torch.arange(k, device=text.device) % (end - since).clamp(min=1)  # (B, k)
+    return torch.where(best >= T, text.gather(1, places.clamp(max=T - 1)), NONE)
 
 
 class PromptLookup:
@@ -76,16 +77,18 @@ class PromptLookup:
         self.texts[rows, places] = tokens
 
     def learn(self, rows: Sequence[Row]) -> None:
-        places, tokens, width = array("q"), array("q"), self.texts.shape[1]
+        places: list[Tensor] = []
+        tokens, width = array("q"), self.texts.shape[1]
         for row in rows:
             known = self._known.get(row, 0)
-            tokens.extend(text := self._text(row, known))
-            places.extend(range(row.slot * width + known, row.slot * width + known + len(text)))
-            self._known[row] = known + len(text)
+            if text := self._text(row, known):
+                begin = row.slot * width + known
+                places.append(torch.arange(begin, begin + len(text)))
+                tokens.extend(text)
+                self._known[row] = known + len(text)
         if tokens:
-            packed = torch.frombuffer(places + tokens, dtype=torch.int64).view(2, -1)
-            place, token = upload(packed, torch.int64, self.texts.device)
-            self.texts.view(-1)[place] = token
+            packed = torch.stack([torch.cat(places), torch.frombuffer(tokens, dtype=torch.int64)])
+            self.texts.view(-1).index_copy_(0, *upload(packed, torch.int64, self.texts.device))
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         source, target = upload([sources, targets], torch.int64, self.texts.device)

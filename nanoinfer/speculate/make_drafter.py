@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.make_cache import make_cache
-from nanoinfer.config import LOOKUP, EngineConfig
+from nanoinfer.config import LOOKUP, NGRAM, EngineConfig
 from nanoinfer.engine import cpu_sampling
 from nanoinfer.engine.sampling import SAMPLERS, Samplers
 from nanoinfer.model.gpt2 import GPT2
@@ -19,6 +19,7 @@ from nanoinfer.speculate.drafts import Drafter
 from nanoinfer.speculate.engine import SpeculativeEngine
 from nanoinfer.speculate.graphs import VerifyGraphRunner
 from nanoinfer.speculate.lookup import PromptLookup
+from nanoinfer.speculate.ngram import VOCABULARY, NGrams, RepeatsOrNGrams
 
 
 def engine_and_runner(
@@ -35,9 +36,13 @@ def make_drafter(config: EngineConfig, model: GPT2, max_batch: int, max_len: int
     """Who drafts for `model`. ValueError for a draft model of another vocabulary, or one without room."""
     if config.speculate == LOOKUP:
         return PromptLookup(max_batch, max_len, config.draft_tokens, model.device)
+    if config.speculate == NGRAM:
+        if (ours := model.config.vocab_size) != VOCABULARY:
+            raise ValueError(f"speculate {NGRAM!r} drafts for GPT-2's vocabulary of {VOCABULARY} tokens, not {ours}")
+        return RepeatsOrNGrams(NGrams.load())
     draft: GPT2 | str | Path = config.speculate  # type: ignore[assignment]
     if not isinstance(draft, str | Path | GPT2):
-        raise ValueError(f"speculate must be {LOOKUP!r}, a model, or None, not {draft!r}")
+        raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {draft!r}")
     if not isinstance(draft, GPT2):
         draft = load_model(draft, model.device, model.dtype, seed=config.seed)
     ours, theirs = model.config.vocab_size, draft.config.vocab_size

@@ -1,18 +1,25 @@
-"""`bench speculation` and `bench ranks`: a small run of each, and what is worked out of times that are known."""
+"""`bench speculation`, `speculation-texts` and `ranks`: small runs, and what is worked out of times that are known."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from typer.testing import CliRunner
 
 from nanobench.cli import app
 from nanobench.core.records import Spread
+from nanobench.micro import speculation_texts
 from nanobench.micro.ranks import Ranked, RanksReport
-from nanobench.micro.speculation import Forced, SpeculationReport
+from nanobench.micro.speculation import Forced, SpeculationReport, share_of_same
+from nanobench.micro.speculation_texts import SpeculationTextsReport
+from nanobench.systems.base import Missing
+from nanoinfer import SamplingParams
+from nanoinfer.model.gpt2 import GPT2
 from tests.bench.samples import STAMP
 
 
@@ -42,6 +49,69 @@ def test_what_a_step_costs() -> None:
         tokens_a_step=3.0, same_share=1.0,
     )  # fmt: skip
     assert (case.gain, case.step_cost, case.formula) == (2.5, pytest.approx(1.2), 1.875)
+
+
+def test_texts_that_a_model_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every text and temperature, at every number of rows; a draft model that is the model itself is always right."""
+    monkeypatch.setattr(speculation_texts, "Adaptive", lambda: None)  # it goes by the clock
+    sizes = ("--rows", "1", "--rows", "2", "--new-tokens", "12", "--repeats", "1", "--no-peers")
+    drafters = ("--speculate", "lookup", "--speculate", "random:tiny")
+    run(path := tmp_path / "texts.json", "speculation-texts", *drafters, *sizes)
+    report = SpeculationTextsReport.load(path)
+    seen = [(case.text, case.temperature, case.rows, case.drafts) for case in report.cases]
+    assert sorted(seen) == sorted(
+        (text, temperature, rows, drafts)
+        for text in ("story", "repeating") for temperature in (0, 0.8) for rows in (1, 2)
+        for drafts in ("lookup", "random:tiny")
+    )  # fmt: skip
+    assert {case.same_share for case in report.cases} == {1}
+    assert {case.accepted_share for case in report.cases if case.drafts != "lookup"} == {1}
+    assert {case.accepted_share for case in report.cases if case.text == "repeating" and not case.temperature} == {1}
+
+
+class Parrot:
+    """A peer that writes its prompt's last token again and again, several a step."""
+
+    def __init__(self, name: str, *known: Any, **options: Any) -> None:
+        self.name, self.options = name, options
+
+    def generate(self, prompts: torch.Tensor, new_tokens: int) -> list[list[int]]:
+        return [[row[-1]] * new_tokens for row in prompts.tolist()]
+
+    def step_times(self, prompts: torch.Tensor, new_tokens: int) -> list[float]:
+        return [0.1] * (new_tokens // 4 - 1)
+
+
+def test_peers_are_greedy_and_the_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_vllm(*known: Any, **options: Any) -> None:
+        raise Missing("vllm is not installed")
+
+    monkeypatch.setattr(speculation_texts, "Transformers", Parrot)
+    monkeypatch.setattr(speculation_texts, "VLLM", no_vllm)
+    sizes = ("--rows", "1", "--rows", "2", "--new-tokens", "8", "--repeats", "1")
+    run(path := tmp_path / "texts.json", "speculation-texts", *sizes)
+    report = SpeculationTextsReport.load(path)
+    assert report.missing == ("vllm: vllm is not installed",)
+    peers = [case for case in report.cases if case.system == "transformers"]
+    assert [(case.text, case.temperature, case.rows) for case in peers] == [("story", 0, 1), ("repeating", 0, 1)]
+    assert {(case.accepted_share, case.tokens_a_step, case.same_share) for case in peers} == {(None, 4, 1)}
+
+
+def test_transformers_drafts_from_the_prompt(small_model: GPT2) -> None:
+    pytest.importorskip("transformers")
+    missing: list[str] = []
+    (arm,) = speculation_texts._peers(small_model, 2, 3, 30, missing)
+    assert [why.partition(":")[0] for why in missing] == ["vllm"]
+    prompts, params = [[5, 6, 7] * 6], [SamplingParams(temperature=0, max_tokens=30)]
+    assert arm.plain(prompts, params).texts == arm.drafted(prompts, params).texts
+    assert arm.peer is not None
+    assert 1 + len(arm.peer.step_times(torch.tensor(prompts), 30)) < 30  # steps
+    assert not arm.enters(0.8, 1)
+    assert not arm.enters(0, 2)
+
+
+def test_share_of_same_tokens() -> None:
+    assert share_of_same([(1, 2, 3), (4,)], [(1, 9, 3), (4,)]) == 0.75
 
 
 def test_gain_of_ranks() -> None:

@@ -54,6 +54,9 @@ class Replay:
             self.rows[id_][0] += tokens
         for id_ in event["decode"]:
             self.rows[id_][0] += 1
+        for id_, fed in event.get("fed", ()):
+            assert fed > self.rows[id_][0]
+            self.rows[id_][0] = fed
         for id_ in event["tokens"]:
             self.rows[id_][1] += 1
         self.move(event.get("blocks"))

@@ -17,10 +17,10 @@ import typer
 from nanoinfer import LLM, SamplingParams
 
 LOGS = Path(__file__).with_name("logs")
-SMALL = Path(__file__).parents[1] / "nanoinfer" / "data" / "small"
+SMALL = Path(__file__).parents[2] / "nanoinfer" / "data" / "small"
 SAMPLE_PROMPT = "Once upon a time"
 GREEDY_PROMPTS = ("Once upon a time", "The old fox looked up at the tree and said", '"Where are you going?" asked')
-OTHER_LOGS = {"final", "evaluation", "ngram", "corpus"}
+OTHER_LOGS = {"final", "evaluation", "ngram", "corpus", "drafts"}
 SEEDS = range(5)  # the first five, as they come
 
 
@@ -67,6 +67,19 @@ def recipes() -> str:
     return "\n".join(recipe_row(name, log) for name, log in [*logs, ("**the model**", read("final"))])
 
 
+def drafts() -> str:
+    """The card's table of drafters: a line for each, and temperature."""
+    found = read("drafts")["found"]
+    lines = []
+    for temperature, drafter in dict.fromkeys((case["temperature"], case["drafter"]) for case in found):
+        cases = [case for case in found if (case["temperature"], case["drafter"]) == (temperature, drafter)]
+        cells = [f"{case['accepted']:.0%}, {case['tokens_a_step']:.2f}" for case in cases]
+        lines.append("| " + " | ".join([f"{temperature:g}", drafter, *cells]) + " |")
+    counts = list(dict.fromkeys(case["drafts"] for case in found))
+    head = "| " + " | ".join(["temperature", "who drafts", *(f"{k} draft{'s' * (k > 1)}" for k in counts)]) + " |"
+    return "\n".join([head, "| ---: | --- |" + " ---: |" * len(counts), *lines])
+
+
 def numbers() -> dict[str, str]:
     """What the template asks for."""
     final, measured, corpus = read("final"), read("evaluation"), read("corpus")
@@ -89,6 +102,9 @@ def numbers() -> dict[str, str]:
         "heldout_tokens": f"{corpus['heldout_tokens']:,}",
         "recipes": recipes(),
         "samples": samples(),
+        "drafts": drafts(),
+        "draft_entries": f"{sum(read('drafts')['entries']):,}",
+        "draft_megabytes": f"{read('drafts')['bytes'] / 1e6:.1f}",
     }
 
 

@@ -90,6 +90,26 @@ def speculation(
     measure(device, out, model, rows, alpha, drafts, new_tokens, repeats)
 
 
+@app.command("speculation-texts")
+def speculation_texts(
+    device: Device = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/speculation-texts.json"),
+    model: Annotated[list[str], typer.Option(help="As in `nanoinfer generate`; repeatable.")] = ["small"],  # noqa: B006
+    rows: Annotated[list[int], typer.Option(min=1, help="At once; repeatable.")] = [1, 4, 16, 64],  # noqa: B006
+    speculate: Annotated[list[str], typer.Option(help="Who drafts, as in `nanoinfer generate`; repeatable.")] = [  # noqa: B006
+        "lookup", "ngram",
+    ],
+    draft_tokens: Annotated[int, typer.Option(min=1, max=64, help="Of a row in a step at most.")] = 4,
+    new_tokens: Annotated[int, typer.Option(min=2)] = 256,
+    repeats: Annotated[int, typer.Option(min=1)] = 5,
+    peers: Annotated[bool, typer.Option(help="transformers and vLLM too, where they are installed.")] = True,
+) -> None:  # fmt: skip
+    """Drafts for what a model really writes, against plain decoding: stories, and text that repeats itself."""
+    from nanobench.micro.speculation_texts import measure
+
+    measure(device, out, model, rows, speculate, draft_tokens, new_tokens, repeats, peers)
+
+
 @app.command()
 def ranks(
     device: Device = None,

@@ -126,31 +126,30 @@ def _arms(
     draws, core = random.Random(SEED), cast(SpeculativeEngine, drafted.core)
     prompts = [ids(draws, PROMPT, plain.model.config.vocab_size) for _ in range(rows)]
     params = [SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, seed=row) for row in range(rows)]
-    texts = _run(plain, prompts, params).texts
+    texts = run(plain, prompts, params).texts
     rates: dict[float | None, list[Ran]] = {alpha: [] for alpha in (None, *alphas)}
     for turn in range(repeats + 1):
         for alpha, runs in rates.items():
             if alpha is not None:
                 cast(CoinDrafter, core.drafter).begin(dict(enumerate(texts)), alpha, turn)
                 core.adaptive = Adaptive() if drafted.config.adaptive_drafts else None  # another alpha's is wrong here
-            ran = _run(plain if alpha is None else drafted, prompts, params)
+            ran = run(plain if alpha is None else drafted, prompts, params)
             if turn:
                 runs.append(ran)
     for alpha in alphas:
         runs = rates[alpha]
-        pairs = [pair for ran in runs for ours, theirs in zip(ran.texts, texts, strict=True)
-                 for pair in zip(ours, theirs, strict=True)]  # fmt: skip
         yield Forced(
             model=name, rows=rows, alpha=alpha, draft_tokens=drafted.config.draft_tokens,
             adaptive=drafted.config.adaptive_drafts, plain=Spread.of([ran.tokens_per_s for ran in rates[None]]),
             drafted=Spread.of([ran.tokens_per_s for ran in runs]),
             accepted_share=median(ran.accepted_share for ran in runs),
             tokens_a_step=median(ran.tokens_a_step for ran in runs),
-            same_share=sum(one == other for one, other in pairs) / len(pairs),
+            same_share=median(share_of_same(ran.texts, texts) for ran in runs),
         )  # fmt: skip
 
 
-def _run(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> Ran:
+def run(llm: LLM, prompts: Sequence[Sequence[int]], params: list[SamplingParams]) -> Ran:
+    """All prompts in one call."""
     names = ("accepted_tokens", "draft_tokens", "decode_steps")
     before = [getattr(llm.stats, name) for name in names]
     started = time.perf_counter()
@@ -162,6 +161,12 @@ def _run(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> Ra
         tokens / seconds, [one.token_ids for one in done], accepted / brought if brought else 0.0,
         (tokens / len(done) - 1) / steps,  # the first token is the prompt's
     )  # fmt: skip
+
+
+def share_of_same(texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> float:
+    """Share of the tokens that are the same in the same place of both."""
+    pairs = [pair for text, other in zip(texts, others, strict=True) for pair in zip(text, other, strict=True)]
+    return sum(one == other for one, other in pairs) / len(pairs)
 
 
 def line(case: Forced) -> str:

@@ -18,6 +18,7 @@ from nanobench.micro.recompiles import RecompileReport
 from nanobench.micro.sampling import SamplingReport
 from nanobench.micro.sanitize import SanitizeReport
 from nanobench.micro.speculation import SpeculationReport
+from nanobench.micro.speculation_texts import SpeculationTextsReport
 from nanobench.micro.timeline import Timeline
 
 KINDS: dict[str, type[Record]] = {
@@ -25,6 +26,7 @@ KINDS: dict[str, type[Record]] = {
     "memory": KVUsageReport, "recompiles": RecompileReport, "sanitize": SanitizeReport,
     "graphs": GraphsReport, "sampling": SamplingReport, "ragged": RaggedReport,
     "queue": QueueReport, "load": LoadReport, "speculation": SpeculationReport, "ranks": RanksReport,
+    "speculation-texts": SpeculationTextsReport,
 }  # fmt: skip
 
 

@@ -26,9 +26,12 @@ BESIDE = 8e9  # bytes for activations and graphs, beside the weights and the cac
 
 
 class VLLM:
-    """vllm.LLM over a folder with the given weights; its pool holds all rows of the largest case."""
+    """vllm.LLM over a folder with the given weights; its pool holds all rows of the largest case.
 
-    def __init__(self, model: GPT2, limits: Limits) -> None:
+    options: for vllm.LLM, beside those that all cases need.
+    """
+
+    def __init__(self, model: GPT2, limits: Limits, **options: Any) -> None:
         if model.device.type != "cuda":
             raise Missing("vllm is measured on a CUDA GPU alone")
         try:
@@ -47,6 +50,7 @@ class VLLM:
             enable_prefix_caching=False,
             gpu_memory_utilization=share_of_memory(model, limits),
             seed=0,
+            **options,
         )
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:

@@ -42,6 +42,7 @@ function apply(s, e) {
   for (const row of e.begun || []) { s.rows.set(row.id, { ...row, fed: row.cached, text: ((s.past.get(row.id) || row).text) }); s.past.delete(row.id); }
   for (const [id, start, tokens] of e.pieces) { const row = s.rows.get(id); if (row) row.fed = start + tokens; }
   for (const id of e.decode) { const row = s.rows.get(id); if (row) row.fed += 1; }
+  for (const [id, fed] of e.fed || []) { const row = s.rows.get(id); if (row) row.fed = fed; }
   e.tokens.forEach((id, i) => {
     const row = s.rows.get(id);
     if (row) { row.new += 1; if (e.texts) row.text = (row.text || "") + e.texts[i]; }

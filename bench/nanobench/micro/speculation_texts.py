@@ -1,0 +1,228 @@
+"""What drafts bring for text that a model really writes, beside plain decoding, by the same requests.
+
+Prompts are the model's own: an opening and what it sampled behind that, by a row's seed. Greedy text of a small model
+soon repeats itself; so where each row goes on behind its own greedy text, what comes now stands in the prompt already.
+Peers draft by prompt lookup as well. They take turns with us, greedily, and are held against their own plain decoding.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from copy import copy
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+
+from nanobench.core.machine import stamp
+from nanobench.core.records import Record, ResultsFile, Spread
+from nanobench.micro.queue_load import say
+from nanobench.micro.speculation import Ran, run, share_of_same
+from nanobench.systems.base import Limits, Missing, System
+from nanobench.systems.transformers import Transformers
+from nanobench.systems.vllm import VLLM
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.devices import choose_device, choose_dtype
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import load_model
+from nanoinfer.speculate.adaptive import Adaptive
+from nanoinfer.speculate.engine import SpeculativeEngine
+
+OPENING, SAMPLED = "Once upon a time", 64  # tokens behind it, so that no two rows tell the same story
+TEMPERATURE = 0.8
+NGRAM = 3  # tokens that vLLM looks up at most, as we do; transformers' own choice is 2
+
+
+class Drafted(Record):
+    """One case: a whole `generate()` with drafts, and one without, by turns."""
+
+    model: str
+    system: str  # nanoinfer, transformers or vllm
+    drafts: str  # who makes them
+    draft_tokens: int  # of a row in a step at most
+    text: Literal["story", "repeating"]
+    temperature: float
+    rows: int
+    plain: Spread  # tokens a second, of the same system
+    drafted: Spread
+    accepted_share: float | None  # of the drafts that were brought; None where a peer does not say
+    tokens_a_step: float  # of a row; a peer's with the prompt's step, which may have drafts there
+    same_share: float  # of the tokens, that are those of the plain run
+
+    @property
+    def gain(self) -> float:
+        """Speed over plain, medians."""
+        return self.drafted.median / self.plain.median
+
+
+class SpeculationTextsReport(ResultsFile):
+    """One run of `python -m bench speculation-texts`."""
+
+    kind: Literal["speculation-texts"] = "speculation-texts"
+    dtype: str
+    new_tokens: int
+    cases: tuple[Drafted, ...] = ()
+    missing: tuple[str, ...] = ()  # peers that did not run, and why
+
+
+class Arm(NamedTuple):
+    """A system with drafts, and without."""
+
+    system: str
+    drafts: str
+    plain: Callable[[list[list[int]], list[SamplingParams]], Ran]
+    drafted: Callable[[list[list[int]], list[SamplingParams]], Ran]
+    engine: SpeculativeEngine | None = None  # ours
+    peer: System | None = None  # with drafts; greedy alone
+    most_rows: int | None = None
+
+    def enters(self, temperature: float, rows: int) -> bool:
+        return (self.peer is None or not temperature) and rows <= (self.most_rows or rows)
+
+
+def measure(
+    device_name: str | None, path: Path, models: Sequence[str], rows: Sequence[int], drafters: Sequence[str],
+    draft_tokens: int, new_tokens: int, repeats: int, with_peers: bool = True,
+) -> SpeculationTextsReport:  # fmt: skip
+    """Measure every case; write `path` after each model. Rows bring fewer drafts, or none, where that is faster."""
+    device = choose_device(device_name)
+    dtype = choose_dtype(None, device)
+    known: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "new_tokens": new_tokens, **stamp(device)}
+    report = SpeculationTextsReport(**known)
+    for name in models:
+        model, missing = load_model(name, device, dtype, seed=0), list[str]()
+        with ExitStack() as stack:
+            plain, arms = _ours(stack, model, max(rows), drafters, draft_tokens, new_tokens)
+            if with_peers:
+                arms += _peers(model, max(rows), draft_tokens, new_tokens, missing)
+            cases = tuple(_cases(name, plain, arms, sorted(rows), draft_tokens, new_tokens, repeats))
+        report = report.model_copy(update={"cases": report.cases + cases, "missing": tuple(missing)})
+        report.save(path)
+    return report
+
+
+def _ours(
+    stack: ExitStack, model: GPT2, rows: int, drafters: Sequence[str], most: int, new: int
+) -> tuple[LLM, list[Arm]]:
+    """The plain engine, and an arm for each drafter."""
+
+    def made(**settings: Any) -> LLM:
+        limits, threads = _limits(model, rows, most, new), torch.get_num_threads()  # as many as peers have
+        llm = stack.enter_context(
+            LLM(model, max_batch=limits.max_batch, max_len=limits.max_len, threads=threads, **settings)
+        )
+        llm.warm_up()
+        return llm
+
+    plain, arms = made(), []
+    for drafter in drafters:
+        llm = made(speculate=drafter, draft_tokens=most)
+        engine = cast(SpeculativeEngine, llm.core)
+        arms.append(Arm("nanoinfer", drafter, partial(run, plain), partial(run, llm), engine))
+    return plain, arms
+
+
+def _limits(model: GPT2, rows: int, most: int, new: int) -> Limits:
+    """Of the longest text: an opening, what is sampled, what is greedy, what is new."""
+    return Limits(min(model.config.n_positions, SAMPLED + 2 * new + most + 17), rows)
+
+
+def _peers(model: GPT2, rows: int, most: int, new: int, missing: list[str]) -> list[Arm]:
+    """Those that are installed here; of the others, why they are not measured goes to `missing`."""
+    limits = _limits(model, rows, most, new)
+    config = {"method": "ngram", "num_speculative_tokens": most, "prompt_lookup_max": NGRAM, "prompt_lookup_min": 1}
+
+    def transformers() -> tuple[System, System]:
+        plain = Transformers("transformers", model, limits)
+        drafted = copy(plain)  # the same model
+        drafted.options = plain.options | {"prompt_lookup_num_tokens": most}
+        return plain, drafted
+
+    def vllm() -> tuple[System, System]:
+        return VLLM(model, limits), VLLM(model, limits, speculative_config=config)
+
+    arms = []
+    for name, make, most_rows in (("transformers", transformers, 1), ("vllm", vllm, None)):
+        try:
+            plain, drafted = make()
+        except Exception as error:  # a peer that fails here keeps nobody else from being measured
+            missing.append(f"{name}: {str(error) if isinstance(error, Missing) else repr(error)[:300]}")
+            say(missing[-1])
+        else:
+            turns = partial(_run_peer, plain), partial(_run_peer, drafted)
+            arms.append(Arm(name, "lookup", *turns, peer=drafted, most_rows=most_rows))
+    return arms
+
+
+def _run_peer(system: System, prompts: list[list[int]], params: list[SamplingParams]) -> Ran:
+    """A greedy run. Its tokens a step are not known."""
+    tensor, new = torch.tensor(prompts), params[0].max_tokens or 1
+    started = perf_counter()
+    rows = system.generate(tensor, new)
+    seconds = perf_counter() - started
+    return Ran(sum(map(len, rows)) / seconds, [tuple(row) for row in rows], 0.0, 0.0)
+
+
+def _cases(
+    name: str, plain: LLM, arms: Sequence[Arm], rows: Sequence[int], most: int, new: int, repeats: int
+) -> Iterator[Drafted]:
+    """Every text and temperature, at every number of rows."""
+    opening = plain.tokenizer.encode(OPENING)
+    sampled = [SamplingParams(temperature=TEMPERATURE, max_tokens=SAMPLED, ignore_eos=True, seed=row)
+               for row in range(rows[-1])]  # fmt: skip
+    stories = _longer(plain, [opening] * rows[-1], sampled)
+    greedy = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
+    texts = {"story": stories, "repeating": _longer(plain, stories, [greedy] * len(stories))}
+    for (text, prompts), temperature, count in itertools.product(texts.items(), (0.0, TEMPERATURE), rows):
+        params = [SamplingParams(temperature=temperature, max_tokens=new, ignore_eos=True, seed=row)
+                  for row in range(count)]  # fmt: skip
+        entering = [arm for arm in arms if arm.enters(temperature, count)]
+        for arm, (without, drafted) in zip(entering, _turns(entering, prompts[:count], params, repeats), strict=True):
+            steps = arm.peer and 1 + len(arm.peer.step_times(torch.tensor(prompts[:count]), new))
+            case = Drafted(
+                model=name, system=arm.system, drafts=arm.drafts, draft_tokens=most, text=cast(Any, text),
+                temperature=temperature, rows=count, plain=Spread.of([ran.tokens_per_s for ran in without]),
+                drafted=Spread.of([ran.tokens_per_s for ran in drafted]),
+                accepted_share=median(ran.accepted_share for ran in drafted) if arm.engine else None,
+                tokens_a_step=new / steps if steps else median(ran.tokens_a_step for ran in drafted),
+                same_share=median(share_of_same(a.texts, b.texts) for a, b in zip(without, drafted, strict=True)),
+            )  # fmt: skip
+            say(line(case))
+            yield case
+
+
+def _turns(
+    arms: Sequence[Arm], prompts: list[list[int]], params: list[SamplingParams], repeats: int
+) -> list[tuple[list[Ran], list[Ran]]]:
+    """Of each arm, its runs without drafts and with them. The first turn is not timed."""
+    runs: list[tuple[list[Ran], list[Ran]]] = [([], []) for _ in arms]
+    for arm in arms:
+        if arm.engine:
+            arm.engine.adaptive = Adaptive()  # another text's is wrong here
+    for turn in range(repeats + 1):
+        for arm, (without, drafted) in zip(arms, runs, strict=True):
+            pair = arm.plain(prompts, params), arm.drafted(prompts, params)
+            if turn:
+                without.append(pair[0])
+                drafted.append(pair[1])
+    return runs
+
+
+def _longer(llm: LLM, prompts: Sequence[list[int]], params: list[SamplingParams]) -> list[list[int]]:
+    """The prompts with what the model writes behind them."""
+    return [[*prompt, *text] for prompt, text in zip(prompts, run(llm, prompts, params).texts, strict=True)]
+
+
+def line(case: Drafted) -> str:
+    """A case in a line."""
+    accepted = "" if case.accepted_share is None else f"accepted {case.accepted_share:.2f}, "
+    return (
+        f"{case.model} {case.text:9} at {case.temperature:.1f}, {case.rows:2} rows, {case.system} {case.drafts}:"
+        f" {case.drafted.median:9,.0f} tok/s, {case.gain:.2f} times {case.plain.median:,.0f};"
+        f" {case.tokens_a_step:.2f} tokens a step, {accepted}same tokens {case.same_share:.3f}"
+    )

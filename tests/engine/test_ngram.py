@@ -1,0 +1,73 @@
+"""Drafts by n-grams: the table against a count by hand, and tokens that stay those of plain decoding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.speculate.ngram import NGrams, Repeats
+
+IDS = [5, 40000, 50256, 65535]  # some have the highest of 16 bits
+
+
+def by_hand(stream: list[int], text: list[int], limit: int) -> list[int]:
+    """What follows the longest end of `text` that is followed twice by the same in `stream`, again and again."""
+    drafts: list[int] = []
+    while len(drafts) < limit:
+        for n in (3, 2, 1):
+            end = [*text, *drafts][-n:]
+            places = range(len(stream) - n)
+            counts = Counter(stream[at + n] for at in places if stream[at : at + n] == end) if len(end) == n else {}
+            best = max(counts.items(), key=lambda pair: (pair[1], -pair[0]), default=(0, 0))
+            if best[1] > 1:
+                drafts.append(best[0])
+                break
+        else:
+            break
+    return drafts
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_table_as_one_counts_by_hand(seed: int) -> None:
+    made = pytest.importorskip("training.drafts", reason="the training scripts are not in the wheel")
+    np, random = pytest.importorskip("numpy"), Random(seed)
+    stream = [random.choice(IDS) for _ in range(60)]
+    ngrams = NGrams(made.tensors(made.fit(np.array(stream, np.uint16), None)))
+    texts = [[random.choice(IDS) for _ in range(random.randint(1, 6))] for _ in range(20)]
+    limits = [random.randint(0, 5) for _ in texts]
+    expected = [by_hand(stream, text, limit) for text, limit in zip(texts, limits, strict=True)]
+    assert ngrams.follow(texts, limits) == expected
+    assert any(map(len, expected))
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.integers(1, 6))
+def test_repeats_as_a_search_finds_them(text: list[int], limit: int) -> None:
+    repeats = Repeats(text[: len(text) // 2])
+    repeats.extend(text[len(text) // 2 :])
+    expected: list[int] = []
+    for n in (2, 3):
+        if ends := [end for end in range(n, len(text)) if text[end - n : end] == text[-n:]]:
+            expected = text[ends[-1] : ends[-1] + limit]
+    assert repeats.draft(limit) == expected
+
+
+@pytest.mark.parametrize("engine", ["dense", "paged"])
+def test_the_small_model(engine: str) -> None:
+    """Rows of all kinds: some drafts are right, and no token is another."""
+    prompts = ["Once upon a time there was", "I", "The dog saw a big"]
+    params = [SamplingParams(temperature=t, seed=3, max_tokens=40, ignore_eos=True) for t in (0, 0.8, 0.8)]
+    expected = LLM(engine="dense", device="cpu").generate(prompts, params)
+    llm = LLM(engine=engine, device="cpu", speculate="ngram", draft_tokens=2, adaptive_drafts=False, max_batch=2)
+    assert [each.token_ids for each in llm.generate(prompts, params)] == [each.token_ids for each in expected]
+    assert 0.1 < llm.stats.accepted_tokens / llm.stats.draft_tokens < 0.9
+
+
+def test_another_vocabulary_is_refused(small_model: GPT2) -> None:
+    with pytest.raises(ValueError, match="GPT-2's vocabulary of 50257 tokens, not 211"):
+        LLM(small_model, speculate="ngram")
