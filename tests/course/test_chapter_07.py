@@ -88,7 +88,8 @@ def generated(model: GPT2, lookup: bool = False) -> None:
         texts = {done.seed: done.token_ids for done in plain.generate(PROMPTS, PARAMS)}
     with LLM(model, engine="dense", max_batch=3, speculate="lookup", draft_tokens=4, adaptive_drafts=False) as llm:
         core: Any = llm.core
-        core.drafter = core.drafter if lookup else Known(texts)
+        if not lookup:
+            core.begin_with(Known(texts))
         done = [*llm.generate(PROMPTS[:2], PARAMS[:2]), *llm.generate(PROMPTS, PARAMS)]  # the latter are scored
         assert llm.stats.verify_steps > 5
         assert [row.token_ids for row in done] == [texts[row.seed] for row in done]

@@ -53,7 +53,8 @@ def swap(mine: Function) -> Iterator[None]:
         newest = tokens.gather(1, counts[:, None] - 1)[:, 0]
         columns = newest, runs.positions + counts, state.step[runs.rows] + counts, torch.ones_like(newest)
         state.integers[:4].index_copy_(1, runs.rows, torch.stack(columns))
-        return torch.cat([tokens, counts[:, None]], 1), None
+        brought = (runs.drafts != engine.NONE).sum(1, keepdim=True)
+        return torch.cat([tokens, counts[:, None], brought], 1), None
 
     with replaced("nanoinfer.speculate.engine:verify_step", verify_step):
         yield
@@ -154,7 +155,7 @@ def equal_sums(case: Case) -> Call:
 
 
 KINDS = (
-    "many", "one", "none at all", "nan", "infinite", "huge", "far", "low", "zero", "equal rows", "large ids", "long",
+    "one", "none at all", "nan", "infinite", "huge", "far", "low", "zero", "equal rows", "large ids", "long", "many",
 )  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def in_any_order(case: Case) -> Call:
     return call(*_step(case, [False] * len(lengths), lengths, 5, penalty=1.0, shuffle=True))
 
 
-KINDS = ("many", "one", "no draft", "far", "low", "ties", "zeros", "large ids", "equal rows", "long", "late")
+KINDS = ("one", "no draft", "far", "low", "ties", "zeros", "equal rows", "late", "long", "large ids", "many")
 
 
 def any_step(case: Case) -> Call:

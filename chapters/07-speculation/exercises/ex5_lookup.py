@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
+from nanoinfer.engine.scheduler import Row
+from nanoinfer.speculate.lookup import LONGEST
 
 
 def look_up(text: list[int], longest: int, limit: int) -> list[int]:
@@ -30,15 +32,16 @@ def look_up(text: list[int], longest: int, limit: int) -> list[int]:
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """An index of a text asks it; what it keeps of n-grams is not used."""
+    """PromptLookup asks it, of each row's whole text as the host has it."""
 
-    def draft(self: Any, limit: int) -> list[int]:
-        asked: list[int] = mine(list(self.token_ids), len(self._ends), limit)
-        if len(asked) > limit:
+    def draft(self: Any, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
+        texts = [[*row.request.prompt_token_ids, *row.token_ids] for row in rows]
+        drafts = [mine(text, LONGEST, limit) for text, limit in zip(texts, limits, strict=True)]
+        if any(len(each) > limit for each, limit in zip(drafts, limits, strict=True)):
             raise ValueError("there are more drafts than were wanted")
-        return asked
+        return drafts
 
-    with replaced("nanoinfer.speculate.lookup:TextIndex.draft", draft):
+    with replaced("nanoinfer.speculate.lookup:PromptLookup.draft", draft):
         yield
 
 
@@ -66,7 +69,7 @@ EXERCISE = Spec(
     tolerance=1e-9,
     imports=(),
     swap=swap,
-    refuse=("nanoinfer.speculate.lookup:TextIndex.draft", "nanoinfer.speculate.lookup:PromptLookup.draft"),
+    refuse=("nanoinfer.speculate.lookup:look_up", "nanoinfer.speculate.lookup:PromptLookup.draft"),
     hints=(
         "Invariant: in the example 8, 2, 3 stands nowhere else, so three tokens are too many. 2, 3 stands twice\n"
         "before the end, and what counts is the second time: 9, 8, 2, 3 follow.",

@@ -26,7 +26,9 @@ def run(device: torch.device, params: list[SamplingParams], alpha: float | None)
     with LLM(model, **config, **coin) as llm:
         core: Any = llm.core
         if alpha is not None:
-            core.drafter = CoinDrafter(texts, alpha, seed=7)
+            drafter = CoinDrafter(rows, llm.max_len, K, device)
+            drafter.begin(texts, alpha, seed=7)
+            core.begin_with(drafter)
         llm.generate([PROMPT] * rows, params[:1] * rows)
         steps, start = llm.stats.decode_steps, time.perf_counter()
         llm.generate([PROMPT] * rows, params)
