@@ -147,7 +147,7 @@ def room_for_one_more(case: Case) -> Call:
     return call(rows, [_drafts(case, 0, wish)], max_len)
 
 
-KINDS = ("many", "one", "none", "ends", "large", "equal", "long", "zeros", "some", "some", "some")
+KINDS = ("one", "none", "some", "some", "ends", "zeros", "equal", "some", "long", "large", "many", "many")
 
 
 def any_rows(case: Case) -> Call:  # noqa: PLR0911  one for each kind

@@ -68,7 +68,7 @@ WRONG = (
     Wrong.patch(
         "goes-on-in-a-circle", "Where the text ends, it goes on with what was found.", f"return {FOUND}",
         "return [text[end + at % (len(text) - end)] for at in range(limit)]",
-        "written for the exercise: a good guess for a text that repeats itself, and not what was asked for",
+        "what the engine does, whose loops are drafted whole; here drafts are tokens that stand in the text",
     ),
     Wrong.patch(
         "one-at-least", "Whoever asks gets a draft.", FOUND, "text[end : end + max(1, limit)]",

@@ -105,7 +105,7 @@ def an_id_that_stops(case: Case) -> Call:
     """An id that stops ends the row wherever it stands in the run; the row keeps it, without its text."""
     run = _run(case, case.size("tokens", 2, 6))
     at = case.turn((0, len(run) // 2, len(run) - 1))
-    stop = [run[at][0], 3] if case.choice("there", (True, True, False)) else [3]
+    stop = [run[at][0], 3] if case.turn((True, True, True, False)) else [3]
     return _call(case, run, (4, 9, "ab"), (90, 900), stop, [])
 
 
@@ -148,7 +148,7 @@ def a_stop_and_no_room(case: Case) -> Call:
     return _call(case, run, row, limits, [run[stop - 1][0]] if by_id else [], [] if by_id else ["x"])
 
 
-KINDS = ("long", "one", "nothing", "one left", "equal", "large", "id 0", "no text", "turned", "several", "several")
+KINDS = ("one", "nothing", "one left", "equal", "id 0", "no text", "turned", "several", "several", "large", "long")
 
 
 def any_run(case: Case) -> Call:  # noqa: PLR0911  one for each kind

@@ -109,7 +109,7 @@ def given_back(case: Case) -> Call:
     return call(rows, wishes, right, 50, size)
 
 
-KINDS = ("many", "one", "none", "full", "large", "equal", "nobody", "block of one", "some", "some", "some")
+KINDS = ("one", "none", "full", "equal", "nobody", "block of one", "some", "some", "some", "large", "many")
 
 
 def any_rows(case: Case) -> Call:
