@@ -7,15 +7,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nanoinfer.speculate.lookup import LONGEST
-from nanoinfer.speculate.step import NONE
-
 TILE = 1024  # tokens of a text that are held against its end at a time
 
 
 @triton.jit
-def _look_up(texts, rows, positions, drafts, T, k, LONGEST: tl.constexpr, NONE: tl.constexpr, TILE: tl.constexpr,
-             K: tl.constexpr):  # fmt: skip
+def _look_up_kernel(
+    texts, rows, positions, drafts, T, k, LONGEST: tl.constexpr, NONE: tl.constexpr, TILE: tl.constexpr,
+    K: tl.constexpr,
+):  # fmt: skip
     row, end = tl.load(rows + tl.program_id(0)), tl.load(positions + tl.program_id(0))
     text = texts + row * T
     best = end * 0  # an n-gram's length times T, and where it ends
@@ -35,9 +34,12 @@ def _look_up(texts, rows, positions, drafts, T, k, LONGEST: tl.constexpr, NONE: 
     tl.store(drafts + tl.program_id(0) * k + number, token, mask=number < k)
 
 
-def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int) -> Tensor:
-    """As `speculate.lookup.look_up`, where all tensors are contiguous, but for `rows` and `positions`."""
+def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int, longest: int, none: int) -> Tensor:
+    """As `speculate.lookup.look_up`, where all tensors are contiguous, but for `rows` and `positions`.
+
+    none: what stands where there is no draft.
+    """
     drafts = torch.empty(len(rows), k, dtype=torch.int64, device=texts.device)
-    sizes = {"LONGEST": LONGEST, "NONE": NONE, "TILE": TILE, "K": triton.next_power_of_2(k)}
-    _look_up[(len(rows),)](texts, rows.contiguous(), positions.contiguous(), drafts, texts.shape[1], k, **sizes)
+    sizes = {"LONGEST": longest, "NONE": none, "TILE": TILE, "K": triton.next_power_of_2(k)}
+    _look_up_kernel[(len(rows),)](texts, rows.contiguous(), positions.contiguous(), drafts, texts.shape[1], k, **sizes)
     return drafts

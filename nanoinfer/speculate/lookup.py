@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
@@ -58,7 +59,7 @@ class PromptLookup:
         if kernels_for(device)[0] is not paged_attention_torch:
             from nanoinfer.kernels import lookup
 
-            self._look_up = lookup.look_up
+            self._look_up = partial(lookup.look_up, longest=LONGEST, none=NONE)
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
         self.learn(rows)

@@ -774,7 +774,7 @@ class TestLookup:
         program = """
             import torch
             from nanoinfer.kernels import lookup
-            from nanoinfer.speculate.lookup import look_up
+            from nanoinfer.speculate.lookup import LONGEST, NONE, look_up
             lookup.TILE = 16
             generator = torch.Generator().manual_seed(1)
             for symbols in (2, 5, 50):
@@ -784,7 +784,7 @@ class TestLookup:
                 positions[:4] = torch.tensor([0, 1, 2, 63])
                 for k in (1, 3, 6):
                     expected = look_up(texts, rows, positions, k)
-                    assert torch.equal(lookup.look_up(texts, rows, positions, k), expected)
+                    assert torch.equal(lookup.look_up(texts, rows, positions, k, LONGEST, NONE), expected)
                     assert (expected >= 0).any()
         """
         subprocess.run(
