@@ -1,16 +1,14 @@
-"""Who guesses the next tokens of rows: the interfaces, and drafts for measuring. Chapter 7."""
+"""Who guesses the next tokens of rows: the interfaces, and a person. Chapter 7."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from random import Random
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # the shell takes guesses before it needs torch
+    from torch import Tensor
 
-from nanoinfer.engine.scheduler import Row
-from nanoinfer.speculate.lookup import PromptLookup
+    from nanoinfer.engine.scheduler import Row
 
 
 class Drafter(Protocol):
@@ -47,29 +45,3 @@ class GivenDrafts:
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
         return [list(self.token_ids[:limit]) for limit in limits]
-
-
-class CoinDrafter(PromptLookup):
-    """Drafts whose acceptance is known beforehand: to measure what acceptance is worth, and for nothing else.
-
-    What rows will choose is known from a run without drafts. Each draft is the right token with probability alpha, by a
-    seeded coin, and else a wrong one. So tokens are those of plain decoding here as well.
-    """
-
-    def begin(self, new: Mapping[int, Sequence[int]], alpha: float, seed: int = 0) -> None:
-        """new: by a row's seed, all tokens that it will choose."""
-        coin = Random(seed)
-        self._drafts = {
-            name: [token if coin.random() < alpha else int(not token) for token in text] for name, text in new.items()
-        }
-        self._known.clear()
-
-    def propose(self, rows: Tensor, positions: Tensor, k: int) -> Tensor:
-        places = positions[:, None] + torch.arange(1, k + 1, device=rows.device)
-        return self.texts[rows[:, None], places]
-
-    def note(self, rows: Tensor, places: Tensor, tokens: Tensor) -> None:
-        """Nothing: all drafts are there already."""
-
-    def _text(self, row: Row, begin: int) -> Sequence[int]:
-        return [*row.request.prompt_token_ids, *self._drafts[row.request.seed]][begin:]

@@ -34,8 +34,8 @@ from nanoinfer.speculate import engine as engine_module
 from nanoinfer.speculate import graphs as graphs_module
 from nanoinfer.speculate import step as step_module
 from nanoinfer.speculate.adaptive import Acceptance, Adaptive, Trial
+from nanoinfer.speculate.coin import CoinDrafter
 from nanoinfer.speculate.draft_model import Drafted
-from nanoinfer.speculate.drafts import CoinDrafter
 from nanoinfer.speculate.engine import SpeculativeEngine, Verifying
 from nanoinfer.speculate.graphs import VerifyKey
 from nanoinfer.speculate.lookup import PromptLookup, look_up

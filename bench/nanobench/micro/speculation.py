@@ -26,7 +26,7 @@ from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.speculate.adaptive import Adaptive
-from nanoinfer.speculate.drafts import CoinDrafter
+from nanoinfer.speculate.coin import CoinDrafter
 from nanoinfer.speculate.engine import SpeculativeEngine
 
 PROMPT = 128

@@ -10,7 +10,7 @@ import torch
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.weights import load_model
-from nanoinfer.speculate.drafts import CoinDrafter
+from nanoinfer.speculate.coin import CoinDrafter
 
 ALPHA, K, NEW, ROWS = 0.8, 4, 120, 8
 PROMPT = "Once upon a time there was a little fox who lived in the forest. "
