@@ -23,7 +23,7 @@ from nanoinfer.speculate.step import NONE
 
 here = Path(__file__).parent
 measured, run = load(here / "measured.py"), load(here / "running.py")
-room, loses, adaptive = measured.room, measured.loses, measured.adaptive
+room, loses, adaptive, texts = measured.room, measured.loses, measured.adaptive, measured.texts
 NEW = 48  # tokens of the running example
 DRAWS = 200_000  # of each rule, over eight ids
 LIMIT = 18.48  # of chi-square with seven degrees of freedom: above it once in a hundred runs of a right rule

@@ -1,7 +1,8 @@
-"""Chapter 7's numbers from the results file of `python -m bench speculation`: steps with drafts beside plain ones.
+"""Chapter 7's numbers from the results files of `python -m bench speculation` and `speculation-texts`.
 
-`python -m bench speculation --out bench/results/h200-speculation.json` makes it; `python -m nanobook prose` then fills
-the numbers into the text. Acceptance is forced there by a seeded coin, so that it is known beforehand.
+`python -m bench speculation --out bench/results/h200-speculation.json` makes the first, and the other command the other
+one likewise; `python -m nanobook prose` then fills the numbers into the text. In the first acceptance is forced by a
+seeded coin, so that it is known beforehand; the second is of what the small model writes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from nanobench.micro.speculation import Forced, SpeculationReport
+from nanobench.micro.speculation_texts import Drafted, SpeculationTextsReport
 from nanobench.report.values import factor
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
@@ -22,10 +24,20 @@ XL, GPT2 = "random:gpt2-xl", "random:gpt2"
 @cache
 def report() -> SpeculationReport:
     """The results. ValueError with the command that makes them."""
-    path = RESULTS / f"{NAME}.json"
+    return SpeculationReport.load(_path(NAME))
+
+
+@cache
+def texts_report() -> SpeculationTextsReport:
+    """Those of real texts."""
+    return SpeculationTextsReport.load(_path(f"{NAME}-texts"))
+
+
+def _path(name: str) -> Path:
+    path, command = RESULTS / f"{name}.json", name.removeprefix("h200-")
     if not path.is_file():
-        raise ValueError(f"no results file {NAME}.json: `python -m bench speculation --out bench/results/{NAME}.json`")
-    return SpeculationReport.load(path)
+        raise ValueError(f"no results file {name}.json: `python -m bench {command} --out bench/results/{name}.json`")
+    return path
 
 
 def cases(model: str, adaptive: bool = False) -> list[Forced]:
@@ -102,6 +114,24 @@ def adaptive() -> None:
                   f"{fewer.tokens_a_step:>18.2f}")  # fmt: skip
 
 
+def texts() -> None:
+    """Prompt lookup for what the small model writes, over plain decoding, and a peer's over the peer's own."""
+    print(f"{'':24}{'rows':>5}{'as many as pay':>18}{'tokens a step':>16}{'transformers':>15}")
+    for kind, temperature in (("repeating", 0.0), ("story", 0.0), ("story", 0.8)):
+        for one in written(kind, temperature):
+            name = f"{one.text}, {'sampled' if temperature else 'greedy'}"
+            peers = [each.gain for each in texts_report().cases if each.system == "transformers"
+                     and (each.text, each.temperature, each.rows) == (kind, temperature, one.rows)]  # fmt: skip
+            peer = factor(peers[0]) if peers else "-"
+            print(f"{name:24}{one.rows:>5}{factor(one.gain):>18}{one.tokens_a_step:>16.2f}{peer:>15}")
+
+
+def written(kind: str, temperature: float) -> list[Drafted]:
+    """The engine's cases of a text, by rows."""
+    return [one for one in texts_report().cases if (one.system, one.drafts) == ("nanoinfer", "lookup")
+            and (one.text, one.temperature) == (kind, temperature)]  # fmt: skip
+
+
 def lowest(adapts: bool) -> str:
     """The worst case of all."""
     return factor(min(one.gain for one in report().cases if one.adaptive == adapts))
@@ -116,4 +146,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "gain cost": lambda: factor(case(XL, 1, 0.8, 4).step_cost),
     "lowest": lambda: lowest(False),
     "lowest adaptive": lambda: lowest(True),
+    "texts best": lambda: factor(written("repeating", 0.0)[0].gain),
+    "texts lowest": lambda: factor(min(one.gain for one in written("story", 0.0) + written("story", 0.8))),
+    "texts same": lambda: f"{min(one.same_share for one in texts_report().cases):.0%}",
 }

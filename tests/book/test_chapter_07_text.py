@@ -264,7 +264,18 @@ class TestMeasured:
 
     def test_every_number_is_one(self, example: ModuleType) -> None:
         for name, number in example.measured.NUMBERS.items():
-            assert re.fullmatch(r"\d[\d,]*(\.\d+)? ?×?", number()), name
+            assert re.fullmatch(r"\d[\d,]*(\.\d+)? ?(%|×)?", number()), name
+
+    def test_texts_that_repeat_themselves_gain_and_stories_do_not(self, measured: ModuleType) -> None:
+        repeating, story = (measured.written(kind, 0.0) for kind in ("repeating", "story"))
+        assert [one.rows for one in repeating] == [1, 4, 16, 64]
+        assert min(one.gain for one in repeating[:2]) > 2
+        assert min(one.gain for one in repeating) > 1.2
+        assert story[0].gain < 1.1
+        assert min(one.gain for one in story) < 0.9
+        peers = {one.text: one for one in measured.texts_report().cases if one.system == "transformers"}
+        assert peers["story"].gain > 2 > story[0].gain
+        assert peers["repeating"].gain < repeating[0].gain
 
     def test_there_is_room_at_one_row_of_a_large_model(self, measured: ModuleType) -> None:
         assert measured.step_cost(measured.XL, 1, 8) < 1.4
