@@ -171,7 +171,9 @@ class NoFence(Flags):
     """As `Flags`, with the mistake: a store of data can arrive behind the flag."""
 
     def put(self, who: int, layer: int, mine: list[int]) -> Program:
-        return (access for access in super(NoFence, self).put(who, layer, mine) if access != ("fence",))
+        for access in super().put(who, layer, mine):
+            if access != ("fence",):
+                yield access
 
 
 def grid(exchange: Any, layers: int = 2) -> tuple[list[Callable[[], Program]], list[list[int]]]:
