@@ -21,8 +21,14 @@ UP, DOWN = [[0.9, -0.4, 0.1], [-0.3, 0.8, 0.5]], [[0.7, 0.2, -0.1], [-0.5, 0.6, 
 class Run:
     """Programs, up to some point of a schedule. resident: how many run at once; the others begin as those end."""
 
-    def __init__(self, programs: Sequence[Callable[[], Program]], resident: int, schedule: tuple[Any, ...]) -> None:
-        self.memory, self.resident, self.trace = {}, resident, []  # type: ignore[var-annotated]
+    def __init__(
+        self,
+        programs: Sequence[Callable[[], Program]],
+        resident: int,
+        schedule: tuple[Any, ...],
+        memory: dict[str, Any],
+    ) -> None:
+        self.memory, self.resident, self.trace = dict(memory), resident, []  # type: ignore[var-annotated]
         self.running, self.ended = [make() for make in programs], [None] * len(programs)
         self.wants = [next(program) for program in self.running]  # each one's next access; () behind the last
         self.told: list[tuple[Any, ...]] = [() for _ in programs]  # what each has read
@@ -68,18 +74,20 @@ class Run:
 
 
 def search(
-    programs: Sequence[Callable[[], Program]], right: list[Any], resident: int = 99, most: int = 20_000, seed: int = 0
-) -> tuple[int, int, list[str]]:
+    programs: Sequence[Callable[[], Program]], right: list[Any], resident: int = 99, memory: dict[str, Any] | None = None,
+    most: int = 20_000, seed: int = 0,
+) -> tuple[int, int, list[str]]:  # fmt: skip
     """Try all interleavings, the shortest first -> points, interleavings that ended right, the first that did not.
 
-    programs: functions that make them. right: what each must return. Runs that have come to the same point go on as
-    one. Where more than `most` points are left after so many events, a sample of them goes on, drawn by the seed.
+    programs: functions that make them. right: what each must return. memory: as it is found; the rest is 0. Runs that
+    have come to the same point go on as one. Where more than `most` points are left after so many events, a sample of
+    them goes on, drawn by the seed.
     """
     points, ended, level = 0, 0, {"": ((), 1)}  # by point: a schedule that leads there, and how many do
     while level:
         points, following = points + len(level), {}
         for schedule, ways in level.values():
-            run = Run(programs, resident, schedule)
+            run = Run(programs, resident, schedule, memory or {})
             choices, waiting = run.choices(), [n for n, access in enumerate(run.wants) if access]
             for n, value in enumerate(run.ended):
                 if n not in waiting and value != right[n]:
@@ -88,7 +96,7 @@ def search(
                 return points, ended, [*run.trace, f"{waiting} wait for ever"]
             ended += 0 if choices else ways
             for choice in choices:
-                then = Run(programs, resident, (*schedule, choice))
+                then = Run(programs, resident, (*schedule, choice), memory or {})
                 point = repr((then.told, then.buffers, sorted(then.memory.items())))
                 following[point] = ((*schedule, choice), ways + following.get(point, ((), 0))[1])
         level = dict(random.Random(seed).sample([*following.items()], min(most, len(following))))
