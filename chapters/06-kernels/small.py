@@ -13,6 +13,7 @@ from typing import Any
 Program = Generator[
     tuple[Any, ...], Any, Any
 ]  # yields ("store", address, value), ("fence",) ... and is told what it read
+Make = Callable[[], Program]
 G, C = 2, 3  # programs, numbers of the stream
 X = [500, -250, 100]  # the stream, in thousandths: whole numbers, so a sum is the same in any order
 UP, DOWN = [[0.9, -0.4, 0.1], [-0.3, 0.8, 0.5]], [[0.7, 0.2, -0.1], [-0.5, 0.6, 0.3]]  # by program: a row, a column
@@ -23,7 +24,7 @@ class Run:
 
     def __init__(
         self,
-        programs: Sequence[Callable[[], Program]],
+        programs: Sequence[Make],
         resident: int,
         schedule: tuple[Any, ...],
         memory: dict[str, Any],
@@ -74,7 +75,7 @@ class Run:
 
 
 def search(
-    programs: Sequence[Callable[[], Program]], right: list[Any], resident: int = 99, memory: dict[str, Any] | None = None,
+    programs: Sequence[Make], right: list[Any], resident: int = 99, memory: dict[str, Any] | None = None,
     most: int = 20_000, seed: int = 0,
 ) -> tuple[int, int, list[str]]:  # fmt: skip
     """Try all interleavings, the shortest first -> points, interleavings that ended right, the first that did not.
@@ -184,7 +185,7 @@ class NoFence(Flags):
                 yield access
 
 
-def grid(exchange: Any, layers: int = 2) -> tuple[list[Callable[[], Program]], list[list[int]]]:
+def grid(exchange: Any, layers: int = 2) -> tuple[list[Make], list[list[int]]]:
     """The programs, and what each must return: the stream as one program alone would have it."""
     x = X
     for _ in range(layers):
