@@ -105,7 +105,7 @@ class FusedForward:
     def decode(self, rows: int, longest: int, sampler: Sampler) -> Tensor:
         state, plan = self.state.at(slice(0, rows)), self._plan(rows)
         self._hidden(plan, rows, state)
-        fused = sampler is sampling.sample
+        fused = sampler in (sampling.sample, sampling.unfiltered)
         programs = self._head(plan, rows, state, keep=not fused)
         if not fused:
             return advance(state, sampler(self.logits[:rows, : self.model.config.vocab_size], state))

@@ -145,7 +145,7 @@ def fused_llm(model: GPT2, **settings: Any) -> Any:
     """An `LLM` of engine fused that replays on a CPU, under the interpreter."""
     llm = graph_llm(model, "fused", recorder=Rerun(), **settings)
     runner = runner_of(llm)
-    runner.forward = fused_of(llm.model, runner.cache, runner.state)
+    runner.forwards, runner.pinned = [fused_of(llm.model, runner.cache, runner.state)], True
     if INTERPRETED:
         from nanoinfer.engine.sampling import Samplers
         from nanoinfer.kernels import sampling
