@@ -208,17 +208,15 @@ class LLM:
             model = copy(model)  # the same weights
             model.ops = rank.ops(FusedOps()) if rank else FusedOps()
             samplers = Samplers(*[sampling_kernels.sample] * 3)
-        stats, forwards = GraphStats(), list[Any]()
+        forwards: Any = None
         if config.recipe.forward != "ops" and recorder and has_triton() and config.fused is not False:
-            from nanoinfer.kernels.fused_forward import FusedForward
-
-            forwards.append(FusedForward)
+            from nanoinfer.kernels.streamed import fused_forwards as forwards
         if config.recipe.forward == "persistent" and forwards:
-            from nanoinfer.kernels.persistent import PersistentForward
+            from nanoinfer.kernels.persistent import persistent_forwards as forwards
 
-            forwards.insert(0, PersistentForward)
             plain = sampling_kernels.unfiltered
             samplers = Samplers(plain, plain, sampling_kernels.sample)
+        stats = GraphStats()
         runner: Any = partial(
             runs or GraphRunner, recorder=recorder, why_not=why_not, max_rows=max_rows, max_len=self.max_len,
             stats=stats, forwards=forwards, pinned=config.pinned, agree=rank.agree if rank else None,

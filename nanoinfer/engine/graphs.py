@@ -165,12 +165,12 @@ class GraphRunner(EagerRunner):
         max_rows: int,
         max_len: int,
         stats: GraphStats,
-        forwards: Sequence[Callable[[GPT2, Any, BatchState], Forward]] = (),
+        forwards: Callable[[GPT2, Any, BatchState], Sequence[Forward]] | None = None,
         pinned: bool = False,
         agree: Callable[[bool], bool] | None = None,
     ) -> None:
         super().__init__(model, cache, state)
-        self.forwards, self.pinned = [forward(model, cache, state) for forward in forwards], pinned
+        self.forwards, self.pinned = forwards(model, cache, state) if forwards else (), pinned
         self.recorder, self.stats, self.agree = recorder if max_rows else None, stats, agree
         self.why_not = why_not
         self.max_len, self.rows = max_len, ladder(max_rows)

@@ -17,6 +17,7 @@ from nanoinfer.kernels.persistent_kernel import token_kernel
 from nanoinfer.kernels.persistent_shape import Shape, pack
 from nanoinfer.kernels.persistent_words import POLLS
 from nanoinfer.kernels.sampling import unfiltered
+from nanoinfer.kernels.streamed import fused_forwards
 from nanoinfer.model.gpt2 import GPT2
 
 if TYPE_CHECKING:
@@ -142,6 +143,11 @@ class PersistentForward:
     def refresh(self) -> None:
         if not self.refusal:
             self.kernel.packed = pack(self.kernel.model, self.kernel.shape)
+
+
+def persistent_forwards(model: GPT2, cache: PagedCache, state: BatchState) -> list[Any]:
+    """What engine persistent may compute captured steps by."""
+    return [PersistentForward(model, cache, state), *fused_forwards(model, cache, state)]
 
 
 def refuses(model: GPT2) -> str | None:
