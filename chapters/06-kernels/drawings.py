@@ -33,20 +33,20 @@ def layer() -> Drawing:
     def draw() -> Figure:
         figure, ax = boxes.canvas(16, 4.0)
         boxes.write(ax, (0.2, 0.45), "residual stream", size=10.5)
-        boxes.arrow(ax, (2.2, 0.45), (15.8, 0.45), MUTED, 2.0)
+        boxes.arrow(ax, (3.1, 0.45), (15.9, 0.45), MUTED, 2.0)
         for at, (name, does, gives) in enumerate(kernels):
-            x = 3.2 + 2.75 * at
+            x = 4.35 + 2.6 * at
             update = name == "update_kernel"
-            boxes.filled(ax, (x - 1.25, 1.35), (2.5, 1.1), ACCENT if update else PEERS[0])
+            boxes.filled(ax, (x - 1.18, 1.35), (2.36, 1.1), ACCENT if update else PEERS[0])
             boxes.write(ax, (x, 1.68), name, size=10, align="center")
-            boxes.write(ax, (x, 2.12), does, MUTED, 9, "center")
+            boxes.write(ax, (x, 2.12), does, MUTED, 8.5, "center")
             if update:
                 boxes.arrow(ax, (x, 1.33), (x, 0.52), ACCENT)
             elif name != "attend_kernel":
                 boxes.arrow(ax, (x, 0.52), (x, 1.33), MUTED)
             boxes.write(ax, (x, 3.05), gives, size=9.5, align="center")
             if at < 4:
-                boxes.arrow(ax, (x + 1.27, 1.9), (x + 1.48, 1.9), MUTED)
+                boxes.arrow(ax, (x + 1.2, 1.9), (x + 1.4, 1.9), MUTED)
         boxes.write(ax, (0.2, 1.9), "five kernels", size=10.5)
         boxes.write(ax, (0.2, 3.05), "what each writes", size=10.5)
         return figure
@@ -200,4 +200,3 @@ def cut() -> Drawing:
     rows = (("up", "outputs", "the stream"), ("down", "inputs", "its own inner numbers"))
     header = ("matrix", "cut by", "a program needs")
     return Drawing("06-kernels/cut", "Cut by outputs, then by inputs", alt, header, rows, draw)
-                   draw)  # fmt: skip
