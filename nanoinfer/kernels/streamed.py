@@ -7,7 +7,7 @@ a new token's key and value go straight into their page, and each kernel begins 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -25,8 +25,18 @@ from nanoinfer.model.gpt2 import GPT2
 MAX_ROWS = 256  # of a step; above, a matrix library keeps a GPU busy by itself
 PROGRAMS = 256  # of a matrix, about: so many keep a large GPU's memory busy
 MAX_SPLITS = 8  # of the inner side of a narrow matrix
-COLUMNS = 32  # of a matrix, a program
-RUN = 128  # numbers of the inner side at once, of 16 bits
+
+
+class Strip(NamedTuple):
+    """How a program goes through a matrix: columns, bytes of the inner side at once, runs in flight, warps."""
+
+    columns: int
+    run_bytes: int
+    stages: int
+    warps: int
+
+
+STRIPS = {kind: Strip(32, 256, 4, 4) for kind in ("qkv", "up", "proj", "down")}
 
 
 @triton.jit
@@ -154,10 +164,10 @@ class StreamedForward:
                 self.attended, cache.splits_done, stride, D**-0.5, H=H, D=D, D_POWER=power(D), PAGE=page, TILE=tile,
                 SPLITS=splits,
             )  # fmt: skip
-            parts = self._product("update", B, self.o, proj, layer.attn_proj[1], self.parts, *pools, *where)
+            parts = self._product("proj", B, self.o, proj, layer.attn_proj[1], self.parts, *pools, *where)
             self._norm(B, parts, *layer.ln_2)
             self._product("up", B, self.h, up, layer.c_fc[1], self.wide, *pools, *where)
-            parts = self._product("update", B, self.wide, down, layer.mlp_proj[1], self.parts, *pools, *where)
+            parts = self._product("down", B, self.wide, down, layer.mlp_proj[1], self.parts, *pools, *where)
         self._norm(B, parts, model.ln_f.weight, model.ln_f.bias)
 
     def _norm(self, B: int, parts: int, gain: Tensor, shift: Tensor) -> None:
@@ -169,16 +179,17 @@ class StreamedForward:
 
     def _product(self, kind: str, B: int, h: Tensor, weight: Tensor, *given: Any) -> int:
         """Launch a product; return of how many parts its result is the sum."""
-        config, cache, (N, K) = self.model.config, self.cache, weight.shape
+        config, cache, (N, K), strip = self.model.config, self.cache, weight.shape, STRIPS[kind]
         rows = min(64, max(16, triton.next_power_of_2(B)))
-        run = RUN * 2 // h.element_size()
-        grid, splits = (triton.cdiv(N, COLUMNS), triton.cdiv(B, rows)), 1
-        while kind == "update" and 2 * splits * grid[0] * grid[1] <= PROGRAMS and 2 * splits <= MAX_SPLITS:
+        grid, splits = (triton.cdiv(N, strip.columns), triton.cdiv(B, rows)), 1
+        adds = kind in ("proj", "down")
+        while adds and 2 * splits * grid[0] * grid[1] <= PROGRAMS and 2 * splits <= MAX_SPLITS:
             splits *= 2
         self.fused.launch(
-            product_kernel, (*grid, splits), 4, h, weight, *given, B, self.most, cache.tables.stride(0), KIND=kind,
-            K=K, N=N, H=config.n_head, D=config.head_size, PAGE=cache.block_size, ROWS=rows, COLUMNS=COLUMNS, RUN=run,
-            SPLITS=splits, STAGES=4,
+            product_kernel, (*grid, splits), strip.warps, h, weight, *given, B, self.most, cache.tables.stride(0),
+            KIND="update" if adds else kind, K=K, N=N, H=config.n_head, D=config.head_size, PAGE=cache.block_size,
+            ROWS=rows, COLUMNS=strip.columns, RUN=strip.run_bytes // h.element_size(), SPLITS=splits,
+            STAGES=strip.stages,
         )  # fmt: skip
         return splits
 
