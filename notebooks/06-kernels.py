@@ -14,12 +14,13 @@
 # # Chapter 6: programs that run at once
 #
 # On the machine of `small.py` you run two programs by hand, event by event, and see a store overtake another. Then you
-# let the search do it. You break the exchange of a half-block in three places, guess what comes of it, and repair it. At
-# the end you cut an MLP over programs, put LayerNorm behind a product, and add numbers in an order that does not
+# let the search do it. You break the exchange of a half-block in three places, guess what comes of it, and repair it.
+# At the end you cut an MLP over programs, put LayerNorm behind a product, and add numbers in an order that does not
 # matter. The chapter's text is `chapters/06-kernels/README.md`; run the cells from top to bottom. No GPU is needed.
 
 # %%
-from functools import partial
+from collections.abc import Generator
+from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
@@ -27,10 +28,11 @@ import torch.nn.functional as F
 
 from nanocourse.exercises import chapters
 from nanocourse.exercises.chapters import run_file
-from nanocourse.learner.notebook import quiz, results, source
+from nanocourse.learner.notebook import results, source
 
 _ = torch.set_grad_enabled(False)
 CHAPTER = chapters.chapter(6).folder
+Program = Generator[tuple[Any, ...], Any, Any]
 small = run_file(CHAPTER / "small.py", "chapter_06_small")
 
 # %% [markdown]
@@ -40,12 +42,12 @@ small = run_file(CHAPTER / "small.py", "chapter_06_small")
 
 
 # %%
-def writer():
+def writer() -> Program:
     yield "store", "data", 7
     yield "store", "flag", 1
 
 
-def reader():
+def reader() -> Program:
     yield "wait", "flag", lambda flag: flag == 1
     data = yield "load", "data"
     return data
@@ -71,7 +73,8 @@ assert run.ended[1] == 0
 # %% [markdown]
 # ## 2. The search
 #
-# It tries all orders, and returns how many points it has seen, how many orders end right, and the shortest that does not.
+# It tries all orders. It returns how many points it has seen, how many orders end right, and the shortest that does
+# not.
 
 # %%
 points, ended, lost = small.search([writer, reader], [None, 7])
@@ -80,7 +83,7 @@ assert lost
 
 
 # %%
-def fenced():
+def fenced() -> Program:
     yield "store", "data", 7
     yield ("fence",)
     yield "store", "flag", 1
@@ -127,19 +130,19 @@ assert not small.search(*small.grid(small.Flags(), layers=1))[2]
 # %% [markdown]
 # ## Break 2: one set of data
 #
-# The data of all layers go to the same place; fence and flag are as they should be. Guess: can a program be so far ahead
-# that its reader finds the next layer's data?
+# The data of all layers go to the same place; fence and flag are as they should be. Guess: can a program be so far
+# ahead that its reader finds the next layer's data?
 
 
 # %%
 class OneSet(small.Flags):
-    def put(self, who, layer, mine):
+    def put(self, who: int, layer: int, mine: list[int]) -> Program:
         for c in range(small.C):
             yield "store", f"data[{who}][{c}]", mine[c]
         yield ("fence",)
         yield "store", f"flag[{who}]", layer
 
-    def get(self, other, layer):
+    def get(self, other: int, layer: int) -> Program:
         yield "wait", f"flag[{other}]", lambda flag: flag >= layer
         share = []
         for c in range(small.C):
@@ -166,7 +169,7 @@ assert not small.search(*small.grid(small.Flags(), layers=3))[2]
 
 # %%
 class SetBack(small.Barrier):
-    def put(self, who, layer, mine):
+    def put(self, who: int, layer: int, mine: list[int]) -> Program:
         for c in range(small.C):
             yield "store", f"data[{layer % 2}][{who}][{c}]", mine[c]
         yield ("fence",)
