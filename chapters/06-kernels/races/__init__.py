@@ -1,0 +1,1 @@
+"""Kernels that raced: five defects of real ones, made small. The text is ../kernels-that-raced.md."""
