@@ -165,7 +165,7 @@ def data_by_additions(me: int, data: list[str], flag: str, values: list[int], st
 
 
 RIGHT = (Right(by_polls), Right(flag_by_addition), Right(data_by_additions))
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT = {"for word, value in zip(data, values, strict=False):": "they are equally long"}
 
 
 def from_the_last(me: int, words: dict[str, str | list[str]], stamp: int, sent: list[int] | None) -> Program:

@@ -106,8 +106,7 @@ def _messages(case: Case, count: int, width: int) -> list[list[int]]:
 
 def one_receiver(case: Case) -> Call:
     """A message is overwritten after it was read, and not after it was seen."""
-    width = case.size("width", 1, 2)
-    return call(2, _messages(case, case.size("messages", 2, 3), width), [99] * width)
+    return call(2, _messages(case, case.turn((2, 3, 2)), 2), [99, 98])
 
 
 def two_receivers(case: Case) -> Call:

@@ -29,7 +29,7 @@ WRONG = (
     ),
     Wrong.patch(
         "one-taker-frees", "The buffer is free when somebody has taken the message.", "held == number * (count - 1)",
-        "held >= number",
+        "held >= number * min(1, count - 1)",
         "an author's own slip: with one receiver it is right",
     ),
     Wrong.patch(
@@ -64,6 +64,17 @@ WRONG = (
         "fence-once", "The first fence puts all in order.", 'yield ("fence",)\n',
         'if number == 0:\n                yield ("fence",)\n',
         "an author's own slip: a fence waits for the stores ahead of it alone",
+    ),
+    Wrong.patch(
+        "fence-behind-first-word", "One word that has arrived stands for the message.",
+        'yield "store", word, value\n            yield ("fence",)\n',
+        'yield "store", word, value\n                if word == data[0]:\n                    yield ("fence",)\n',
+        "NVIDIA/nccl#2053: the second half of a message may become visible behind its flag",
+    ),
+    Wrong.patch(
+        "somebody-receives", "There is always somebody who takes a message.", "number * (count - 1)",
+        "number * max(1, count - 1)",
+        "an author's own slip: alone, a program waits for ever",
     ),
     Wrong.patch(
         "waits-behind-flag", "The sender waits for its message to be taken, and then it is done.", FREE,
@@ -147,7 +158,7 @@ def one_after_the_other(
 
 
 RIGHT = (Right(in_turns), Right(flag_is_a_state), Right(one_after_the_other))
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT = {"for word, value in zip(data, messages[number], strict=False):": "they are equally long"}
 
 
 def passed_on(

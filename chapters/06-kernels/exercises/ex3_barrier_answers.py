@@ -124,7 +124,7 @@ WRONG = (
     ),
     Wrong.patch(
         "turn-by-one", "The turn that comes is one more than this one.", "held != before", "held == before + 1",
-        "an author's own slip: no word of 32 bits holds 2^32",
+        "an author's own slip: no word of 32 bits holds 2^32", unnamed="turn-is-larger",
     ),
     Wrong.patch(
         "no-fence", "Who has counted itself in has stored its number.",
@@ -197,7 +197,10 @@ def turn_by_addition(me: int, count: int, start: int, data: list[list[str]], arr
 
 
 RIGHT = (Right(top_bit), Right(first_one_leads), Right(turn_by_addition))
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT = {
+    "yield ('store', turn, before + 2)": "any other number will do",
+    "yield ('store', turn, before - 1)": "any other number will do",
+}
 
 
 def numbered_from_one(me: int, start: int, phases: dict[str, list[str]], barrier: tuple[str, str]) -> Program:

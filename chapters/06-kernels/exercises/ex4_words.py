@@ -49,13 +49,15 @@ def exchange(me: int, slots: list[list[list[str]]], stamp: int, rounds: list[lis
 def exchanged(answer: Function, launches: list[list[list[list[int]]]], stamp: int, old: int) -> list[str]:
     """Launch after launch, in all orders. launches: for each one, for each program, its rounds.
 
-    stamp: of the first round of all. old: values of the words ahead of it, whose stamps are those before that.
+    stamp: of the first round of all. old: values of the words ahead of it, whose stamps are others: those before that,
+    one that lies 64 away, and one that lies 2^31 away.
     """
     told = []
     count, width = len(launches[0]), len(launches[0][0][0]) if launches[0][0] else 1
     slots = [[[f"slot {s} of {me}[{v}]" for v in range(width)] for me in range(count)] for s in range(2)]
     words = [word for slot in slots for lines in slot for word in lines]
-    held = {word: ((stamp - 1 - at % 3) % ALL) << 32 | (old + at) % ALL for at, word in enumerate(words)}
+    away = (1, 2, 3, 64, 2**31)
+    held = {word: (stamp - away[(at + old) % 5]) % ALL << 32 | (old + at) % ALL for at, word in enumerate(words)}
     for launch in launches:
         wanted = [list(each) for each in zip(*launch, strict=True)]
 
@@ -133,13 +135,17 @@ def more_launches(case: Case) -> Call:
 
 def any_values(case: Case) -> Call:
     """One program, many of them, no round; values at both ends of their range; stamps around 2^32 - 1."""
-    kind = case.turn(("alone", "none", "ends", "wraps", "zeros", "long", "many", "stamps"))
+    kind = case.turn(("alone", "none", "ends", "wraps", "zeros", "long", "many", "stamps", "far", "sixty"))
     count = {"alone": 1, "many": 5, "none": 3}.get(kind, 2)
     rounds = {"none": 0, "long": 70, "many": 2, "wraps": 3}.get(kind, 2)
     values = _rounds(case, "values", count, rounds, {"alone": 3}.get(kind, 1))
     stamp, old = case.size("stamp", 5, 90), 0
     if kind == "wraps":
         stamp = ALL - 1 - case.turn((0, 1, 1, 1))
+    if kind == "far":
+        stamp, old = 2**31 + stamp, 64
+    if kind == "sixty":
+        stamp, old = 64 + stamp % 60, 3
     if kind == "ends":
         values = [[[2**31 - 1], [-(2**31)]], [[-1], [0]]]
     if kind == "zeros":
@@ -150,4 +156,4 @@ def any_values(case: Case) -> Call:
     return call([values], stamp, old)
 
 
-CHECKS = (Check(any_values, 8, wide=True), Check(one_round, 2), Check(more_rounds, 2), Check(more_launches, 2))
+CHECKS = (Check(any_values, 10, wide=True), Check(one_round, 2), Check(more_rounds, 2), Check(more_launches, 2))

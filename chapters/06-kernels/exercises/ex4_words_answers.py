@@ -163,7 +163,10 @@ def with_fences(me: int, slots: Slots, stamp: int, rounds: list[list[int]]) -> P
 
 
 RIGHT = (Right(by_polls), Right(own_kept), Right(with_fences))
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT = {
+    "for word, value in zip(words[me], mine, strict=False):": "they are equally long",
+    "values.append((held - 2 ** 31) % 2 ** 32 - 2 ** 31)": "2^31 more or less is the same modulo 2^32",
+}
 
 
 def even_and_odd(first: int, lines: dict[str, list[list[str]]], rounds: list[list[int]], me: int) -> Program:

@@ -165,7 +165,7 @@ def any_grid(case: Case) -> Call:
     kind = case.turn(("nothing", "no place", "neither", "one", "one place", "fits", "many", "long", "large", "equal"))
     sizes = {
         "nothing": (0, 3), "no place": (2, 0), "neither": (0, 0), "one": (1, 4), "one place": (4, 1), "fits": (3, 3),
-        "many": (9, 12), "long": (90, 2), "large": (2, 2), "equal": (4, 2),
+        "many": (9, 12), "long": (90, 2), "large": (2, 3), "equal": (4, 2),
     }  # fmt: skip
     count, resident = sizes[kind]
     tiles = _tiles(case, count, 0)

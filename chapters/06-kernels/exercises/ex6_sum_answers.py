@@ -165,7 +165,7 @@ def one_word_after_the_other(count: int, words: list[str], values: list[float]) 
 
 
 RIGHT = (Right(by_shifts), Right(from_what_it_saw), Right(one_word_after_the_other))
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT = {"for word, value in zip(words, values, strict=False):": "they are equally long"}
 
 
 def count_below(parts: dict[str, float], programs: int) -> Program:
