@@ -7,6 +7,7 @@ Functions are sent as numbers: the receiver can only ask the other side to call 
 from __future__ import annotations
 
 import ctypes
+import inspect
 import json
 import math
 import struct
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nanocourse.exercises.outcomes import Foreign
-from nanocourse.exercises.scene import Lent
+from nanocourse.exercises.scene import Lent, Resumed
 
 MAGIC, HEAD = b"NIC1", struct.Struct("<4sIQ")
 MAX_HEADER, MAX_BODY = 4 << 20, 64 << 20
@@ -84,6 +85,8 @@ def _no_number(name: str) -> float:
 class Packer:
     """Turns a value into JSON and bytes. Functions stay here; the other side knows them by number.
 
+    A generator crosses as the function that goes on with it: see `Resumed`.
+
     Containers are read as what they are, not by methods that a class of a learner's has in their place.
     """
 
@@ -132,6 +135,8 @@ class Packer:
         for number, handle in enumerate(self._handles):
             if value is handle:
                 return {"h": number}
+        if inspect.isgenerator(value):
+            value = Resumed(value)
         if callable(value) and not isinstance(value, type):
             self.functions.append(value)
             return {"c": len(self.functions) - 1}

@@ -6,7 +6,7 @@ is asked one call at a time, and `record` gives what it did as a list of operati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,23 @@ class Formed(Remote):
     def record(self, *args: Any) -> tuple[Any, Any]:
         graph, result = record(self.answer, *self._args(*args))
         return graph, self._result(result, *args)
+
+
+class Resumed:
+    """A generator as a function, which can be asked for from another process."""
+
+    def __init__(self, generator: Generator[Any, Any, Any]) -> None:
+        self._generator = generator
+
+    def __call__(self, results: Sequence[Any]) -> tuple[list[Any], bool]:
+        """What it yields when it is sent these, one after the other; and whether the last of it is what it returned."""
+        told: list[Any] = []
+        try:
+            for result in results:
+                told.append(self._generator.send(result))
+        except StopIteration as end:
+            return [*told, end.value], True
+        return told, False
 
 
 class RemoteError(Exception):

@@ -1,0 +1,159 @@
+"""Exercise 6.4: values that carry their proof: each word is checked, and what was checked is what is used."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.chapters import run_file
+from nanocourse.exercises.exercise import Check, Function, Spec
+
+MACHINE = run_file(Path(__file__).with_name("machine.py"), "nanoinfer_ch06_machine")
+Program = Generator[Any, Any, Any]
+ALL = 2**32
+
+
+def exchange(me: int, slots: list[list[list[str]]], stamp: int, rounds: list[list[int]]) -> Program:
+    """Rounds in which all programs tell each other their values; what all have told: a list for each round.
+
+    me: the program's number. rounds: this program's own values, for each round a list; whole numbers from -2^31 to
+    2^31 - 1. slots: names of words, of 64 bits each: for each of two slots, for each program, for each value one; rounds
+    use the slots in turn, slots[0] first. stamp: the number of the first round, from 0 to 2^32 - 1, the same for all
+    programs; each round has the next one, and behind 2^32 - 1 comes 0. Nobody sets words back: at the beginning they
+    hold what older rounds have left, which had other stamps, under any values.
+    A word holds its stamp in the upper 32 bits, and in the lower ones its value modulo 2^32. It arrives whole. Other
+    words than that arrive earlier or later, and there is no flag and no barrier beside them.
+    What is returned: for each round a list of lists, the values of program 0, those of program 1 and so on.
+    A program is a generator. yield "load", word: gives what the word holds. yield "store", word, number: others see it
+    at some time later, in any order with stores to other words; the program itself sees it at once. yield ("fence",):
+    goes on when all of the program's stores have arrived. yield "add", word, number: at once and whole, gives what the
+    word held before. yield "wait", word, condition: goes on when condition(what the word holds) is true, and gives it.
+    """
+    heard: list[list[list[int]]] = []
+    for at, mine in enumerate(rounds):
+        number, words = (stamp + at) % 2**32, slots[at % 2]
+        for word, value in zip(words[me], mine, strict=True):
+            yield "store", word, number << 32 | value % 2**32
+        heard.append([])
+        for theirs in words:
+            values = []
+            for word in theirs:
+                held = yield "wait", word, lambda held: held >> 32 == number
+                values.append((held + 2**31) % 2**32 - 2**31)
+            heard[-1].append(values)
+    return heard
+
+
+def exchanged(answer: Function, launches: list[list[list[list[int]]]], stamp: int, old: int) -> list[str]:
+    """Launch after launch, in all orders. launches: for each one, for each program, its rounds.
+
+    stamp: of the first round of all. old: values of the words ahead of it, whose stamps are others: those before that,
+    one that lies 64 away, and one that lies 2^31 away.
+    """
+    told = []
+    count, width = len(launches[0]), len(launches[0][0][0]) if launches[0][0] else 1
+    slots = [[[f"slot {s} of {me}[{v}]" for v in range(width)] for me in range(count)] for s in range(2)]
+    words = [word for slot in slots for lines in slot for word in lines]
+    away = (1, 2, 3, 64, 2**31)
+    held = {word: (stamp - away[(at + old) % 5]) % ALL << 32 | (old + at) % ALL for at, word in enumerate(words)}
+    for launch in launches:
+        wanted = [list(each) for each in zip(*launch, strict=True)]
+
+        def judge(returned: list[Any], held: dict[str, int], wanted: Any = wanted) -> str:
+            for me, one in enumerate(returned):
+                if one != wanted:
+                    return f"program {me} returns {one}, and not {wanted}"
+            return ""
+
+        def make(me: int, launch: Any = launch, stamp: int = stamp) -> Any:
+            own = [[list(line) for line in slot] for slot in slots]
+            return answer(me, own, stamp % ALL, [list(values) for values in launch[me]])
+
+        makes = [lambda me=me, make=make: make(me) for me in range(count)]
+        found, held = MACHINE.tried(makes, held, judge, most=900, walks=12, seed=f"{stamp} {launch}")
+        told.append(found)
+        if found != MACHINE.RIGHT:
+            break
+        stamp += len(launch[0])
+    return told
+
+
+EXERCISE = Spec(
+    title="The word that was checked",
+    reference=exchange,
+    task=(
+        "Write the exchange of the one-kernel step: no barrier and no fence, each value stands in one word with the\n"
+        "number of its round. Who needs a value waits for that word, and takes the value out of what it has checked."
+    ),
+    invariants=(
+        "each value comes out of the very reading whose stamp was right",
+        "a program may be a round ahead of another, and no further",
+        "negative values, and stamps that come round to 0, change nothing of this",
+    ),
+    lines=14,
+    example=lambda: call([[[[5]], [[-6]]]], 8, 0),
+    section="Words that prove themselves",
+    imports=(),
+    strided=False,
+    scene=exchanged,
+    hints=(
+        "Invariant: whoever is fast has written its next round while others still read this one. Two slots make that\n"
+        "harmless. What is read must be proven word by word: that one has arrived says nothing of its neighbour.",
+        "Place: making a word and taking it apart. A negative value has ones in all upper bits, which must not touch\n"
+        "the stamp; and the lower 32 bits must become negative again. What a wait gives is the word that it checked.",
+        "Pseudocode:\n"
+        "  for each round: its number, modulo all numbers; its slot, by turns\n"
+        "      the own values, each under the number, into the own words\n"
+        "      for each program, for each of its words: until the upper half is the number;\n"
+        "          of what was then held the lower half, as a signed number",
+    ),
+)
+
+
+def _rounds(case: Case, name: str, count: int, rounds: int, width: int) -> list[list[list[int]]]:
+    found: list[list[list[int]]] = case.ints(name, -9, 9, count, rounds, width).tolist()
+    return found
+
+
+def one_round(case: Case) -> Call:
+    """Each word is proven for itself, whichever of them arrives first."""
+    return call([_rounds(case, "values", 2, 1, case.turn((2, 1)))], case.size("stamp", 5, 90), case.turn((0, 7)))
+
+
+def more_rounds(case: Case) -> Call:
+    """Who is a round ahead overwrites nothing that others still read."""
+    return call([_rounds(case, "values", 2, case.turn((3, 4)), 1)], case.size("stamp", 5, 90), 0)
+
+
+def more_launches(case: Case) -> Call:
+    """What another launch has left is not taken for this one's, though rounds and slots begin anew."""
+    launches = [_rounds(case, f"values {at}", 2, case.turn((2, 1)), 1) for at in range(3)]
+    return call(launches, case.size("stamp", 0, 9), case.turn((0, 3)))
+
+
+def any_values(case: Case) -> Call:
+    """One program, many of them, no round; values at both ends of their range; stamps around 2^32 - 1."""
+    kind = case.turn(("alone", "none", "ends", "wraps", "zeros", "long", "many", "stamps", "far", "sixty"))
+    count = {"alone": 1, "many": 5, "none": 3}.get(kind, 2)
+    rounds = {"none": 0, "long": 70, "many": 2, "wraps": 3}.get(kind, 2)
+    values = _rounds(case, "values", count, rounds, {"alone": 3}.get(kind, 1))
+    stamp, old = case.size("stamp", 5, 90), 0
+    if kind == "wraps":
+        stamp = ALL - 1 - case.turn((0, 1, 1, 1))
+    if kind == "far":
+        stamp, old = 2**31 + stamp, 64
+    if kind == "sixty":
+        stamp, old = 64 + stamp % 60, 3
+    if kind == "ends":
+        values = [[[2**31 - 1], [-(2**31)]], [[-1], [0]]]
+    if kind == "zeros":
+        values = [[[0] for _ in own] for own in values]
+    if kind == "stamps":  # the lower halves of old words look like stamps
+        old = stamp
+        values = [[[stamp + 1] for _ in own] for own in values]
+    return call([values], stamp, old)
+
+
+CHECKS = (Check(any_values, 10, wide=True), Check(one_round, 2), Check(more_rounds, 2), Check(more_launches, 2))
