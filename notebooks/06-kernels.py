@@ -28,7 +28,7 @@ import torch.nn.functional as F
 
 from nanocourse.exercises import chapters
 from nanocourse.exercises.chapters import run_file
-from nanocourse.learner.notebook import results, source
+from nanocourse.learner.notebook import quiz, results, source
 
 _ = torch.set_grad_enabled(False)
 CHAPTER = chapters.chapter(6).folder
@@ -252,3 +252,9 @@ plt.show()
 
 # %% [markdown]
 # Your own GPU's: `python -m bench timeline`.
+
+# %% [markdown]
+# ## Quiz
+
+# %%
+quiz(6)

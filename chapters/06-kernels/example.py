@@ -25,7 +25,7 @@ from nanoinfer.model.weights import random_model
 here = Path(__file__).parent
 measured, small = load(here / "measured.py"), load(here / "small.py")
 races = load(here / "races" / "loading.py").races
-hundred = measured.hundred
+hundred, gaps = measured.hundred, measured.gaps
 GPT2_SMALL = PRESETS["gpt2"]
 PROGRAMS = 132  # multiprocessors of an H200
 MAX_LEN, PAGE, BYTES = 1024, 16, 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 from nanobench.micro.step_breakdown import HEAD, NONE, Part, breakdown
 from nanobench.micro.timeline import StepTimeline
@@ -38,6 +39,20 @@ def hundred() -> None:
         count = part.kernels or ""
         print(f"{part.name:17}{count:>8}{seconds(part.seconds):>11}{each:>11}{alone:>18}".rstrip())
     print(f"{'all':17}{kernels():>8}{seconds(total()):>11}{'':11}{seconds(sum(least.values())):>18}")
+
+
+def gaps() -> None:
+    """How long kernels of that step are, and what stands between two, as the profiler saw them."""
+    found = sorted(step().kernels, key=lambda kernel: kernel.start_us)
+    lengths = sorted(kernel.duration_us for kernel in found)
+    between = sorted(
+        max(0.0, after.start_us - before.start_us - before.duration_us)
+        for before, after in zip(found, found[1:], strict=False)
+    )
+    print(f"{'':22}{'shortest':>10}{'median':>10}{'longest':>10}{'in all':>10}")
+    for name, values in (("a kernel", lengths), ("from one to the next", between)):
+        cells = (values[0], median(values), values[-1], sum(values))
+        print(f"{name:22}" + "".join(f"{seconds(us / 1e6):>10}" for us in cells))
 
 
 def kernels() -> int:
