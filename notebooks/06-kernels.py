@@ -78,7 +78,7 @@ assert run.ended[1] == 0
 
 # %%
 points, ended, lost = small.search([writer, reader], [None, 7])
-print(points, "points;", ended, "orders end right; the shortest that does not:", *lost, sep="\n")
+print(f"{points} points, {ended} orders end right; the shortest that does not:", *lost, sep="\n")
 assert lost
 
 
@@ -90,7 +90,7 @@ def fenced() -> Program:
 
 
 points, ended, lost = small.search([fenced, reader], [None, 7])
-print(points, "points;", ended, "orders, and all of them end right")
+print(f"{points} points, orders: {ended}, and none that ends wrong")
 assert not lost
 
 # %% [markdown]
@@ -118,7 +118,7 @@ source(small.Words)
 # %%
 guess = "..."
 points, ended, lost = small.search(*small.grid(small.NoFence(), layers=1))
-print("your guess:", guess, *lost, sep="\n")
+print(f"your guess: {guess}", *lost, sep="\n")
 assert lost
 
 # %% [markdown]
@@ -152,7 +152,7 @@ class OneSet(small.Flags):
 
 guess = "..."
 points, ended, lost = small.search(*small.grid(OneSet()))
-print("your guess:", guess, *lost[-12:], sep="\n")
+print(f"your guess: {guess}", *lost[-12:], sep="\n")
 assert lost
 
 # %% [markdown]
@@ -183,7 +183,7 @@ class SetBack(small.Barrier):
 guess = "..."
 assert not small.search(*small.grid(SetBack(), layers=1))[2]  # used once, it works
 points, ended, lost = small.search(*small.grid(SetBack()))
-print("your guess:", guess, *lost[-8:], sep="\n")
+print(f"your guess: {guess}", *lost[-8:], sep="\n")
 assert lost
 
 # %% [markdown]
