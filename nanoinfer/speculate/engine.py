@@ -74,6 +74,8 @@ class SpeculativeEngine(Engine):
             tokens = self.stats.new_tokens - before[0] if pays else len(rows)  # which come late
             if tokens:
                 self.adaptive.note_step(len(rows), time.perf_counter() - began, tokens)
+            if not pays:
+                self.adaptive.look(self.drafter, rows, self.draft_tokens)
         return settled
 
     @on_device
