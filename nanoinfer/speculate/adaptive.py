@@ -24,10 +24,10 @@ AGAIN = 16  # steps after which a row that brings no drafts brings one
 WITH, WITHOUT = 16, 8  # steps of a trial, with drafts and without: with them, how many tokens one brings varies
 HOPELESS = {4: 0.75, 8: 0.9}  # of plain speed, after so many steps with drafts: no need to wait for the others
 LATELY = 32  # steps whose times and tokens count
-LEAST = 1.05  # times plain speed: below it drafts end, since rows that gain nothing by them wait for the others
+LEAST = 1.1  # times plain speed: below it drafts end, since rows that gain nothing by them wait for the others
 SOONEST, LATEST = 32, 4096  # plain steps ahead of a trial, twice as many each time that it finds the same
 EVERY, SHARE = 4, 1 / 16  # plain steps from one look at a row to the next; what a look counts in the mean
-PROMISING = 1.2  # times what a step with drafts costs: tokens that one must be expected to give
+PROMISING = 1.5  # times what a step with drafts costs: tokens that one must be expected to give
 COST, COST_A_ROW = 1.25, 0.01  # of a step with drafts, in plain ones, where none of so many rows was timed
 ANEW = 1024  # steps with drafts after which plain ones are timed again: texts have grown
 
