@@ -26,8 +26,10 @@ HOPELESS = {4: 0.75, 8: 0.9}  # of plain speed, after so many steps with drafts:
 LATELY = 32  # steps whose times and tokens count
 LEAST = 1.1  # times plain speed: below it drafts end, since rows that gain nothing by them wait for the others
 SOONEST, LATEST = 32, 4096  # plain steps ahead of a trial, twice as many each time that it finds the same
-EVERY, SHARE = 4, 1 / 16  # plain steps from one look at a row to the next; what a look counts in the mean
-PROMISING = 1.5  # times what a step with drafts costs: tokens that one must be expected to give
+EVERY = 4  # plain steps from one look at a row to the next
+DOUBT, LOOKS = 4, 16  # looks as which "no draft is right" counts at first; of how many the mean is
+PROMISING, BY_CHANCE = 1.2, 0.3  # times what a step with drafts costs: tokens that it must be expected to give; and
+# so much more, divided by the rows: one text may repeat a phrase, and nothing else
 COST, COST_A_ROW = 1.25, 0.01  # of a step with drafts, in plain ones, where none of so many rows was timed
 ANEW = 1024  # steps with drafts after which plain ones are timed again: texts have grown
 
@@ -130,7 +132,7 @@ class Adaptive:
         """A step of so many rows that went on, and of nothing else, took so long and gave so many tokens."""
         trial = self._trial(rows)
         cost = trial.cost or COST + COST_A_ROW * rows
-        trial.note(seconds, tokens / rows, self._foreseen / (PROMISING * cost))
+        trial.note(seconds, tokens / rows, self._foreseen / (PROMISING + BY_CHANCE / rows) / cost)
 
     def look(self, drafter: Drafter, rows: Sequence[Row], most: int) -> None:
         """A step ran without drafts. Now and then: what would the drafter have guessed of a row's newest tokens?"""
@@ -141,7 +143,8 @@ class Adaptive:
         if self._foreseen == inf:
             self._foreseen = 1.0
         if len(row.token_ids) > most:
-            self._foreseen += SHARE * (1 + drafter.foreseen(row, most) - self._foreseen)
+            looks = min(LOOKS, DOUBT + self._steps // EVERY)
+            self._foreseen += (1 + drafter.foreseen(row, most) - self._foreseen) / looks
 
     def _trial(self, rows: int) -> Trial:
         size = rows.bit_length()
