@@ -910,7 +910,8 @@ class TestAdaptive:
         seen = Foresees(0)
         assert self.plain_steps(Adaptive(), seen, rows) == 200
         assert seen.asked == [rows[n % 3] for n in range(1, 200 // EVERY + 1) if n % 3]
-        assert 8 < self.plain_steps(Adaptive(), Foresees(4), rows[1:]) < 32
+        assert self.plain_steps(Adaptive(), Foresees(4), rows[1:]) == 8
+        assert 20 < self.plain_steps(Adaptive(), Foresees(1), rows[1:]) < 60
         assert self.plain_steps(Adaptive(), Scripted({}, Random(1)), rows) == 8
 
     def test_what_drafts_cost_is_remembered(self, plain: LLM) -> None:
