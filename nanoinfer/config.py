@@ -28,7 +28,7 @@ class Recipe:
 
     cache: Literal["naive", "dense", "paged"]
     launch: Literal["eager", "graph"] = "eager"
-    forward: Literal["ops", "fused"] = "ops"
+    forward: Literal["ops", "fused", "persistent"] = "ops"
 
 
 # Each later one is proven against the one before it.
@@ -39,6 +39,7 @@ RECIPES = {
     "dense-graph": Recipe("dense", "graph"),
     "paged-graph": Recipe("paged", "graph"),
     "fused": Recipe("paged", "graph", "fused"),
+    "persistent": Recipe("paged", "graph", "persistent"),
 }
 ENGINES = tuple(RECIPES)
 
@@ -83,7 +84,9 @@ class EngineConfig:
     room of its longest text. For both, None is yes for an `AsyncLLM` over pages, and no for an `LLM`.
     max_graph_batch: rows of the largest captured step, of the engines with graphs; 0 captures nothing, None captures
     what memory allows. NANOINFER_GRAPHS=0 in the environment is as 0. fused: whether those engines compute with the
-    fused kernels of chapter 4; None is yes on a GPU with Triton.
+    fused kernels of chapter 4; None is yes on a GPU with Triton. pinned: engines fused and persistent then use what
+    they are called after wherever it serves; else they measure each captured shape, and keep what is fastest. In 16
+    bits, which of them it is may change a token.
     speculate: who drafts the next tokens, so that a step verifies several: "lookup", which takes what followed the last
     time that the text went like this; "ngram", which does so where two tokens or more repeat, and else goes by a table
     made for the small model; or a model with the same vocabulary, as `LLM` takes one. None drafts nothing.
@@ -110,6 +113,7 @@ class EngineConfig:
     preemption: bool | None = None
     max_graph_batch: int | None = None
     fused: bool | None = None
+    pinned: bool = False
     speculate: str | Path | GPT2 | None = None
     draft_tokens: int = 4
     adaptive_drafts: bool = True
@@ -141,8 +145,9 @@ class EngineConfig:
         if self.speculate is not None and (not self.speculate or isinstance(self.speculate, bool | int | float)):
             raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {self.speculate!r}")
         check_int("draft_tokens", self.draft_tokens, 1, MOST_DRAFTS)
-        if type(self.adaptive_drafts) is not bool:
-            raise ValueError(f"adaptive_drafts must be True or False, not {self.adaptive_drafts!r}")
+        wrong = next((name for name in ("adaptive_drafts", "pinned") if type(getattr(self, name)) is not bool), None)
+        if wrong:
+            raise ValueError(f"{wrong} must be True or False, not {getattr(self, wrong)!r}")
         check_int("seed", self.seed, 0, MAX_SEED)
         check_int("tensor_parallel", self.tensor_parallel, 1)
         if self.tensor_parallel > 1:
@@ -152,8 +157,9 @@ class EngineConfig:
             raise ValueError(f"block_size must be a power of two from 16 to 256, not {self.block_size}")
 
     def _check_parallel(self) -> None:
-        if self.engine == "fused":
-            raise ValueError("engine fused runs on one device alone: leave tensor_parallel out, or use paged-graph")
+        if self.engine in ("fused", "persistent"):
+            what = f"engine {self.engine} runs on one device alone"
+            raise ValueError(f"{what}: leave tensor_parallel out, or use paged-graph")
         if self.speculate is not None:
             raise ValueError("speculate works on one device alone: leave tensor_parallel out")
 

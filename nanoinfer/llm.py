@@ -208,15 +208,18 @@ class LLM:
             model = copy(model)  # the same weights
             model.ops = rank.ops(FusedOps()) if rank else FusedOps()
             samplers = Samplers(*[sampling_kernels.sample] * 3)
-        stats = GraphStats()
-        forward: Any = None
-        if config.recipe.forward == "fused" and recorder and has_triton() and config.fused is not False:
-            from nanoinfer.kernels.fused_forward import FusedForward
+        forwards: Any = None
+        if config.recipe.forward != "ops" and recorder and has_triton() and config.fused is not False:
+            from nanoinfer.kernels.streamed import fused_forwards as forwards
+        if config.recipe.forward == "persistent" and forwards:
+            from nanoinfer.kernels.persistent import persistent_forwards as forwards
 
-            forward = FusedForward
+            plain = sampling_kernels.unfiltered
+            samplers = Samplers(plain, plain, sampling_kernels.sample)
+        stats = GraphStats()
         runner: Any = partial(
             runs or GraphRunner, recorder=recorder, why_not=why_not, max_rows=max_rows, max_len=self.max_len,
-            stats=stats, forward=forward, agree=rank.agree if rank else None,
+            stats=stats, forwards=forwards, pinned=config.pinned, agree=rank.agree if rank else None,
         )  # fmt: skip
         limits |= {"lag": LAG if recorder and max_rows else 0, "samplers": with_scoring(samplers)}
         return make(model, cache, self.max_batch, stats, runner=runner, **limits)  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ class GraphStats(Stats):
     padding_tokens: int = 0  # of replayed prefills
     fallbacks: Counter[str] = field(default_factory=Counter)  # steps that ran eagerly, by reason
     computed_by: Counter[str] = field(default_factory=Counter)  # replayed decode steps, by which `Forward`
+    timed: dict[str, dict[str, float]] = field(default_factory=dict)  # s of a captured step, by what may compute it
     captures: int = 0
     capture_s: float = 0.0
     graph_bytes: int = 0  # what captures took of the device's memory, as the driver counts

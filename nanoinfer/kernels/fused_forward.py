@@ -75,7 +75,7 @@ class FusedForward:
         self._capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self._early = self._capability is not None and self._capability >= (9, 0)  # the first that can
         self._small = model.dtype == torch.float32 or config.head_size > 64  # tiles of fewer tokens fit into registers
-        self.max_splits = 1 << (-(-cache.max_len // self._tile(PLANS[16])) - 1).bit_length()
+        self.max_splits = 1 << (-(-cache.max_len // self.tile(PLANS[16])) - 1).bit_length()
 
         def new(*shape: int, dtype: torch.dtype = model.dtype) -> Tensor:
             return torch.empty(*shape, dtype=dtype, device=device)
@@ -105,11 +105,11 @@ class FusedForward:
     def decode(self, rows: int, longest: int, sampler: Sampler) -> Tensor:
         state, plan = self.state.at(slice(0, rows)), self._plan(rows)
         self._hidden(plan, rows, state)
-        fused = sampler is sampling.sample
+        fused = sampler in (sampling.sample, sampling.unfiltered)
         programs = self._head(plan, rows, state, keep=not fused)
         if not fused:
             return advance(state, sampler(self.logits[:rows, : self.model.config.vocab_size], state))
-        self._launch(
+        self.launch(
             few_rows_head.choose_kernel, (rows,), sampling.WARPS,
             self.logits, self.logits.stride(0), self.scores, self.ids, self.near, self.listed,
             state.temperature, state.top_k, state.top_p, state.seed, state.step, state.token, state.position,
@@ -124,11 +124,11 @@ class FusedForward:
         C, H, D, inner, page = config.n_embd, config.n_head, config.head_size, config.inner, cache.block_size
         x, power, where = self.x, triton.next_power_of_2, (cache.tables, state.row, state.position)
         embeddings, stride = (model.wte.weight, model.wpe.weight), cache.tables.stride(0)
-        self._launch(
+        self.launch(
             few_rows.embed_kernel, (B,), 4, state.token, state.position, *embeddings, x, C=C, C_POWER=power(C),
             first=True,
         )  # fmt: skip
-        tile = self._tile(plan)
+        tile = self.tile(plan)
         splits = power(triton.cdiv(cache.max_len, tile))
         for i, (layer, (qkv, proj, up, down)) in enumerate(zip(model.layers, self.turned, strict=True)):
             pools = cache.k[i], cache.v[i]
@@ -136,7 +136,7 @@ class FusedForward:
                 few_rows.qkv_kernel, plan.qkv, 3 * C, C, B, x, *layer.ln_1, qkv, layer.c_attn[1], self.q, *pools,
                 *where, B, stride, eps, H=H, D=D, PAGE=page,
             )  # fmt: skip
-            self._launch(
+            self.launch(
                 few_rows_attention.attend_kernel, (B, H, splits), plan.tile_warps, self.q, *pools, *where, self.o,
                 self.parts, cache.splits_done, stride, D**-0.5, H=H, D=D, D_POWER=power(D), PAGE=page, TILE=tile,
                 SPLITS=splits,
@@ -155,7 +155,7 @@ class FusedForward:
         config, norm = self.model.config, self.model.ln_f
         cut = _fitting(plan.head, config.n_embd)
         programs: int = min(PROGRAMS // (1 + plan.head_by_columns), triton.cdiv(config.vocab_size, cut.columns))
-        self._launch(
+        self.launch(
             few_rows_head.head_kernel, (programs,), cut.warps, self.x, norm.weight, norm.bias, self.model.wte.weight,
             self.logits, self.scores, self.ids, state.temperature, state.top_k, state.top_p, state.seed, state.step, B,
             self.logits.stride(0), config.layer_norm_epsilon, C=config.n_embd, V=config.vocab_size, KEEP=keep,
@@ -167,12 +167,12 @@ class FusedForward:
     def _matrix(self, kernel: Any, cut: Cut, columns: int, inner: int, B: int, *given: Any, **constants: Any) -> None:
         """Launch a kernel that takes `columns` columns of `inner` numbers each, for all B rows."""
         cut = _fitting(cut, inner)
-        self._launch(
+        self.launch(
             kernel, (triton.cdiv(columns, cut.columns),), cut.warps, *given, **constants,
             ROWS=triton.next_power_of_2(B), COLUMNS=cut.columns, RUN=cut.run, WARPS=cut.warps,
         )  # fmt: skip
 
-    def _launch(
+    def launch(
         self, kernel: Any, grid: tuple[int, ...], warps: int, *given: Any, first: bool = False, **constants: Any
     ) -> None:
         """first: of the step, which waits for all that came before; the others may begin early, and wait inside."""
@@ -183,7 +183,7 @@ class FusedForward:
         """float32, which is for proofs, has the plan of the narrowest strips: its tiles take twice the room."""
         return PLANS[4] if self.model.dtype == torch.float32 else next(PLANS[most] for most in PLANS if most >= rows)
 
-    def _tile(self, plan: Plan) -> int:
+    def tile(self, plan: Plan) -> int:
         return 32 if self._interpreted else 64 if self._small else plan.tile
 
 

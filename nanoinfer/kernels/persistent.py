@@ -1,8 +1,8 @@
 """One launch from token to next token: all layers, head and sampling, over pages. Chapter 6.
 
 `Persistent` holds a model's weights in the kernel's order, and the words by which its programs tell each other values.
-It serves one row, greedy or sampled without filters; `refuses` says why it does not serve a model or a GPU, and the
-caller falls back. A replay of its captured launch needs nothing from the host: launches are counted on the device.
+`PersistentForward` is what an engine takes: one row, greedy or sampled without filters; for all else it says why not. A
+replay of its captured launch needs nothing from the host: launches are counted on the device.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from torch import Tensor
 from nanoinfer.kernels.persistent_kernel import token_kernel
 from nanoinfer.kernels.persistent_shape import Shape, pack
 from nanoinfer.kernels.persistent_words import POLLS
+from nanoinfer.kernels.sampling import unfiltered
+from nanoinfer.kernels.streamed import fused_forwards
 from nanoinfer.model.gpt2 import GPT2
 
 if TYPE_CHECKING:
     from nanoinfer.cache.paged import PagedCache
+    from nanoinfer.engine.sampling import Sampler
     from nanoinfer.engine.state import BatchState
 
 WARPS = 8
@@ -113,6 +116,38 @@ class Persistent:
         if most < self.shape.G:
             raise ValueError(f"{self.shape.G} programs wait for each other, and {most} of them can run at once")
         self._fits = True
+
+
+class PersistentForward:
+    """A `Forward` of one launch, for one row. It costs a copy of the model's blocks; see `Persistent`."""
+
+    name = "persistent"
+
+    def __init__(self, model: GPT2, cache: PagedCache, state: BatchState) -> None:
+        self.state, self.refusal = state, ""
+        try:
+            self.kernel = Persistent(model, cache)
+        except ValueError as error:
+            self.refusal = str(error)
+
+    def why_not(self, rows: int, sampler: Sampler) -> str | None:
+        if self.refusal:
+            return self.refusal
+        if rows > ROWS:
+            return "more rows than one launch serves"
+        return None if sampler is unfiltered else "filters, penalties or logprobs, which one launch does not know"
+
+    def decode(self, rows: int, longest: int, sampler: Sampler) -> Tensor:
+        return self.kernel.step(self.state)
+
+    def refresh(self) -> None:
+        if not self.refusal:
+            self.kernel.packed = pack(self.kernel.model, self.kernel.shape)
+
+
+def persistent_forwards(model: GPT2, cache: PagedCache, state: BatchState) -> list[Any]:
+    """What engine persistent may compute captured steps by."""
+    return [PersistentForward(model, cache, state), *fused_forwards(model, cache, state)]
 
 
 def refuses(model: GPT2) -> str | None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nanoinfer import LLM
 from nanoinfer.cache.naive import forward_logits
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine.eager import EagerRunner
@@ -177,6 +178,41 @@ def test_more_programs_than_can_run_at_once_are_refused_before_the_launch() -> N
     row = Row.of(model)
     with pytest.raises(ValueError, match="can run at once"), torch.inference_mode():
         kernel_of(row, programs=16 * 15).step(row.state)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_an_engine_is_proven_with_it_and_counts_what_else_computes(pinned: bool) -> None:
+    """One row after another, and a few at once: greedy, sampled, filtered, penalised, refilled and drained."""
+    model = load_model("small", CUDA, torch.float32)
+    llm = LLM(model, engine="persistent", max_batch=3, pinned=pinned)
+    llm.warm_up()
+    kinds = [
+        SamplingParams(temperature=0, max_tokens=40, ignore_eos=True),
+        SamplingParams(temperature=0.9, seed=5, max_tokens=40, ignore_eos=True),
+        SamplingParams(temperature=0.9, top_k=20, seed=6, max_tokens=40, ignore_eos=True),
+        SamplingParams(temperature=0.7, frequency_penalty=0.5, seed=7, max_tokens=40, ignore_eos=True),
+        SamplingParams(temperature=0.7, top_p=0.8, seed=8, max_tokens=9, ignore_eos=True),
+    ]
+    captures = llm.stats.captures
+    done = [llm.generate([464, 11 * i + 1], params)[0] for i, params in enumerate(kinds)]
+    verify_tokens(lambda ids: forward_logits(model, ids.to(CUDA)).cpu(), done, kinds)
+    prompts = [[464 + i] * (1 + 7 * i) for i in range(5)]
+    together = llm.generate(prompts, kinds)
+    verify_tokens(lambda ids: forward_logits(model, ids.to(CUDA)).cpu(), together, kinds)
+    assert llm.stats.captures == captures
+    assert not llm.stats.fallbacks
+    counted = llm.stats.computed_by
+    print(dict(counted), llm.stats.timed)
+    assert sum(counted.values()) == llm.stats.replayed_steps
+    if pinned:
+        assert counted["persistent"] >= 2 * 39
+        assert set(counted) == {
+            "persistent",
+            "fused: more rows than one launch serves",
+            "fused: filters, penalties or logprobs, which one launch does not know",
+        }
+    else:
+        assert set(llm.stats.timed["decode of 1 rows, unfiltered"]) == {"persistent", "fused", "streamed", "op by op"}
 
 
 GIVES_UP = """

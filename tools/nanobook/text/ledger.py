@@ -33,6 +33,7 @@ RUNGS = {
     "paged-graph-unfused": Rung(4, "paged"),
     "paged-graph": Rung(4, "paged-graph-unfused"),
     "fused": Rung(6, "paged-graph"),
+    "persistent": Rung(6, "fused"),
 }
 
 

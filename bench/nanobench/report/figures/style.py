@@ -40,9 +40,9 @@ SETTINGS: dict[str, Any] = {
     "svg.hashsalt": "nanoinfer", "svg.fonttype": "path", "hatch.color": MUTED, "hatch.linewidth": 0.8,
 }  # fmt: skip
 
-MARKERS = {"naive": "o", "dense": "s", "paged": "^", "dense-graph": "D", "paged-graph": "v", "fused": "H"}
+MARKERS = dict(zip(ENGINES, "os^DvH8", strict=True))
 UNFUSED_MARKERS = {"dense-graph-unfused": "<", "paged-graph-unfused": ">"}
-OTHER_MARKERS = ("P", "X", "*", "p", "h", "d", "8")
+OTHER_MARKERS = ("P", "X", "*", "p", "h", "d", "1")
 OTHER_SIZES = {"*": 11.0, "P": 8.0, "X": 8.0}
 
 
