@@ -150,7 +150,8 @@ class TestMachine:
         [
             (5, "no load, store"), (("jump", "a"), "no load, store"), (("load", "d"), "there is no such word"),
             (("store", "a"), "takes 2 more"), (("store", "a", 0.5), "a whole number"), ((), "no load, store"),
-            (("store", "a", True), "a whole number"), (("wait", "a", 3), "a condition is a function"), (None, "no load"),
+            (("store", "a", True), "a whole number"), (("wait", "a", 3), "a condition is a function"),
+            (None, "no load, store"),
         ],
     )  # fmt: skip
     def test_what_is_no_access_is_told(self, yielded: Any, says: str) -> None:

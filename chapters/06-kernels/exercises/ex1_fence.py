@@ -39,9 +39,7 @@ def deliver(me: int, data: list[str], flag: str, values: list[int], stamp: int) 
     return received
 
 
-def delivered(
-    answer: Function, count: int, values: list[int], old: list[int], flag: int, stamp: int
-) -> str:
+def delivered(answer: Function, count: int, values: list[int], old: list[int], flag: int, stamp: int) -> str:
     """Run as many programs in all orders. old: what the words for data hold before; flag: what that word holds."""
     data = [f"data[{at}]" for at in range(len(values))]
     words = dict(zip(data, old, strict=True)) | {"flag": flag}

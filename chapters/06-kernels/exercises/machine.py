@@ -222,7 +222,9 @@ class Machine:
                     point = self.settled(then, [])
             while late := [n for n, buffer in enumerate(point.buffers) if buffer]:
                 point = self.settled(next(then for _, then in self.arrivals(point, late[0])), [])
-        if waiting := [f"{n}, at {' '.join(map(str, node.access[:2]))}" for n, node in enumerate(point.nodes) if node.access]:
+        if waiting := [
+            f"{n}, at {' '.join(map(str, node.access[:2]))}" for n, node in enumerate(point.nodes) if node.access
+        ]:
             more = f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""
             return f"these wait for ever: program {'; program '.join(waiting[:4])}{more}"
         return judge([node.value for node in point.nodes], dict(zip(self.names, point.words, strict=True)))
@@ -242,9 +244,9 @@ class Machine:
                 if wrong := self.end(point, judge):
                     return self._told(wrong, came, point), {}
                 words = words or dict(zip(self.names, point.words, strict=True))
-            for event, then in following:
+            for event, behind in following:
                 events = [event]
-                then = self.settled(then, events)
+                then = self.settled(behind, events)
                 if then not in came:
                     came[then] = point, events
                     left.append(then)
