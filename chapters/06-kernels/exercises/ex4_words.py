@@ -21,8 +21,8 @@ def exchange(me: int, slots: list[list[list[str]]], stamp: int, rounds: list[lis
     me: the program's number. rounds: this program's own values, for each round a list; whole numbers from -2^31 to
     2^31 - 1. slots: names of words, of 64 bits each: for each of two slots, for each program, for each value one.
     Rounds use the slots in turn, slots[0] first. stamp: the number of the first round, from 0 to 2^32 - 1, the same for
-    all programs; each round has the next one, and behind 2^32 - 1 comes 0. Nobody sets words back: at the beginning they
-    hold what older rounds have left, which had other stamps, under any values.
+    all programs; each round has the next one, and behind 2^32 - 1 comes 0. Nobody sets words back: at the beginning
+    they hold what older rounds have left, which had other stamps, under any values.
     A word holds its stamp in the upper 32 bits, and in the lower ones its value modulo 2^32. It arrives whole. Other
     words than that arrive earlier or later, and there is no flag and no barrier beside them.
     What is returned: for each round a list of lists, the values of program 0, those of program 1 and so on.

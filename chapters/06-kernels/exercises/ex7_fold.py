@@ -18,7 +18,7 @@ def fold(x: Tensor, products: Tensor, gains: Tensor, shifts: Tensor, eps: float)
     products: (P, R) float32, what P programs or pieces, at least one, have each added up of weight @ (gain * x), mean
     and deviation not yet known: the rows' sums over the pieces are the whole. gains: (R,) float32, weight @ gain.
     shifts: (R,) float32, weight @ shift + bias. Both hang on the weights alone, and were made before any step. eps:
-    above 0. x may lie far from 0 beside its deviation, up to some thousand times; results hold to 4 digits all the same.
+    above 0. x may lie far from 0 beside its deviation, up to some thousand times; 4 digits hold all the same.
     """
     mean = x.mean()
     deviation = ((x - mean).square().mean() + eps).sqrt()
@@ -30,7 +30,7 @@ EXERCISE = Spec(
     reference=fold,
     task=(
         "A LayerNorm in front of a product costs a wait: mean and deviation need the whole of x, and the product\n"
-        "needs both. But they are two numbers for the whole row. The kernel of the chapter multiplies at once, and puts the\n"
+        "needs both. But they are two numbers for the whole row. The chapter's kernel multiplies at once, and puts the\n"
         "two numbers in behind the product, by sums that hang on the weights alone. Write that last line of it."
     ),
     invariants=(
