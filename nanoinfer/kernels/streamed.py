@@ -7,26 +7,42 @@ a new token's key and value go straight into their page, and each kernel begins 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from nanoinfer.cache.paged import choose_splits
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import advance
 from nanoinfer.kernels import few_rows, few_rows_attention
 from nanoinfer.kernels.few_rows import begin, wait
+from nanoinfer.kernels.fused_forward import MAX_ROWS as FEW
 from nanoinfer.kernels.fused_forward import PLANS, FusedForward
+from nanoinfer.kernels.paged_attention import attend_pages
 from nanoinfer.model.gpt2 import GPT2
 
 MAX_ROWS = 256  # of a step; above, a matrix library keeps a GPU busy by itself
 PROGRAMS = 256  # of a matrix, about: so many keep a large GPU's memory busy
 MAX_SPLITS = 8  # of the inner side of a narrow matrix
-COLUMNS = 32  # of a matrix, a program
-RUN = 128  # numbers of the inner side at once, of 16 bits
+
+
+class Strip(NamedTuple):
+    """How a program goes through a matrix: columns, bytes of the inner side at once, runs in flight, warps."""
+
+    columns: int
+    run_bytes: int
+    stages: int
+    warps: int
+
+
+# By kind of matrix, chosen by timing on an H200; and of all kinds where programs share the rows, too.
+STRIPS = {"qkv": Strip(32, 256, 6, 4), "up": Strip(32, 256, 4, 4), "update": Strip(32, 256, 4, 4)}
+MANY = Strip(64, 256, 3, 4)
+ROWS = 64  # of a program at most
 
 
 @triton.jit
@@ -111,11 +127,10 @@ class StreamedForward:
         def new(*shape: int, dtype: torch.dtype = model.dtype) -> Tensor:
             return torch.empty(*shape, dtype=dtype, device=model.device)
 
-        C, H, D = config.n_embd, config.n_head, config.head_size
-        self.x, self.h, self.q, self.o = (new(self.most, C) for _ in range(4))
+        C = config.n_embd
+        self.x, self.h, self.q = (new(self.most, C) for _ in range(3))
         self.wide, self.logits = new(self.most, config.inner), new(self.most, config.padded_vocab)
         self.parts = new(MAX_SPLITS, self.most, C, dtype=torch.float32)
-        self.attended = new(self.most * H * fused.max_splits * (D + 2), dtype=torch.float32)
 
     def refresh(self) -> None:
         """Weights are refreshed where they lie."""
@@ -135,30 +150,42 @@ class StreamedForward:
     def _hidden(self, B: int, state: BatchState) -> None:
         """The last LayerNorm h (B, C) of the newest tokens; their keys and values into pages."""
         model, cache, config, launch = self.model, self.cache, self.model.config, self.fused.launch
-        C, H, D, page, power = config.n_embd, config.n_head, config.head_size, cache.block_size, triton.next_power_of_2
-        where, stride = (cache.tables, state.row, state.position), cache.tables.stride(0)
+        C, where, parts = config.n_embd, (cache.tables, state.row, state.position), 0
         embeddings = model.wte.weight, model.wpe.weight
         launch(
-            few_rows.embed_kernel, (B,), 4, state.token, state.position, *embeddings, self.x, C=C, C_POWER=power(C),
-            first=True,
+            few_rows.embed_kernel, (B,), 4, state.token, state.position, *embeddings, self.x, C=C,
+            C_POWER=triton.next_power_of_2(C), first=True,
         )  # fmt: skip
-        plan = PLANS[16]
-        tile = self.fused.tile(plan)
-        splits, parts = power(triton.cdiv(cache.max_len, tile)), 0
+        self.lengths = state.position + 1
         for i, (layer, (qkv, proj, up, down)) in enumerate(zip(model.layers, self.fused.turned, strict=True)):
             pools = cache.k[i], cache.v[i]
             self._norm(B, parts, *layer.ln_1)
             self._product("qkv", B, self.h, qkv, layer.c_attn[1], self.q, *pools, *where)
-            launch(
-                few_rows_attention.attend_kernel, (B, H, splits), plan.tile_warps, self.q, *pools, *where, self.o,
-                self.attended, cache.splits_done, stride, D**-0.5, H=H, D=D, D_POWER=power(D), PAGE=page, TILE=tile,
-                SPLITS=splits,
-            )  # fmt: skip
-            parts = self._product("update", B, self.o, proj, layer.attn_proj[1], self.parts, *pools, *where)
+            o = self._attend(B, state, *pools)
+            parts = self._product("update", B, o, proj, layer.attn_proj[1], self.parts, *pools, *where)
             self._norm(B, parts, *layer.ln_2)
             self._product("up", B, self.h, up, layer.c_fc[1], self.wide, *pools, *where)
             parts = self._product("update", B, self.wide, down, layer.mlp_proj[1], self.parts, *pools, *where)
         self._norm(B, parts, model.ln_f.weight, model.ln_f.bias)
+
+    def _attend(self, B: int, state: BatchState, k: Tensor, v: Tensor) -> Tensor:
+        """Attention (B, C) of the newest queries: of few rows as they have it, of more as chapter 3 does.
+
+        There a program streams a whole context through small tiles, and many of them run at once.
+        """
+        fused, config, cache, plan = self.fused, self.model.config, self.cache, PLANS[16]
+        H, D = config.n_head, config.head_size
+        if B > FEW:
+            q, splits = self.q[:B].view(B, H, D), choose_splits(B, H, cache.max_len)
+            return attend_pages(q, k, v, cache.tables[:B], self.lengths, cache.splits_done, splits).view(B, H * D)
+        tile = fused.tile(plan)
+        splits = triton.next_power_of_2(triton.cdiv(cache.max_len, tile))
+        fused.launch(
+            few_rows_attention.attend_kernel, (B, H, splits), plan.tile_warps, self.q, k, v, cache.tables, state.row,
+            state.position, fused.o, fused.parts, cache.splits_done, cache.tables.stride(0), D**-0.5, H=H, D=D,
+            D_POWER=triton.next_power_of_2(D), PAGE=cache.block_size, TILE=tile, SPLITS=splits,
+        )  # fmt: skip
+        return fused.o
 
     def _norm(self, B: int, parts: int, gain: Tensor, shift: Tensor) -> None:
         config = self.model.config
@@ -170,15 +197,15 @@ class StreamedForward:
     def _product(self, kind: str, B: int, h: Tensor, weight: Tensor, *given: Any) -> int:
         """Launch a product; return of how many parts its result is the sum."""
         config, cache, (N, K) = self.model.config, self.cache, weight.shape
-        rows = min(64, max(16, triton.next_power_of_2(B)))
-        run = RUN * 2 // h.element_size()
-        grid, splits = (triton.cdiv(N, COLUMNS), triton.cdiv(B, rows)), 1
+        rows = min(ROWS, max(16, triton.next_power_of_2(B)))
+        strip = STRIPS[kind] if B <= ROWS else MANY
+        grid, splits = (triton.cdiv(N, strip.columns), triton.cdiv(B, rows)), 1
         while kind == "update" and 2 * splits * grid[0] * grid[1] <= PROGRAMS and 2 * splits <= MAX_SPLITS:
             splits *= 2
         self.fused.launch(
-            product_kernel, (*grid, splits), 4, h, weight, *given, B, self.most, cache.tables.stride(0), KIND=kind,
-            K=K, N=N, H=config.n_head, D=config.head_size, PAGE=cache.block_size, ROWS=rows, COLUMNS=COLUMNS, RUN=run,
-            SPLITS=splits, STAGES=4,
+            product_kernel, (*grid, splits), strip.warps, h, weight, *given, B, self.most, cache.tables.stride(0),
+            KIND=kind, K=K, N=N, H=config.n_head, D=config.head_size, PAGE=cache.block_size, ROWS=rows,
+            COLUMNS=strip.columns, RUN=strip.run_bytes // h.element_size(), SPLITS=splits, STAGES=strip.stages,
         )  # fmt: skip
         return splits
 

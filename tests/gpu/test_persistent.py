@@ -212,7 +212,7 @@ def test_an_engine_is_proven_with_it_and_counts_what_else_computes(pinned: bool)
             "fused: filters, penalties or logprobs, which one launch does not know",
         }
     else:
-        assert set(llm.stats.timed["decode of 1 rows, unfiltered"]) == {"persistent", "fused", "op by op"}
+        assert set(llm.stats.timed["decode of 1 rows, unfiltered"]) == {"persistent", "fused", "streamed", "op by op"}
 
 
 GIVES_UP = """

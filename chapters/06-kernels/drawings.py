@@ -1,0 +1,202 @@
+"""The diagrams of chapter 6: `python -m nanobook draw 06-kernels`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nanobench.report.figures.style import ACCENT, GREYS, MUTED, PEERS, Drawing
+from nanobook.examples import load
+
+here = Path(__file__).parent
+example, boxes = load(here / "example.py"), load(here.parent / "01-naive" / "boxes.py")
+S = example.shape()
+
+
+def drawings() -> list[Drawing]:
+    """All diagrams of the chapter."""
+    return [layer(), early(), exchange(), words(), cut()]
+
+
+def layer() -> Drawing:
+    """A layer by five kernels: what each reads besides weights, and writes."""
+    kernels = (
+        ("qkv_kernel", "norm, matrix", "queries;\nkeys, values"),
+        ("attend_kernel", "scores, sums, join", "attention"),
+        ("update_kernel", "projection", "stream"),
+        ("up_kernel", "norm, matrix, GELU", "inner"),
+        ("update_kernel", "down", "stream"),
+    )
+
+    def draw() -> Figure:
+        figure, ax = boxes.canvas(16, 4.0)
+        boxes.write(ax, (0.2, 0.45), "residual stream", size=10.5)
+        boxes.arrow(ax, (3.1, 0.45), (15.9, 0.45), MUTED, 2.0)
+        for at, (name, does, gives) in enumerate(kernels):
+            x = 4.35 + 2.6 * at
+            update = name == "update_kernel"
+            boxes.filled(ax, (x - 1.18, 1.35), (2.36, 1.1), ACCENT if update else PEERS[0])
+            boxes.write(ax, (x, 1.68), name, size=10, align="center")
+            boxes.write(ax, (x, 2.12), does, MUTED, 8.5, "center")
+            if update:
+                boxes.arrow(ax, (x, 1.33), (x, 0.52), ACCENT)
+            elif name != "attend_kernel":
+                boxes.arrow(ax, (x, 0.52), (x, 1.33), MUTED)
+            boxes.write(ax, (x, 3.05), gives, size=9.5, align="center")
+            if at < 4:
+                boxes.arrow(ax, (x + 1.2, 1.9), (x + 1.4, 1.9), MUTED)
+        boxes.write(ax, (0.2, 1.9), "five kernels", size=10.5)
+        boxes.write(ax, (0.2, 3.05), "what each writes", size=10.5)
+        return figure
+
+    alt = (
+        "A layer as five kernels in a row under the residual stream. qkv_kernel reads the stream, normalises it and "
+        "writes queries, keys and values; attend_kernel writes attention's output; update_kernel adds the projection "
+        "of it to the stream; up_kernel reads the stream and writes the inner numbers; update_kernel adds to the "
+        "stream what comes down from them."
+    )
+    rows = tuple((name, does, gives.replace("\n", " ")) for name, does, gives in kernels)
+    return Drawing("06-kernels/layer", "A layer in five kernels", alt, ("kernel", "does", "writes"), rows, draw)
+
+
+def early() -> Drawing:
+    """Two kernels one after the other: without early launch, and with it."""
+    # (kernel, from, to, what): a schema, in no unit.
+    plain = ((0, 0.0, 1.0, "start"), (0, 1.0, 3.2, "weights"), (0, 3.2, 4.4, "product"),
+             (1, 5.0, 6.0, "start"), (1, 6.0, 8.2, "weights"), (1, 8.2, 9.4, "product"))  # fmt: skip
+    ahead = ((0, 0.0, 1.0, "start"), (0, 1.0, 3.2, "weights"), (0, 3.2, 4.4, "product"),
+             (1, 1.2, 2.2, "start"), (1, 2.2, 4.4, "weights"), (1, 4.6, 5.8, "product"))  # fmt: skip
+    colors = {"start": GREYS[1], "weights": PEERS[0], "product": ACCENT}
+
+    def panel(ax: Axes, y: float, title: str, spans: tuple[tuple[int, float, float, str], ...]) -> None:
+        boxes.write(ax, (0.2, y + 0.1), title, size=10.5)
+        for kernel, begin, end, what in spans:
+            corner = (4.2 + 1.15 * begin, y + 0.75 * kernel - 0.25)
+            boxes.filled(ax, corner, (1.15 * (end - begin) - 0.05, 0.62), colors[what])
+            boxes.write(ax, (corner[0] + 1.15 * (end - begin) / 2, corner[1] + 0.31), what, size=9, align="center")
+
+    def draw() -> Figure:
+        figure, ax = boxes.canvas(16, 4.3)
+        panel(ax, 0.5, "one begins when\nthe other has ended", plain)
+        panel(ax, 2.6, "launched early:\nweights first, then wait", ahead)
+        x = 4.2 + 1.15 * 4.5
+        ax.plot((x, x), (2.25, 3.85), color=MUTED, linewidth=1.3, linestyle=":")
+        boxes.write(ax, (x + 0.05, 4.05), "the wait: all that the first kernel wrote is there", MUTED, 9, "center")
+        return figure
+
+    alt = (
+        "Two kernels, one above the other, against time; no unit. Above, the second one starts, loads its weights and "
+        "multiplies after the first has done all three. Below, it starts and loads its weights while the first is "
+        "still at work, waits for the first one's end, and only multiplies after it."
+    )
+    rows = tuple((side, str(kernel + 1), what) for side, spans in (("plain", plain), ("early", ahead))
+                 for kernel, _, _, what in spans)  # fmt: skip
+    return Drawing("06-kernels/early", "A kernel that begins before the one ahead of it has ended", alt,
+                   ("launch", "kernel", "in order"), rows, draw)  # fmt: skip
+
+
+def exchange() -> Drawing:
+    """Three programs that need each other's values, by a barrier and by words."""
+    ready = (1.0, 2.6, 1.6)  # when each has its own value: a schema, in no unit
+
+    def panel(ax: Axes, y: float, title: str, barrier: bool) -> None:
+        boxes.write(ax, (0.2, y + 0.75), title, size=10.5)
+        met = max(ready) + 1.2
+        for who, own in enumerate(ready):
+            top = y + 0.55 * who
+            end = met if barrier else max(ready) + 0.6
+            boxes.filled(ax, (4.6, top), (1.5 * own, 0.42), PEERS[0])
+            ax.plot((4.6 + 1.5 * own, 4.6 + 1.5 * end), (top + 0.21, top + 0.21), color=MUTED, linewidth=1.2)
+            boxes.filled(ax, (4.6 + 1.5 * end, top), (1.5 * 0.6, 0.42), GREYS[1] if barrier else ACCENT)
+            boxes.write(ax, (4.6 + 1.5 * (end + 0.3), top + 0.21), "read" if barrier else "has it", size=9,
+                        align="center")  # fmt: skip
+            boxes.write(ax, (4.45, top + 0.21), str(who), MUTED, 9, "right")
+            if barrier:
+                boxes.filled(ax, (4.6 + 1.5 * (end + 0.6), top), (1.5 * 0.6, 0.42), ACCENT)
+                boxes.write(ax, (4.6 + 1.5 * (end + 0.9), top + 0.21), "has it", size=9, align="center")
+
+    def draw() -> Figure:
+        figure, ax = boxes.canvas(16, 4.6)
+        panel(ax, 0.3, "a barrier: store, fence,\ncount, poll the count, read", True)
+        panel(ax, 2.6, "words: store,\npoll the values themselves", False)
+        boxes.write(ax, (4.6, 4.35), "blue: at work; line: waiting for the slowest", MUTED, 9)
+        return figure
+
+    alt = (
+        "Three programs with values that are ready at different times. With a barrier all wait until the slowest has "
+        "stored, fenced and counted, and then read the values. With words that carry their own proof, the poll that "
+        "sees the slowest one's value has it already: there is no fence, no count and no second reading."
+    )
+    rows = (
+        ("barrier", "store, fence, count, poll the count, read"),
+        ("words", "store, poll the values"),
+    )
+    return Drawing(
+        "06-kernels/exchange", "An exchange by a barrier, and by words", alt, ("way", "in order"), rows, draw
+    )
+
+
+def words() -> Drawing:
+    """The bits of a stamped and of a counted word."""
+    kinds = (
+        ("stamped", ((32, "stamp: launch and layer", GREYS[1]), (32, "value: a float32", PEERS[0]))),
+        ("counted", ((8, "count", GREYS[1]), (56, "sum in fixed point: 1 is 2 to the 30th", PEERS[0]))),
+        ("of the head", ((15, "launch", GREYS[1]), (17, "token id", ACCENT), (32, "score: a float32", PEERS[0]))),
+    )
+
+    def draw() -> Figure:
+        figure, ax = boxes.canvas(16, 3.6)
+        for row, (name, fields) in enumerate(kinds):
+            y, bit = 0.6 + 1.0 * row, 0
+            boxes.write(ax, (0.2, y + 0.3), name, size=10.5)
+            for wide, what, color in fields:
+                x = 2.6 + 0.2 * bit
+                boxes.filled(ax, (x + 0.02, y), (0.2 * wide - 0.04, 0.6), color)
+                boxes.write(ax, (x + 0.1 * wide, y + 0.3), what, size=9.5, align="center")
+                bit += wide
+        boxes.write(ax, (2.6, 0.3), "bit 63", MUTED, 9)
+        boxes.write(ax, (2.6 + 12.8, 0.3), "bit 0", MUTED, 9, "right")
+        return figure
+
+    alt = (
+        "Three words of 64 bits. Stamped: 32 bits of launch and layer over 32 bits of a float32. Counted: 8 bits of "
+        "count over 56 of a sum in fixed point. Of the head: 15 bits of launch, 17 of a token id, 32 of its score."
+    )
+    rows = tuple((name, what, str(wide)) for name, fields in kinds for wide, what, _ in fields)
+    return Drawing("06-kernels/words", "Words that prove themselves", alt, ("word", "field", "bits"), rows, draw)
+
+
+def cut() -> Drawing:
+    """Two matrices of an MLP: the first cut by outputs, the second by inputs, so that nothing is told in between."""
+    programs = 4
+    colors = (PEERS[0], ACCENT, PEERS[1], PEERS[2])
+
+    def draw() -> Figure:
+        figure, ax = boxes.canvas(16, 4.6)
+        boxes.filled(ax, (0.6, 0.6), (0.5, 3.2), GREYS[1])
+        boxes.write(ax, (0.85, 4.2), "stream", size=10, align="center")
+        for at in range(programs):
+            boxes.filled(ax, (2.3 + 0.9 * at, 0.6), (0.86, 3.2), colors[at])
+            boxes.write(ax, (2.73 + 0.9 * at, 2.2), str(at), size=10, align="center")
+            boxes.filled(ax, (7.2, 0.6 + 0.8 * at), (0.5, 0.76), colors[at])
+            boxes.filled(ax, (9.0, 0.6 + 0.8 * at), (3.0, 0.76), colors[at])
+            boxes.write(ax, (10.5, 0.98 + 0.8 * at), str(at), size=10, align="center")
+            boxes.filled(ax, (13.0 + 0.62 * at, 0.6), (0.5, 3.2), colors[at])
+        boxes.write(ax, (4.1, 4.2), "up, cut by outputs", size=10, align="center")
+        boxes.write(ax, (7.45, 4.2), "inner", size=10, align="center")
+        boxes.write(ax, (10.5, 4.2), "down, cut by inputs", size=10, align="center")
+        boxes.write(ax, (14.2, 4.2), "shares, to be added", size=10, align="center")
+        for begin, end in ((1.2, 2.2), (6.0, 7.1), (7.8, 8.9), (12.1, 12.9)):
+            boxes.arrow(ax, (begin, 2.2), (end, 2.2), MUTED)
+        return figure
+
+    alt = (
+        "The MLP over four programs. All need the whole stream. The matrix up is cut by its outputs, so each program "
+        "has a part of the inner numbers; the matrix down is cut by its inputs, which are those very numbers. So "
+        "nothing is told between the two, and each program ends with a share of all outputs: the shares are added."
+    )
+    rows = (("up", "outputs", "the stream"), ("down", "inputs", "its own inner numbers"))
+    header = ("matrix", "cut by", "a program needs")
+    return Drawing("06-kernels/cut", "Cut by outputs, then by inputs", alt, header, rows, draw)
