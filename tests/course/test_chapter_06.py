@@ -239,7 +239,7 @@ class TestStubsAndHints:
         hints_keep_the_solution(exercise)
 
     def test_the_measure_of_hints_would_notice(self) -> None:
-        hints_would_give_away("6.3", 'if (yield "add", arrived, 1) == count - 1:')
+        hints_would_give_away("6.7", "(products.sum(0) - mean * gains) / deviation")
 
     @each
     def test_the_text_has_the_section_that_messages_name(self, exercise: Exercise) -> None:

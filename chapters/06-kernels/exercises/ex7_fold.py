@@ -30,7 +30,7 @@ EXERCISE = Spec(
     reference=fold,
     task=(
         "A LayerNorm in front of a product costs a wait: mean and deviation need the whole of x, and the product\n"
-        "needs both. But they are two numbers for the whole row. The chapter's kernel multiplies at once, and puts the\n"
+        "needs both. But they are two numbers for the whole row. The chapter's kernel multiplies at once and puts the\n"
         "two numbers in behind the product, by sums that hang on the weights alone. Write that last line of it."
     ),
     invariants=(

@@ -22,7 +22,7 @@ WRONG = (
     ),
     Wrong.patch(
         "one-fewer", "A mean of squares has one fewer in its denominator.", DEVIATION,
-        "(x.var() + eps).sqrt()",
+        "((x - mean).square().sum() / (len(x) - 1) + eps).sqrt()",
         "torch.var divides by one fewer unless told otherwise: its documentation, `correction`",
     ),
     Wrong.patch(
