@@ -174,6 +174,28 @@ class TestMachine:
         told = [tried(program, program, program) for _ in range(5)]
         assert any("does not always do the same" in one or "for ever" in one for one in told)
 
+    def test_programs_without_an_end_are_told(self) -> None:
+        def program() -> Any:
+            while True:
+                yield "store", "a", 1
+
+        assert tried(program) == "program 0 stores and fences without end"
+
+    def test_who_tells_others_through_python_is_found_out(self) -> None:
+        told: list[int] = []
+
+        def deliver(me: int, data: list[str], flag: str, values: list[int], stamp: int) -> Any:
+            if me == 0:
+                told[:] = values
+                yield "store", flag, stamp
+                return None
+            yield "wait", flag, lambda held: held == stamp
+            return list(told)
+
+        exercise = chapters.exercise("6.1")
+        asked = exercise.call(exercise.checks[1], Case("course/one-receiver/0"))
+        assert exercise.compare(exercise.checks[1], exercise.expected(asked), local(exercise.staged(deliver), asked))
+
     def test_many_programs_are_tried_at_random(self) -> None:
         def program() -> Any:
             before = yield "load", "a"

@@ -48,11 +48,12 @@ def delivered(answer: Function, count: int, values: list[int], old: list[int], f
     def judge(returned: list[Any], held: dict[str, int]) -> str:
         wanted = [None, *[values] * (count - 1)]
         for me, (one, other) in enumerate(zip(returned, wanted, strict=True)):
-            if one != other or type(one) is not type(other):
+            if repr(one) != repr(other):
                 return f"program {me} returns {one}, and not {other}"
         return ""
 
-    told: str = MACHINE.tried(makes, words, judge, bits=32, most=900, walks=10, seed=str(values))[0]
+    decoys = [lambda: answer(0, list(data), "flag", [value + 1 for value in values], stamp)]
+    told: str = MACHINE.tried(makes, words, judge, bits=32, most=900, walks=10, seed=str(values), decoys=decoys)[0]
     return told
 
 

@@ -63,16 +63,17 @@ def exchanged(answer: Function, launches: list[list[list[list[int]]]], stamp: in
 
         def judge(returned: list[Any], held: dict[str, int], wanted: Any = wanted) -> str:
             for me, one in enumerate(returned):
-                if one != wanted:
+                if repr(one) != repr(wanted):
                     return f"program {me} returns {one}, and not {wanted}"
             return ""
 
-        def make(me: int, launch: Any = launch, stamp: int = stamp) -> Any:
+        def make(me: int, launch: Any = launch, stamp: int = stamp, more: int = 0) -> Any:
             own = [[list(line) for line in slot] for slot in slots]
-            return answer(me, own, stamp % ALL, [list(values) for values in launch[me]])
+            return answer(me, own, stamp % ALL, [[value ^ more for value in values] for values in launch[me]])
 
         makes = [lambda me=me, make=make: make(me) for me in range(count)]
-        found, held = MACHINE.tried(makes, held, judge, most=900, walks=12, seed=f"{stamp} {launch}")
+        decoys = [lambda me=me, make=make: make(me, more=1) for me in range(count)]
+        found, held = MACHINE.tried(makes, held, judge, most=900, walks=12, seed=f"{stamp} {launch}", decoys=decoys)
         told.append(found)
         if found != MACHINE.RIGHT:
             break

@@ -54,7 +54,9 @@ def added(answer: Function, values: list[list[float]]) -> str:
         return ""
 
     makes = [lambda own=own: answer(len(values), list(words), list(own)) for own in values]
-    told: str = MACHINE.tried(makes, words, judge, most=600, walks=1 if len(values) > 9 else 6, seed=str(values))[0]
+    decoys = [lambda own=own: answer(len(values), list(words), [value + 1.0 for value in own]) for own in values[:9]]
+    effort = {"most": 600, "walks": 1 if len(values) > 9 else 6, "seed": str(values), "decoys": decoys}
+    told: str = MACHINE.tried(makes, words, judge, **effort)[0]
     return told
 
 
