@@ -18,6 +18,7 @@ from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Returned, local
+from nanocourse.learner import predict
 from nanoinfer.kernels import persistent_torch as phases
 from tests.course.chapter_exercises import (
     edition_is_the_same_exercise,
@@ -312,7 +313,18 @@ class TestEditions:
         editions_are_named_in_no_text(CHAPTER)
 
 
-class TestQuiz:
+class TestQuizAndPredictions:
     def test_the_quiz_is_as_jupyterquiz_reads_it(self) -> None:
         quiz_is_as_jupyterquiz_reads_it(CHAPTER)
         wrong_options_are_wrong_answers(CHAPTER)
+
+    def test_predictions_have_bounds_that_arithmetic_gives(self) -> None:
+        cpu = torch.device("cpu")
+        found = {one.id: one for one in predict.predictions(CHAPTER)}
+        assert set(found) == {"few rows", "many rows", "orders"}
+        for prediction in found.values():
+            assert prediction.question.endswith("?")
+            assert all(prediction.why(1.0, measured) for measured in (0.1, 1.0, 10.0))
+        assert [found[name].bound(cpu) for name in ("few rows", "many rows", "orders")] == [1, 256, 6]
+        assert found["orders"].measure(cpu) == 45
+        assert found["few rows"].measure(cpu) > 0
