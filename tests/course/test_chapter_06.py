@@ -326,5 +326,5 @@ class TestQuizAndPredictions:
             assert prediction.question.endswith("?")
             assert all(prediction.why(1.0, measured) for measured in (0.1, 1.0, 10.0))
         assert [found[name].bound(cpu) for name in ("few rows", "many rows", "orders")] == [1, 256, 6]
-        assert found["orders"].measure(cpu) == 45
+        assert found["orders"].measure(cpu) == 20
         assert found["few rows"].measure(cpu) > 0
