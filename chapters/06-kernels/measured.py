@@ -15,7 +15,7 @@ from statistics import median
 from nanobench.micro.one_kernel import OneKernelReport
 from nanobench.micro.step_breakdown import HEAD, NONE, Part, breakdown
 from nanobench.micro.timeline import StepTimeline
-from nanobench.report.values import factor, rate, seconds, share
+from nanobench.report.values import factor, seconds, share
 from nanobook.examples import load
 
 four = load(Path(__file__).parents[1] / "04-cuda-graphs" / "measured.py")
@@ -83,8 +83,15 @@ def steps() -> None:
     for one in report().steps:
         if not one.sampled:
             greedy, sampled = one.seconds.median, token(one.arm, sampled=True)
-            of_limit = share(sum(four.floors().values()) / greedy)
-            print(f"{one.arm:38}{seconds(greedy):>10}{rate(1 / greedy):>11}{of_limit:>14}{seconds(sampled):>10}")
+            cells = f"{1 / greedy:>11,.0f}{share(limit() / greedy):>14}{seconds(sampled):>10}"
+            print(f"{one.arm:38}{seconds(greedy):>10}{cells}")
+
+
+def limit() -> float:
+    """Seconds of a token by its bytes: all weights, and the keys and values of half a text of so many tokens."""
+    least: dict[str, float] = four.floors()
+    context = report().new_tokens / 2 / four.timeline().context
+    return sum(least.values()) + (context - 1) * least["attention"]
 
 
 def token(arm: str, sampled: bool = False) -> float:
@@ -99,7 +106,7 @@ def generated() -> None:
     found = {(one.rows, one.sampled): one.tokens_per_s.median for one in report().generated}
     for rows in sorted({rows for rows, _ in found}):
         greedy, sampled = found[rows, False], found[rows, True]
-        print(f"{rows:>5}{rate(greedy):>12}{share(sampled / greedy):>16}")
+        print(f"{rows:>5}{greedy:>12,.0f}{share(sampled / greedy):>16}")
 
 
 def step() -> StepTimeline:
@@ -130,8 +137,7 @@ def gaps() -> None:
     found = sorted(step().kernels, key=lambda kernel: kernel.start_us)
     lengths = sorted(kernel.duration_us for kernel in found)
     between = sorted(
-        max(0.0, after.start_us - before.start_us - before.duration_us)
-        for before, after in pairwise(found)
+        max(0.0, after.start_us - before.start_us - before.duration_us) for before, after in pairwise(found)
     )
     print(f"{'':22}{'shortest':>10}{'median':>10}{'longest':>10}{'in all':>10}")
     for name, values in (("a kernel", lengths), ("from one to the next", between)):
