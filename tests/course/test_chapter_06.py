@@ -18,6 +18,7 @@ from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.exercises.outcomes import Returned, local
+from nanocourse.learner import predict
 from nanoinfer.kernels import persistent_torch as phases
 from tests.course.chapter_exercises import (
     edition_is_the_same_exercise,
@@ -150,7 +151,8 @@ class TestMachine:
         [
             (5, "no load, store"), (("jump", "a"), "no load, store"), (("load", "d"), "there is no such word"),
             (("store", "a"), "takes 2 more"), (("store", "a", 0.5), "a whole number"), ((), "no load, store"),
-            (("store", "a", True), "a whole number"), (("wait", "a", 3), "a condition is a function"), (None, "no load"),
+            (("store", "a", True), "a whole number"), (("wait", "a", 3), "a condition is a function"),
+            (None, "no load, store"),
         ],
     )  # fmt: skip
     def test_what_is_no_access_is_told(self, yielded: Any, says: str) -> None:
@@ -172,6 +174,28 @@ class TestMachine:
 
         told = [tried(program, program, program) for _ in range(5)]
         assert any("does not always do the same" in one or "for ever" in one for one in told)
+
+    def test_programs_without_an_end_are_told(self) -> None:
+        def program() -> Any:
+            while True:
+                yield "store", "a", 1
+
+        assert tried(program) == "program 0 stores and fences without end"
+
+    def test_who_tells_others_through_python_is_found_out(self) -> None:
+        told: list[int] = []
+
+        def deliver(me: int, data: list[str], flag: str, values: list[int], stamp: int) -> Any:
+            if me == 0:
+                told[:] = values
+                yield "store", flag, stamp
+                return None
+            yield "wait", flag, lambda held: held == stamp
+            return list(told)
+
+        exercise = chapters.exercise("6.1")
+        asked = exercise.call(exercise.checks[1], Case("course/one-receiver/0"))
+        assert exercise.compare(exercise.checks[1], exercise.expected(asked), local(exercise.staged(deliver), asked))
 
     def test_many_programs_are_tried_at_random(self) -> None:
         def program() -> Any:
@@ -238,7 +262,7 @@ class TestStubsAndHints:
         hints_keep_the_solution(exercise)
 
     def test_the_measure_of_hints_would_notice(self) -> None:
-        hints_would_give_away("6.3", 'if (yield "add", arrived, 1) == count - 1:')
+        hints_would_give_away("6.7", "(products.sum(0) - mean * gains) / deviation")
 
     @each
     def test_the_text_has_the_section_that_messages_name(self, exercise: Exercise) -> None:
@@ -289,7 +313,18 @@ class TestEditions:
         editions_are_named_in_no_text(CHAPTER)
 
 
-class TestQuiz:
+class TestQuizAndPredictions:
     def test_the_quiz_is_as_jupyterquiz_reads_it(self) -> None:
         quiz_is_as_jupyterquiz_reads_it(CHAPTER)
         wrong_options_are_wrong_answers(CHAPTER)
+
+    def test_predictions_have_bounds_that_arithmetic_gives(self) -> None:
+        cpu = torch.device("cpu")
+        found = {one.id: one for one in predict.predictions(CHAPTER)}
+        assert set(found) == {"few rows", "many rows", "orders"}
+        for prediction in found.values():
+            assert prediction.question.endswith("?")
+            assert all(prediction.why(1.0, measured) for measured in (0.1, 1.0, 10.0))
+        assert [found[name].bound(cpu) for name in ("few rows", "many rows", "orders")] == [1, 256, 6]
+        assert found["orders"].measure(cpu) == 20
+        assert found["few rows"].measure(cpu) > 0

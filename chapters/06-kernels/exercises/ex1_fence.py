@@ -39,9 +39,7 @@ def deliver(me: int, data: list[str], flag: str, values: list[int], stamp: int) 
     return received
 
 
-def delivered(
-    answer: Function, count: int, values: list[int], old: list[int], flag: int, stamp: int
-) -> str:
+def delivered(answer: Function, count: int, values: list[int], old: list[int], flag: int, stamp: int) -> str:
     """Run as many programs in all orders. old: what the words for data hold before; flag: what that word holds."""
     data = [f"data[{at}]" for at in range(len(values))]
     words = dict(zip(data, old, strict=True)) | {"flag": flag}
@@ -50,11 +48,12 @@ def delivered(
     def judge(returned: list[Any], held: dict[str, int]) -> str:
         wanted = [None, *[values] * (count - 1)]
         for me, (one, other) in enumerate(zip(returned, wanted, strict=True)):
-            if one != other or type(one) is not type(other):
+            if repr(one) != repr(other):
                 return f"program {me} returns {one}, and not {other}"
         return ""
 
-    told: str = MACHINE.tried(makes, words, judge, bits=32, most=900, walks=10, seed=str(values))[0]
+    decoys = [lambda: answer(0, list(data), "flag", [value + 1 for value in values], stamp)]
+    told: str = MACHINE.tried(makes, words, judge, bits=32, most=900, walks=10, seed=str(values), decoys=decoys)[0]
     return told
 
 

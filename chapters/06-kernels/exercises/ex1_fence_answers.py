@@ -113,7 +113,7 @@ WRONG = (
         'before = yield "load", flag\n    yield "wait", flag, lambda held: held != before\n',
         "an author's own slip: it waits for ever where the flag came ahead of its first look",
     ),
-)
+)  # fmt: skip
 
 
 def by_polls(me: int, data: list[str], flag: str, values: list[int], stamp: int) -> Program:

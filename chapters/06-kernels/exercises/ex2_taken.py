@@ -51,19 +51,20 @@ def relayed(answer: Function, count: int, messages: list[list[int]], old: list[i
     data = [f"data[{at}]" for at in range(len(old))]
     words = dict(zip(data, old, strict=True)) | {"flag": 0, "taken": 0}
 
-    def make(me: int) -> Any:
-        own = [list(message) for message in messages] if me == 0 else []
+    def make(me: int, more: int = 0) -> Any:
+        own = [[value + more for value in message] for message in messages] if me == 0 else []
         return answer(me, count, list(data), "flag", "taken", len(messages), own)
 
     def judge(returned: list[Any], held: dict[str, int]) -> str:
         wanted = [None, *[messages] * (count - 1)]
         for me, (one, other) in enumerate(zip(returned, wanted, strict=True)):
-            if one != other or type(one) is not type(other):
+            if repr(one) != repr(other):
                 return f"program {me} returns {one}, and not {other}"
         return ""
 
     makes = [lambda me=me: make(me) for me in range(count)]
-    told: str = MACHINE.tried(makes, words, judge, bits=32, most=900, walks=10, seed=str(messages))[0]
+    settings = {"bits": 32, "most": 900, "walks": 10, "seed": str(messages), "decoys": [lambda: make(0, 1)]}
+    told: str = MACHINE.tried(makes, words, judge, **settings)[0]
     return told
 
 

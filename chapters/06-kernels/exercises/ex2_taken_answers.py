@@ -81,7 +81,7 @@ WRONG = (
         'yield "wait", taken, lambda held: held == (number + 1) * (count - 1)\n',
         "an author's own slip: it waits for a message to be taken that it has not sent",
     ),
-)
+)  # fmt: skip
 
 
 def in_turns(
@@ -204,6 +204,4 @@ def _played(answer: Function) -> Function:
     return Formed(answer, _named, lambda program, *args: program)
 
 
-EDITIONS = (
-    Edition("passed-on", "words come by name, and the sender has no number", passed_on, played=_played),
-)
+EDITIONS = (Edition("passed-on", "words come by name, and the sender has no number", passed_on, played=_played),)

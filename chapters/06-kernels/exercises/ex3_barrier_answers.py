@@ -136,7 +136,7 @@ WRONG = (
         'yield "store", arrived, 0\n', "pass\n",
         "Dao-AILab/flash-attention#1839: counters that did not begin at zero, and a kernel that waited for ever",
     ),
-)
+)  # fmt: skip
 
 
 def top_bit(me: int, count: int, start: int, data: list[list[str]], arrived: str, turn: str) -> Program:
@@ -244,6 +244,4 @@ def _played(answer: Function) -> Function:
     return Formed(answer, _named, lambda program, *args: program)
 
 
-EDITIONS = (
-    Edition("numbered-from-one", "programs and phases are counted from 1", numbered_from_one, played=_played),
-)
+EDITIONS = (Edition("numbered-from-one", "programs and phases are counted from 1", numbered_from_one, played=_played),)

@@ -19,10 +19,10 @@ def exchange(me: int, slots: list[list[list[str]]], stamp: int, rounds: list[lis
     """Rounds in which all programs tell each other their values; what all have told: a list for each round.
 
     me: the program's number. rounds: this program's own values, for each round a list; whole numbers from -2^31 to
-    2^31 - 1. slots: names of words, of 64 bits each: for each of two slots, for each program, for each value one; rounds
-    use the slots in turn, slots[0] first. stamp: the number of the first round, from 0 to 2^32 - 1, the same for all
-    programs; each round has the next one, and behind 2^32 - 1 comes 0. Nobody sets words back: at the beginning they
-    hold what older rounds have left, which had other stamps, under any values.
+    2^31 - 1. slots: names of words, of 64 bits each: for each of two slots, for each program, for each value one.
+    Rounds use the slots in turn, slots[0] first. stamp: the number of the first round, from 0 to 2^32 - 1, the same for
+    all programs; each round has the next one, and behind 2^32 - 1 comes 0. Nobody sets words back: at the beginning
+    they hold what older rounds have left, which had other stamps, under any values.
     A word holds its stamp in the upper 32 bits, and in the lower ones its value modulo 2^32. It arrives whole. Other
     words than that arrive earlier or later, and there is no flag and no barrier beside them.
     What is returned: for each round a list of lists, the values of program 0, those of program 1 and so on.
@@ -63,16 +63,17 @@ def exchanged(answer: Function, launches: list[list[list[list[int]]]], stamp: in
 
         def judge(returned: list[Any], held: dict[str, int], wanted: Any = wanted) -> str:
             for me, one in enumerate(returned):
-                if one != wanted:
+                if repr(one) != repr(wanted):
                     return f"program {me} returns {one}, and not {wanted}"
             return ""
 
-        def make(me: int, launch: Any = launch, stamp: int = stamp) -> Any:
+        def make(me: int, launch: Any = launch, stamp: int = stamp, more: int = 0) -> Any:
             own = [[list(line) for line in slot] for slot in slots]
-            return answer(me, own, stamp % ALL, [list(values) for values in launch[me]])
+            return answer(me, own, stamp % ALL, [[value ^ more for value in values] for values in launch[me]])
 
         makes = [lambda me=me, make=make: make(me) for me in range(count)]
-        found, held = MACHINE.tried(makes, held, judge, most=900, walks=12, seed=f"{stamp} {launch}")
+        decoys = [lambda me=me, make=make: make(me, more=1) for me in range(count)]
+        found, held = MACHINE.tried(makes, held, judge, most=900, walks=12, seed=f"{stamp} {launch}", decoys=decoys)
         told.append(found)
         if found != MACHINE.RIGHT:
             break

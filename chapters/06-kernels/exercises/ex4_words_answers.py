@@ -73,7 +73,7 @@ WRONG = (
     Wrong(second_reading, "triton-lang/triton#11459: copies of one load that raced with later stores"),
     Wrong.patch(
         "one-slot", "A word that has been read may be written again.", "slots[at % 2]", "slots[0]",
-        "lightseekorg/tokenspeed#1356: one slot, and a rank that came straight back overwrote what a slow one still read",
+        "lightseekorg/tokenspeed#1356: one slot, overwritten by a quick rank while a slow one still read it",
     ),
     Wrong.patch(
         "sign-in-stamp", "A value fits into the lower half.", "value % 2**32", "value",
@@ -104,7 +104,7 @@ WRONG = (
         "held % 2**32 == number",
         "an author's own slip: it waits for a value that looks like the stamp",
     ),
-)
+)  # fmt: skip
 
 
 def by_polls(me: int, slots: Slots, stamp: int, rounds: list[list[int]]) -> Program:
@@ -209,5 +209,7 @@ def _played(answer: Function) -> Function:
 
 
 EDITIONS = (
-    Edition("even-and-odd", "words come by name, those of even rounds and those of odd ones", even_and_odd, played=_played),
-)
+    Edition(
+        "even-and-odd", "words come by name, those of even rounds and those of odd ones", even_and_odd, played=_played,
+    ),
+)  # fmt: skip

@@ -32,7 +32,7 @@ WRONG = (
     Wrong.patch(
         "too-many-are-refused", "A launch with more tiles than places cannot be.", REFUSES,
         "if len(tiles) > resident:",
-        "cupy/cupy#3894: a grid that exceeds the limit is an error there if it cannot be reduced; tiles can be dealt out",
+        "cupy/cupy#3894: a grid that exceeds the limit is an error where it cannot be reduced; tiles can be dealt out",
     ),
     Wrong.patch(
         "as-many-as-fit", "The grid is as large as the device allows.", GRID, "grid = resident",
@@ -84,7 +84,8 @@ WRONG = (
         "an author's own slip: half of the tiles, and an error word that somebody may look at",
     ),
     Wrong.patch(
-        "no-place-is-one", "One program always fits.", REFUSES + '\n        raise ValueError("no program fits")\n    ' + GRID,
+        "no-place-is-one", "One program always fits.",
+        REFUSES + '\n        raise ValueError("no program fits")\n    ' + GRID,
         "grid = min(len(tiles), max(1, resident))",
         "ROCm/rocm-systems#7105: a warning is printed, and the launch goes on",
     ),
@@ -93,7 +94,7 @@ WRONG = (
         "            if True:\n                total +=",
         "ROCm/aiter#4420: a split without tokens is trusted like all others",
     ),
-)
+)  # fmt: skip
 
 
 def in_lines(tiles: list[int], resident: int, out: list[str], arrived: str, failed: str, polls: int) -> list[Program]:
@@ -185,7 +186,7 @@ def half_the_polls(
 
 
 RIGHT = (Right(in_lines), Right(taken_from_a_list), Right(half_the_polls))
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT = {"grid = min(resident, len(tiles))": "the smaller of two, in any order"}
 
 
 def by_name(places: int, work: dict[str, int], words: dict[str, str], patience: int) -> list[Program]:
@@ -230,9 +231,7 @@ def by_name(places: int, work: dict[str, int], words: dict[str, str], patience: 
     return [program(me) for me in range(grid)]
 
 
-def _named(
-    tiles: list[int], resident: int, out: list[str], arrived: str, failed: str, polls: int
-) -> tuple[Any, ...]:
+def _named(tiles: list[int], resident: int, out: list[str], arrived: str, failed: str, polls: int) -> tuple[Any, ...]:
     return resident, dict(zip(out, tiles, strict=True)), {"failed": failed, "arrived": arrived}, polls
 
 

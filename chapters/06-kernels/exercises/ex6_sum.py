@@ -54,7 +54,9 @@ def added(answer: Function, values: list[list[float]]) -> str:
         return ""
 
     makes = [lambda own=own: answer(len(values), list(words), list(own)) for own in values]
-    told: str = MACHINE.tried(makes, words, judge, most=600, walks=1 if len(values) > 9 else 6, seed=str(values))[0]
+    decoys = [lambda own=own: answer(len(values), list(words), [value + 1.0 for value in own]) for own in values[:9]]
+    effort = {"most": 600, "walks": 1 if len(values) > 9 else 6, "seed": str(values), "decoys": decoys}
+    told: str = MACHINE.tried(makes, words, judge, **effort)[0]
     return told
 
 
@@ -89,11 +91,11 @@ EXERCISE = Spec(
     strided=False,
     scene=added,
     hints=(
-        "Invariant: one addition carries both, a one for the count and the summand. Two additions could be seen apart.\n"
+        "Invariant: one addition carries both, a one for the count and the summand. Two could be seen apart.\n"
         "And a negative sum makes the count look one too small.",
         "Place: half of what the lower 56 bits can hold. Add that to what you have read, and the count is right for\n"
-        "negative sums, too; take it away behind the cut, and the sum has its sign. For a NaN look at what max and min\n"
-        "make of it in which order: all comparisons with it are false.",
+        "negative sums, too; take it away behind the cut, and the sum has its sign. For a NaN look at what max and\n"
+        "min make of it in which order: all comparisons with it are false.",
         "Pseudocode:\n"
         "  for each word: the value, kept within its bounds; in whole units; with a one in the count: one addition\n"
         "  then for each word: until the count, put right for the sign, is that of all programs\n"
@@ -143,7 +145,7 @@ def any_sum(case: Case) -> Call:
     if kind == "cancel":
         values = [[2.0**17], [-(2.0**17)]]
     if kind in ("ends", "many"):
-        values = [values[0], *[[2.0**17]] * (count - 1)]
+        values = [values[0], *[[2.0**17 if kind == "ends" else -(2.0**17)]] * (count - 1)]
     if kind == "below":
         values = [[-(2.0**17)], [-math.inf]]
     return call(values)

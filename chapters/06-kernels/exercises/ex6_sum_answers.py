@@ -112,7 +112,7 @@ WRONG = (
         "floors", "Cut off is rounded down.", "int(held * 2**30)", "(held * 2**30).__floor__()",
         "an author's own slip: below 0 that is away from 0",
     ),
-)
+)  # fmt: skip
 
 
 def by_shifts(count: int, words: list[str], values: list[float]) -> Program:
@@ -157,7 +157,7 @@ def one_word_after_the_other(count: int, words: list[str], values: list[float]) 
 
     sums = []
     for word, value in zip(words, values, strict=True):
-        held = math.copysign(min(abs(value), 2.0**17), value) if value == value else -(2.0**17)
+        held = math.copysign(min(abs(value), 2.0**17), value) if not math.isnan(value) else -(2.0**17)
         yield "add", word, (1 << 56) + math.trunc(held * 2**30)
         full = yield "wait", word, lambda held: ((held + 2**55) >> 56) % 256 == count
         sums.append(float((full + 2**55) % 2**56 - 2**55) / 2**30)
@@ -165,7 +165,14 @@ def one_word_after_the_other(count: int, words: list[str], values: list[float]) 
 
 
 RIGHT = (Right(by_shifts), Right(from_what_it_saw), Right(one_word_after_the_other))
-EQUIVALENT = {"for word, value in zip(words, values, strict=False):": "they are equally long"}
+ROUND = "full = (yield ('wait', word, lambda held: (held + 2 ** 55) % "
+EQUIVALENT = {
+    "for word, value in zip(words, values, strict=False):": "they are equally long",
+    ROUND + "2 ** 65 >> 56 == count))": "a word with 255 summands or fewer lies 2^55 below 2^64",
+    ROUND + "3 ** 64 >> 56 == count))": "a word with 255 summands or fewer lies 2^55 below 2^64",
+    "held = min(2.0 ** 17, max(-2.0 ** 17, value))": "the smaller of two numbers, in any order",
+    "sums.append(((full - 2 ** 55) % 2 ** 56 - 2 ** 55) / 2 ** 30)": "2^55 more or less is the same modulo 2^56",
+}
 
 
 def count_below(parts: dict[str, float], programs: int) -> Program:

@@ -17,8 +17,8 @@ def fold(x: Tensor, products: Tensor, gains: Tensor, shifts: Tensor, eps: float)
     root. Wanted is weight @ y + bias for R rows, at least one.
     products: (P, R) float32, what P programs or pieces, at least one, have each added up of weight @ (gain * x), mean
     and deviation not yet known: the rows' sums over the pieces are the whole. gains: (R,) float32, weight @ gain.
-    shifts: (R,) float32, weight @ shift + bias. Both hang on the weights alone and were made before any step. eps: above
-    0. x may lie far from 0 beside its deviation, up to some thousand times; the results hold to 4 digits all the same.
+    shifts: (R,) float32, weight @ shift + bias. Both hang on the weights alone, and were made before any step. eps:
+    above 0. x may lie far from 0 beside its deviation, up to some thousand times; 4 digits hold all the same.
     """
     mean = x.mean()
     deviation = ((x - mean).square().mean() + eps).sqrt()
@@ -29,8 +29,8 @@ EXERCISE = Spec(
     title="A norm that nobody waits for",
     reference=fold,
     task=(
-        "A LayerNorm in front of a product costs a wait: mean and deviation need the whole of x, and the product needs\n"
-        "both. But they are two numbers for the whole row. The kernel of the chapter multiplies at once, and puts the\n"
+        "A LayerNorm in front of a product costs a wait: mean and deviation need the whole of x, and the product\n"
+        "needs both. But they are two numbers for the whole row. The chapter's kernel multiplies at once and puts the\n"
         "two numbers in behind the product, by sums that hang on the weights alone. Write that last line of it."
     ),
     invariants=(
@@ -40,8 +40,11 @@ EXERCISE = Spec(
     ),
     lines=4,
     example=lambda: call(
-        torch.tensor([1.0, 3.0]), torch.tensor([[1.0, 2.0], [6.0, -3.0]]), torch.tensor([3.0, 1.0]),
-        torch.tensor([0.5, 0.0]), 0.0001,
+        torch.tensor([1.0, 3.0]),
+        torch.tensor([[1.0, 2.0], [6.0, -3.0]]),
+        torch.tensor([3.0, 1.0]),
+        torch.tensor([0.5, 0.0]),
+        0.0001,
     ),
     section="One reading of the stream",
     axes=("row",),
@@ -50,10 +53,10 @@ EXERCISE = Spec(
     strided=False,
     imports=("import torch", "from torch import Tensor"),
     hints=(
-        "Invariant: in the example x has mean 2 and deviation 1, nearly, so that y is gain * (-1, 1) + shift. Weight times\n"
-        "gain * x is known; weight times gain * mean is the mean times a sum that is known, too.",
-        "Place: write weight @ y out, one bracket after the other, and see which of its parts hold x: only one does. The\n"
-        "deviation divides what holds x and what holds the mean, and nothing else.",
+        "Invariant: in the example x has mean 2 and deviation 1, nearly, so that y is gain * (-1, 1) + shift. Weight\n"
+        "times gain * x is known; weight times gain * mean is the mean times a sum that is known, too.",
+        "Place: write weight @ y out, one bracket after the other, and see which of its parts hold x: only one does.\n"
+        "The deviation divides what holds x and what holds the mean, and nothing else.",
         "Pseudocode:\n"
         "  the mean of x; the root of the mean squared distance from it, and eps under the root\n"
         "  all pieces of the products in one sum for each row; without the mean's share of it\n"

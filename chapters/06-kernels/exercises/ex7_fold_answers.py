@@ -22,7 +22,7 @@ WRONG = (
     ),
     Wrong.patch(
         "one-fewer", "A mean of squares has one fewer in its denominator.", DEVIATION,
-        "(x.var() + eps).sqrt()",
+        "((x - mean).square().sum() / (len(x) - 1) + eps).sqrt()",
         "torch.var divides by one fewer unless told otherwise: its documentation, `correction`",
     ),
     Wrong.patch(
@@ -64,7 +64,7 @@ WRONG = (
         "nan-is-nothing", "A product that is no number is left out.", "products.sum(0)", "products.nansum(0)",
         "warpfront/hipfire#574: a NaN that is hidden goes on as a wrong text",
     ),
-)
+)  # fmt: skip
 
 
 def as_written(x: Tensor, products: Tensor, gains: Tensor, shifts: Tensor, eps: float) -> Tensor:
@@ -107,8 +107,8 @@ def finish(stream: Tensor, eps: float, rows: dict[str, Tensor]) -> Tensor:
     root. Wanted is weight @ y + bias for R rows, at least one.
     rows: under "products" (R, P) float32, what P programs or pieces, at least one, have each added up of weight @ (gain
     * stream), mean and deviation not yet known: a row's sum over the pieces is the whole. Under "gains" (R,) float32,
-    weight @ gain. Under "shifts" (R,) float32, weight @ shift + bias. eps: above 0. The stream may lie far from 0 beside
-    its deviation, up to some thousand times; the results hold to 4 digits all the same.
+    weight @ gain. Under "shifts" (R,) float32, weight @ shift + bias. eps: above 0. The stream may lie far from 0
+    beside its deviation, up to some thousand times; the results hold to 4 digits all the same.
     """
     mean = stream.mean()
     deviation = ((stream - mean).square().mean() + eps).sqrt()

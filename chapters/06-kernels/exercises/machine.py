@@ -43,13 +43,12 @@ class Node:
     holds: dict[int, bool] = field(default_factory=dict)  # of a wait: its condition, by value
 
     @property
-    def path(self) -> list[Any]:
-        """All answers that lead here."""
-        answers, at = [], self
-        while at.before is not None:
-            answers.append(at.told)
-            at = at.before
-        return answers[::-1]
+    def line(self) -> list[Node]:
+        """All points from the first one to this one."""
+        points = [self]
+        while points[-1].before is not None:
+            points.append(points[-1].before)
+        return points[::-1]
 
 
 class Program:
@@ -75,7 +74,9 @@ class Program:
         if not (isinstance(got, list | tuple) and len(got) == 2 and isinstance(got[0], list | tuple) and got[0]):
             raise LostError(f"program {self.number} is no generator")
         yielded, ended = got
-        if len(yielded) != len(answers):
+        known = [node.access for node in before.line[1 - len(yielded) :]] if before and len(answers) > 1 else []
+        again = [self._access(one) for one in yielded[: len(known)]]
+        if len(yielded) != len(answers) or not all(map(_same, known, again)):
             raise LostError(f"program {self.number} does not always do the same when it is told the same")
         if ended:
             return Node((), yielded[-1], before, told)
@@ -106,7 +107,7 @@ class Program:
         """The point behind an answer, polls counted."""
         if answer not in node.real:
             made = self._live.pop(node, None)
-            answers = [answer] if made else [None, *node.path, answer]
+            answers = [answer] if made else [*(point.told for point in node.line), answer]
             node.real[answer] = self._node(made or self._made(), answers, node, answer)
         return node.real[answer]
 
@@ -156,7 +157,7 @@ class Machine:
     def settled(self, point: Point, events: list[str]) -> Point:
         """With all stores done that come next: they go to their buffer, where no other program sees them."""
         nodes, buffers = list(point.nodes), list(point.buffers)
-        moved = True
+        moved, begun = True, len(events)
         while moved:
             moved = False
             for n in self.running(Point(tuple(nodes), tuple(buffers), point.words)):
@@ -167,6 +168,8 @@ class Machine:
                     if rest:
                         buffers[n] = (*buffers[n], (rest[0], rest[1]))
                     events.append(f"{n}: {name}" + (f" {rest[0]} = {rest[1]}" if rest else ""))
+                    if len(events) > begun + STEPS:
+                        raise LostError(f"program {n} stores and fences without end")
                     nodes[n] = self.programs[n].behind(nodes[n], None)
                     moved = not nodes[n].access
         return Point(tuple(nodes), tuple(buffers), point.words)
@@ -222,7 +225,9 @@ class Machine:
                     point = self.settled(then, [])
             while late := [n for n, buffer in enumerate(point.buffers) if buffer]:
                 point = self.settled(next(then for _, then in self.arrivals(point, late[0])), [])
-        if waiting := [f"{n}, at {' '.join(map(str, node.access[:2]))}" for n, node in enumerate(point.nodes) if node.access]:
+        if waiting := [
+            f"{n}, at {' '.join(map(str, node.access[:2]))}" for n, node in enumerate(point.nodes) if node.access
+        ]:
             more = f" and {len(waiting) - 4} more" if len(waiting) > 4 else ""
             return f"these wait for ever: program {'; program '.join(waiting[:4])}{more}"
         return judge([node.value for node in point.nodes], dict(zip(self.names, point.words, strict=True)))
@@ -242,9 +247,9 @@ class Machine:
                 if wrong := self.end(point, judge):
                     return self._told(wrong, came, point), {}
                 words = words or dict(zip(self.names, point.words, strict=True))
-            for event, then in following:
+            for event, behind in following:
                 events = [event]
-                then = self.settled(then, events)
+                then = self.settled(behind, events)
                 if then not in came:
                     came[then] = point, events
                     left.append(then)
@@ -296,16 +301,28 @@ class Machine:
         return f"{wrong}. In this order: {_joined([event for part in parts[::-1] for event in part])}"
 
 
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two accesses are the same; the conditions of waits are not looked at."""
+    return one[:2] == other[:2] and (one[0] == "wait" or one == other)
+
+
 def _joined(events: Sequence[str]) -> str:
     return ("... " if len(events) > SHOWN else "") + "; ".join(events[-SHOWN:])
 
 
 def tried(
     makes: Sequence[Make], words: Mapping[str, int], judge: Judge, *, resident: int = 1000, bits: int = 64,
-    most: int = 1500, walks: int = 12, seed: str = "",
+    most: int = 1500, walks: int = 12, seed: str = "", decoys: Sequence[Make] = (),
 ) -> tuple[str, dict[str, int]]:  # fmt: skip
-    """What is wrong with programs, in a sentence and the order that shows it, or RIGHT; and the words behind them."""
+    """What is wrong with programs, in a sentence and the order that shows it, or RIGHT; and the words behind them.
+
+    decoys: programs of another launch, which are begun and go no further: who tells the others anything through a
+    variable of Python's tells them that.
+    """
     try:
-        return Machine(makes, words, resident, bits).search(judge, most, walks, seed)
+        machine = Machine(makes, words, resident, bits)
+        for number, make in enumerate(decoys):
+            Program(number, make, words, bits)
+        return machine.search(judge, most, walks, seed)
     except LostError as error:
         return str(error), {}
