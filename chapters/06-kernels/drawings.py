@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nanobench.report.figures.style import ACCENT, GREYS, MUTED, PEERS, Drawing
+from nanobench.report.figures.style import ACCENT, GREYS, MUTED, PEERS, WIDTH, Drawing
 from nanobook.examples import load
 
 here = Path(__file__).parent
@@ -17,7 +17,35 @@ S = example.shape()
 
 def drawings() -> list[Drawing]:
     """All diagrams of the chapter."""
-    return [layer(), early(), exchange(), words(), cut()]
+    return [flat(), layer(), early(), exchange(), words(), cut()]
+
+
+def flat() -> Drawing:
+    """The picture to remember: a matrix times more and more rows, in the time that its weights take to be read."""
+    found, floor = example.measured.matrix(), example.measured.matrix_floor()
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(WIDTH, 3.4), layout=None)
+        ax = figure.subplots()
+        rows, times = zip(*found, strict=True)
+        ax.plot(rows, [1e6 * time for time in times], color=ACCENT, marker="o", linewidth=2.0, label="measured")
+        ax.axhline(1e6 * floor, color=MUTED, linestyle=":", linewidth=1.5, label="its weights, read at copy speed")
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(rows, [str(count) for count in rows])
+        ax.set_ylim(0, None)
+        ax.set_xlabel("rows")
+        ax.set_ylabel("µs")
+        ax.legend(loc="upper left")
+        figure.subplots_adjust(left=0.075, right=0.985, top=0.97, bottom=0.15)
+        return figure
+
+    cells = tuple((str(rows), f"{1e6 * time:.2f}") for rows, time in found)
+    alt = (
+        "The time of a product with the widest matrix of a layer of gpt2 against rows: "
+        + ", ".join(f"{time} µs for {rows}" for rows, time in cells)
+        + f". Its weights alone would take {1e6 * floor:.2f} µs at the speed at which the device copies memory."
+    )
+    return Drawing("06-kernels/flat", "A matrix times rows", alt, ("rows", "µs"), cells, draw)
 
 
 def layer() -> Drawing:

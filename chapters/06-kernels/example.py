@@ -25,7 +25,8 @@ from nanoinfer.model.weights import random_model
 here = Path(__file__).parent
 measured, small = load(here / "measured.py"), load(here / "small.py")
 races = load(here / "races" / "loading.py").races
-hundred, gaps = measured.hundred, measured.gaps
+hundred, gaps, nodes, exchanges = measured.hundred, measured.gaps, measured.nodes, measured.exchanges
+steps, generated = measured.steps, measured.generated
 GPT2_SMALL = PRESETS["gpt2"]
 PROGRAMS = 132  # multiprocessors of an H200
 MAX_LEN, PAGE, BYTES = 1024, 16, 2

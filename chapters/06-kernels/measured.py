@@ -1,22 +1,114 @@
-"""Chapter 6's numbers from results files: where a step of chapter 4 spends its time.
+"""Chapter 6's numbers from results files: where a step of chapter 4 spends its time, and what chapter 6 makes of it.
 
-`python -m bench timeline --out bench/results/h200-timeline.json` makes the file; `python -m nanobook prose` then fills
-the numbers into the text.
+`python -m bench timeline` and `one-kernel`, each with `--out bench/results/h200-NAME.json`, make the files; `python -m
+nanobook prose` then fills the numbers into the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from nanobench.micro.one_kernel import OneKernelReport
 from nanobench.micro.step_breakdown import HEAD, NONE, Part, breakdown
 from nanobench.micro.timeline import StepTimeline
-from nanobench.report.values import seconds, share
+from nanobench.report.values import factor, seconds, share
 from nanobook.examples import load
 
 four = load(Path(__file__).parents[1] / "04-cuda-graphs" / "measured.py")
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
+NAME = "h200-one-kernel"
+
+
+@cache
+def report() -> OneKernelReport:
+    """The results. ValueError with the command that makes them."""
+    path = RESULTS / f"{NAME}.json"
+    if not path.is_file():
+        raise ValueError(f"no results file {NAME}.json: `python -m bench one-kernel --out bench/results/{NAME}.json`")
+    return OneKernelReport.load(path)
+
+
+def matrix() -> list[tuple[int, float]]:
+    """Rows and seconds of a product with a layer's widest matrix."""
+    return [(one.rows, one.seconds.median) for one in report().matrix]
+
+
+def matrix_floor() -> float:
+    """Seconds that its weights take at the speed at which the device copies memory."""
+    return report().matrix[0].weight_bytes / report().copy_bytes_per_s
+
+
+def nodes() -> None:
+    """A kernel that does nothing, in a graph of many."""
+    for one in report().nodes:
+        print(f"{'launched early' if one.early else 'as chapter 4 has it':22}{seconds(one.seconds.median):>10} a node")
+
+
+def node(early: bool) -> float:
+    """Its seconds."""
+    (found,) = [one.seconds.median for one in report().nodes if one.early == early]
+    return found
+
+
+def exchanges() -> None:
+    """What it takes until every program has the sum of all programs' numbers."""
+    programs = report().exchanges[0].programs
+    print(f"{programs} programs, an exchange of a number each:")
+    for one in report().exchanges:
+        print(f"{WAYS[one.kind]:52}{seconds(one.seconds.median):>10}")
+
+
+WAYS = {
+    "counter": "a barrier by one counter, then the loads",
+    "flags": "a barrier by a flag of each program, then the loads",
+    "words": "a word of each program",
+}
+
+
+def exchange(kind: str) -> float:
+    """Seconds of one."""
+    (found,) = [one.seconds.median for one in report().exchanges if one.kind == kind]
+    return found
+
+
+def steps() -> None:
+    """One row's token by each way, whole texts replayed from one graph."""
+    print(f"{'':38}{'a token':>10}{'tokens/s':>11}{'of the limit':>14}{'sampled':>10}")
+    for one in report().steps:
+        if not one.sampled:
+            greedy, sampled = one.seconds.median, token(one.arm, sampled=True)
+            cells = f"{1 / greedy:>11,.0f}{share(limit() / greedy):>14}{seconds(sampled):>10}"
+            print(f"{one.arm:38}{seconds(greedy):>10}{cells}")
+
+
+def limit() -> float:
+    """Seconds of a token by its bytes: all weights, and the keys and values of half a text of so many tokens."""
+    least: dict[str, float] = four.floors()
+    context = report().new_tokens / 2 / four.timeline().context
+    return sum(least.values()) + (context - 1) * least["attention"]
+
+
+def token(arm: str, sampled: bool = False) -> float:
+    """Seconds of a token."""
+    (found,) = [one.seconds.median for one in report().steps if (one.arm, one.sampled) == (arm, sampled)]
+    return found
+
+
+def generated() -> None:
+    """Whole texts by rows, of the engine that keeps the fastest way."""
+    print(f"{'rows':>5}{'tokens/s':>12}{'sampled, of it':>16}")
+    found = {
+        (one.rows, one.sampled): one.tokens_per_s.median
+        for one in report().generated
+        if (one.engine, one.prompt_tokens) == ("persistent", 1)
+    }
+    for rows in sorted({rows for rows, _ in found}):
+        greedy, sampled = found[rows, False], found[rows, True]
+        print(f"{rows:>5}{greedy:>12,.0f}{share(sampled / greedy):>16}")
 
 
 def step() -> StepTimeline:
@@ -79,4 +171,12 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "nothing": lambda: share(part(NONE).share),
     "between": lambda: seconds(part(NONE).seconds / kernels()),
     "head time": lambda: seconds(part(HEAD).seconds),
+    "rows for one": lambda: factor(dict(matrix())[16] / dict(matrix())[1]),
+    "many for one": lambda: factor(dict(matrix())[256] / dict(matrix())[1]),
+    "none early": lambda: seconds(token("fused, none early")),
+    "fused token": lambda: seconds(token("fused")),
+    "one over fused": lambda: factor(token("fused") / token("one kernel")),
+    "token": lambda: seconds(token("one kernel")),
+    "nobody waits": lambda: seconds(token("one kernel, nobody waits")),
+    "gain": lambda: factor(token("paged-graph") / token("one kernel")),
 }

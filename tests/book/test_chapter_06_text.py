@@ -240,6 +240,54 @@ class TestShown:
         assert "for _ in range(1000)" in source
 
 
+@pytest.mark.skipif(not (ROOT / "bench" / "results" / "h200-one-kernel.json").is_file(), reason="no results")
+class TestMeasured:
+    """Sentences of the text about figures, held to the results file: a later run must show the same."""
+
+    @pytest.fixture
+    def measured(self, example: ModuleType) -> ModuleType:
+        found: ModuleType = example.measured
+        return found
+
+    def test_what_is_missing_names_its_command(
+        self, measured: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        measured.report.cache_clear()
+        monkeypatch.setattr(measured, "RESULTS", tmp_path)
+        with pytest.raises(ValueError, match=r"no results file h200-one-kernel\.json: `python -m bench one-kernel"):
+            measured.report()
+
+    def test_time_is_flat_and_then_is_not(self, measured: ModuleType) -> None:
+        times = dict(measured.matrix())
+        assert times[16] < 1.1 * times[1]
+        assert times[max(times)] > 1.3 * times[1]
+        assert times[1] > 1.5 * measured.matrix_floor()
+
+    def test_a_node_is_not_free_and_early_ones_cost_less(self, measured: ModuleType) -> None:
+        plain, early = (
+            next(one.seconds.median for one in measured.report().nodes if one.early == kind) for kind in (False, True)
+        )
+        assert 0 < early < plain
+
+    def test_words_are_no_faster_where_everybody_needs_all(self, measured: ModuleType) -> None:
+        times = {one.kind: one.seconds.median for one in measured.report().exchanges}
+        assert set(times) == set(measured.WAYS)
+        assert times["words"] > 0.9 * times["counter"]
+
+    def test_each_step_of_the_chapter_gains(self, measured: ModuleType) -> None:
+        arms = ("paged-graph", "fused, none early", "fused", "one kernel", "one kernel, nobody waits")
+        times = [measured.token(arm) for arm in arms]
+        assert times == sorted(times, reverse=True)
+        assert measured.token("one kernel, nobody waits") > 0.8 * measured.token("one kernel")
+        for other in ("nothing asked for ahead", "words side by side", "120 programs"):
+            assert measured.token(f"one kernel, {other}") > measured.token("one kernel")
+
+    def test_greedy_tokens_were_held_against_float32(self, measured: ModuleType) -> None:
+        checked = [one for one in measured.report().steps if not one.sampled and "nobody" not in one.arm]
+        assert len(checked) >= 5
+        assert all(one.short is not None and one.short < 0.01 for one in checked)
+
+
 class TestPage:
     def test_length(self, text: str) -> None:
         assert 3000 <= words(text) <= 6000
