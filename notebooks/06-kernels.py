@@ -251,7 +251,25 @@ ax.set_ylabel("µs")
 plt.show()
 
 # %% [markdown]
-# Your own GPU's: `python -m bench timeline`.
+# ## 8. Flat until the ridge
+#
+# A matrix of gpt2 times more and more rows, and the time that its weights alone would take.
+
+# %%
+report = results("h200-one-kernel")
+rows = [one["rows"] for one in report["matrix"]]
+figure, ax = plt.subplots(figsize=(6, 3))
+ax.plot(rows, [1e6 * one["seconds"]["median"] for one in report["matrix"]], marker="o", label="measured")
+ax.axhline(1e6 * report["matrix"][0]["weight_bytes"] / report["copy_bytes_per_s"], linestyle=":", label="its weights")
+ax.set_xscale("log", base=2)
+ax.set_ylim(0, None)
+ax.set_xlabel("rows")
+ax.set_ylabel("µs")
+ax.legend()
+plt.show()
+
+# %% [markdown]
+# Your own GPU's: `python -m bench timeline` and `python -m bench one-kernel`.
 
 # %% [markdown]
 # ## Quiz

@@ -111,6 +111,15 @@ def generated() -> None:
         print(f"{rows:>5}{greedy:>12,.0f}{share(sampled / greedy):>16}")
 
 
+def timed() -> None:
+    """What the engine has timed before it chose, of steps without filters."""
+    ways = ("persistent", "fused", "streamed", "op by op")
+    print(f"{'rows':>5}", *(f"{way:>12}" for way in ways), sep="")
+    for rows in (1, 4, 16, 64):
+        found = report().timed[f"decode of {rows} rows, unfiltered"]
+        print(f"{rows:>5}", *(f"{seconds(found[way]) if way in found else '':>12}" for way in ways), sep="")
+
+
 def step() -> StepTimeline:
     """A replayed step of one row."""
     found: StepTimeline = four.step_of("paged-graph")

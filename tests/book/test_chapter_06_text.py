@@ -282,6 +282,14 @@ class TestMeasured:
         for other in ("nothing asked for ahead", "words side by side", "120 programs"):
             assert measured.token(f"one kernel, {other}") > measured.token("one kernel")
 
+    def test_the_engine_keeps_what_the_chapter_built(self, measured: ModuleType) -> None:
+        fastest = {
+            rows: min(found, key=found.get)  # type: ignore[arg-type]
+            for rows in (1, 4, 16, 64)
+            for found in [measured.report().timed[f"decode of {rows} rows, unfiltered"]]
+        }
+        assert fastest == {1: "persistent", 4: "fused", 16: "fused", 64: "streamed"}
+
     def test_greedy_tokens_were_held_against_float32(self, measured: ModuleType) -> None:
         checked = [one for one in measured.report().steps if not one.sampled and "nobody" not in one.arm]
         assert len(checked) >= 5
