@@ -84,7 +84,7 @@ WRONG = (
     Wrong.patch(
         "signed-count", "A word is a signed number.", READY,
         "(held + 2**55 + 2**63) % 2**64 - 2**63 >> 56 == count",
-        "an author's own slip: with 128 programs the count is negative",
+        "an author's own slip: with 128 programs the count is negative", unnamed="borrowed-count",
     ),
     Wrong.patch(
         "no-sign", "The lower 56 bits are the sum.", LOW, "full % 2**56",
