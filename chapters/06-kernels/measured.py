@@ -7,6 +7,7 @@ the numbers into the text.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -46,8 +47,7 @@ def gaps() -> None:
     found = sorted(step().kernels, key=lambda kernel: kernel.start_us)
     lengths = sorted(kernel.duration_us for kernel in found)
     between = sorted(
-        max(0.0, after.start_us - before.start_us - before.duration_us)
-        for before, after in zip(found, found[1:], strict=False)
+        max(0.0, after.start_us - before.start_us - before.duration_us) for before, after in pairwise(found)
     )
     print(f"{'':22}{'shortest':>10}{'median':>10}{'longest':>10}{'in all':>10}")
     for name, values in (("a kernel", lengths), ("from one to the next", between)):

@@ -9,7 +9,8 @@ Text: chapters/03-paged-attention.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,6 +126,19 @@ class PagedCache:
     def tensors(self) -> tuple[Tensor, ...]:
         """What a captured step knows by address."""
         return self.k, self.v, self.tables, self.splits_done
+
+    @contextmanager
+    def scattered(self, rows: int, position: int) -> Iterator[None]:
+        """For timing: rows 0..rows-1 read blocks all over the pool, as texts do, and write into the null block."""
+        saved, (_, width) = self.tables.clone(), self.tables.shape
+        each = torch.arange(rows * width, device=self.tables.device, dtype=torch.int32).view(rows, width)
+        self.tables[:rows] = 1 + each % (self.k.shape[1] - 1)
+        self.tables[:rows, position // self.block_size] = NULL
+        try:
+            yield
+        finally:
+            self.tables.copy_(saved)
+            self.k[:, NULL], self.v[:, NULL] = 0, 0  # what was read may have been anything
 
     def shapes(self, rows: int, tokens: int) -> list[tuple[int, int]]:
         """Rows and tokens of the prefills that are captured, smallest first. Padding rows cost less than tokens do."""

@@ -14,6 +14,7 @@ import warnings
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, cycle
@@ -48,6 +49,7 @@ class GraphCache(RowCache, Protocol):
 
     def bucket(self, longest: int) -> int: ...
     def tensors(self) -> tuple[Tensor, ...]: ...
+    def scattered(self, rows: int, position: int) -> AbstractContextManager[None]: ...
     def shapes(self, rows: int, tokens: int) -> list[tuple[int, int]]: ...
     def captured(self, going: Sequence[int], chunks: Sequence[Chunk]) -> tuple[int, int] | None: ...
     def layout(self, rows: int, columns: int) -> Layout: ...
@@ -332,11 +334,13 @@ class GraphRunner(EagerRunner):
         """Of graphs of the same step, the one whose replays take least, of texts half as long as they may become."""
         if len(made) == 1:
             return made[0]
-        self.state.position[: key.rows] = self.max_len // 2  # padding: the null block is read, wherever they stand
-        best = [float("inf")] * len(made)
-        for _ in range(ROUNDS):
-            best = [min(old, self._seconds(graph)) for old, (_, graph) in zip(best, made, strict=True)]
-        self.state.position[: key.rows] = 0
+        position, best = self.max_len // 2, [float("inf")] * len(made)
+        self.state.position[: key.rows] = position
+        self.state.row[: key.rows] = torch.arange(key.rows, device=self.state.row.device)
+        with self.cache.scattered(key.rows, position):
+            for _ in range(ROUNDS):
+                best = [min(old, self._seconds(graph)) for old, (_, graph) in zip(best, made, strict=True)]
+        self.state.free(slice(0, key.rows))
         name = getattr(key.sampler, "__name__", type(key.sampler).__name__)
         self.stats.timed[f"{key}, {name}"] = {
             way.computed_by: seconds for (way, _), seconds in zip(made, best, strict=True)

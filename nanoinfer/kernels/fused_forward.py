@@ -73,7 +73,7 @@ class FusedForward:
         config, device = model.config, model.device
         self._interpreted = os.environ.get("TRITON_INTERPRET") == "1"
         self._capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        self._early = self._capability is not None and self._capability >= (9, 0)  # the first that can
+        self.early = self._capability is not None and self._capability >= (9, 0)  # the first that can
         self._small = model.dtype == torch.float32 or config.head_size > 64  # tiles of fewer tokens fit into registers
         self.max_splits = 1 << (-(-cache.max_len // self.tile(PLANS[16])) - 1).bit_length()
 
@@ -176,8 +176,8 @@ class FusedForward:
         self, kernel: Any, grid: tuple[int, ...], warps: int, *given: Any, first: bool = False, **constants: Any
     ) -> None:
         """first: of the step, which waits for all that came before; the others may begin early, and wait inside."""
-        options = {} if self._interpreted else {"num_warps": warps, "launch_pdl": self._early and not first}
-        kernel[grid](*given, **constants, EARLY=self._early, **options)
+        options = {} if self._interpreted else {"num_warps": warps, "launch_pdl": self.early and not first}
+        kernel[grid](*given, **constants, EARLY=self.early, **options)
 
     def _plan(self, rows: int) -> Plan:
         """float32, which is for proofs, has the plan of the narrowest strips: its tiles take twice the room."""

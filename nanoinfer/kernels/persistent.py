@@ -41,14 +41,15 @@ class Persistent:
     model: on a GPU of compute capability 9 or more; its weights are copied (`Packed`), later changes are not followed.
     cache: where the row's keys and values lie. programs: at most so many; None takes one a multiprocessor.
     delays: up to so many ns before each wait, by chance: for tests. polls: of one wait at most, 0 waits for nothing.
-    spread: how far apart lie the words that all programs add to; no result depends on it.
+    spread: how far apart lie the words that all programs add to. ahead: whether weights are asked for ahead of their
+    use; without, a program waits for them where it asks. No result depends on either.
     Raises ValueError where the kernel does not know the model, or where not all of its programs could run at once:
     they wait for each other, and one that has not begun would be waited for in vain.
     """
 
     def __init__(
         self, model: GPT2, cache: PagedCache, *, programs: int | None = None, delays: int = 0, polls: int = POLLS,
-        spread: int = 8,
+        spread: int = 8, ahead: bool = True,
     ) -> None:  # fmt: skip
         if why := refuses(model):
             raise ValueError(why)
@@ -63,6 +64,7 @@ class Persistent:
             polls,
             delays,
             spread,
+            ahead,
         )
         self.model, self.cache, self.shape = model, cache, shape
         self.packed = pack(model, shape)

@@ -43,6 +43,9 @@ def ask(
         for c in gl.static_range(gl.constexpr(S.NC)):
             mask = (g * 8 + at // 256 < ROWS) & (layer < S.L)
             async_copy.async_copy_global_to_shared(room[g * S.NC + c], base + (g * S.NC + c) * TILE + at, mask=mask)
+    if not S.AHEAD:
+        async_copy.commit_group()
+        async_copy.wait_group(0)
 
 
 @gluon.jit

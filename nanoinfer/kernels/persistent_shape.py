@@ -27,7 +27,7 @@ class Shape:
     RQ, RF, RJ: outputs of a program in the matrix of queries, keys and values; inner numbers; outputs of the
     projection. TQ, TF: tiles of these. TILES: of a layer. TH: of the head. N: tokens of the context that a program can
     read. STAGES: tiles of the head in flight. SPREAD: how far apart lie the
-    words that all programs add to. JOIN: room for the parts of a head.
+    words that all programs add to. AHEAD: whether tiles come ahead of their use. JOIN: room for the parts of a head.
     """
 
     L: int
@@ -46,11 +46,12 @@ class Shape:
     POLLS: int
     DELAYS: int = 0
     SPREAD: int = 8
+    AHEAD: bool = True
 
     @classmethod
     def of(
         cls, config: ModelConfig, programs: int, max_len: int, page: int, itemsize: int, polls: int, delays: int = 0,
-        spread: int = 8,
+        spread: int = 8, ahead: bool = True,
     ) -> Shape:  # fmt: skip
         """The cut for at most so many programs. ValueError, with the reason, for a model that it does not know."""
         H, D, C = config.n_head, config.head_size, config.n_embd
@@ -69,7 +70,7 @@ class Shape:
         tile = _up(C, 256) * 2048 * itemsize
         self = cls(
             config.n_layer, H, D, C, config.vocab_size, P, _up(3 * D, P), _up(config.inner, P * H), _up(C, P), N, page,
-            1, config.layer_norm_epsilon, polls, delays, spread,
+            1, config.layer_norm_epsilon, polls, delays, spread, ahead,
         )  # fmt: skip
         stages = min(8, SHARED // tile - self.TILES)
         if max(self.TQ, self.TF) * self.NC * itemsize > IN_REGISTERS * 2 or stages < 2:

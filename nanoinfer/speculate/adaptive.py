@@ -1,18 +1,21 @@
 """How many drafts pay: of a row, by how many were accepted; of all rows, by the clock. Chapter 7.
 
 Neither rule changes a token, so both may go by what differs from run to run. Where drafts do not pay, as with many
-rows, whose steps have no arithmetic to spare, plain steps run; now and then a few with drafts see if that still holds.
+rows, whose steps have no arithmetic to spare, plain steps run. Their tokens say what drafts would have brought: where
+that is enough for what a step with drafts costs, a few of these are tried.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from math import log
+from math import inf, log
 from statistics import fmean, median
 
 from nanoinfer.engine.scheduler import Row
+from nanoinfer.speculate.drafts import Drafter, Foreseeing
 
 PRICE = 0.2  # of a token: what a draft costs. It is brought where it and all before it are accepted as often as that
 FIRST = 0.6  # acceptance of a row of which nothing is known: it is soon known if it brings too few
@@ -21,8 +24,13 @@ AGAIN = 16  # steps after which a row that brings no drafts brings one
 WITH, WITHOUT = 16, 8  # steps of a trial, with drafts and without: with them, how many tokens one brings varies
 HOPELESS = {4: 0.75, 8: 0.9}  # of plain speed, after so many steps with drafts: no need to wait for the others
 LATELY = 32  # steps whose times and tokens count
-LEAST = 0.98  # of plain speed: below it drafts end
-SOONEST, LATEST = 256, 4096  # plain steps ahead of a trial, twice as many each time that it finds the same
+LEAST = 1.1  # times plain speed: below it drafts end, since rows that gain nothing by them wait for the others
+SOONEST, LATEST = 32, 4096  # plain steps ahead of a trial, twice as many each time that it finds the same
+EVERY = 4  # plain steps from one look at a row to the next
+DOUBT, LOOKS = 4, 16  # looks as which "no draft is right" counts at first; of how many the mean is
+PROMISING, BY_CHANCE = 1.2, 0.3  # times what a step with drafts costs: tokens that it must be expected to give; and
+# so much more, divided by the rows: one text may repeat a phrase, and nothing else
+COST, COST_A_ROW = 1.25, 0.01  # of a step with drafts, in plain ones, where none of so many rows was timed
 ANEW = 1024  # steps with drafts after which plain ones are timed again: texts have grown
 
 
@@ -56,22 +64,26 @@ class Trial:
 
     def __init__(self) -> None:
         self.drafts = False  # whether the next step is to have them
-        self._left, self._patience = WITHOUT, SOONEST  # steps of this way, at most
+        self.cost: float | None = None  # of a step with drafts, in plain ones, when they were tried last
+        self._left, self._patience = WITHOUT, SOONEST  # steps of this way: plain ones at least, with drafts at most
         self._seconds: dict[bool, deque[float]] = {way: deque(maxlen=LATELY) for way in (True, False)}
         self._tokens: deque[float] = deque(maxlen=LATELY)
 
-    def note(self, seconds: float, tokens: float) -> None:
-        """The step took so long, and gave each row so many tokens."""
+    def note(self, seconds: float, tokens: float, promise: float = inf) -> None:
+        """The step took so long, and gave each row so many tokens. promise: from 1 on, a trial is worth its price."""
         self._seconds[self.drafts].append(seconds)
         self._left -= 1
         if not self.drafts:
-            if not self._left:
+            if self._left <= 0 and promise >= 1:
                 self._seconds[True].clear()
                 self._tokens.clear()
                 self.drafts, self._left = True, ANEW
+            elif self._left == -LATEST:
+                self.cost = None  # who knows what it is by now
             return
         self._tokens.append(tokens)
-        steps, speed = len(self._tokens), self._speed()
+        self.cost = median(self._seconds[True]) / median(self._seconds[False])  # a step may wait for a compiler
+        steps, speed = len(self._tokens), fmean(self._tokens) / self.cost
         if speed < (LEAST if steps >= WITH else HOPELESS.get(steps, 0)):
             self.drafts, self._left = False, self._patience
             self._patience = min(LATEST, 2 * self._patience)
@@ -91,10 +103,6 @@ class Trial:
             other._left = min(other._left, WITH)
         return other
 
-    def _speed(self) -> float:
-        """Of drafts over that of plain steps: by medians, since a step may wait for a compiler."""
-        return fmean(self._tokens) * median(self._seconds[False]) / median(self._seconds[True])
-
 
 class Adaptive:
     """How many drafts rows may bring to the next step, as far as it is known what they bring in."""
@@ -103,6 +111,7 @@ class Adaptive:
         self._rows: dict[Row, Acceptance] = {}
         self._trials: dict[int, Trial] = {}  # by about how many rows go on
         self._newest = Trial()
+        self._steps, self._foreseen = 0, inf  # plain ones; tokens that each would have given a row with drafts, a mean
 
     def pays(self, rows: int) -> bool:
         """Whether a step of so many rows is to have drafts at all."""
@@ -121,7 +130,21 @@ class Adaptive:
 
     def note_step(self, rows: int, seconds: float, tokens: int) -> None:
         """A step of so many rows that went on, and of nothing else, took so long and gave so many tokens."""
-        self._trial(rows).note(seconds, tokens / rows)
+        trial = self._trial(rows)
+        cost = trial.cost or COST + COST_A_ROW * rows
+        trial.note(seconds, tokens / rows, self._foreseen / (PROMISING + BY_CHANCE / rows) / cost)
+
+    def look(self, drafter: Drafter, rows: Sequence[Row], most: int) -> None:
+        """A step ran without drafts. Now and then: what would the drafter have guessed of a row's newest tokens?"""
+        self._steps += 1
+        if self._steps % EVERY or not isinstance(drafter, Foreseeing):
+            return
+        row = rows[self._steps // EVERY % len(rows)]
+        if self._foreseen == inf:
+            self._foreseen = 1.0
+        if len(row.token_ids) > most:
+            looks = min(LOOKS, DOUBT + self._steps // EVERY)
+            self._foreseen += (1 + drafter.foreseen(row, most) - self._foreseen) / looks
 
     def _trial(self, rows: int) -> Trial:
         size = rows.bit_length()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nanoinfer.engine.scheduler import Row
+from nanoinfer.speculate.drafts import agreeing
 from nanoinfer.speculate.lookup import PromptLookup
 
 
@@ -25,6 +26,10 @@ class CoinDrafter(PromptLookup):
             name: [token if coin.random() < alpha else int(not token) for token in text] for name, text in new.items()
         }
         self._known.clear()
+
+    def foreseen(self, row: Row, most: int) -> int:
+        newest = slice(len(row.token_ids) - most, len(row.token_ids))
+        return agreeing(self._drafts[row.request.seed][newest], row.token_ids[newest])
 
     def propose(self, rows: Tensor, positions: Tensor, k: int) -> Tensor:
         places = positions[:, None] + torch.arange(1, k + 1, device=rows.device)

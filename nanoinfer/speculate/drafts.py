@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from operator import eq
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # the shell takes guesses before it needs torch
@@ -16,6 +18,14 @@ class Drafter(Protocol):
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
         """Of each row, the tokens that may follow its text: none, or up to its limit, which may be 0."""
+
+
+@runtime_checkable
+class Foreseeing(Drafter, Protocol):
+    """One that can say cheaply, on the host, what it would have brought."""
+
+    def foreseen(self, row: Row, most: int) -> int:
+        """How many of the row's newest `most` tokens it would have guessed, up to the first wrong one."""
 
 
 @runtime_checkable
@@ -36,6 +46,11 @@ class DeviceDrafter(Drafter, Protocol):
 
     def forget(self, rows: Sequence[Row]) -> None:
         """These rows have just begun, or begun anew."""
+
+
+def agreeing(guess: Iterable[object], text: Iterable[object]) -> int:
+    """How many tokens of a guess are those of a text, up to the first wrong one."""
+    return sum(takewhile(bool, map(eq, guess, text)))
 
 
 class GivenDrafts:

@@ -70,10 +70,12 @@ class SpeculativeEngine(Engine):
         if self._in_flight and (way == "here" or (way == "device") == isinstance(self._in_flight[0], InFlight)):
             return self._take_one()
         settled = super().step()
-        if self.adaptive and rows and self.stats.prefill_steps == before[1]:
+        if self.adaptive and rows and self.stats.prefill_steps == before[1] and pays == (way != "plain"):
             tokens = self.stats.new_tokens - before[0] if pays else len(rows)  # which come late
             if tokens:
                 self.adaptive.note_step(len(rows), time.perf_counter() - began, tokens)
+            if not pays:
+                self.adaptive.look(self.drafter, rows, self.draft_tokens)
         return settled
 
     @on_device
@@ -112,8 +114,10 @@ class SpeculativeEngine(Engine):
 
     def _drafts(self, step: Step) -> list[Sequence[int]]:
         """Of each row that goes on. None beside prompts whose own tokens are scored: those have steps of their own."""
+        if self._way != "here" or not step.going:
+            return []
         scored = any(row.request.params.prompt_logprobs is not None for row, _ in step.pieces)
-        if self._way != "here" or not step.going or scored or not any(limits := self._limits(step)):
+        if scored or not any(limits := self._limits(step)):
             return []
         drafts = [draft[:limit] for draft, limit in zip(self.drafter.draft(step.going, limits), limits, strict=True)]
         fitting = self.scheduler.room_for(step, list(map(len, drafts)))

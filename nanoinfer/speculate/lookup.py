@@ -20,6 +20,7 @@ from nanoinfer.cache.paged import kernels_for
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.engine.state import upload
 from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.speculate.drafts import agreeing
 from nanoinfer.speculate.step import NONE
 
 LONGEST = 3  # tokens of an n-gram that is looked for; then shorter ones
@@ -45,6 +46,28 @@ def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int, longest: int
     return torch.where(best >= T, text.gather(1, places.clamp(max=T - 1)), NONE)
 
 
+class Texts:
+    """What rows' texts are, on the host. A token is a character: a string's own search finds what stood before."""
+
+    def __init__(self) -> None:
+        self._texts: WeakKeyDictionary[Row, str] = WeakKeyDictionary()
+
+    def of(self, row: Row) -> str:
+        """The row's prompt and new tokens, as far as the host knows them."""
+        prompt = row.request.prompt_token_ids
+        text = self._texts.get(row) or "".join(map(chr, prompt))
+        self._texts[row] = text = text + "".join(map(chr, row.token_ids[len(text) - len(prompt) :]))
+        return text
+
+
+def followed(text: str, lengths: Sequence[int]) -> str:
+    """What stands behind the place where the text's end stood last: its last n tokens, of the first n that did."""
+    for n in lengths:
+        if n < len(text) and (at := text.rfind(text[-n:], 0, -1)) >= 0:
+            return text[at + n :]
+    return ""
+
+
 class PromptLookup:
     """A `DeviceDrafter` by the n-grams of each row's own text, prompt and new tokens.
 
@@ -55,6 +78,7 @@ class PromptLookup:
         width = max_len + draft_tokens + 1
         self.texts = torch.zeros(max_batch + 1, width, dtype=torch.int64, device=device)
         self._known: WeakKeyDictionary[Row, int] = WeakKeyDictionary()  # tokens of its text that are there, at least
+        self._host = Texts()
         self._look_up: Callable[[Tensor, Tensor, Tensor, int], Tensor] = look_up
         if kernels_for(device)[0] is not paged_attention_torch:
             from nanoinfer.kernels import lookup
@@ -69,6 +93,11 @@ class PromptLookup:
         drafts = self.propose(where[:, 0], where[:, 1], max(limits)).tolist()
         return [[token for token in draft[:limit] if token != NONE]
                 for draft, limit in zip(drafts, limits, strict=True)]  # fmt: skip
+
+    def foreseen(self, row: Row, most: int) -> int:
+        text = self._host.of(row)
+        guess = followed(text[:-most], range(LONGEST, 0, -1)) * most  # it goes round
+        return agreeing(guess, text[-most:])
 
     def propose(self, rows: Tensor, positions: Tensor, k: int) -> Tensor:
         return self._look_up(self.texts, rows, positions, k)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from nanoinfer.engine.scheduler import Row
+from nanoinfer.speculate.drafts import agreeing
+from nanoinfer.speculate.lookup import Texts, followed
 
 TABLE = Path(__file__).parents[1] / "data" / "ngrams.safetensors"
 VOCABULARY = 50257  # whose ids the table has
@@ -24,14 +24,16 @@ REPEATED = (3, 2)  # tokens at the end of a row's own text that decide instead, 
 
 
 class NGrams:
-    """What follows most often. tables: by number of context tokens, less 1, int64, sorted by context.
+    """What follows most often. tables: by number of context tokens, less 1, int64.
 
     An entry is context * 65536 + token, of 64 bits without a sign; an older token stands in higher bits.
     """
 
     def __init__(self, tables: Sequence[Tensor]) -> None:
-        bits = [(1 << BITS * n) - 1 for n in range(1, len(tables) + 1)]
-        self._known = [((each >> BITS) & mask, each & MASK) for each, mask in zip(tables, bits, strict=True)]
+        self._next: list[dict[int, int]] = []  # by number of context tokens, less 1
+        for n, table in enumerate(tables, start=1):
+            contexts = (table >> BITS) & ((1 << BITS * n) - 1)
+            self._next.append(dict(zip(contexts.tolist(), (table & MASK).tolist(), strict=True)))
 
     @classmethod
     def load(cls, path: Path = TABLE) -> NGrams:
@@ -40,72 +42,44 @@ class NGrams:
         return cls([tables[name] for name in sorted(tables)])
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
-        return self.follow([_end(row) for row in rows], limits)
+        return [self.follow(_end(row), limit) for row, limit in zip(rows, limits, strict=True)]
 
-    def follow(self, ends: Sequence[Sequence[int]], limits: Sequence[int]) -> list[list[int]]:
-        """What follows each of these texts, of which the last `CONTEXT` tokens matter: all go on together."""
-        packed = [sum(token << BITS * at for at, token in enumerate(reversed(end[-CONTEXT:]))) for end in ends]
-        context, drafts = torch.tensor(packed, dtype=torch.int64), []  # (B,)
-        length = torch.tensor([len(end) for end in ends])
-        for n in range(max(limits, default=0)):
-            token = self._next(context, length + n)
+    def follow(self, end: Sequence[int], limit: int) -> list[int]:
+        """What follows a text, of which the last `CONTEXT` tokens matter: as many as are known, up to the limit."""
+        drafts: list[int] = []
+        text = list(end[-CONTEXT:])
+        while len(drafts) < limit and (token := self._after(text)) is not None:
             drafts.append(token)
-            context = ((context << BITS) | token.clamp(min=0)) & ((1 << BITS * CONTEXT) - 1)
-        found = [list(each) for each in zip(*(token.tolist() for token in drafts), strict=True)] or [[] for _ in ends]
-        known = [each[: each.index(-1)] if -1 in each else each for each in found]
-        return [each[:limit] for each, limit in zip(known, limits, strict=True)]
+            text = [*text, token][-CONTEXT:]
+        return drafts
 
-    def _next(self, context: Tensor, length: Tensor) -> Tensor:
-        """Most frequent tokens (B,) after contexts (B,) of `length` (B,) tokens; -1 where none is known."""
-        found = torch.full_like(context, -1)
-        for n, (contexts, tokens) in enumerate(self._known, start=1):  # longer ones overwrite
-            if len(contexts):
-                wanted = context & ((1 << BITS * n) - 1)
-                at = torch.searchsorted(contexts, wanted).clamp(max=len(contexts) - 1)
-                found = torch.where((contexts[at] == wanted) & (length >= n), tokens[at], found)
-        return found
+    def _after(self, text: Sequence[int]) -> int | None:
+        """The most frequent token behind the longest end of the text, of `CONTEXT` tokens at most, that is known."""
+        context, token = 0, None
+        for n, known in enumerate(self._next[: len(text)]):
+            context += text[-1 - n] << BITS * n
+            token = known.get(context, token)
+        return token
 
 
 class RepeatsOrNGrams:
     """A `Drafter` by what followed in the row's own text, if enough of its end stood there before; else by n-grams."""
 
     def __init__(self, ngrams: NGrams) -> None:
-        self.ngrams = ngrams
-        self._texts: WeakKeyDictionary[Row, Repeats] = WeakKeyDictionary()
+        self.ngrams, self._texts = ngrams, Texts()
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
-        drafts = [self._text(row).draft(limit) if limit else [] for row, limit in zip(rows, limits, strict=True)]
-        rest = [0 if each else limit for each, limit in zip(drafts, limits, strict=True)]
-        return [each or other for each, other in zip(drafts, self.ngrams.draft(rows, rest), strict=True)]
+        return [self.follow(self._texts.of(row), limit) if limit else []
+                for row, limit in zip(rows, limits, strict=True)]  # fmt: skip
 
-    def _text(self, row: Row) -> Repeats:
-        prompt = row.request.prompt_token_ids
-        if (text := self._texts.get(row)) is None:
-            text = self._texts[row] = Repeats(prompt)
-        text.extend(row.token_ids[len(text.token_ids) - len(prompt) :])
-        return text
+    def foreseen(self, row: Row, most: int) -> int:
+        text = self._texts.of(row)
+        return agreeing(self.follow(text[:-most], most), map(ord, text[-most:]))
 
-
-class Repeats:
-    """Where each two and three tokens of one text ended last."""
-
-    def __init__(self, token_ids: Sequence[int]) -> None:
-        self.token_ids: list[int] = []
-        self._ends: dict[tuple[int, ...], int] = {}
-        self.extend(token_ids)
-
-    def extend(self, token_ids: Sequence[int]) -> None:
-        """The text goes on. Its very end is not known as an end yet: nothing has followed it."""
-        for token in token_ids:
-            end = len(self.token_ids)
-            self._ends |= {tuple(self.token_ids[end - n :]): end for n in REPEATED if end >= n}
-            self.token_ids.append(token)
-
-    def draft(self, limit: int) -> list[int]:
-        for n in REPEATED:
-            if (end := self._ends.get(tuple(self.token_ids[-n:]))) is not None:
-                return self.token_ids[end : end + limit]
-        return []
+    def follow(self, text: str, limit: int) -> list[int]:
+        """What follows a text in which each token is a character."""
+        own = list(map(ord, followed(text, REPEATED)[:limit]))
+        return own or self.ngrams.follow(list(map(ord, text[-CONTEXT:])), limit)
 
 
 def _end(row: Row) -> list[int]:

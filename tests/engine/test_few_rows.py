@@ -237,9 +237,10 @@ def test_why_not() -> None:
     assert forward.why_not(1, greedy) == "a head size that the fused kernels do not know"
 
 
-KINDS = {"B": "i32", "most": "i32", "stride": "i32", "table_stride": "i32", "eps": "fp32", "scale": "fp32", "tables": "*i32",
-         "row": "*i64", "positions": "*i64", "scores": "*fp32", "ids": "*i32", "parts": "*fp32", "done": "*i32",
-         "temperatures": "*fp32", "top_ks": "*i64", "top_ps": "*fp32", "seeds": "*i64", "steps": "*i64"}  # fmt: skip
+KINDS = {"B": "i32", "most": "i32", "stride": "i32", "table_stride": "i32", "eps": "fp32", "scale": "fp32",
+         "tables": "*i32", "row": "*i64", "positions": "*i64", "scores": "*fp32", "ids": "*i32", "parts": "*fp32",
+         "done": "*i32", "temperatures": "*fp32", "top_ks": "*i64", "top_ps": "*fp32", "seeds": "*i64",
+         "steps": "*i64"}  # fmt: skip
 CUT = {"ROWS": 16, "COLUMNS": 16, "RUN": 256, "WARPS": 4}
 FORMS = {
     "few_rows.qkv_kernel": {"H": 25, "D": 64, "PAGE": 16, **CUT},

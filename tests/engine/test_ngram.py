@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.speculate.ngram import NGrams, Repeats
+from nanoinfer.speculate.ngram import NGrams, RepeatsOrNGrams
 
 IDS = [5, 40000, 50256, 65535]  # some have the highest of 16 bits
 
@@ -42,19 +42,17 @@ def test_a_table_as_one_counts_by_hand(seed: int) -> None:
     texts = [[random.choice(IDS) for _ in range(random.randint(1, 6))] for _ in range(20)]
     limits = [random.randint(0, 5) for _ in texts]
     expected = [by_hand(stream, text, limit) for text, limit in zip(texts, limits, strict=True)]
-    assert ngrams.follow(texts, limits) == expected
+    assert [ngrams.follow(text, limit) for text, limit in zip(texts, limits, strict=True)] == expected
     assert any(map(len, expected))
 
 
 @given(st.lists(st.integers(0, 2), max_size=30), st.integers(1, 6))
 def test_repeats_as_a_search_finds_them(text: list[int], limit: int) -> None:
-    repeats = Repeats(text[: len(text) // 2])
-    repeats.extend(text[len(text) // 2 :])
     expected: list[int] = []
     for n in (2, 3):
         if ends := [end for end in range(n, len(text)) if text[end - n : end] == text[-n:]]:
             expected = text[ends[-1] : ends[-1] + limit]
-    assert repeats.draft(limit) == expected
+    assert RepeatsOrNGrams(NGrams([])).follow("".join(map(chr, text)), limit) == expected
 
 
 @pytest.mark.parametrize("engine", ["dense", "paged"])

@@ -138,6 +138,19 @@ def sampling(
     measure(device, out)
 
 
+@app.command("one-kernel")
+def one_kernel(
+    device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/one-kernel.json"),
+    model: Annotated[str, typer.Option(help="gpt2, with random weights, or another size's name.")] = "gpt2",
+    rows: Annotated[list[int], typer.Option(min=1, help="At once, of whole texts; repeatable.")] = [1, 8, 64],  # noqa: B006
+) -> None:
+    """Chapter 6: a matrix over rows, a graph's node, three kinds of exchange, and a token by each way."""
+    from nanobench.micro.one_kernel import measure
+
+    measure(device, out, model, tuple(rows))
+
+
 @app.command()
 def graphs(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,

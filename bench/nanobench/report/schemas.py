@@ -10,6 +10,7 @@ from nanobench.load.records import LoadReport
 from nanobench.micro.attention import AttentionReport
 from nanobench.micro.graphs import GraphsReport
 from nanobench.micro.kv_usage import KVUsageReport
+from nanobench.micro.one_kernel import OneKernelReport
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.micro.queue import QueueReport
 from nanobench.micro.ragged import RaggedReport
@@ -26,7 +27,7 @@ KINDS: dict[str, type[Record]] = {
     "memory": KVUsageReport, "recompiles": RecompileReport, "sanitize": SanitizeReport,
     "graphs": GraphsReport, "sampling": SamplingReport, "ragged": RaggedReport,
     "queue": QueueReport, "load": LoadReport, "speculation": SpeculationReport, "ranks": RanksReport,
-    "speculation-texts": SpeculationTextsReport,
+    "speculation-texts": SpeculationTextsReport, "one-kernel": OneKernelReport,
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ def launched(programs: int, resident: int) -> str:
 
 
 class ResetByLast(Barrier):
-    """Who comes last sets the counter back, and the others wait for that."""
+    """Whoever comes last sets the counter back, and the others wait for that."""
 
     def meet(self, layer: int) -> Program:
         before = yield "add", "counter", 1

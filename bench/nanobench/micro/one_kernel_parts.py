@@ -1,0 +1,210 @@
+"""What `one_kernel.py` measures, part by part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanobench.core.records import Spread
+from nanobench.micro import exchanges as kernels
+from nanobench.micro.graph_timing import call_seconds
+from nanobench.micro.one_kernel import NEW, Exchange, Generated, MatrixTime, NodeTime, StepTime
+from nanobench.micro.queue_load import say
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import decode_step
+from nanoinfer.kernels import sampling
+from nanoinfer.kernels.fused import FusedOps
+from nanoinfer.kernels.fused_forward import FusedForward
+from nanoinfer.kernels.persistent import Persistent
+from nanoinfer.kernels.persistent_words import POLLS
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model
+
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+FIRST = 464  # a text's first token
+REPEATS, ROUNDS = 9, 400
+NEAR = 0.01  # of the largest logit: how far below float32's best a chosen one may be
+PERSISTENT: dict[str, dict[str, Any]] = {
+    "one kernel, nothing asked for ahead": {"ahead": False},
+    "one kernel, words side by side": {"spread": 1},
+    "one kernel, 120 programs": {"programs": 120},
+    "one kernel": {},
+    "one kernel, nobody waits": {"polls": 0},
+}
+
+
+def matrix(model: GPT2) -> list[MatrixTime]:
+    """The widening matrix of every layer in turn: more than a cache holds."""
+    weights = [layer.c_fc[0].detach() for layer in model.layers]
+    calls = {}
+    for count in ROWS:
+        x = torch.randn(count, weights[0].shape[0], device=weights[0].device, dtype=weights[0].dtype)
+        calls[str(count)] = partial(lambda x, i: x @ weights[i % len(weights)], x)
+    found = []
+    for rows, seconds in call_seconds(calls, 4 * len(weights), REPEATS).items():
+        found.append(MatrixTime(matrix="up", weight_bytes=weights[0].nbytes, rows=int(rows), seconds=seconds))
+        say(f"matrix of {weights[0].nbytes / 1e6:.1f} MB times {rows:>3} rows: {seconds.median * 1e6:6.2f} us")
+    return found
+
+
+def nodes(device: torch.device) -> list[NodeTime]:
+    """Graphs of a thousand kernels that do nothing."""
+    none = torch.empty(0, device=device)
+
+    def call(early: bool, i: int) -> Tensor:
+        kernels.nothing_kernel[(1,)](EARLY=early, launch_pdl=early)
+        return none
+
+    times = call_seconds({str(early): partial(call, early) for early in (False, True)}, 1000, REPEATS)
+    for early, seconds in times.items():
+        say(f"a node that does nothing, early {early}: {seconds.median * 1e6:.2f} us")
+    return [NodeTime(early=early == "True", seconds=seconds) for early, seconds in times.items()]
+
+
+def exchanges(device: torch.device) -> list[Exchange]:
+    """All programs that can run at once, round after round in one launch; the kinds take turns."""
+    programs = torch.cuda.get_device_properties(device).multi_processor_count
+    samples: dict[str, list[float]] = {kind: [] for kind in kernels.KINDS}
+    expected = _expected(programs)
+    for turn in range(REPEATS + 1):
+        for kind in kernels.KINDS:
+            seconds, found = _exchange(kind, programs, device)
+            if not torch.equal(found.cpu(), expected):
+                raise RuntimeError(f"programs that exchange by {kind} have got wrong sums")
+            samples[kind] += [seconds] * (turn > 0)
+    for kind, each in samples.items():
+        say(f"exchange by {kind}: {Spread.of(each).median * 1e6:.2f} us")
+    return [Exchange(kind=kind, programs=programs, seconds=Spread.of(each)) for kind, each in samples.items()]
+
+
+def _exchange(kind: str, programs: int, device: torch.device) -> tuple[float, Tensor]:
+    """Seconds a round of one launch, and what its programs had in the end."""
+    out = torch.zeros(programs, device=device)
+    values, flags = torch.zeros(2 * programs, device=device), torch.zeros(256, dtype=torch.int32, device=device)
+    words, failed = torch.zeros(2 * programs, dtype=torch.int64, device=device), torch.zeros(1, device=device)
+    settings = {"ROUNDS": ROUNDS, "PROGRAMS": programs, "num_warps": 8, "launch_cooperative_grid": True}
+
+    def launch() -> None:
+        if kind == "words":
+            kernels.words_kernel[(programs,)](words, failed, out, POLLS=POLLS, **settings)
+        else:
+            kernel = kernels.counter_kernel if kind == "counter" else kernels.flags_kernel
+            kernel[(programs,)](values, flags, out, **settings)
+
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begun.record()
+    launch()
+    ended.record()
+    ended.synchronize()
+    return begun.elapsed_time(ended) / 1000 / ROUNDS, out
+
+
+def _expected(programs: int) -> Tensor:
+    mine = torch.arange(programs).float() % 7
+    for _ in range(ROUNDS):
+        mine = (mine + mine.sum()) % 7
+    return mine
+
+
+def steps(model: GPT2) -> list[StepTime]:
+    """Each way by itself, a text of `NEW` tokens replayed from one graph, greedy and sampled."""
+    exact, ops = random_model(model.config, 1, device=model.device, dtype=torch.bfloat16).float(), model.ops
+    found = []
+    for arm in ("paged-graph", "fused, none early", "fused", *PERSISTENT):
+        for sampled in (False, True):
+            try:
+                seconds, tokens = _one_row(model, arm, 0.8 if sampled else 0.0)
+            finally:
+                model.ops = ops
+            right = not sampled and PERSISTENT.get(arm, {}).get("polls") != 0
+            same, short = _against(exact, tokens) if right else (None, None)
+            if short is not None and short > NEAR:
+                raise RuntimeError(f"{arm}: a token's logit is {short:.2g} of the largest below float32's best")
+            found.append(StepTime(arm=arm, sampled=sampled, seconds=seconds, same=same, short=short))
+            proof = f", {same} of {NEW} float32's own" if right else ""
+            say(f"{arm:36} {'sampled' if sampled else 'greedy':8} {seconds.median * 1e6:6.1f} us{proof}")
+    return found
+
+
+def _against(exact: GPT2, tokens: list[int]) -> tuple[int, float]:
+    """How many tokens are the argmax in float32, and how far the worst falls short of it, of the largest logit."""
+    device = exact.device
+    logits = forward_logits(exact, torch.tensor([[FIRST, *tokens[:-1]]], device=device))[0]
+    short = logits.amax(1) - logits.gather(1, torch.tensor(tokens, device=device)[:, None])[:, 0]
+    return int((short == 0).sum()), float((short / logits.abs().amax(1)).max())
+
+
+def _one_row(model: GPT2, arm: str, temperature: float) -> tuple[Spread, list[int]]:
+    """Seconds a token, and the tokens."""
+    page, longest, device = 16, model.config.n_positions, model.device
+    pages = longest // page
+    cache = PagedCache(model.config, 1, longest, pages + 1, page, device, model.dtype)
+    cache.tables[0] = torch.randperm(pages, device=device).int() + 1
+    state = BatchState.empty(1, device)
+    step = _step(model, cache, state, arm)
+
+    def start() -> None:
+        state.free(slice(0, 1))
+        state.token[0], state.live[0], state.row[0], state.temperature[0] = FIRST, 1, 0, temperature
+
+    start()
+    step()
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side), torch.cuda.graph(graph):
+        step()
+    times, tokens = [], torch.zeros(NEW, dtype=torch.int64, device=device)
+    for _ in range(REPEATS):
+        start()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(NEW):
+            graph.replay()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - began) / NEW)
+    start()
+    for n in range(NEW):
+        graph.replay()
+        tokens[n] = state.token[0]
+    return Spread.of(times), tokens.tolist()
+
+
+def _step(model: GPT2, cache: PagedCache, state: BatchState, arm: str) -> Callable[[], object]:
+    if arm in PERSISTENT:
+        kernel = Persistent(model, cache, **PERSISTENT[arm])
+        return lambda: kernel.step(state)
+    if arm == "paged-graph":
+        model.ops = FusedOps()
+        return partial(decode_step, model, cache, state, 1, cache.max_len, sampling.sample)
+    forward = FusedForward(model, cache, state)
+    forward.early &= arm == "fused"
+    return partial(forward.decode, 1, cache.max_len, sampling.sample)
+
+
+def generated(model: GPT2, rows: tuple[int, ...]) -> tuple[tuple[Generated, ...], dict[str, dict[str, float]]]:
+    """The engine as users have it."""
+    found = list[Generated]()
+    with LLM(model, engine="persistent", max_batch=max(rows), prefix_caching=False) as llm:
+        llm.warm_up()
+        stats: Any = llm.stats
+        for count in rows:
+            rates: dict[float, list[float]] = {0.0: [], 0.8: []}
+            for turn in range(4):
+                for temperature in rates:
+                    params = SamplingParams(temperature=temperature, seed=7, max_tokens=NEW, ignore_eos=True)
+                    began = time.perf_counter()
+                    llm.generate([[FIRST + row] for row in range(count)], params)
+                    rates[temperature] += [count * NEW / (time.perf_counter() - began)] * (turn > 0)
+            for temperature, each in rates.items():
+                found.append(Generated(rows=count, sampled=temperature > 0, tokens_per_s=Spread.of(each)))
+            greedy, sampled = found[-2].tokens_per_s.median, found[-1].tokens_per_s.median
+            say(f"{count:3} rows: {greedy:9,.0f} tok/s, sampled {sampled / greedy:.2f} of it")
+        return tuple(found), stats.timed
