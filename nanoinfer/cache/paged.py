@@ -114,10 +114,13 @@ class PagedCache:
         if plan.lengths is None:
             out = self._ragged.attend_ragged(q, *pools, plan.tables, plan.batch, plan.work)
         else:
-            B, H, _ = q.shape
-            splits = choose_splits(B, H, self.max_len)
+            splits = self.splits(len(q))
             out = self._kernels.attend_pages(q, *pools, plan.tables, plan.lengths, self.splits_done, splits)
         return out
+
+    def splits(self, rows: int) -> int:
+        """Into how many parts attention of so many rows cuts each context."""
+        return choose_splits(rows, self.k.shape[2], self.max_len)
 
     def bucket(self, longest: int) -> int:
         """How much of a context a step is made for: the kernel finds each row's length itself, so one size is all."""

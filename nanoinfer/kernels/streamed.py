@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nanoinfer.cache.paged import choose_splits
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import advance
@@ -176,8 +175,8 @@ class StreamedForward:
         fused, config, cache, plan = self.fused, self.model.config, self.cache, PLANS[16]
         H, D = config.n_head, config.head_size
         if B > FEW:
-            q, splits = self.q[:B].view(B, H, D), choose_splits(B, H, cache.max_len)
-            return attend_pages(q, k, v, cache.tables[:B], self.lengths, cache.splits_done, splits).view(B, H * D)
+            q, tables, done = self.q[:B].view(B, H, D), cache.tables[:B], cache.splits_done
+            return attend_pages(q, k, v, tables, self.lengths, done, cache.splits(B)).view(B, H * D)
         tile = fused.tile(plan)
         splits = triton.next_power_of_2(triton.cdiv(cache.max_len, tile))
         fused.launch(

@@ -143,12 +143,13 @@ def one_kernel(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
     out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/one-kernel.json"),
     model: Annotated[str, typer.Option(help="gpt2, with random weights, or another size's name.")] = "gpt2",
-    rows: Annotated[list[int], typer.Option(min=1, help="At once, of whole texts; repeatable.")] = [1, 8, 64],  # noqa: B006
+    rows: Annotated[list[int] | None, typer.Option(min=1, help="At once, of whole texts; repeatable.")] = None,
+    texts: Annotated[bool, typer.Option("--texts", help="Whole texts alone.")] = False,
 ) -> None:
     """Chapter 6: a matrix over rows, a graph's node, three kinds of exchange, and a token by each way."""
     from nanobench.micro.one_kernel import measure
 
-    measure(device, out, model, tuple(rows))
+    measure(device, out, model, tuple(rows or (1, 2, 4, 8, 16, 64, 256)), texts)
 
 
 @app.command()

@@ -7,7 +7,7 @@ nobody, which is wrong on purpose: it says what of the time is not waiting.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -56,9 +56,14 @@ class StepTime(Record):
 
 
 class Generated(Record):
-    """Whole texts of an engine that picks the fastest way, greedy and sampled by turns."""
+    """Texts of an engine, which takes turns with the others. prompt_tokens above 1: few tokens behind a long prompt.
 
+    tokens_per_s: of whole texts; behind a long prompt by the median gap between a row's tokens.
+    """
+
+    engine: str
     rows: int
+    prompt_tokens: int
     sampled: bool
     tokens_per_s: Spread
 
@@ -78,8 +83,8 @@ class OneKernelReport(ResultsFile):
     timed: dict[str, dict[str, float]] = Field(default_factory=dict)  # as the engine's own `GraphStats.timed`
 
 
-def measure(device_name: str | None, path: Path, name: str, rows: tuple[int, ...]) -> OneKernelReport:
-    """Measure all parts, print them, write `path`. ValueError without a CUDA GPU."""
+def measure(device_name: str | None, path: Path, name: str, rows: tuple[int, ...], texts: bool) -> OneKernelReport:
+    """Measure all parts, or whole texts alone; print them, write `path`. ValueError without a CUDA GPU."""
     device = choose_device(device_name)
     if device.type != "cuda":
         raise ValueError("the one-kernel benchmark needs a CUDA GPU: its kernels wait for each other")
@@ -88,11 +93,14 @@ def measure(device_name: str | None, path: Path, name: str, rows: tuple[int, ...
     model = random_model(PRESETS[name], 1, device=device, dtype=torch.bfloat16)
     with torch.inference_mode():
         report = OneKernelReport(
-            model=f"random:{name}", new_tokens=NEW, copy_bytes_per_s=copy_bandwidth(device), **stamp(device),
-            matrix=tuple(parts.matrix(model)), nodes=tuple(parts.nodes(device)),
-            exchanges=tuple(parts.exchanges(device)), steps=tuple(parts.steps(model)),
-        )  # fmt: skip
+            model=f"random:{name}", new_tokens=NEW, copy_bytes_per_s=copy_bandwidth(device), **stamp(device)
+        )
+        if not texts:
+            found: dict[str, Any] = {"matrix": parts.matrix(model), "nodes": parts.nodes(device)}
+            found |= {"exchanges": parts.exchanges(device), "steps": parts.steps(model)}
+            report = report.model_copy(update={part: tuple(each) for part, each in found.items()})
+            report.save(path)
     generated, timed = parts.generated(model, rows)
-    report = report.model_copy(update={"generated": generated, "timed": timed})
+    report = report.model_copy(update={"generated": tuple(generated), "timed": timed})
     report.save(path)
     return report

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -30,6 +33,10 @@ from nanoinfer.model.weights import random_model
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FIRST = 464  # a text's first token
+FEW = 24  # tokens behind a long prompt
+CONTEXT_ROWS = (1, 8, 64)
+ENGINES = ("paged-graph", "fused", "persistent")
+TURNS = 3
 REPEATS, ROUNDS = 9, 400
 NEAR = 0.01  # of the largest logit: how far below float32's best a chosen one may be
 PERSISTENT: dict[str, dict[str, Any]] = {
@@ -189,22 +196,45 @@ def _step(model: GPT2, cache: PagedCache, state: BatchState, arm: str) -> Callab
     return partial(forward.decode, 1, cache.max_len, sampling.sample)
 
 
-def generated(model: GPT2, rows: tuple[int, ...]) -> tuple[tuple[Generated, ...], dict[str, dict[str, float]]]:
-    """The engine as users have it."""
-    found = list[Generated]()
-    with LLM(model, engine="persistent", max_batch=max(rows), prefix_caching=False) as llm:
-        llm.warm_up()
-        stats: Any = llm.stats
-        for count in rows:
-            rates: dict[float, list[float]] = {0.0: [], 0.8: []}
-            for turn in range(4):
-                for temperature in rates:
-                    params = SamplingParams(temperature=temperature, seed=7, max_tokens=NEW, ignore_eos=True)
-                    began = time.perf_counter()
-                    llm.generate([[FIRST + row] for row in range(count)], params)
-                    rates[temperature] += [count * NEW / (time.perf_counter() - began)] * (turn > 0)
-            for temperature, each in rates.items():
-                found.append(Generated(rows=count, sampled=temperature > 0, tokens_per_s=Spread.of(each)))
-            greedy, sampled = found[-2].tokens_per_s.median, found[-1].tokens_per_s.median
-            say(f"{count:3} rows: {greedy:9,.0f} tok/s, sampled {sampled / greedy:.2f} of it")
-        return tuple(found), stats.timed
+def generated(model: GPT2, rows: tuple[int, ...]) -> tuple[list[Generated], dict[str, dict[str, float]]]:
+    """Engines as users have them, and what the fastest has timed: which ways its captured steps can be computed."""
+    longest, found = model.config.n_positions, list[Generated]()
+    with ExitStack() as stack:
+        llms = {
+            engine: stack.enter_context(LLM(model, engine=engine, max_batch=max(rows), prefix_caching=False))
+            for engine in ENGINES
+        }
+        for prompt, count in itertools.product((1, 128, 512, longest - FEW), rows):
+            if prompt > 1 and count not in CONTEXT_ROWS:
+                continue
+            rates: dict[tuple[str, bool], list[float]] = {}
+            for turn in range(1 + TURNS):
+                for engine, sampled in itertools.product(ENGINES, (False, True)):
+                    if not sampled or engine == ENGINES[-1]:
+                        rate = _rate(llms[engine], count, prompt, 0.8 * sampled)
+                        rates.setdefault((engine, sampled), []).extend([rate] * (turn > 0))
+            for (engine, sampled), each in rates.items():
+                found.append(
+                    Generated(
+                        engine=engine, rows=count, prompt_tokens=prompt, sampled=sampled, tokens_per_s=Spread.of(each)
+                    )
+                )  # fmt: skip
+            kinds = (
+                f"{engine}{', sampled' * sampled} {median(each):,.0f}" for (engine, sampled), each in rates.items()
+            )
+            say(f"{prompt:4} tokens, {count:3} rows: {'; '.join(kinds)} tok/s")
+        stats: Any = llms[ENGINES[-1]].stats
+        return found, stats.timed
+
+
+def _rate(llm: LLM, rows: int, prompt: int, temperature: float) -> float:
+    """Tokens a second: of whole texts, or behind a long prompt."""
+    params = SamplingParams(
+        temperature=temperature, seed=7, max_tokens=NEW if prompt == 1 else FEW, ignore_eos=True
+    )  # fmt: skip
+    prompts = [[FIRST + row] * prompt for row in range(rows)]
+    began = time.perf_counter()
+    done = llm.generate(prompts, params)
+    if prompt == 1:
+        return rows * NEW / (time.perf_counter() - began)
+    return rows / median(gap for one in done for gap in one.metrics.itl_s)
