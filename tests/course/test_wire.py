@@ -6,6 +6,8 @@ import io
 import json
 import math
 import struct
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 import torch
@@ -160,3 +162,14 @@ def test_what_is_too_large_is_not_sent() -> None:
         wire.send(io.BytesIO(), {"a": "x" * wire.MAX_HEADER}, [])
     with pytest.raises(wire.WireError):
         wire.send(io.BytesIO(), {}, [bytes(wire.MAX_BODY + 1)])
+
+
+def test_a_generator_crosses_in_a_scene_as_what_goes_on_with_it() -> None:
+    def program() -> Generator[int, int, int]:
+        return 1 + (yield 7)
+
+    lent: list[Callable[..., Any]] = []
+    assert wire.Packer(lent).pack([program()]) == [{"c": 0}]
+    assert lent[0]([None]) == ([7], False)
+    assert lent[0]([4]) == ([5], True)
+    assert wire.Packer().pack(program()) == {"o": "generator"}

@@ -75,7 +75,7 @@ WRONG = (
     Wrong(rounded_to_bf16, "ROCm/aiter#4622: partial sums were rounded to bf16 ahead of the sum"),
     Wrong.patch(
         "not-ready", "What is there after the own addition is the sum.", READY, "True",
-        "ROCm/tritonBLAS#61: a value that was looked at ahead of its time",
+        "an author's own slip: it is right for the program that comes last",
     ),
     Wrong.patch(
         "borrowed-count", "The upper bits are the count.", READY, "held >> 56 == count",
@@ -84,7 +84,7 @@ WRONG = (
     Wrong.patch(
         "signed-count", "A word is a signed number.", READY,
         "(held + 2**55 + 2**63) % 2**64 - 2**63 >> 56 == count",
-        "an author's own slip: with 128 programs the count is negative",
+        "an author's own slip: with 128 programs the count is negative", unnamed="borrowed-count",
     ),
     Wrong.patch(
         "no-sign", "The lower 56 bits are the sum.", LOW, "full % 2**56",

@@ -280,7 +280,7 @@ class Machine:
                 following = list(self.after(point))
             if not following:
                 wrong = self.end(point, judge)
-                told = f"{wrong}. In this order: {_joined(trace)}" if wrong else ""
+                told = wrong + _joined(trace) if wrong else ""
                 return told, dict(zip(self.names, point.words, strict=True))
             event, point = draw.choice(following)
             trace.append(event)
@@ -298,7 +298,7 @@ class Machine:
         while at is not None:
             at, events = came[at]
             parts.append(events)
-        return f"{wrong}. In this order: {_joined([event for part in parts[::-1] for event in part])}"
+        return wrong + _joined([event for part in parts[::-1] for event in part])
 
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
@@ -307,7 +307,10 @@ def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _joined(events: Sequence[str]) -> str:
-    return ("... " if len(events) > SHOWN else "") + "; ".join(events[-SHOWN:])
+    """Events behind what they led to."""
+    if not events:
+        return ", whatever the others do"
+    return ". In this order: " + ("... " if len(events) > SHOWN else "") + "; ".join(events[-SHOWN:])
 
 
 def tried(

@@ -85,7 +85,7 @@ def _no_number(name: str) -> float:
 class Packer:
     """Turns a value into JSON and bytes. Functions stay here; the other side knows them by number.
 
-    A generator crosses as the function that goes on with it: see `Resumed`.
+    In a scene a generator crosses as the function that goes on with it: see `Resumed`.
 
     Containers are read as what they are, not by methods that a class of a learner's has in their place.
     """
@@ -97,7 +97,7 @@ class Packer:
         handles: list[Any] | None = None,
     ) -> None:
         """refer: where a tensor lies that both sides have. handles: objects that cross as their number alone."""
-        self.functions = [] if functions is None else functions
+        self.functions, self._scene = [] if functions is None else functions, functions is not None
         self.bodies: list[bytes] = []
         self._refer, self._handles = refer, [] if handles is None else handles
         self._values = 0
@@ -135,7 +135,7 @@ class Packer:
         for number, handle in enumerate(self._handles):
             if value is handle:
                 return {"h": number}
-        if inspect.isgenerator(value):
+        if self._scene and inspect.isgenerator(value):
             value = Resumed(value)
         if callable(value) and not isinstance(value, type):
             self.functions.append(value)
