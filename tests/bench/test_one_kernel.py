@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from nanobench.core.records import RESULTS
 from nanobench.micro.one_kernel import measure
 from nanobench.micro.one_kernel_records import OneKernelReport
