@@ -107,4 +107,4 @@ def test_the_gpu_preset_takes_about_four_minutes_where_the_book_was_measured() -
     preset = PRESETS["gpu"]
     name, known = earlier_results("NVIDIA H200", preset, Path(__file__).parents[2] / "bench" / "results")
     assert name
-    assert plan(preset, (), known)[1] < 250
+    assert plan(preset, (), known)[1] < 270

@@ -16,7 +16,7 @@ from torch import Tensor
 from nanobench.core.records import Spread
 from nanobench.micro import exchanges as kernels
 from nanobench.micro.graph_timing import call_seconds
-from nanobench.micro.one_kernel import NEW, Exchange, Generated, MatrixTime, NodeTime, StepTime
+from nanobench.micro.one_kernel_records import NEW, Exchange, Generated, MatrixTime, NodeTime, StepTime
 from nanobench.micro.queue_load import say
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.naive import forward_logits

@@ -10,7 +10,7 @@ from nanobench.load.records import LoadReport
 from nanobench.micro.attention import AttentionReport
 from nanobench.micro.graphs import GraphsReport
 from nanobench.micro.kv_usage import KVUsageReport
-from nanobench.micro.one_kernel import OneKernelReport
+from nanobench.micro.one_kernel_records import OneKernelReport
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.micro.queue import QueueReport
 from nanobench.micro.ragged import RaggedReport
