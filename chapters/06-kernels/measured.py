@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from nanobench.micro.one_kernel import OneKernelReport
+from nanobench.micro.one_kernel_records import OneKernelReport
 from nanobench.micro.step_breakdown import HEAD, NONE, Part, breakdown
 from nanobench.micro.timeline import StepTimeline
 from nanobench.report.values import factor, seconds, share
