@@ -201,28 +201,30 @@ class LLM:
             why_not = "a CPU records no steps"
             what = f"engine {self.engine} runs as engine {config.recipe.cache} does"
             warnings.warn(f"{what}: {why_not}", RuntimeWarning, stacklevel=3)
-        if config.fused or (config.fused is None and on_gpu and has_triton()):
+        if kernels := config.fused or (config.fused is None and on_gpu and has_triton()):
             from nanoinfer.kernels import sampling as sampling_kernels
             from nanoinfer.kernels.fused import FusedOps
 
             model = copy(model)  # the same weights
             model.ops = rank.ops(FusedOps()) if rank else FusedOps()
-            samplers = Samplers(*[sampling_kernels.sample] * 3)
-        forwards: Any = None
-        if config.recipe.forward != "ops" and recorder and has_triton() and config.fused is not False:
-            from nanoinfer.kernels.streamed import fused_forwards as forwards
-        if config.recipe.forward == "persistent" and forwards:
-            from nanoinfer.kernels.persistent import persistent_forwards as forwards
-
-            plain = sampling_kernels.unfiltered
+            plain = sampling_kernels.unfiltered if config.recipe.forward == "persistent" else sampling_kernels.sample
             samplers = Samplers(plain, plain, sampling_kernels.sample)
         stats = GraphStats()
-        runner: Any = partial(
-            runs or GraphRunner, recorder=recorder, why_not=why_not, max_rows=max_rows, max_len=self.max_len,
-            stats=stats, forwards=forwards, pinned=config.pinned, agree=rank.agree if rank else None,
-        )  # fmt: skip
+        kind: Any = runs or GraphRunner
+        settings: dict[str, Any] = {
+            "recorder": recorder, "why_not": why_not, "max_rows": max_rows, "max_len": self.max_len, "stats": stats,
+            "agree": rank.agree if rank else None,
+        }  # fmt: skip
+        if config.recipe.forward != "ops":
+            from nanoinfer.engine.choice import ChoosingRunner
+
+            kind = runs or ChoosingRunner
+            if recorder and kernels:
+                from nanoinfer.kernels.persistent import forwards_of
+
+                settings |= {"forwards": forwards_of(config.recipe.forward), "pinned": config.pinned}
         limits |= {"lag": LAG if recorder and max_rows else 0, "samplers": with_scoring(samplers)}
-        return make(model, cache, self.max_batch, stats, runner=runner, **limits)  # type: ignore[no-any-return]
+        return make(model, cache, self.max_batch, stats, runner=partial(kind, **settings), **limits)  # type: ignore[no-any-return]
 
     def generate(
         self,

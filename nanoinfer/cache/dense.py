@@ -8,7 +8,6 @@ longest text that any row may reach, read by every step up to a common length, u
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
 
@@ -117,10 +116,6 @@ class DenseCache(FullContext):
     def tensors(self) -> tuple[Tensor, ...]:
         """What a captured step knows by address."""
         return self.k, self.v
-
-    def scattered(self, rows: int, position: int) -> AbstractContextManager[None]:
-        """For timing: here each row reads memory of its own anyway."""
-        return nullcontext()
 
     def shapes(self, rows: int, tokens: int) -> list[tuple[int, int]]:
         """Rows and columns of prefills that are captured, smallest first: powers of two, of up to so many tokens."""

@@ -1,4 +1,4 @@
-"""What a decode step computes, as a part that can be exchanged. Chapter 4 launches it, chapter 6 has others.
+"""What a decode step computes, as a part that can be exchanged. Chapter 6.
 
 `decode_step` is the plain one: the model operation by operation, a sampler, the next state. Another may fuse all of it.
 """

@@ -14,12 +14,11 @@ import warnings
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, cycle
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
 import torch
@@ -28,7 +27,6 @@ from torch import Tensor
 from nanoinfer.devices import free_memory
 from nanoinfer.engine.eager import EagerRunner
 from nanoinfer.engine.engine import RowCache
-from nanoinfer.engine.forward import Forward
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState, upload
@@ -36,12 +34,9 @@ from nanoinfer.engine.step import Model, decode_step, prefill_step
 from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 from nanoinfer.model.gpt2 import GPT2
 
-T = TypeVar("T")
 PREFILL_TOKENS = 2048  # of a captured prefill at most: with more, the GPU is busy and a graph gains nothing
 KEPT = 512  # graphs at most
-OP_BY_OP = "op by op"
 MEMORY_SHARE = 0.1  # of free memory that a captured step may take
-ROUNDS, REPLAYS = 5, 8  # in which graphs of the same step take turns, to find the fastest
 
 
 class GraphCache(RowCache, Protocol):
@@ -49,7 +44,6 @@ class GraphCache(RowCache, Protocol):
 
     def bucket(self, longest: int) -> int: ...
     def tensors(self) -> tuple[Tensor, ...]: ...
-    def scattered(self, rows: int, position: int) -> AbstractContextManager[None]: ...
     def shapes(self, rows: int, tokens: int) -> list[tuple[int, int]]: ...
     def captured(self, going: Sequence[int], chunks: Sequence[Chunk]) -> tuple[int, int] | None: ...
     def layout(self, rows: int, columns: int) -> Layout: ...
@@ -89,16 +83,6 @@ class CapturedStep:
     graph: Replayable
     packed: Tensor  # (layout.numbers,) int64; empty for decode
     tokens: Tensor  # (rows,) int64
-    computed_by: str = OP_BY_OP
-
-
-class Way(NamedTuple):
-    """One of several ways to do a step, not yet recorded."""
-
-    computed_by: str
-    run: Callable[[], object]
-    packed: Tensor  # as of a `CapturedStep`, and so is the next
-    tokens: Tensor
 
 
 class CudaRecorder:
@@ -148,8 +132,6 @@ class GraphRunner(EagerRunner):
     recorder: None turns graphs off; the class and its dict, which stays empty, are the same. why_not: the reason
     where it was not asked for; each step is then counted as a fallback.
     max_rows: of a captured decode step at most; further rows run eagerly. max_len: of a row's text.
-    forwards: what may compute captured decode steps besides `decode_step`, which does what none of them serves. The
-    fastest is kept, by time of each captured shape; if pinned, the first that serves.
     agree: where several ranks capture the same steps, whether an attempt succeeded on all of them, from whether it did
     here: a step that one replays and another runs eagerly would meet in collectives of different sizes.
     """
@@ -167,19 +149,15 @@ class GraphRunner(EagerRunner):
         max_rows: int,
         max_len: int,
         stats: GraphStats,
-        forwards: Callable[[GPT2, Any, BatchState], Sequence[Forward]] | None = None,
-        pinned: bool = False,
         agree: Callable[[bool], bool] | None = None,
     ) -> None:
         super().__init__(model, cache, state)
-        self.forwards, self.pinned = forwards(model, cache, state) if forwards else (), pinned
         self.recorder, self.stats, self.agree = recorder if max_rows else None, stats, agree
         self.why_not = why_not
         self.max_len, self.rows = max_len, ladder(max_rows)
         self.shapes = cache.shapes(max(self.rows, default=0), PREFILL_TOKENS)  # of captured prefills, smallest first
         self.graphs: OrderedDict[Key, CapturedStep] = OrderedDict()  # the least recently used comes first
         self.failed: set[Key] = set()
-        self._broken: dict[tuple[Key, str], str] = {}  # by what computes it: why that could not be captured
         self._layers = range(len(model.layers) + 1)  # of weights; the last is no block
         self._turn = cycle(self._layers)
         self._note_addresses()
@@ -194,8 +172,6 @@ class GraphRunner(EagerRunner):
         self.stats.replayed_steps += 1
         self.stats.replayed_rows += key.rows
         self.stats.padding_rows += key.rows - batch
-        if self.forwards:
-            self.stats.computed_by[captured.computed_by] += 1
         return self.state.token[:batch]
 
     def prefill(
@@ -246,9 +222,7 @@ class GraphRunner(EagerRunner):
             return None
         if self._moved(self._layers if all_layers else (next(self._turn),)):  # all would take long at each step
             self._warn("all graphs are dropped", "a tensor that they knew has moved")
-            self.graphs.clear()
-            for forward in self.forwards:
-                forward.refresh()
+            self._drop()
         if why_not is None and key not in self.graphs and key not in self.failed:
             self._capture([key])
         if why_not is None and key in self.graphs:
@@ -257,26 +231,29 @@ class GraphRunner(EagerRunner):
         self.stats.fallbacks[why_not or "not captured"] += 1
         return None
 
+    def _drop(self) -> None:
+        """Forget all graphs."""
+        self.graphs.clear()
+
     @torch.inference_mode()
     def _capture(self, keys: Sequence[Key], on_capture: Callable[[int, int], None] | None = None) -> None:
         """Warm every step, then record every step. Meanwhile all rows are padding, so that no live one is touched."""
         assert self.recorder is not None
         torch.cuda.empty_cache()  # a capture does so too, and what it gives back is not a graph's
         started, free = time.perf_counter(), _free_bytes(self.state.token.device)
-        steps = {key: self._ways(key) for key in keys}
+        steps = {key: self._step(key) for key in keys}
         saved = self.state.integers.clone(), self.state.floats.clone()
         self.state.free(slice(0, len(self.state.token)))
         gc.collect()  # an old graph that is collected during a capture would invalidate it
         try:
-            for key, ways in steps.items():
+            for key, (run, *_) in steps.items():
                 if self.agree:
-                    self.recorder.warm(ways[0].run)  # where it fails, other ranks wait in it, so all must end
+                    self.recorder.warm(run)  # where it fails, other ranks wait in its collectives, so all must end
                 else:
-                    steps[key] = [way for way, _ in self._try(key, ways, self.recorder.warm)]
-            for done, (key, ways) in enumerate(steps.items(), start=1):
-                if key not in self.failed and (made := self._try(key, ways, self.recorder.record)):
-                    way, graph = self._fastest(key, made)
-                    self.graphs[key] = CapturedStep(graph, way.packed, way.tokens, self._counted_as(key, way))
+                    self._try(key, partial(self.recorder.warm, run))
+            for done, (key, (run, packed, tokens)) in enumerate(steps.items(), start=1):
+                if key not in self.failed and (graph := self._try(key, partial(self.recorder.record, run))):
+                    self.graphs[key] = CapturedStep(graph, packed, tokens)
                     self.stats.captures += 1
                 if on_capture:
                     on_capture(done, len(steps))
@@ -288,15 +265,8 @@ class GraphRunner(EagerRunner):
         self.stats.capture_s += time.perf_counter() - started
         self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
 
-    def _ways(self, key: Key) -> list[Way]:
-        """What may be recorded under that key: by the forwards that serve it, in order, and operation by operation."""
-        step = self._step(key)
-        serving = [each for each in self.forwards if key.columns == 1 and each.why_not(key.rows, key.sampler) is None]
-        ways = [Way(f.name, partial(f.decode, key.rows, key.longest, key.sampler), *step[1:]) for f in serving]
-        return [*ways, Way(OP_BY_OP, *step)]
-
     def _step(self, key: Key) -> tuple[Callable[[], object], Tensor, Tensor]:
-        """The step operation by operation, what it reads (padding, until it is replayed) and the tokens it leaves."""
+        """What is recorded under that key, what it reads (padding, until it is replayed) and the tokens it leaves."""
         arguments, device = (self.model, self.cache, self.state), self.state.token.device
         tokens = torch.zeros(key.rows, dtype=torch.int64, device=device)
         if key.columns == 1:
@@ -309,62 +279,19 @@ class GraphRunner(EagerRunner):
 
         return run, packed, tokens
 
-    def _try(self, key: Key, ways: Sequence[Way], attempt: Callable[[Callable[[], object]], T]) -> list[tuple[Way, T]]:
-        """What the attempt gives for each way that it succeeds for, or for the first such one alone if pinned.
-
-        What it raises costs a way its place; a key that no way is left for runs eagerly.
-        """
-        made, cause = list[tuple[Way, T]](), ""
-        for way in ways:
-            try:
-                made.append((way, attempt(way.run)))
-            except Exception as error:
-                first, _, _ = str(error).partition("\n")
-                cause = f"{type(error).__name__}: {first}"
-                self._broken[key, way.computed_by] = cause
-            if made and self.pinned:
-                break
-        if not made if self.agree is None else not self.agree(bool(made)):
+    def _try(self, key: Key, attempt: Callable[[], Replayable | None]) -> Replayable | None:
+        """What the attempt gives. Whatever it raises costs this key alone its graph: the step then runs eagerly."""
+        made, cause = None, ""
+        try:
+            made = attempt()
+        except Exception as error:
+            first, _, _ = str(error).partition("\n")
+            cause = f"{type(error).__name__}: {first}"
+        if cause if self.agree is None else not self.agree(not cause):
             self.failed.add(key)
             self._warn(f"{key} runs without a graph", cause or "its capture has failed on another rank")
-            return []
+            return None
         return made
-
-    def _fastest(self, key: Key, made: Sequence[tuple[Way, Replayable]]) -> tuple[Way, Replayable]:
-        """Of graphs of the same step, the one whose replays take least, of texts half as long as they may become."""
-        if len(made) == 1:
-            return made[0]
-        position, best = self.max_len // 2, [float("inf")] * len(made)
-        self.state.position[: key.rows] = position
-        self.state.row[: key.rows] = torch.arange(key.rows, device=self.state.row.device)
-        with self.cache.scattered(key.rows, position):
-            for _ in range(ROUNDS):
-                best = [min(old, self._seconds(graph)) for old, (_, graph) in zip(best, made, strict=True)]
-        self.state.free(slice(0, key.rows))
-        name = getattr(key.sampler, "__name__", type(key.sampler).__name__)
-        self.stats.timed[f"{key}, {name}"] = {
-            way.computed_by: seconds for (way, _), seconds in zip(made, best, strict=True)
-        }
-        return made[best.index(min(best))]
-
-    def _seconds(self, graph: Replayable) -> float:
-        """Of one replay, of several in a row."""
-        self.state.token[0].item()  # waits for the device
-        began = time.perf_counter()
-        for _ in range(REPLAYS):
-            graph.replay()
-        self.state.token[0].item()
-        return (time.perf_counter() - began) / REPLAYS
-
-    def _counted_as(self, key: Key, chosen: Way) -> str:
-        """The name of what computes a decode step; where it is not the first of the forwards, with the cause."""
-        if key.columns != 1 or not self.forwards or chosen.computed_by == self.forwards[0].name:
-            return chosen.computed_by
-        first = self.forwards[0]
-        cause = (
-            first.why_not(key.rows, key.sampler) or self._broken.get((key, first.name)) or f"faster than {first.name}"
-        )
-        return f"{chosen.computed_by}: {cause}"
 
     def _warn(self, what: str, cause: str) -> None:
         warnings.warn(f"{what}: {cause}", RuntimeWarning, stacklevel=2)

@@ -8,6 +8,7 @@ replay of its captured launch needs nothing from the host: launches are counted 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -150,6 +151,11 @@ class PersistentForward:
 def persistent_forwards(model: GPT2, cache: PagedCache, state: BatchState) -> list[Any]:
     """What engine persistent may compute captured steps by."""
     return [PersistentForward(model, cache, state), *fused_forwards(model, cache, state)]
+
+
+def forwards_of(recipe: str) -> Callable[[GPT2, PagedCache, BatchState], list[Any]]:
+    """What makes the forwards of a recipe: "fused" or "persistent"."""
+    return persistent_forwards if recipe == "persistent" else fused_forwards
 
 
 def refuses(model: GPT2) -> str | None:

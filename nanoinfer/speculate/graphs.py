@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.graphs import GraphRunner, Key, pick
+from nanoinfer.engine.choice import ChoosingRunner
+from nanoinfer.engine.graphs import Key, pick
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.speculate.drafts import DeviceDrafter
@@ -34,7 +35,7 @@ class VerifyKey(NamedTuple):
         return f"verification of {self.rows} rows of {self.columns - 1} drafts"
 
 
-class VerifyGraphRunner(GraphRunner):
+class VerifyGraphRunner(ChoosingRunner):
     """A `GraphRunner` that captures verify steps, too. draft_tokens: of a row at most."""
 
     drafter: DeviceDrafter | None = None  # within steps that are captured ahead

@@ -163,7 +163,7 @@ def test_a_step_repeats_its_bits(make: Maker) -> None:
 def fused_llm(model: GPT2, **settings: Any) -> Any:
     """An `LLM` of engine fused that replays on a CPU, under the interpreter."""
     llm = graph_llm(model, "fused", recorder=Rerun(), **settings)
-    runner = runner_of(llm)
+    runner: Any = runner_of(llm)
     runner.forwards, runner.pinned = [fused_of(llm.model, runner.cache, runner.state)], True
     if INTERPRETED:
         from nanoinfer.engine.sampling import Samplers

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import count, cycle, pairwise, product
+from itertools import count, pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +23,7 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.engine import Engine, Row
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, Key, Replayable, ladder, pick
-from nanoinfer.engine.sampling import SAMPLERS, Sampler
+from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.engine.state import BatchState, Fetch
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import ModelConfig
@@ -596,92 +596,6 @@ def test_a_pool_ends_with_its_last_graph(monkeypatch: pytest.MonkeyPatch) -> Non
         recorder.record(step)
     kept.append(recorder.record(step))
     assert pools == [0, 0, 0, 0, 1, 2]
-
-
-# What else may compute a step
-
-
-class Other:
-    """Computes as `decode_step` does, for so many rows at most; it may fail."""
-
-    def __init__(self, name: str, runner: GraphRunner, rows: int, error: Exception | None = None) -> None:
-        self.name, self.rows, self.error, self.refreshed = name, rows, error, 0
-        self._decode = partial(decode_step, runner.model, runner.cache, runner.state)
-
-    def why_not(self, rows: int, sampler: Sampler) -> str | None:
-        return "too many rows" if rows > self.rows else None
-
-    def decode(self, rows: int, longest: int, sampler: Sampler) -> Tensor:
-        if self.error:
-            raise self.error
-        return self._decode(rows, longest, sampler)
-
-    def refresh(self) -> None:
-        self.refreshed += 1
-
-
-def with_others(
-    model: GPT2, engine: str, seconds: dict[str, float], error: Exception | None = None, pinned: bool = False
-) -> LLM:
-    """An `LLM` whose steps "one" may compute for one row, and "few" for two; graphs take so many seconds by name."""
-    llm = graph_llm(model, engine)
-    runner = runner_of(llm)
-    runner.forwards, runner.pinned = [Other("one", runner, 1, error), Other("few", runner, 2)], pinned
-    fastest, measured = runner._fastest, iter(())
-
-    def timed(key: Key, made: Any) -> Any:
-        nonlocal measured
-        measured = cycle([seconds.get(way.computed_by) for way, _ in made])
-        return fastest(key, made)
-
-    runner._fastest, runner._seconds = timed, lambda graph: next(measured)  # type: ignore[method-assign]
-    return llm
-
-
-@pytest.mark.parametrize(
-    "seconds, counted",
-    [
-        ({"one": 1, "few": 2, "op by op": 3}, {"one", "few: too many rows", "op by op: too many rows"}),
-        (
-            {"one": 2, "few": 1, "op by op": 3},
-            {"few: faster than one", "few: too many rows", "op by op: too many rows"},
-        ),
-        ({"one": 3, "few": 2, "op by op": 1}, {"op by op: faster than one", "op by op: too many rows"}),
-    ],
-)
-def test_the_fastest_computes_a_step_and_is_counted(
-    model: GPT2, engine: str, seconds: dict[str, float], counted: set[str]
-) -> None:
-    llm = with_others(model, engine, seconds)
-    prove(llm, [4, 1, 9, 30], greedy_rows(9, 2, 7, 5))
-    assert set(llm.stats.computed_by) == counted
-    assert llm.stats.computed_by.total() == llm.stats.replayed_steps
-    assert llm.stats.timed["decode of 1 rows, greedy"] == seconds
-    assert llm.stats.timed["decode of 2 rows, greedy"] == {name: seconds[name] for name in ("few", "op by op")}
-
-
-def test_what_is_pinned_computes_wherever_it_serves(model: GPT2, engine: str) -> None:
-    llm = with_others(model, engine, {}, pinned=True)
-    prove(llm, [4, 1, 9, 30], greedy_rows(9, 2, 7, 5))
-    assert set(llm.stats.computed_by) == {"one", "few: too many rows", "op by op: too many rows"}
-    assert not llm.stats.timed
-
-
-@pytest.mark.parametrize("pinned", [False, True])
-def test_what_fails_costs_no_graph_where_another_can(model: GPT2, engine: str, pinned: bool) -> None:
-    llm = with_others(model, engine, {"few": 1, "op by op": 2}, RuntimeError("no room\nand a trace"), pinned)
-    prove(llm, [4, 1], greedy_rows(9, 2))
-    assert set(llm.stats.computed_by) == {"few: RuntimeError: no room", "few: too many rows"}
-    assert not llm.stats.fallbacks
-
-
-def test_where_weights_move_all_that_computes_hears_of_it(model: GPT2, engine: str) -> None:
-    llm = with_others(model, engine, {"one": 1, "few": 2, "op by op": 3})
-    prove(llm, [4], greedy_rows(3))
-    runner_of(llm)._addresses = ()
-    with pytest.warns(RuntimeWarning, match="all graphs are dropped"):
-        prove(llm, [4], greedy_rows(3))
-    assert [each.refreshed for each in runner_of(llm).forwards] == [1, 1]  # type: ignore[attr-defined]
 
 
 # Failures

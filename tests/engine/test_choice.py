@@ -1,0 +1,127 @@
+"""Several ways to compute a captured step: which one is kept, and what is counted. By the stand-in for graphs."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import cycle
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from nanoinfer import LLM
+from nanoinfer.engine.choice import ChoosingRunner
+from nanoinfer.engine.graphs import Key, Replayable
+from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.step import decode_step
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model
+from nanoinfer.verify import verify_tokens
+from tests.conftest import STD, prompts_of
+from tests.engine.fake_graphed import graph_llm, greedy_rows, runner_of
+
+pytestmark = pytest.mark.filterwarnings("error")
+CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=100, vocab_size=211)
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2:
+    return random_model(CONFIG, seed=1, std=STD)
+
+
+@pytest.fixture(autouse=True)
+def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each capture collects garbage, which takes long in a process that has loaded as much as this one."""
+    for module in ("graphs", "choice"):
+        monkeypatch.setattr(f"nanoinfer.engine.{module}.gc", SimpleNamespace(collect=lambda: 0))
+
+
+def prove(llm: LLM, lengths: list[int], params: Any) -> None:
+    print(verify_tokens(llm.forward_logits, llm.generate(prompts_of(lengths), params), params))
+
+
+def chooser(llm: LLM) -> ChoosingRunner:
+    runner = runner_of(llm)
+    assert isinstance(runner, ChoosingRunner)
+    return runner
+
+
+class Other:
+    """Computes as `decode_step` does, for so many rows at most; it may fail."""
+
+    def __init__(self, name: str, runner: ChoosingRunner, rows: int, error: Exception | None = None) -> None:
+        self.name, self.rows, self.error, self.refreshed = name, rows, error, 0
+        self._decode = partial(decode_step, runner.model, runner.cache, runner.state)
+
+    def why_not(self, rows: int, sampler: Sampler) -> str | None:
+        return "too many rows" if rows > self.rows else None
+
+    def decode(self, rows: int, longest: int, sampler: Sampler) -> Tensor:
+        if self.error:
+            raise self.error
+        return self._decode(rows, longest, sampler)
+
+    def refresh(self) -> None:
+        self.refreshed += 1
+
+
+def with_others(model: GPT2, seconds: dict[str, float], error: Exception | None = None, pinned: bool = False) -> LLM:
+    """An `LLM` whose steps "one" may compute for one row, and "few" for two; graphs take so many seconds by name."""
+    llm = graph_llm(model, "fused")
+    runner = chooser(llm)
+    runner.forwards, runner.pinned = [Other("one", runner, 1, error), Other("few", runner, 2)], pinned
+    fastest, measured = runner._fastest, iter(())
+
+    def timed(key: Key, made: dict[str, Replayable]) -> str:
+        nonlocal measured
+        measured = cycle([seconds[name] for name in made])
+        return fastest(key, made)
+
+    runner._fastest, runner._seconds = timed, lambda graph: next(measured)  # type: ignore[method-assign]
+    return llm
+
+
+@pytest.mark.parametrize(
+    "seconds, counted",
+    [
+        ({"one": 1, "few": 2, "op by op": 3}, {"one", "few: too many rows", "op by op: too many rows"}),
+        (
+            {"one": 2, "few": 1, "op by op": 3},
+            {"few: faster than one", "few: too many rows", "op by op: too many rows"},
+        ),
+        ({"one": 3, "few": 2, "op by op": 1}, {"op by op: faster than one", "op by op: too many rows"}),
+    ],
+)
+def test_the_fastest_computes_a_step_and_is_counted(model: GPT2, seconds: dict[str, float], counted: set[str]) -> None:
+    llm = with_others(model, seconds)
+    prove(llm, [4, 1, 9, 30], greedy_rows(9, 2, 7, 5))
+    assert set(llm.stats.computed_by) == counted
+    assert llm.stats.computed_by.total() == llm.stats.replayed_steps
+    assert llm.stats.timed["decode of 1 rows, greedy"] == seconds
+    assert llm.stats.timed["decode of 2 rows, greedy"] == {name: seconds[name] for name in ("few", "op by op")}
+
+
+def test_what_is_pinned_computes_wherever_it_serves(model: GPT2) -> None:
+    llm = with_others(model, {}, pinned=True)
+    prove(llm, [4, 1, 9, 30], greedy_rows(9, 2, 7, 5))
+    assert set(llm.stats.computed_by) == {"one", "few: too many rows", "op by op: too many rows"}
+    assert not llm.stats.timed
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_what_fails_costs_no_graph_where_another_can(model: GPT2, pinned: bool) -> None:
+    llm = with_others(model, {"few": 1, "op by op": 2}, RuntimeError("no room\nand a trace"), pinned)
+    prove(llm, [4, 1], greedy_rows(9, 2))
+    assert set(llm.stats.computed_by) == {"few: RuntimeError: no room", "few: too many rows"}
+    assert not llm.stats.fallbacks
+
+
+def test_where_weights_move_all_that_computes_hears_of_it(model: GPT2) -> None:
+    llm = with_others(model, {"one": 1, "few": 2, "op by op": 3})
+    prove(llm, [4], greedy_rows(3))
+    chooser(llm)._addresses = ()
+    with pytest.warns(RuntimeWarning, match="all graphs are dropped"):
+        prove(llm, [4], greedy_rows(3))
+    assert [each.refreshed for each in chooser(llm).forwards] == [1, 1]  # type: ignore[attr-defined]
