@@ -185,6 +185,22 @@ def test_generation(small_model: GPT2) -> None:
     assert llm.stats.computed_by["fused"] == llm.stats.decode_steps > 0
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's process")
+def test_engine_persistent_says_why_it_uses_other_kernels(small_model: GPT2) -> None:
+    from nanoinfer.engine.sampling import Samplers
+    from nanoinfer.kernels import sampling
+    from nanoinfer.kernels.persistent import forwards_of
+
+    llm = graph_llm(small_model, "persistent", recorder=Rerun(), max_batch=2)
+    runner: Any = runner_of(llm)
+    runner.forwards, runner.pinned = forwards_of("persistent")(llm.model, runner.cache, runner.state), True
+    plain = [sampling.unfiltered, sampling.unfiltered, sampling.sample]
+    llm.core.samplers = Samplers(*plain)._replace(scoring=llm.core.samplers.scoring)
+    done = llm.generate(prompts_of([4, 9]), params := greedy_rows(3, 2))
+    verify_tokens(lambda text: forward_logits(small_model, text), done, params)
+    assert set(llm.stats.computed_by) == {"fused: one launch a token needs a GPU"}
+
+
 @here
 def test_what_it_does_not_serve_is_counted_and_right(small_model: GPT2) -> None:
     model, lengths = small_model.to(DEVICE), [1 + i for i in range(17)]
