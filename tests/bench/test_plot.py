@@ -8,20 +8,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import matplotlib as mpl
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from torch.autograd import DeviceType
 
 from nanobench.core.presets import PRESETS
 from nanobench.core.records import RESULTS, Report, Result, ResultsFile
 from nanobench.micro.timeline import MARK, HostEvent, Kernel, StepTimeline, Timeline, engines_named, measure, pick
 from nanobench.report.figures import style
+from nanobench.report.figures.throughput import name_lines
 from nanobench.report.figures.timeline import busy
 from nanobench.report.plot import drawings, load, own, plot, published
-from nanobench.systems import OTHERS, UNFUSED
+from nanobench.systems import OTHERS
 from nanoinfer.config import ENGINES
 from tests.bench.samples import MACHINE, STAMP, failed, ladder, load_report, report, result, saved
 
@@ -216,8 +221,8 @@ def test_lines_differ_by_marker_and_from_the_ground_by_contrast() -> None:
     names = ["naive", "dense", "transformers-nocache", "transformers", "transformers-static-compile"]
     found = style.looks(names, None)
     assert len({look["marker"] for look in found.values()}) == len(names)
-    assert len({look["color"] for look in found.values()}) == len(names)
     assert all(contrast(color, style.GROUND) >= 3 for color in (style.ACCENT, *style.GREYS, *style.PEERS))
+    assert all(contrast(color, style.GROUND) >= 4.5 for color in style.RUNGS.values())  # names have them, too
     assert all(contrast(color, style.GROUND) >= 4.5 for color in (style.TEXT, style.MUTED))
     assert style.newest_of(names) == "dense"
     assert style.newest_of(names, "naive") == "naive"
@@ -227,10 +232,45 @@ def test_every_system_has_a_look_of_its_own() -> None:
     names = [*ENGINES, *OTHERS]
     found = style.looks(names, "paged-graph")
     assert len({look["marker"] for look in found.values()}) == len(names)
-    others = [found[name]["color"] for name in OTHERS if name not in UNFUSED]
-    assert len(set(others)) == len(others)
+    rungs = [found[name]["color"] for name in ENGINES]
+    assert len(set(rungs)) == len(rungs)
+    assert all(found[name]["linestyle"] != "-" for name in OTHERS)
+    assert found["paged-graph"]["linewidth"] > found["dense-graph"]["linewidth"]
     assert found["paged-graph-unfused"]["color"] == found["paged-graph"]["color"] == style.ACCENT
     assert found["paged-graph-unfused"]["linestyle"] == ":"
+
+
+def test_names_stand_beside_their_lines_and_not_on_each_other() -> None:
+    """Ten lines that end at the same place, and one that ends elsewhere."""
+    figure = Figure(figsize=(8, 5))
+    figure.subplots_adjust(right=0.7)
+    ax = figure.subplots()
+    for n in range(10):
+        ax.plot([1, 2], [1, 5 + n / 100], label=f"number {n}")
+    ax.plot([1, 2], [1, 9], label="alone")
+    name_lines(ax)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    boxes = sorted((text.get_window_extent(renderer) for text in ax.texts), key=lambda box: box.y0)
+    assert len(boxes) == 11
+    assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
+    assert [text.get_text() for text in sorted(ax.texts, key=lambda text: text.get_position()[1])][-1] == "alone"
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+@pytest.mark.parametrize("file", ["h200-gpu", "h200-xl", "h200-graphs", "cpu", "cpu-small"])
+def test_no_name_of_the_books_lines_is_cut(file: str) -> None:
+    path = RESULTS / f"{file}.json"
+    (drawing,) = [each for each in drawings(path) if each.name.endswith("-throughput")]
+    with mpl.rc_context(style.SETTINGS):
+        figure = drawing.draw()
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        figure.draw(renderer)
+        names = [text.get_window_extent(renderer) for text in figure.axes[0].texts]
+        labels = [ax.yaxis.label.get_window_extent(renderer) for ax in figure.axes]
+    assert names
+    assert all(box.x1 <= figure.bbox.x1 for box in names)
+    assert all(box.x0 >= 0 for box in labels)
 
 
 def test_a_chapter_shows_no_later_variant(tmp_path: Path) -> None:

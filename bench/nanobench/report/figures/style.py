@@ -27,8 +27,11 @@ WIDTH = 8.0  # inches; shown 800 pixels wide, 11 points are as large as the text
 
 # Every colour of text has a contrast of 4.5 or more on the ground, every line 3 or more.
 GROUND, TEXT, MUTED, GRID = "#f6f8fa", "#1f2328", "#59636e", "#d8dee4"
-ACCENT = "#c2410c"  # the chapter's own engine
-GREYS = ("#59636e", "#818b98", "#3d444d", "#6e7781")  # the rungs before it
+ACCENT = "#c2410c"
+GREYS = ("#59636e", "#818b98", "#3d444d", "#6e7781")
+RUNGS = dict(  # a colour each; peers are grey and dashed
+    zip(ENGINES, ("#59636e", "#1d4ed8", "#0f766e", "#7e22ce", ACCENT, "#be185d", "#3f6212"), strict=True)
+)
 PEERS = ("#1d4ed8", "#0f766e", "#7e22ce", "#a16207", "#be185d", "#0369a1", "#4d7c0f")
 SETTINGS: dict[str, Any] = {
     "savefig.facecolor": "none", "axes.facecolor": GROUND, "text.color": TEXT, "axes.labelcolor": TEXT,
@@ -67,22 +70,21 @@ def newest_of(names: Sequence[str], wanted: str | None = None) -> str | None:
 
 
 def look(name: str, newest: str | None) -> dict[str, Any]:
-    """Arguments of `plot` for one engine, the same in every figure: earlier rungs grey, peers dashed.
+    """Arguments of `plot` for one engine, the same in every figure: a colour a rung, peers grey and dashed.
 
-    An engine without its fused kernels has the colour of the one with them, and is dotted.
+    The chapter's own engine is drawn wide. One without its fused kernels has the colour of the one with them, dotted.
     """
     if name in UNFUSED:
         like = look(name.removesuffix("-unfused"), newest)
         return {**like, "linewidth": 1.4, "linestyle": ":", "marker": UNFUSED_MARKERS[name], "zorder": 4}
     if name in ENGINES:
-        grey = GREYS[ENGINES.index(name) % len(GREYS)]
-        colour = {"color": ACCENT, "linewidth": 2.4, "zorder": 5} if name == newest else {"color": grey}
-        return {"linewidth": 1.6, "zorder": 4, "markersize": 6.5, "marker": MARKERS.get(name, "o"), **colour}
+        wide = {"linewidth": 2.8, "zorder": 5} if name == newest else {"linewidth": 1.6, "zorder": 4}
+        return {"color": RUNGS[name], "markersize": 6.5, "marker": MARKERS[name], **wide}
     others = [other for other in OTHERS if other not in UNFUSED]
     at = others.index(name) if name in others else len(others)
     marker = OTHER_MARKERS[at % len(OTHER_MARKERS)]
     return {
-        "color": PEERS[at % len(PEERS)], "linewidth": 1.4, "linestyle": (0, (5, 2)), "marker": marker,
+        "color": GREYS[at % len(GREYS)], "linewidth": 1.2, "linestyle": (0, (5, 2)), "marker": marker,
         "markersize": OTHER_SIZES.get(marker, 7.0), "markeredgewidth": 0.5,
     }  # fmt: skip
 

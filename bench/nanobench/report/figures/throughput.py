@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullLocator
 
 from nanobench.core.records import Report, Result, Spread
 from nanobench.report.figures.style import (
     GROUND,
+    MUTED,
+    RUNGS,
     TEXT,
     WIDTH,
     Drawing,
@@ -38,6 +43,8 @@ from nanobench.report.values import (
 )
 
 Measure = Callable[[Result], Spread | None]
+NAMES = 0.262  # of a figure's width: beside its lines, for their names
+LINE = 0.165  # inches that a name takes
 
 
 def throughput(report: Report, stem: str, model: str, newest: str | None = None, mine: Report | None = None) -> Drawing:
@@ -52,7 +59,7 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
         if any(case_bytes(r) for r in results):
             panels.append(("memory, GB", _gigabytes))
         heights = [3.6, 1.6, 1.6][: len(panels)]
-        height = sum(heights) + 2.05
+        height = sum(heights) + 1.2
         figure = Figure(figsize=(WIDTH, height), layout=None)
         axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
         for ax, (label, measure) in zip(axes[:, 0], panels, strict=True):
@@ -71,7 +78,9 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
             note = f"memory: beside the weights; caches, activations, and what is held for graphs\n{note}"
         if mine is not None:
             note = f"{yours}\n{note}"
-        legend(figure, axes[0, 0], height, note)
+        bottom = (0.64 + 0.17 * len(note.splitlines())) / height
+        figure.subplots_adjust(left=0.14, right=0.985 - NAMES, top=1 - 0.14 / height, bottom=bottom, hspace=0.12)
+        name_lines(axes[0, 0])
         corner(figure, note)
         return figure
 
@@ -92,9 +101,10 @@ def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | N
         if all(map(math.isnan, y)):
             continue
         ax.plot(x, y, label=engine_label(name), markeredgecolor=GROUND, **styles[name])
+        bar = {"color": styles[name]["color"], "linewidth": 1, "zorder": 3, "label": "_spread"}
         for batch, spread in found:
             if spread:
-                ax.plot([batch, batch], [spread.p10, spread.p90], color=styles[name]["color"], linewidth=1, zorder=3)
+                ax.plot([batch, batch], [spread.p10, spread.p90], **bar)
 
 
 def batch_axis(ax: Axes, batches: Sequence[int]) -> None:
@@ -130,11 +140,37 @@ def _limit(ax: Axes, results: Sequence[Result]) -> None:
     known = [(batch, limit) for batch, limit in points if limit]
     if not known:
         return
-    ax.plot(*zip(*known, strict=True), color=TEXT, linewidth=1.4, zorder=2)
+    ax.plot(*zip(*known, strict=True), color=TEXT, linewidth=1.4, zorder=2, label="_limit")
     beside = known[len(known) // 2]  # the line rises: left of a point and above it, the label is clear of it
     ax.annotate("bandwidth limit", beside, xytext=(-9, 3), textcoords="offset points", ha="right", fontsize=10.5)
     low, high = ax.get_ylim()
     ax.set_ylim(low, max(high, known[-1][1] * 1.6))
+
+
+def name_lines(ax: Axes) -> None:
+    """Each line's name beside its last point, and a thin line to it where names would stand on each other."""
+    ends = [(line, *_last(line)) for line in ax.get_lines() if not str(line.get_label()).startswith("_")]
+    place = ax.transData + ax.transAxes.inverted()
+    ends = sorted(((line, *place.transform((x, y))) for line, x, y in ends), key=lambda end: end[2])
+    gap = LINE / (ax.get_position().height * ax.figure.get_figheight())  # type: ignore[union-attr]
+    at = [y for *_, y in ends]
+    for _ in range(200):  # neighbours push each other away until all have room
+        for low, high in pairwise(range(len(at))):
+            push = (gap - (at[high] - at[low])) / 2
+            if push > 0:
+                at[low], at[high] = at[low] - push, at[high] + push
+        at = [max(at[0], 0.0), *at[1:]] if at else at
+    for (line, x, y), height in zip(ends, at, strict=True):
+        look: dict[str, Any] = {"transform": ax.transAxes, "clip_on": False, "color": line.get_color()}
+        ax.plot([x + 0.012, 1.012, 1.03], [y, y, height], linewidth=0.8, label="_name", **look)
+        color = line.get_color() if line.get_color() in RUNGS.values() else MUTED
+        ax.text(1.036, height, str(line.get_label()), transform=ax.transAxes, va="center", fontsize=9.5, color=color)
+
+
+def _last(line: Line2D) -> tuple[float, float]:
+    """The last point that has a number."""
+    points = zip(*(np.asarray(each, float) for each in line.get_data()), strict=True)
+    return [(x, y) for x, y in points if not math.isnan(y)][-1]
 
 
 def _overlay(ax: Axes, mine: Report, model: str, measure: Measure, newest: str | None) -> None:
