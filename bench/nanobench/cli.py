@@ -80,7 +80,7 @@ def plot(
     out: Annotated[
         Path | None, typer.Option(help="Folder; by default figures/bench for the book's, `figures` beside other files.")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="The one in colour; by default the newest chapter's.")] = None,
+    engine: Annotated[str | None, typer.Option(help="The one drawn wide; by default the newest chapter's.")] = None,
 ) -> None:
     """Draw the figures: an SVG each, and a page with its alt text and a table of the numbers.
 

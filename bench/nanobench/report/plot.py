@@ -47,7 +47,7 @@ def load(path: Path) -> Held | None:
 
 
 def drawings(path: Path, newest: str | None = None) -> list[Drawing]:
-    """All figures that the file `path` is good for; for a chapter, with its engine in colour and no later rungs.
+    """All figures that the file `path` is good for; for a chapter, with its engine drawn wide and no later rungs.
 
     A chapter's figures carry its engine in their names. None where the file does not know that engine. On a CPU engines
     with graphs run as those without do: they are left out.

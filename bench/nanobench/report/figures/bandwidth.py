@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from nanobench.core.records import Report, Result
 from nanobench.report.figures.style import TEXT, WIDTH, Drawing, corner, gaps, provenance
-from nanobench.report.figures.throughput import batch_axis, legend, lines, plain_log, point
+from nanobench.report.figures.throughput import batch_axis, lines, margins, name_lines, plain_log, point
 from nanobench.report.values import batches_of, engine_label, engines_of, model_label, share
 
 
@@ -20,10 +20,10 @@ def bandwidth_share(report: Report, stem: str, model: str, newest: str | None = 
     batches = batches_of(results)
 
     def draw() -> Figure:
-        figure = Figure(figsize=(WIDTH, 4.9), layout=None)
+        figure = Figure(figsize=(WIDTH, 4.2), layout=None)
         ax = figure.subplots()
         lines(ax, results, lambda r: point(None if r.floor_share is None else 100 * r.floor_share), newest)
-        ax.axhline(100, color=TEXT, linewidth=1.4)
+        ax.axhline(100, color=TEXT, linewidth=1.4, label="_limit")
         ax.annotate(
             "the bandwidth limit", (batches[0], 100), xytext=(0, -14), textcoords="offset points", fontsize=10.5
         )
@@ -33,7 +33,8 @@ def bandwidth_share(report: Report, stem: str, model: str, newest: str | None = 
         plain_log(ax)
         batch_axis(ax, batches)
         note = provenance(report, model)
-        legend(figure, ax, 4.9, note)
+        margins(figure, note)
+        name_lines(ax)
         corner(figure, note)
         return figure
 

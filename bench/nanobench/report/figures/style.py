@@ -64,7 +64,7 @@ class Drawing:
 
 
 def newest_of(names: Sequence[str], wanted: str | None = None) -> str | None:
-    """The engine in colour: the one that is wanted, or the last rung that was measured."""
+    """The engine drawn wide: the one that is wanted, or the last rung that was measured."""
     ours = [name for name in names if name in ENGINES]
     return wanted if wanted in ours else (ours[-1] if ours else None)
 

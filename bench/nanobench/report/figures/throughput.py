@@ -43,7 +43,7 @@ from nanobench.report.values import (
 )
 
 Measure = Callable[[Result], Spread | None]
-NAMES = 0.262  # of a figure's width: beside its lines, for their names
+NAMES = 0.268  # of a figure's width: beside its lines, for their names
 LINE = 0.165  # inches that a name takes
 
 
@@ -78,8 +78,7 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
             note = f"memory: beside the weights; caches, activations, and what is held for graphs\n{note}"
         if mine is not None:
             note = f"{yours}\n{note}"
-        bottom = (0.64 + 0.17 * len(note.splitlines())) / height
-        figure.subplots_adjust(left=0.14, right=0.985 - NAMES, top=1 - 0.14 / height, bottom=bottom, hspace=0.12)
+        margins(figure, note)
         name_lines(axes[0, 0])
         corner(figure, note)
         return figure
@@ -147,6 +146,13 @@ def _limit(ax: Axes, results: Sequence[Result]) -> None:
     ax.set_ylim(low, max(high, known[-1][1] * 1.6))
 
 
+def margins(figure: Figure, note: str) -> None:
+    """Room for the lines' names on the right, and for the note in the corner."""
+    height = figure.get_figheight()
+    bottom = (0.64 + 0.17 * len(note.splitlines())) / height
+    figure.subplots_adjust(left=0.14, right=0.985 - NAMES, top=1 - 0.14 / height, bottom=bottom, hspace=0.12)
+
+
 def name_lines(ax: Axes) -> None:
     """Each line's name beside its last point, and a thin line to it where names would stand on each other."""
     ends = [(line, *_last(line)) for line in ax.get_lines() if not str(line.get_label()).startswith("_")]
@@ -185,19 +191,6 @@ def _overlay(ax: Axes, mine: Report, model: str, measure: Measure, newest: str |
         if known:
             look: dict[str, Any] = {**styles[name], "linestyle": ":", "markerfacecolor": GROUND}
             ax.plot(*zip(*known, strict=True), markeredgecolor=look["color"], label="_mine", **look)
-
-
-def legend(figure: Figure, ax: Axes, height: float, note: str) -> None:
-    """Above the panels, two or three names a row; and room for it and for the corner."""
-    handles, names = ax.get_legend_handles_labels()
-    columns = 3 if len(names) > 2 else max(1, len(names))
-    rows = -(-len(names) // columns)
-    left = 0.105 if len(names) <= 6 else 0.0  # many names come with long ones among them
-    figure.legend(handles, names, loc="upper left", bbox_to_anchor=(left, 0.995), ncol=columns, columnspacing=1.4)
-    top = 1 - (0.22 + 0.25 * rows) / height
-    figure.subplots_adjust(
-        left=0.125, right=0.985, top=top, bottom=(0.64 + 0.17 * len(note.splitlines())) / height, hspace=0.12
-    )
 
 
 def point(value: float | None) -> Spread | None:
