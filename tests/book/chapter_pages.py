@@ -7,7 +7,9 @@ import importlib
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
+from nanobook.text.page_blocks import Place, excerpt
 from nanoinfer.devices import has_triton
 
 
@@ -39,6 +41,18 @@ def linked_names_exist(text: str, least: int) -> None:
         found = importlib.import_module(file.replace("/", "."))
         for part in path.removeprefix(f"{Path(file).name}.").split("."):
             found = getattr(found, part)
+
+
+def blocks_can_be_made(page: Path, text: str, example: ModuleType) -> None:
+    """Every printed block is a function of the example's, and every excerpt is found."""
+    place = Place(page, page.parents[2])
+    for name in re.findall(r'\[\[\[cog printed\("(\w+)"\)', text):
+        assert callable(getattr(example, name))
+    for call in re.findall(r"\[\[\[cog excerpt\((.+?)\) \]\]\]", text):
+        arguments = ast.parse(f"f({call})", mode="eval").body
+        assert isinstance(arguments, ast.Call)
+        options = {k.arg or "": ast.literal_eval(k.value) for k in arguments.keywords}
+        assert len(excerpt(place, ast.literal_eval(arguments.args[0]), **options)) > 2
 
 
 def has_ten_questions(chapter: Path) -> None:

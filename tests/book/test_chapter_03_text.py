@@ -26,6 +26,7 @@ from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import (
+    blocks_can_be_made,
     ends_with_a_question,
     has_ten_questions,
     linked_names_exist,
@@ -319,14 +320,7 @@ class TestPage:
 
     def test_every_printed_block_and_excerpt_can_be_made(self, text: str) -> None:
         """What needs a results file may lack it; everything else must come out."""
-        place, example = Place(CHAPTER / "README.md", ROOT), load(CHAPTER / EXAMPLE)
-        for name in re.findall(r'\[\[\[cog printed\("(\w+)"\)', text):
-            assert callable(getattr(example, name))
-        for call in re.findall(r"\[\[\[cog excerpt\((.+?)\) \]\]\]", text):
-            arguments = ast.parse(f"f({call})", mode="eval").body
-            assert isinstance(arguments, ast.Call)
-            options = {k.arg or "": ast.literal_eval(k.value) for k in arguments.keywords}
-            assert len(excerpt(place, ast.literal_eval(arguments.args[0]), **options)) > 2
+        blocks_can_be_made(CHAPTER / "README.md", text, load(CHAPTER / EXAMPLE))
 
     def test_the_kernel_is_shown_whole(self, text: str) -> None:
         """Every line of the engine's kernel between its first and its last statement stands in the text."""

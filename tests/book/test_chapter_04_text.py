@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -19,12 +18,12 @@ import torch
 from nanobench.micro.step_breakdown import HEAD, NONE, PARTS, SMALL, breakdown
 from nanobench.micro.timeline import HostEvent, Kernel, StepTimeline
 from nanobook.examples import EXAMPLE, load, printed
-from nanobook.text.page_blocks import Place, excerpt
 from nanocourse.exercises import chapters
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine import fake_graph
 from nanoinfer.engine.graphs import ladder
 from tests.book.chapter_pages import (
+    blocks_can_be_made,
     ends_with_a_question,
     has_ten_questions,
     is_short_and_stands_alone,
@@ -447,14 +446,7 @@ class TestPage:
         linked_names_exist(text, least=20)
 
     def test_every_printed_block_and_excerpt_can_be_made(self, text: str, example: ModuleType) -> None:
-        place = Place(CHAPTER / "README.md", ROOT)
-        for name in re.findall(r'\[\[\[cog printed\("(\w+)"\)', text):
-            assert callable(getattr(example, name))
-        for call in re.findall(r"\[\[\[cog excerpt\((.+?)\) \]\]\]", text):
-            arguments = ast.parse(f"f({call})", mode="eval").body
-            assert isinstance(arguments, ast.Call)
-            options = {k.arg or "": ast.literal_eval(k.value) for k in arguments.keywords}
-            assert len(excerpt(place, ast.literal_eval(arguments.args[0]), **options)) > 2
+        blocks_can_be_made(CHAPTER / "README.md", text, example)
 
     def test_threads_are_those_of_the_list_of_defects(self, text: str) -> None:
         """What the page cites is told in defects.md, under the repository's short name; a few are no defects."""

@@ -14,12 +14,12 @@ from types import ModuleType
 import pytest
 
 from nanobook.examples import EXAMPLE, load
-from nanobook.text.page_blocks import Place, excerpt
 from nanocourse.exercises import chapters
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import (
+    blocks_can_be_made,
     ends_with_a_question,
     has_ten_questions,
     linked_names_exist,
@@ -347,14 +347,7 @@ class TestPage:
         pictures_have_words(text)
 
     def test_every_printed_block_and_excerpt_can_be_made(self, text: str, example: ModuleType) -> None:
-        place = Place(CHAPTER / "README.md", ROOT)
-        for name in re.findall(r'\[\[\[cog printed\("(\w+)"\)', text):
-            assert callable(getattr(example, name))
-        for call in re.findall(r"\[\[\[cog excerpt\((.+?)\) \]\]\]", text):
-            arguments = ast.parse(f"f({call})", mode="eval").body
-            assert isinstance(arguments, ast.Call)
-            options = {k.arg or "": ast.literal_eval(k.value) for k in arguments.keywords}
-            assert len(excerpt(place, ast.literal_eval(arguments.args[0]), **options)) > 2
+        blocks_can_be_made(CHAPTER / "README.md", text, example)
 
     def test_recordings_have_a_still_a_link_and_three_stops(self, sections: dict[str, str]) -> None:
         (body,) = [body for title, body in sections.items() if "What will the next step do?" in title]

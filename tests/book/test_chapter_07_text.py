@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
@@ -15,13 +14,13 @@ import pytest
 import torch
 
 from nanobook.examples import EXAMPLE, load
-from nanobook.text.page_blocks import Place, excerpt
 from nanocourse.exercises import chapters
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.sampling import gumbel
 from nanoinfer.speculate import step as step_module
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import (
+    blocks_can_be_made,
     ends_with_a_question,
     has_ten_questions,
     is_short_and_stands_alone,
@@ -369,14 +368,7 @@ class TestPage:
         pictures_have_words(text)
 
     def test_every_printed_block_and_excerpt_can_be_made(self, text: str, example: ModuleType) -> None:
-        place = Place(CHAPTER / "README.md", ROOT)
-        for name in re.findall(r'\[\[\[cog printed\("(\w+)"\)', text):
-            assert callable(getattr(example, name))
-        for call in re.findall(r"\[\[\[cog excerpt\((.+?)\) \]\]\]", text):
-            arguments = ast.parse(f"f({call})", mode="eval").body
-            assert isinstance(arguments, ast.Call)
-            options = {k.arg or "": ast.literal_eval(k.value) for k in arguments.keywords}
-            assert len(excerpt(place, ast.literal_eval(arguments.args[0]), **options)) > 2
+        blocks_can_be_made(CHAPTER / "README.md", text, example)
 
     def test_ten_questions(self) -> None:
         has_ten_questions(CHAPTER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import re
@@ -20,7 +21,7 @@ from nanocourse.exercises import answers, chapters, sources, stubs
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.chapters import Chapter
 from nanocourse.exercises.exercise import Exercise
-from nanocourse.exercises.outcomes import local
+from nanocourse.exercises.outcomes import Returned, local
 from nanocourse.learner import quiz
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|[^\s\w]")
@@ -35,6 +36,24 @@ def code_words(source: str) -> list[str]:
     """Names, numbers and signs of code, without comments and docstrings."""
     kinds = (tokenize.NAME, tokenize.NUMBER, tokenize.OP)
     return [t.string for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type in kinds]
+
+
+def squeezed(text: str) -> str:
+    """Without what breaking a value into lines adds: spaces, and a comma behind the last item."""
+    return re.sub(r",([]}])", r"\1", re.sub(r"\s", "", text))
+
+
+def stub_has_signature_and_example(chapter: Chapter, exercise: Exercise) -> None:
+    source = stubs.stub(exercise, chapter)
+    (mine,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    (theirs,) = ast.parse(sources.function_source(exercise.function)).body
+    assert isinstance(theirs, ast.FunctionDef)
+    assert ast.dump(mine.args) == ast.dump(theirs.args)
+    assert f'NotImplementedError("{exercise.mark} ' in source
+    assert max(map(len, source.splitlines())) <= 120
+    outcome = local(exercise.oracle, exercise.example())
+    assert isinstance(outcome, Returned)
+    assert squeezed(f"-> {stubs.literal(outcome.value)}") in squeezed(source)
 
 
 def hints_keep_the_solution(exercise: Exercise) -> None:

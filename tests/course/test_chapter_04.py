@@ -40,6 +40,7 @@ from tests.course.chapter_exercises import (
     quiz_is_as_jupyterquiz_reads_it,
     reference_passes_on_a_gpu,
     section_exists,
+    squeezed,
     strength_is_as_stored,
 )
 from tests.engine.fake_graphed import graph_llm, greedy_rows
@@ -194,11 +195,6 @@ class TestMessages:
     def test_a_right_engine_that_fails_is_told_by_its_name(self, tmp_path: Path) -> None:
         told = self.failure(tmp_path, "4.8", "assert told[0] == told[1]", "assert told[0] != told[1]")
         assert re.fullmatch(r"RightEngineFailed: engine: AssertionError \(line \d+: assert .*\)", told.got)
-
-
-def squeezed(text: str) -> str:
-    """Without what breaking a value into lines adds: spaces, and a comma behind the last item."""
-    return re.sub(r",([]}])", r"\1", re.sub(r"\s", "", text))
 
 
 class TestPlaces:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import random
-import re
 from itertools import pairwise
 from typing import Any
 
@@ -13,10 +11,9 @@ import pytest
 import torch
 
 from nanocourse.authoring import chapter_strength
-from nanocourse.exercises import answers, chapters, sources, stubs
+from nanocourse.exercises import answers, chapters, sources
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise
-from nanocourse.exercises.outcomes import Returned, local
 from nanocourse.exercises.swap import has_place, swapped
 from nanocourse.learner import predict
 from nanoinfer import LLM, SamplingParams
@@ -35,6 +32,7 @@ from tests.course.chapter_exercises import (
     quiz_is_as_jupyterquiz_reads_it,
     section_exists,
     strength_is_as_stored,
+    stub_has_signature_and_example,
     wrong_options_are_wrong_answers,
 )
 
@@ -94,16 +92,7 @@ class TestStrength:
 class TestStubsAndHints:
     @each
     def test_the_stub_has_signature_and_example(self, exercise: Exercise) -> None:
-        source = stubs.stub(exercise, CHAPTER)
-        (mine,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-        (theirs,) = ast.parse(sources.function_source(exercise.function)).body
-        assert isinstance(theirs, ast.FunctionDef)
-        assert ast.dump(mine.args) == ast.dump(theirs.args)
-        assert f'NotImplementedError("{exercise.mark} ' in source
-        assert max(map(len, source.splitlines())) <= 120
-        outcome = local(exercise.oracle, exercise.example())
-        assert isinstance(outcome, Returned)
-        assert squeezed(f"-> {stubs.literal(outcome.value)}") in squeezed(source)
+        stub_has_signature_and_example(CHAPTER, exercise)
 
     @each
     def test_hints_do_not_contain_the_solution(self, exercise: Exercise) -> None:
@@ -115,11 +104,6 @@ class TestStubsAndHints:
     @each
     def test_the_text_has_the_section_that_messages_name(self, exercise: Exercise) -> None:
         section_exists(CHAPTER, exercise)
-
-
-def squeezed(text: str) -> str:
-    """Without what breaking a value into lines adds: spaces, and a comma behind the last item."""
-    return re.sub(r",([]}])", r"\1", re.sub(r"\s", "", text))
 
 
 class TestPlaces:

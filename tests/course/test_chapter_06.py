@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import random
@@ -14,10 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from nanocourse.authoring import chapter_strength
-from nanocourse.exercises import answers, chapters, sources, stubs
+from nanocourse.exercises import answers, chapters, sources
 from nanocourse.exercises.cases import Case
 from nanocourse.exercises.exercise import Exercise
-from nanocourse.exercises.outcomes import Returned, local
+from nanocourse.exercises.outcomes import local
 from nanocourse.learner import predict
 from nanoinfer.kernels import persistent_torch as phases
 from tests.course.chapter_exercises import (
@@ -31,6 +30,7 @@ from tests.course.chapter_exercises import (
     quiz_is_as_jupyterquiz_reads_it,
     section_exists,
     strength_is_as_stored,
+    stub_has_signature_and_example,
     wrong_options_are_wrong_answers,
 )
 
@@ -246,16 +246,7 @@ class TestStrength:
 class TestStubsAndHints:
     @each
     def test_the_stub_has_signature_and_example(self, exercise: Exercise) -> None:
-        source = stubs.stub(exercise, CHAPTER)
-        (mine,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-        (theirs,) = ast.parse(sources.function_source(exercise.function)).body
-        assert isinstance(theirs, ast.FunctionDef)
-        assert ast.dump(mine.args) == ast.dump(theirs.args)
-        assert f'NotImplementedError("{exercise.mark} ' in source
-        assert max(map(len, source.splitlines())) <= 120
-        outcome = local(exercise.oracle, exercise.example())
-        assert isinstance(outcome, Returned)
-        assert squeezed(f"-> {stubs.literal(outcome.value)}") in squeezed(source)
+        stub_has_signature_and_example(CHAPTER, exercise)
 
     @each
     def test_hints_do_not_contain_the_solution(self, exercise: Exercise) -> None:
@@ -267,11 +258,6 @@ class TestStubsAndHints:
     @each
     def test_the_text_has_the_section_that_messages_name(self, exercise: Exercise) -> None:
         section_exists(CHAPTER, exercise)
-
-
-def squeezed(text: str) -> str:
-    """Without what breaking a value into lines adds: spaces, and a comma behind the last item."""
-    return re.sub(r",([]}])", r"\1", re.sub(r"\s", "", text))
 
 
 class TestPromises:
