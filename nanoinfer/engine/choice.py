@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from nanoinfer.engine.forward import Forward
-from nanoinfer.engine.graphs import CapturedStep, GraphCache, GraphRunner, Key, Replayable
+from nanoinfer.engine.graphs import CapturedStep, GraphCache, GraphRunner, Key, Replayable, _free_bytes, in_a_line
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 
@@ -50,7 +50,7 @@ class ChoosingRunner(GraphRunner):
     def _captured(self, key: Key, why_not: str | None, all_layers: bool = False) -> CapturedStep | None:
         captured = super()._captured(key, why_not, all_layers)
         if captured and key.columns == 1 and self.forwards:
-            self.stats.computed_by[self.names[key]] += 1
+            self.stats.computed_by[self.names.get(key, OP_BY_OP)] += 1  # without a name if Ctrl-C came ahead of it
         return captured
 
     def _drop(self) -> None:
@@ -66,13 +66,14 @@ class ChoosingRunner(GraphRunner):
             return
         tell, count = on_capture or (lambda done, of: None), len(keys)
         super()._capture(keys, lambda done, of: tell(done, 2 * of))
-        began = time.perf_counter()
+        began, free = time.perf_counter(), _free_bytes(self.state.token.device)
         with self._all_padding():
             for done, key in enumerate(keys, start=1):
                 if key.columns == 1 and key in self.graphs:
                     self._choose(key)
                 tell(count + done, 2 * count)
         self.stats.capture_s += time.perf_counter() - began
+        self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
 
     @contextmanager
     def _all_padding(self) -> Iterator[None]:
@@ -99,8 +100,7 @@ class ChoosingRunner(GraphRunner):
                     self.recorder.warm(step)
                     made[forward.name] = self.recorder.record(step)
                 except Exception as error:  # costs this way its place, and no row its graph
-                    first, _, _ = str(error).partition("\n")
-                    cause = f"{type(error).__name__}: {first}"
+                    cause = in_a_line(error)
             reason = reason if forward is not self.forwards[0] else cause
             if made and self.pinned:
                 break

@@ -285,8 +285,7 @@ class GraphRunner(EagerRunner):
         try:
             made = attempt()
         except Exception as error:
-            first, _, _ = str(error).partition("\n")
-            cause = f"{type(error).__name__}: {first}"
+            cause = in_a_line(error)
         if cause if self.agree is None else not self.agree(not cause):
             self.failed.add(key)
             self._warn(f"{key} runs without a graph", cause or "its capture has failed on another rank")
@@ -348,6 +347,12 @@ def pick(sizes: Sequence[int], wanted: int) -> int | None:
     """The smallest of the sorted `sizes` that is at least `wanted`; None where there is none."""
     at = bisect_left(sizes, wanted)
     return sizes[at] if at < len(sizes) else None
+
+
+def in_a_line(error: Exception) -> str:
+    """Its kind, and the first line of what it says."""
+    first, _, _ = str(error).partition("\n")
+    return f"{type(error).__name__}: {first}"
 
 
 def _free_bytes(device: torch.device) -> int:

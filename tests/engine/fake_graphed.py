@@ -19,6 +19,7 @@ from nanoinfer.engine.engine import Engine, Row
 from nanoinfer.engine.fake_graph import FakeRecorder
 from nanoinfer.engine.graphs import GraphRunner, Replayable
 from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 
 LENGTHS = [4, 1, 9, 2, 30, 70, 5, 16]
@@ -74,6 +75,11 @@ def graph_llm(
 
 def engine_of(llm: LLM) -> Engine:
     return llm.core
+
+
+def prove(llm: LLM, lengths: list[int], params: Any) -> None:
+    """Every token is the naive oracle's."""
+    print(verify_tokens(llm.forward_logits, llm.generate(prompts_of(lengths), params), params))
 
 
 def runner_of(llm: LLM) -> GraphRunner:

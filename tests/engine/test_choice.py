@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from itertools import cycle
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from torch import Tensor
@@ -18,9 +17,8 @@ from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.verify import verify_tokens
-from tests.conftest import STD, prompts_of
-from tests.engine.fake_graphed import graph_llm, greedy_rows, runner_of
+from tests.conftest import STD
+from tests.engine.fake_graphed import graph_llm, greedy_rows, prove, runner_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=100, vocab_size=211)
@@ -38,10 +36,6 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"nanoinfer.engine.{module}.gc", SimpleNamespace(collect=lambda: 0))
 
 
-def prove(llm: LLM, lengths: list[int], params: Any) -> None:
-    print(verify_tokens(llm.forward_logits, llm.generate(prompts_of(lengths), params), params))
-
-
 def chooser(llm: LLM) -> ChoosingRunner:
     runner = runner_of(llm)
     assert isinstance(runner, ChoosingRunner)
@@ -51,7 +45,7 @@ def chooser(llm: LLM) -> ChoosingRunner:
 class Other:
     """Computes as `decode_step` does, for so many rows at most; it may fail."""
 
-    def __init__(self, name: str, runner: ChoosingRunner, rows: int, error: Exception | None = None) -> None:
+    def __init__(self, name: str, runner: ChoosingRunner, rows: int, error: BaseException | None = None) -> None:
         self.name, self.rows, self.error, self.refreshed = name, rows, error, 0
         self._decode = partial(decode_step, runner.model, runner.cache, runner.state)
 
@@ -67,7 +61,9 @@ class Other:
         self.refreshed += 1
 
 
-def with_others(model: GPT2, seconds: dict[str, float], error: Exception | None = None, pinned: bool = False) -> LLM:
+def with_others(
+    model: GPT2, seconds: dict[str, float], error: BaseException | None = None, pinned: bool = False
+) -> LLM:
     """An `LLM` whose steps "one" may compute for one row, and "few" for two; graphs take so many seconds by name."""
     llm = graph_llm(model, "fused")
     runner = chooser(llm)
@@ -125,3 +121,12 @@ def test_where_weights_move_all_that_computes_hears_of_it(model: GPT2) -> None:
     with pytest.warns(RuntimeWarning, match="all graphs are dropped"):
         prove(llm, [4], greedy_rows(3))
     assert [each.refreshed for each in chooser(llm).forwards] == [1, 1]  # type: ignore[attr-defined]
+
+
+def test_an_interrupt_ahead_of_the_choice_leaves_a_step_that_works(model: GPT2) -> None:
+    llm = with_others(model, {"few": 1, "op by op": 2}, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        prove(llm, [4], greedy_rows(3))
+    prove(llm, [4], greedy_rows(3))
+    assert set(llm.stats.computed_by) == {"op by op"}
+    assert not llm.stats.fallbacks

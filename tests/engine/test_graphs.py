@@ -42,6 +42,7 @@ from tests.engine.fake_graphed import (  # fmt: skip
     idle,
     interrupted,
     live_bits,
+    prove,
     runner_of,
     same,
     state_bits,
@@ -82,10 +83,6 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
 def decodes(llm: LLM) -> list[int]:
     """Rows of the captured decode steps, the least recently used first."""
     return [key.rows for key in runner_of(llm).graphs if key.columns == 1]
-
-
-def prove(llm: LLM, lengths: list[int], params: Any) -> None:
-    print(verify_tokens(llm.forward_logits, llm.generate(prompts_of(lengths), params), params))
 
 
 # The ladder
