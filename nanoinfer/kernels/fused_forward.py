@@ -55,7 +55,7 @@ PLANS = {
     2: Plan(Cut(16, 256, 4), Cut(8, 256, 8), Cut(16, 256, 4), Cut(8, 512, 8), Cut(16, 256, 8), 256, 8),
     4: Plan(Cut(8, 256, 4), Cut(8, 256, 4), Cut(8, 256, 4), Cut(8, 512, 8), Cut(16, 256, 8), 256, 8),
     8: Plan(Cut(32, 256, 8), Cut(8, 256, 4), Cut(32, 256, 8), Cut(8, 512, 8), Cut(32, 256, 4), 256, 8, True),
-    16: Plan(Cut(16, 256, 4), Cut(8, 256, 8), Cut(32, 256, 4), Cut(8, 512, 4), Cut(32, 256, 4), 128, 4, True),
+    16: Plan(Cut(16, 256, 4), Cut(8, 256, 8), Cut(32, 256, 4), Cut(8, 512, 4), Cut(32, 256, 4), 64, 2, True),
 }  # by rows, at most
 
 
@@ -75,7 +75,7 @@ class FusedForward:
         self._capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self.early = self._capability is not None and self._capability >= (9, 0)  # the first that can
         self._small = model.dtype == torch.float32 or config.head_size > 64  # tiles of fewer tokens fit into registers
-        self.max_splits = 1 << (-(-cache.max_len // self.tile(PLANS[16])) - 1).bit_length()
+        self.max_splits = 1 << (-(-cache.max_len // self._tile(PLANS[16])) - 1).bit_length()
 
         def new(*shape: int, dtype: torch.dtype = model.dtype) -> Tensor:
             return torch.empty(*shape, dtype=dtype, device=device)
@@ -128,19 +128,13 @@ class FusedForward:
             few_rows.embed_kernel, (B,), 4, state.token, state.position, *embeddings, x, C=C, C_POWER=power(C),
             first=True,
         )  # fmt: skip
-        tile = self.tile(plan)
-        splits = power(triton.cdiv(cache.max_len, tile))
         for i, (layer, (qkv, proj, up, down)) in enumerate(zip(model.layers, self.turned, strict=True)):
             pools = cache.k[i], cache.v[i]
             self._matrix(
                 few_rows.qkv_kernel, plan.qkv, 3 * C, C, B, x, *layer.ln_1, qkv, layer.c_attn[1], self.q, *pools,
                 *where, B, stride, eps, H=H, D=D, PAGE=page,
             )  # fmt: skip
-            self.launch(
-                few_rows_attention.attend_kernel, (B, H, splits), plan.tile_warps, self.q, *pools, *where, self.o,
-                self.parts, cache.splits_done, stride, D**-0.5, H=H, D=D, D_POWER=power(D), PAGE=page, TILE=tile,
-                SPLITS=splits,
-            )  # fmt: skip
+            self.attend(plan, B, state, self.q, *pools)
             bias = layer.attn_proj[1]
             self._matrix(few_rows.update_kernel, plan.proj, C, C, B, self.o, proj, bias, x, B, K=C, C=C)
             bias = layer.c_fc[1]
@@ -149,6 +143,16 @@ class FusedForward:
             )
             bias = layer.mlp_proj[1]
             self._matrix(few_rows.update_kernel, plan.down, C, inner, B, self.h, down, bias, x, B, K=inner, C=C)
+
+    def attend(self, plan: Plan, B: int, state: BatchState, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """o (B, C): attention of the newest tokens' queries q (B, C) over their pages of one layer."""
+        cache, H, D, tile = self.cache, self.model.config.n_head, self.model.config.head_size, self._tile(plan)
+        splits = triton.next_power_of_2(triton.cdiv(cache.max_len, tile))
+        self.launch(
+            few_rows_attention.attend_kernel, (B, H, splits), plan.tile_warps, q, k, v, cache.tables, state.row,
+            state.position, self.o, self.parts, cache.splits_done, cache.tables.stride(0), D**-0.5, H=H, D=D,
+            D_POWER=triton.next_power_of_2(D), PAGE=cache.block_size, TILE=tile, SPLITS=splits,
+        )  # fmt: skip
 
     def _head(self, plan: Plan, B: int, state: BatchState, keep: bool) -> int:
         """Each row's best score and its id by program; logits of all rows if `keep`. Returns how many programs."""
@@ -183,7 +187,7 @@ class FusedForward:
         """float32, which is for proofs, has the plan of the narrowest strips: its tiles take twice the room."""
         return PLANS[4] if self.model.dtype == torch.float32 else next(PLANS[most] for most in PLANS if most >= rows)
 
-    def tile(self, plan: Plan) -> int:
+    def _tile(self, plan: Plan) -> int:
         return 32 if self._interpreted else 64 if self._small else plan.tile
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import advance
-from nanoinfer.kernels import few_rows, few_rows_attention
+from nanoinfer.kernels import few_rows
 from nanoinfer.kernels.few_rows import begin, wait
 from nanoinfer.kernels.fused_forward import MAX_ROWS as FEW
 from nanoinfer.kernels.fused_forward import PLANS, FusedForward
@@ -38,8 +38,9 @@ class Strip(NamedTuple):
     warps: int
 
 
-# By kind of matrix, chosen by timing on an H200; and of all kinds where programs share the rows, too.
+# By kind of matrix, chosen by timing on an H200; and of all kinds where rows are few, or shared by programs.
 STRIPS = {"qkv": Strip(32, 256, 6, 4), "up": Strip(32, 256, 4, 4), "update": Strip(32, 256, 4, 4)}
+LONG = Strip(32, 512, 4, 4)
 MANY = Strip(64, 256, 3, 4)
 ROWS = 64  # of a program at most
 
@@ -172,19 +173,12 @@ class StreamedForward:
 
         There a program streams a whole context through small tiles, and many of them run at once.
         """
-        fused, config, cache, plan = self.fused, self.model.config, self.cache, PLANS[16]
-        H, D = config.n_head, config.head_size
+        H, D, cache = self.model.config.n_head, self.model.config.head_size, self.cache
         if B > FEW:
             q, tables, done = self.q[:B].view(B, H, D), cache.tables[:B], cache.splits_done
             return attend_pages(q, k, v, tables, self.lengths, done, cache.splits(B)).view(B, H * D)
-        tile = fused.tile(plan)
-        splits = triton.next_power_of_2(triton.cdiv(cache.max_len, tile))
-        fused.launch(
-            few_rows_attention.attend_kernel, (B, H, splits), plan.tile_warps, self.q, k, v, cache.tables, state.row,
-            state.position, fused.o, fused.parts, cache.splits_done, cache.tables.stride(0), D**-0.5, H=H, D=D,
-            D_POWER=triton.next_power_of_2(D), PAGE=cache.block_size, TILE=tile, SPLITS=splits,
-        )  # fmt: skip
-        return fused.o
+        self.fused.attend(PLANS[16], B, state, self.q, k, v)
+        return self.fused.o
 
     def _norm(self, B: int, parts: int, gain: Tensor, shift: Tensor) -> None:
         config = self.model.config
@@ -197,7 +191,7 @@ class StreamedForward:
         """Launch a product; return of how many parts its result is the sum."""
         config, cache, (N, K) = self.model.config, self.cache, weight.shape
         rows = min(ROWS, max(16, triton.next_power_of_2(B)))
-        strip = STRIPS[kind] if B <= ROWS else MANY
+        strip = LONG if B <= FEW else STRIPS[kind] if B <= ROWS else MANY
         grid, splits = (triton.cdiv(N, strip.columns), triton.cdiv(B, rows)), 1
         while kind == "update" and 2 * splits * grid[0] * grid[1] <= PROGRAMS and 2 * splits <= MAX_SPLITS:
             splits *= 2

@@ -263,7 +263,7 @@ FORMS = {
     "few_rows.up_kernel": {"C": 768, "N": 3072, **CUT},
     "few_rows.update_kernel": {"K": 3072, "C": 768, **CUT, "COLUMNS": 8, "ROWS": 1},
     "few_rows_attention.attend_kernel":
-        {"H": 12, "D": 64, "D_POWER": 64, "PAGE": 16, "TILE": 128, "SPLITS": 8},
+        {"H": 12, "D": 64, "D_POWER": 64, "PAGE": 16, "TILE": 64, "SPLITS": 16},
     "streamed.add_norm_kernel": {"PARTS": 8, "C": 768, "C_POWER": 1024},
     "streamed.product_kernel": {"KIND": "qkv", "K": 1600, "N": 4800, "H": 25, "D": 64, "PAGE": 16, "ROWS": 64,
                                 "COLUMNS": 32, "RUN": 128, "SPLITS": 1, "STAGES": 4},

@@ -14,11 +14,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine import sampling
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import decode_step
 from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.model.batch import Chunk, Layout, pack, unpack
+from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.ops import TorchOps
+from nanoinfer.model.weights import random_model
 
 PAGE = 16
 VOCAB = 1031  # a prime: no tile ends where it does
@@ -100,6 +104,34 @@ def fused(device: str, rows: int, width: int = 96) -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
 
 
+def few_rows(device: str, rows: int, streamed: bool = False) -> None:
+    """A whole step of chapter 6, rows at different positions, and of chapter 4 by plain PyTorch: the same logits."""
+    from nanoinfer.kernels.streamed import fused_forwards
+
+    config, found = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=72, vocab_size=131), []
+    for place, plain in (("cpu", True), (device, False)):
+        where, each = torch.device(place), -(-config.n_positions // PAGE)
+        model = random_model(config, 1, std=0.2, device=where)
+        cache = PagedCache(config, rows, config.n_positions, rows * each + 1, PAGE, where, torch.float32)
+        cache.tables[:rows] = 1 + torch.randperm(rows * each, generator=torch.Generator().manual_seed(0)).view(
+            rows, each
+        )
+        for pool in (cache.k, cache.v):
+            pool.copy_(_random(*pool.shape))
+        state = BatchState.empty(rows, where)
+        state.integers[:, :rows] = torch.tensor([[n, n * 7 % 72, 0, 1, n, 0, n] for n in range(rows)]).t()
+
+        def keep(logits: Tensor, state: BatchState) -> Tensor:
+            found.append(logits.cpu().clone())
+            return logits.argmax(-1)
+
+        if plain:
+            decode_step(model, cache, state, rows, config.n_positions, keep)
+        else:
+            fused_forwards(model, cache, state)[streamed].decode(rows, config.n_positions, keep)
+    torch.testing.assert_close(found[0][:rows], found[1][:rows], rtol=1e-3, atol=1e-3)
+
+
 def sample(device: str, dtype: torch.dtype = torch.float32) -> None:
     """Greedy rows, and rows of every filter."""
     from nanoinfer.kernels import sampling as sampling_kernels
@@ -129,6 +161,9 @@ CASES: dict[str, Callable[[str], None]] = {
     "ragged float16": lambda device: ragged(device, dtype=torch.float16),
     "fused one row": lambda device: fused(device, 1),
     "fused 33 rows": lambda device: fused(device, 33),
+    "few rows": lambda device: few_rows(device, 3),
+    "streamed 9 rows": lambda device: few_rows(device, 9, streamed=True),
+    "streamed 18 rows": lambda device: few_rows(device, 18, streamed=True),
     "sample": sample,
     "sample bfloat16": lambda device: sample(device, torch.bfloat16),
 }
