@@ -7,12 +7,17 @@ process_group.py). Gloo on a CPU, NCCL on GPUs.
 
 from __future__ import annotations
 
+import warnings
 from datetime import timedelta
-from typing import Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from nanoinfer.parallel.inbox import Inbox
 
 dist: Any = torch.distributed  # its types leave half of its names out
 PATIENCE = timedelta(minutes=30)  # of a collective; who dies or hangs is noticed by others, and sooner
@@ -22,11 +27,12 @@ class Group:
     """One rank's end. All ranks make the same calls in the same order.
 
     store: where ranks find each other. device: of the tensors. None of the calls waits for a GPU: NCCL's go to the
-    current stream, in place, so that a step with them can be captured.
+    current stream, in place, so that a step with them can be captured. inbox: for small sums, if there is one.
     """
 
     def __init__(self, store: Any, rank: int, size: int, device: torch.device) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.size, self._store = rank, size, store
+        self.inbox: Inbox | None = None
         self._host = _gloo(dist.PrefixStore("host", store), rank, size)
         self._device: Any = self._host if device.type == "cpu" else _nccl(store, rank, size)
 
@@ -52,8 +58,21 @@ class Group:
         self._host.allreduce([numbers], options).wait()
         return int(numbers)
 
+    def make_inbox(self, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Let small sums of rows (N, width) go through memory that all ranks write to, where all of them can."""
+        from nanoinfer.parallel.inbox import Inbox  # not every build of torch has what it needs
+
+        made: Inbox | None = None
+        try:
+            made = Inbox(dist.PrefixStore("inbox", self._store), self.rank, self.size, width, dtype, device)
+        except RuntimeError as error:
+            warnings.warn(f"sums of ranks go through NCCL alone: {error}", RuntimeWarning, stacklevel=2)
+        self.inbox = made if self.least(int(made is not None)) else None
+
     def abort(self) -> None:
         """End what is under way, from any thread: who waits for it goes on, or raises."""
+        if self.inbox:
+            Thread(target=self.inbox.flood, daemon=True).start()
         if self._device is not self._host:
             self._device.abort()
 

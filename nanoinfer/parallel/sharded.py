@@ -8,12 +8,13 @@ al. 2019, "Megatron-LM", section 3. The table of embeddings is on every rank; of
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nanoinfer.devices import has_triton
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2, Cache, Plan
@@ -24,19 +25,43 @@ if TYPE_CHECKING:
     from nanoinfer.parallel.group import Group
 
 
+class Term(NamedTuple):
+    """This rank's term of an update of the residual stream, in whatever form `ops` gives it."""
+
+    value: Tensor
+
+
 class ReducedOps:
-    """Operations whose updates of the residual stream are sums over all ranks; all else is `ops`'s."""
+    """Operations whose updates of the residual stream are sums over all ranks; all else is `ops`'s.
+
+    The sum is left to `add_norm`, which can do all three at once where the group has an inbox.
+    """
 
     def __init__(self, ops: TorchOps, group: Group) -> None:
-        self._ops, self._group = ops, group
+        self._ops, self._group, self._half = ops, group, 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ops, name)
 
-    def linear_update(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """(N, C). The bias is zero on all ranks but the first."""
-        update = self._ops.linear_update(x, weight, bias)
-        return self._group.all_reduce(update.sum(0) if update.dim() == 3 else update)  # (parts, N, C): fused ones
+    def linear_update(self, x: Tensor, weight: Tensor, bias: Tensor) -> Term:
+        """The bias is zero on all ranks but the first."""
+        return Term(self._ops.linear_update(x, weight, bias))
+
+    def add_norm(
+        self, x: Tensor, update: Tensor | Term, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """As `TorchOps`'s. A plain tensor is the same on all ranks, and the first update of a step."""
+        if not isinstance(update, Term):
+            self._half = 0
+            return self._ops.add_norm(x, update, weight, bias, eps)
+        inbox, term = self._group.inbox, update.value
+        if inbox and len(x) <= inbox.rows:
+            from nanoinfer.kernels.reduce_norm import reduce_norm  # Triton is not everywhere
+
+            self._half = 1 - self._half
+            return reduce_norm(x, term, weight, bias, eps, inbox, self._half)
+        total = self._group.all_reduce(term.sum(0) if term.dim() == 3 else term)  # (parts, N, C): fused ones
+        return self._ops.add_norm(x, total, weight, bias, eps)
 
 
 class ShardedGPT2(GPT2):
@@ -46,6 +71,8 @@ class ShardedGPT2(GPT2):
         self, config: ModelConfig, shard: Shard, group: Group, device: torch.device, dtype: torch.dtype
     ) -> None:
         ops: Any = ReducedOps(TorchOps(), group)
+        if device.type == "cuda" and has_triton():
+            group.make_inbox(config.n_embd, dtype, device)
         super().__init__(shard.config(config), device, dtype, ops)
         self.group, self.ids, self.width = group, shard.vocab(config), shard.vocab_width(config)
 

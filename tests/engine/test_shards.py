@@ -110,7 +110,8 @@ def test_a_bias_counts_once(size: int) -> None:
     def update(group: Any) -> Tensor:
         model = random_model(config, seed=5, std=STD, share=PartOf(Shard(group.rank, group.size), group))
         weight, bias = model.layers[0].attn_proj
-        return model.ops.linear_update(torch.ones(3, len(weight)), torch.zeros_like(weight), bias)
+        term = model.ops.linear_update(torch.ones(3, len(weight)), torch.zeros_like(weight), bias)
+        return model.ops.add_norm(torch.zeros(3, 32), term, *model.layers[0].ln_2, 1e-5)[0]
 
     for got in on_ranks(size, update):
         torch.testing.assert_close(got, whole.layers[0].attn_proj[1].expand(3, -1), rtol=0, atol=0)

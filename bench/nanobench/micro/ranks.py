@@ -14,8 +14,10 @@ import torch
 from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanobench.micro.queue_load import greedy, ids, say
+from nanobench.micro.ranks_reduce import Reduced, measure_reduces
 from nanoinfer import LLM
 from nanoinfer.devices import choose_device
+from nanoinfer.model.weights import model_config
 from nanoinfer.requests import Completion
 
 SEED = 7
@@ -47,6 +49,7 @@ class RanksReport(ResultsFile):
     dtype: str
     prompt_tokens: int
     new_tokens: int
+    reduces: tuple[Reduced, ...] = ()
     held: tuple[Held, ...] = ()
     cases: tuple[Ranked, ...] = ()
 
@@ -63,7 +66,9 @@ def measure(
     repeats: int,
 ) -> RanksReport:  # fmt: skip
     """Measure every model with one rank and with `ranks`, by turns; write `path` after each model."""
-    device, report = choose_device(device_name), None
+    device, report, reduces = choose_device(device_name), None, list[Reduced]()
+    if device.type == "cuda":
+        reduces = measure_reduces(ranks, model_config(models[-1]).n_embd, rows, torch.bfloat16)
     for name in models:
         with ExitStack() as stack:
             held, arms = list[Held](), dict[int, LLM]()
@@ -81,7 +86,8 @@ def measure(
                 say(f"{name}, {count} ranks: {weights / 1e6:,.0f} MB of weights, warm_up {held[-1].warm_up_s:.1f} s")
                 arms[count] = llm
             dtype = str(arms[1].model.dtype).removeprefix("torch.")
-            report = report or RanksReport(dtype=dtype, prompt_tokens=prompt, new_tokens=new, **stamp(device))
+            facts: dict[str, Any] = {"dtype": dtype, "prompt_tokens": prompt, "new_tokens": new, **stamp(device)}
+            report = report or RanksReport(reduces=tuple(reduces), **facts)
             cases = [case for count in rows for case in _by_turns(name, arms, count, prompt, new, repeats)]
         report = report.model_copy(update={"held": (*report.held, *held), "cases": (*report.cases, *cases)})
         report.save(path)
