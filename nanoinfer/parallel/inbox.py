@@ -7,6 +7,7 @@ kernels/reduce_norm.py.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,26 +17,36 @@ from torch import Tensor
 ROWS = 512  # of a step: with more, a library's all-reduce is as fast
 FLOODS = 5000  # once a millisecond, after a rank was lost
 
-symmetric: Any = torch._C._distributed_c10d._SymmetricMemory
+c10d: Any = torch._C._distributed_c10d
+
+
+def mapped(shape: Sequence[int], dtype: torch.dtype, device: torch.device, group: str) -> tuple[Tensor, list[int]]:
+    """A tensor of that shape on each rank, not filled, and the addresses at which all of them lie in this process.
+
+    group: a name under which torch knows the ranks. Raises RuntimeError where GPUs cannot reach each other's memory.
+    """
+    strides = torch.empty(*shape, device="meta").stride()
+    own: Tensor = c10d._SymmetricMemory.empty_strided_p2p(shape, strides, dtype, device, group)
+    return own, c10d._SymmetricMemory.rendezvous(own, group).buffer_ptrs
 
 
 class Inbox:
     """Room for every rank's terms of a sum, twice: (2, size, rows, width) on each rank.
 
-    Raises RuntimeError where GPUs cannot write to each other's memory. Ranks make it together; before the first use,
-    all must have.
+    Ranks make it together, and before the first use all must have. Raises as `mapped`.
     """
 
     def __init__(self, store: Any, rank: int, size: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
         self.rank, self.size, self.rows = rank, size, ROWS
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count
-        shape, name = (2, size, ROWS, width), f"nanoinfer-{id(store)}"
-        strides = [size * ROWS * width, ROWS * width, width, 1]
-        symmetric.set_group_info(name, rank, size, store)
-        self.mine: Tensor = symmetric.empty_strided_p2p(shape, strides, dtype, device, name)
-        self._handle = symmetric.rendezvous(self.mine, name)
+        name = f"nanoinfer-{id(self)}"
+        c10d._register_process_group(name, c10d.ProcessGroup(store, rank, size))
+        try:
+            self.mine, addresses = mapped((2, size, ROWS, width), dtype, device, name)
+        finally:
+            c10d._unregister_process_group(name)
         self.mine.fill_(-0.0)
-        self.addresses = torch.tensor(self._handle.buffer_ptrs, dtype=torch.int64, device=device)
+        self.addresses = torch.tensor(addresses, device=device)
         self._aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         torch.cuda.synchronize(device)
 

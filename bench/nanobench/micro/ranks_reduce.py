@@ -54,9 +54,8 @@ def _rank(rank: int, ranks: int, port: int, width: int, rows: list[int], dtype: 
     device, store = torch.device("cuda", rank), dist.TCPStore(HOST, port, None, False)
     group = Group(store, rank, ranks, device)
     group.make_inbox(width, dtype, device)
-    from nanoinfer.parallel.inbox import symmetric
-
-    symmetric.set_group_info("bench", rank, ranks, dist.PrefixStore("bench", store))
+    symmetric = dist.ProcessGroup(dist.PrefixStore("bench", store), rank, ranks)
+    dist.distributed_c10d._register_process_group("bench", symmetric)
     found = []
     for count in rows:
         calls = _variants(group, width, count, dtype, device)
@@ -75,14 +74,13 @@ def _variants(
     """Each does two sums in a row."""
     from nanoinfer.kernels.fused import FusedOps
     from nanoinfer.kernels.reduce_norm import reduce_norm  # Triton is not everywhere
-    from nanoinfer.parallel.inbox import symmetric
+    from nanoinfer.parallel.inbox import mapped
 
     draws = torch.Generator(device).manual_seed(group.rank)
     x, term, update = (torch.randn(rows, width, generator=draws, device=device).to(dtype) for _ in range(3))
     weight, bias = torch.ones(width, dtype=dtype, device=device), torch.zeros(width, dtype=dtype, device=device)
-    shared: Tensor = symmetric.empty_strided_p2p((rows, width), [width, 1], dtype, device, "bench")
+    shared, _ = mapped((rows, width), dtype, device, "bench")
     shared.copy_(term)
-    symmetric.rendezvous(shared, "bench")
     ops, fused, inbox = torch.ops.symm_mem, FusedOps(), group.inbox
     twice: dict[str, Callable[[int], Any]] = {
         "nccl": lambda half: group.all_reduce(update),
