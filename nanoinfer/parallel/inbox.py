@@ -40,7 +40,8 @@ class Inbox:
         self.rank, self.size, self.rows = rank, size, ROWS
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count
         name = f"nanoinfer-{id(self)}"
-        c10d._register_process_group(name, c10d.ProcessGroup(store, rank, size))
+        group = c10d.ProcessGroup(store, rank, size)  # held here: the registry does not
+        c10d._register_process_group(name, group)
         try:
             self.mine, addresses = mapped((2, size, ROWS, width), dtype, device, name)
         finally:
