@@ -8,7 +8,7 @@ that is enough for what a step with drafts costs, a few of these are tried.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf, log
@@ -31,6 +31,8 @@ DOUBT, LOOKS = 4, 16  # looks as which "no draft is right" counts at first; of h
 PROMISING, BY_CHANCE = 1.2, 0.3  # times what a step with drafts costs: tokens that it must be expected to give; and
 # so much more, divided by the rows: one text may repeat a phrase, and nothing else
 COST, COST_A_ROW = 1.25, 0.01  # of a step with drafts, in plain ones, where none of so many rows was timed
+ALIKE = 0.5  # looks as which the mean of all rows counts in a row's own
+FEWEST = 8  # rows to look at, or all, ahead of a trial where the slowest one counts
 ANEW = 1024  # steps with drafts after which plain ones are timed again: texts have grown
 
 
@@ -69,8 +71,10 @@ class Trial:
         self._seconds: dict[bool, deque[float]] = {way: deque(maxlen=LATELY) for way in (True, False)}
         self._tokens: deque[float] = deque(maxlen=LATELY)
 
-    def note(self, seconds: float, tokens: float, promise: float = inf) -> None:
-        """The step took so long, and gave each row so many tokens. promise: from 1 on, a trial is worth its price."""
+    def note(self, seconds: float, tokens: float, promise: float = inf, slowest: float = inf) -> None:
+        """The step took so long, and gave each row so many tokens. promise: from 1 on, a trial is worth its price.
+        slowest: tokens that a step with drafts gives the slowest row, where the batch waits for that.
+        """
         self._seconds[self.drafts].append(seconds)
         self._left -= 1
         if not self.drafts:
@@ -83,7 +87,7 @@ class Trial:
             return
         self._tokens.append(tokens)
         self.cost = median(self._seconds[True]) / median(self._seconds[False])  # a step may wait for a compiler
-        steps, speed = len(self._tokens), fmean(self._tokens) / self.cost
+        steps, speed = len(self._tokens), min(fmean(self._tokens), slowest) / self.cost
         if speed < (LEAST if steps >= WITH else HOPELESS.get(steps, 0)):
             self.drafts, self._left = False, self._patience
             self._patience = min(LATEST, 2 * self._patience)
@@ -91,6 +95,11 @@ class Trial:
             self._patience = SOONEST
         if not self._left:
             self._seconds[False].clear()
+            self.drafts, self._left = False, WITHOUT
+
+    def rest(self) -> None:
+        """Others come: what drafts cost and brought is known, but not whether they bring it again."""
+        if self.drafts:
             self.drafts, self._left = False, WITHOUT
 
     def for_another_size(self) -> Trial:
@@ -112,6 +121,9 @@ class Adaptive:
         self._trials: dict[int, Trial] = {}  # by about how many rows go on
         self._newest = Trial()
         self._steps, self._foreseen = 0, inf  # plain ones; tokens that each would have given a row with drafts, a mean
+        self._means: dict[Row, tuple[float, int]] = {}  # the same of each row alone, and of how many looks at it
+        self._marks: dict[Row, int] = {}  # tokens that each row had a few steps with drafts ago
+        self._slowest, self._since = inf, 0
 
     def pays(self, rows: int) -> bool:
         """Whether a step of so many rows is to have drafts at all."""
@@ -128,11 +140,41 @@ class Adaptive:
         """What became of a row's drafts."""
         self._rows[row].note(drafts, accepted)
 
-    def note_step(self, rows: int, seconds: float, tokens: int) -> None:
-        """A step of so many rows that went on, and of nothing else, took so long and gave so many tokens."""
+    def begin(self) -> None:
+        """No row ran: those that come now begin without drafts."""
+        self._means, self._slowest = {}, inf
+        for trial in self._trials.values():
+            trial.rest()
+
+    def note_step(self, rows: int, seconds: float, tokens: int, alone: Sequence[Row] = ()) -> None:
+        """A step of so many rows that went on, and of nothing else, took so long and gave so many tokens.
+
+        alone: these rows, if nobody waits for a place. Then it is over when the slowest row is, and that one counts.
+        """
         trial = self._trial(rows)
         cost = trial.cost or COST + COST_A_ROW * rows
-        trial.note(seconds, tokens / rows, self._foreseen / (PROMISING + BY_CHANCE / rows) / cost)
+        self._count(alone if trial.drafts else ())
+        slowest = self._slowest if alone else inf
+        early = alone and self._foreseen < inf and len(self._means) < min(rows, FEWEST)
+        foreseen = 0 if early else min(self._foreseen, slowest)
+        trial.note(seconds, tokens / rows, foreseen / (PROMISING + BY_CHANCE / rows) / cost, slowest)
+
+    def _count(self, rows: Sequence[Row]) -> None:
+        """A step had drafts: now and then, what each of these rows got by the last ones."""
+        self._since += 1
+        if self._since < EVERY and rows:
+            return
+        self._learn({row: (len(row.token_ids) - self._marks[row]) / EVERY for row in rows if row in self._marks})
+        self._marks, self._since = {row: len(row.token_ids) for row in rows}, 0
+
+    def _learn(self, tokens: Mapping[Row, float]) -> None:
+        """A step with drafts gives each of these rows so many tokens, or would have."""
+        for row, seen in tokens.items():
+            mean, looks = self._means.get(row, (seen if self._foreseen == inf else self._foreseen, 0))
+            looks = min(LOOKS, looks + 1)
+            self._means[row] = mean + (seen - mean) / (looks + ALIKE), looks
+        self._means = {row: each for row, each in self._means.items() if not row.ended}
+        self._slowest = min((mean for mean, _ in self._means.values()), default=inf)
 
     def look(self, drafter: Drafter, rows: Sequence[Row], most: int) -> None:
         """A step ran without drafts. Now and then: what would the drafter have guessed of a row's newest tokens?"""
@@ -143,8 +185,9 @@ class Adaptive:
         if self._foreseen == inf:
             self._foreseen = 1.0
         if len(row.token_ids) > most:
-            looks = min(LOOKS, DOUBT + self._steps // EVERY)
-            self._foreseen += (1 + drafter.foreseen(row, most) - self._foreseen) / looks
+            looks, seen = min(LOOKS, DOUBT + self._steps // EVERY), 1 + drafter.foreseen(row, most)
+            self._foreseen += (seen - self._foreseen) / looks
+            self._learn({row: seen})
 
     def _trial(self, rows: int) -> Trial:
         size = rows.bit_length()

@@ -65,6 +65,8 @@ class SpeculativeEngine(Engine):
     def step(self) -> list[Row]:
         """As the base's; but where steps in flight must be known before the next, one of them is taken in."""
         began, before, rows = time.perf_counter(), (self.stats.new_tokens, self.stats.prefill_steps), self.rows
+        if self.adaptive and not rows:
+            self.adaptive.begin()
         pays = not self.adaptive or not rows or self.adaptive.pays(len(rows))
         self._way = way = "plain" if not pays else "here" if not self._within else self._device_way(rows)
         if self._in_flight and (way == "here" or (way == "device") == isinstance(self._in_flight[0], InFlight)):
@@ -73,7 +75,8 @@ class SpeculativeEngine(Engine):
         if self.adaptive and rows and self.stats.prefill_steps == before[1] and pays == (way != "plain"):
             tokens = self.stats.new_tokens - before[0] if pays else len(rows)  # which come late
             if tokens:
-                self.adaptive.note_step(len(rows), time.perf_counter() - began, tokens)
+                alone = () if self.scheduler.waiting or self._inbox else rows
+                self.adaptive.note_step(len(rows), time.perf_counter() - began, tokens, alone)
             if not pays:
                 self.adaptive.look(self.drafter, rows, self.draft_tokens)
         return settled

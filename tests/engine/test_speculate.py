@@ -934,7 +934,9 @@ class TestAdaptive:
         shape = ModelConfig(n_layer=1, n_head=2, n_embd=16, n_positions=320, vocab_size=211)
         model, noted = random_model(shape, seed=1, std=0.1), Adaptive.note_step
         monkeypatch.setattr(
-            Adaptive, "note_step", lambda self, rows, _, tokens: noted(self, rows, 1 + 0.3 * self.pays(rows), tokens)
+            Adaptive,
+            "note_step",
+            lambda self, rows, _, *given: noted(self, rows, 1 + 0.3 * self.pays(rows), *given),
         )
         params = [SamplingParams(temperature=temperature, seed=n, max_tokens=300, **FREE) for n in range(rows)]
         steps, texts = {}, []
@@ -976,6 +978,48 @@ class TestAdaptive:
         ways = self.run(trial, 8 + 1 + 16, lambda drafts: (10.0, 2.0) if drafts else (4.0, 1.0))
         assert ways == [True] + [False] * 8 + [True] * 8 + [False] * 8
         assert not trial.drafts
+
+    @pytest.mark.parametrize("waiting", [False, True])
+    def test_where_nobody_waits_the_slowest_row_counts(self, plain: LLM, waiting: bool) -> None:
+        """Three rows get four tokens a step with drafts, the last one gets one, and the batch waits for it."""
+        (request,) = plain.requests([[1]], SamplingParams())
+        adaptive, rows = Adaptive(), [Row(request, 0.0) for _ in range(4)]
+        ways = []
+        for _ in range(300):
+            ways.append(adaptive.pays(4))
+            for row in rows:
+                row.token_ids += [1] * (4 if ways[-1] and row is not rows[3] else 1)
+            adaptive.note_step(4, 1.3 if ways[-1] else 1.0, 13 if ways[-1] else 4, () if waiting else rows)
+        assert sum(ways) > 280 if waiting else 8 <= sum(ways) < 80
+
+    def test_one_look_that_finds_nothing_keeps_a_batch_plain(self, plain: LLM) -> None:
+        """The looks of the others promise much; but it is over when that row is."""
+        (request,) = plain.requests([[1]], SamplingParams())
+        rows = [Row(request, 0.0, token_ids=[1] * 9) for _ in range(8)]
+
+        class Some(Foresees):
+            def foreseen(self, row: Row, most: int) -> int:
+                return 0 if row is rows[3] else 4
+
+        for alone, tried in ((rows, False), ((), True)):
+            adaptive, drafts = Adaptive(), 0
+            for _ in range(200):
+                adaptive.note_step(8, 1.0, 8, alone)
+                adaptive.look(Some(4), rows, 4)
+                drafts += adaptive.pays(8)
+            assert bool(drafts) == tried
+
+    def test_a_new_batch_begins_plain(self) -> None:
+        adaptive = Adaptive()
+        for _ in range(40):
+            adaptive.note_step(2, 1.0, 8 if adaptive.pays(2) else 2)
+        assert adaptive.pays(2)
+        adaptive.begin()
+        ways = []
+        for _ in range(12):
+            ways.append(adaptive.pays(2))
+            adaptive.note_step(2, 1.0, 8 if ways[-1] else 2)
+        assert ways == [False] * 8 + [True] * 4
 
     def test_trials_cost_little(self) -> None:
         """Steps that take half as long again for nothing, or a little longer."""
