@@ -96,6 +96,8 @@ class EngineConfig:
     threads: of a step on a CPU; None tries what is fastest, again and again.
     tensor_parallel: GPUs that hold one model together, or processes on a CPU: each has some of the heads. They are
     those from `device` on.
+    replicas: engines behind one queue, each in a process of its own as an `AsyncLLM` would make it, with GPUs of its
+    own from `device` on. A request goes to the one with the fewest rows. What ran on one that dies goes on elsewhere.
 
     Raises ValueError, one sentence, for what no machine and no model could meet.
     """
@@ -120,6 +122,7 @@ class EngineConfig:
     seed: int = 0
     threads: int | None = None
     tensor_parallel: int = 1
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         if self.engine != "auto" and self.engine not in RECIPES:
@@ -150,6 +153,7 @@ class EngineConfig:
             raise ValueError(f"{wrong} must be True or False, not {getattr(self, wrong)!r}")
         check_int("seed", self.seed, 0, MAX_SEED)
         check_int("tensor_parallel", self.tensor_parallel, 1)
+        check_int("replicas", self.replicas, 1)
         if self.tensor_parallel > 1:
             self._check_parallel()
         check_int("block_size", self.block_size, 16, 256)

@@ -13,6 +13,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -54,6 +55,12 @@ class LLM:
     """
 
     _serves = False  # whether its requests are expected to come and go
+
+    def __new__(cls, *_: Any, replicas: int = 1, **settings: Any) -> LLM:
+        """Several engines are an `LLM` too, of a class of their own."""
+        # By name: what runs on many devices holds LLMs itself.
+        kind = cls if replicas == 1 else import_module("nanoinfer.parallel.replicas").ReplicatedLLM
+        return super().__new__(kind)
 
     def __init__(self, model: str | Path | GPT2 | None = None, *, revision: str | None = None, **settings: Any) -> None:
         config = EngineConfig(**settings)
@@ -311,9 +318,8 @@ class LLM:
 
     def _warm_up(self, on_capture: Callable[[int, int], None] | None) -> None:
         runner: Any = self.core.runner
-        if self.rank:
-            self.rank.tell("warm_up")
-        runner.warm_up(list(dict.fromkeys(self.core.samplers)), on_capture)
+        with self.rank.all_do("warm_up") if self.rank else nullcontext():
+            runner.warm_up(list(dict.fromkeys(self.core.samplers)), on_capture)
 
     def forward_logits(self, token_ids: Any) -> torch.Tensor:
         """Logits (B, T, vocab_size), float32, of token ids (B, T), by one plain pass over the full context."""
@@ -330,9 +336,8 @@ class LLM:
             raise ValueError(f"token_ids must be from 0 to {vocab - 1}")
 
         def run() -> torch.Tensor:
-            if self.rank:
-                self.rank.tell("logits", tokens.tolist())
-            with self._torch.cuda.device_of(tokens):  # type: ignore[no-untyped-call]
+            told = self.rank.all_do("plain_pass", tokens.tolist()) if self.rank else nullcontext()
+            with told, self._torch.cuda.device_of(tokens):  # type: ignore[no-untyped-call]
                 return forward_logits(self.model, tokens)
 
         return self._worker.submit(run).result() if self.rank else run()

@@ -67,12 +67,12 @@ def serve(*, server: ServeConfig, model: BatchOptions) -> None:
 
 def load(model: BatchOptions, replicas: int) -> Any:
     """The engine, in a process of its own, or several; it returns when the model is loaded."""
-    from nanoinfer.parallel.replicas import ReplicatedLLM
+    from nanoinfer.async_llm import AsyncLLM
     from nanoinfer.serve.engine_process import ProcessLLM
 
     with refusing():
         if replicas > 1:
-            return ReplicatedLLM(model.model, replicas=replicas, **model.settings)
+            return AsyncLLM(model.model, replicas=replicas, **model.settings)
         return ProcessLLM(model.model, **model.settings)
 
 

@@ -249,6 +249,7 @@ class GraphRunner(EagerRunner):
             for key, (run, *_) in steps.items():
                 if self.agree:
                     self.recorder.warm(run)  # where it fails, other ranks wait in its collectives, so all must end
+                    self.agree(True)  # a sign of life: kernels may have been compiled
                 else:
                     self._try(key, partial(self.recorder.warm, run))
             for done, (key, (run, packed, tokens)) in enumerate(steps.items(), start=1):

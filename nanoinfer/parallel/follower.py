@@ -98,7 +98,7 @@ def do_warm_up(llm: LLM) -> None:
     llm.warm_up()
 
 
-def do_logits(llm: LLM, token_ids: list[list[int]]) -> None:
+def do_plain_pass(llm: LLM, token_ids: list[list[int]]) -> None:
     """A pass over texts (B, T), beside the engine."""
     llm.forward_logits(token_ids)
 

@@ -6,7 +6,6 @@ it, on the host and on the device, is the same everywhere, since each rank's tok
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,11 +31,8 @@ class LeadingEngine(Engine):
         self.ranks = ranks
 
     def step(self) -> list[Row]:
-        self.ranks.since = time.perf_counter()
-        try:
+        with self.ranks.watched("step"):
             return super().step()
-        finally:
-            self.ranks.since = None
 
     def _collect(self, lag: int) -> list[Row]:
         if len(self._in_flight) > lag:

@@ -7,6 +7,8 @@ measures alone, such as how many blocks fit, becomes the least of all ranks' bef
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,8 +68,11 @@ class Rank:
         return ReducedOps(ops, self.group)
 
     def agree(self, here: bool) -> bool:
-        """Whether it is so on all ranks."""
-        return self.least(int(here)) == 1
+        """Whether it is so on all ranks; a sign of life of all."""
+        agreed = self.least(int(here)) == 1
+        if self.ranks:
+            self.ranks.renew()
+        return agreed
 
     def begin(self, loop: EngineLoop) -> None:
         """All is made, here and, once this returns, on the other ranks."""
@@ -75,16 +80,24 @@ class Rank:
         if self.ranks:
             self.ranks.on_failure = loop.fail
 
-    def tell(self, *order: Any) -> None:
-        """Let the other ranks do this too, if this is the first one."""
-        if self.ranks:
-            self.ranks.tell(*order)
+    @contextmanager
+    def all_do(self, *order: Any) -> Iterator[None]:
+        """What follows is done by the other ranks too, if this is the first one: between two steps."""
+        if not self.ranks:
+            yield
+            return
+        self.ranks.tell(*order)
+        try:
+            with self.ranks.watched(order[0]):
+                yield
+        except BaseException as error:  # the others may be in the midst of it
+            raise self.ranks.failed(error) from error
 
     def alike(self, core: Engine) -> bool:
-        """Whether all ranks hold the same rows, tokens and positions. To be asked between two steps."""
-        self.tell("alike")
-        every = self.group.all_gather(core.state.integers)  # (size, 7, rows + 1)
-        return bool((every == every[0]).all())
+        """Whether all ranks hold the same rows, tokens and positions."""
+        with self.all_do("alike"):
+            every = self.group.all_gather(core.state.integers)  # (size, 7, rows + 1)
+            return bool((every == every[0]).all())
 
     def close(self) -> None:
         """End the other ranks."""

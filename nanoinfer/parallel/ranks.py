@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple
 from nanoinfer.config import EngineConfig
 
 LOOK = 0.25  # seconds from one look at the step that runs to the next
-STEP = 30.0  # seconds that a step may take
+STEP = 30.0  # seconds that a step may take, or a capture
 GRACE = 0.5  # seconds that a death has to be noticed, where others fail because of it
 HERE = "here"
 
@@ -53,15 +53,15 @@ class Ranks:
 
     cause: why they have ended, once they have. abort: then called, to end what this rank's GPU still waits for.
     on_failure: called with the cause after that, in a thread of its own.
-    since: when the step that runs has begun, time.perf_counter(); None between steps. step_s: how long one may take.
+    step_s: how long a step may take, or what else is watched, from one sign of life to the next.
     """
 
     def __init__(self, size: int) -> None:
         self.cause: BaseException | None = None
         self.abort: Callable[[], object] = lambda: None
         self.on_failure: Callable[[BaseException], object] = lambda cause: None
-        self.since: float | None = None
         self.step_s = STEP
+        self._watched: tuple[str, float] | None = None  # what runs, and since when: time.perf_counter()
         self.processes = [_spawn() for _ in range(1, size)]
         self._orders = [Connection(_taken(process.stdin), readable=False) for process in self.processes]
         self._news = {Connection(_taken(p.stdout), writable=False): rank for rank, p in enumerate(self.processes, 1)}
@@ -94,6 +94,20 @@ class Ranks:
         self._over.wait(2 * GRACE)
         self._end(error)
         return error if self.cause in (error, None) else _again(self.cause)
+
+    @contextmanager
+    def watched(self, what: str) -> Iterator[None]:
+        """So long as this runs, ranks may hang."""
+        self._watched = what, time.perf_counter()
+        try:
+            yield
+        finally:
+            self._watched = None
+
+    def renew(self) -> None:
+        """All ranks are alive: what is watched may take as long again."""
+        if watched := self._watched:
+            self._watched = watched[0], time.perf_counter()
 
     def close(self) -> None:
         """End them and wait until they have. It may be called again."""
@@ -143,11 +157,12 @@ class Ranks:
                     deadline = min(deadline, time.perf_counter() + GRACE)
             if here == len(self.processes):
                 self._here.set()
-            now, since = time.perf_counter(), self.since
+            now, watched = time.perf_counter(), self._watched
             if now > deadline or (failed and not self._news):
                 self._end(_of_kind(*next(iter(failed.items()))))
-            if since and now - since > self.step_s:
-                self._end(RuntimeError(f"no step has ended within {self.step_s:g} s: a rank hangs"))
+            if watched and now - watched[1] > self.step_s:
+                what = watched[0].replace("_", " ")
+                self._end(RuntimeError(f"no {what} has ended within {self.step_s:g} s: a rank hangs"))
 
 
 def _spawn(first: str = "") -> subprocess.Popen[bytes]:

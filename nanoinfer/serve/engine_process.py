@@ -39,6 +39,8 @@ class ProcessLLM(AsyncLLM):
 
     def __init__(self, model: str | Path | None = None, *, revision: str | None = None, **settings: Any) -> None:
         config, settings = sendable(model, settings)
+        if config.replicas > 1:
+            raise ValueError("replicas have processes of their own: use an AsyncLLM")
         self._served = self._remote = RemoteLLM(Start(model, revision, settings), config.seed)
         self._outlets = {}
 
@@ -54,8 +56,9 @@ def sendable(model: object, settings: dict[str, Any]) -> tuple[EngineConfig, dic
     ValueError for bad settings, and for a model that is given otherwise than by name or path.
     """
     config = EngineConfig(**settings)
-    if model is not None and not isinstance(model, (str, Path)):
-        raise ValueError(f"a model in another process must be a name or a path, not {type(model).__name__}")
+    for what, given in (("model", model), ("speculate", config.speculate)):
+        if given is not None and not isinstance(given, str | Path):
+            raise ValueError(f"{what} must be a name or a path for another process, not a {type(given).__name__}")
     if config.dtype is not None:
         settings = settings | {"dtype": str(config.dtype).removeprefix("torch.")}
     return config, settings

@@ -283,17 +283,22 @@ class Plain:
 def test_ranks_agree_on_what_is_captured(folder: Path) -> None:
     """One rank's capture fails: that step runs eagerly on all of them, and the others are replayed on all."""
 
-    def captured(group: Any) -> tuple[set[int], set[int]]:
+    def captured(group: Any) -> tuple[set[int], set[int], int]:
         model, state = part(group, folder), BatchState.empty(4, CPU)
         cache = DenseCache(model.config, 4, 32, CPU, torch.float32)
         recorder, settings = Plain(refused=2 * group.rank), {"max_rows": 4, "max_len": 32, "stats": GraphStats()}
-        agree = lambda ok: group.least(ok) == 1  # noqa: E731
+        asked = []
+
+        def agree(ok: bool) -> bool:
+            asked.append(ok)
+            return group.least(ok) == 1
+
         runner = GraphRunner(model, cache, state, recorder=recorder, agree=agree, **settings)
         runner.shapes = []
         runner.warm_up([JoinedSamplers(model, SAMPLERS).greedy])
-        return {key.rows for key in runner.graphs}, {key.rows for key in runner.failed}
+        return {key.rows for key in runner.graphs}, {key.rows for key in runner.failed}, len(asked)
 
-    assert on_ranks(2, captured) == [({1, 4}, {2})] * 2
+    assert on_ranks(2, captured) == [({1, 4}, {2}, 2 * 3)] * 2  # after each first run, and after each capture
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model, save_model
 from nanoinfer.parallel import ranks as ranks_module
+from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.ranks import Ranks
+from nanoinfer.parallel.shard import Shard
 from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
 
@@ -211,6 +214,82 @@ def test_a_rank_that_hangs(folder: Path, second: Callable[[str], None]) -> None:
     with pytest.raises(RuntimeError, match="no step has ended within 1 s: a rank hangs"):
         llm.generate([[1, 2]], GREEDY)
     assert process.returncode == -signal.SIGKILL
+    llm.close()
+
+
+class Recorder:
+    """Its replays run the step again."""
+
+    def warm(self, step: Callable[[], object]) -> None:
+        step()
+
+    def record(self, step: Callable[[], object]) -> Any:
+        return SimpleNamespace(replay=step)
+
+
+HANGS = """
+import signal
+from nanoinfer.engine.graphs import GraphRunner
+from tests.engine.test_tensor_parallel import Recorder
+make = GraphRunner.__init__
+GraphRunner.__init__ = lambda self, *args, **settings: make(self, *args, **settings | {"recorder": Recorder()})
+"""
+
+
+@pytest.mark.parametrize("where", ["warm", "record"])
+def test_a_rank_that_hangs_in_a_capture(folder: Path, second: Callable[[str], None], where: str) -> None:
+    """Captures have no limit in common, but each has; who waits for the warm-up hears why."""
+    second(f"{HANGS}\nRecorder.{where} = lambda *_: signal.pause()")
+    llm = LLM(folder, engine="paged-graph", max_graph_batch=2, **SETTINGS)
+    runner: Any = llm.core.runner
+    runner.recorder = Recorder()
+    assert llm.rank
+    assert llm.rank.ranks
+    llm.rank.ranks.step_s = 1
+    with pytest.raises(RuntimeError, match="no warm up has ended within 1 s: a rank hangs"):
+        llm.warm_up()
+    with pytest.raises(RuntimeError, match="a rank hangs"):
+        llm.generate([[1, 2]], GREEDY)
+    llm.close()
+
+
+def test_a_rank_that_hangs_in_a_plain_pass(folder: Path, second: Callable[[str], None]) -> None:
+    llm = LLM(folder, engine="dense", **SETTINGS)
+    assert llm.rank
+    assert llm.rank.ranks
+    llm.rank.ranks.step_s = 1
+    processes(llm)[0].send_signal(signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match="no plain pass has ended within 1 s: a rank hangs"):
+        llm.forward_logits([[1, 2]])
+    llm.close()
+
+
+def test_what_all_agree_on_is_a_sign_of_life() -> None:
+    """A warm-up of many captures takes minutes, and nobody hangs."""
+    group: Any = SimpleNamespace(least=int)
+    rank = Rank(Shard(0, 1), group, torch.device("cpu"), ranks := Ranks(1))
+    with rank.all_do("warm_up"):
+        before = ranks._watched
+        assert before
+        assert rank.agree(True)
+        assert ranks._watched
+        assert ranks._watched > before
+    assert ranks._watched is None
+
+
+def test_a_warm_up_that_one_rank_leaves(folder: Path, second: Callable[[str], None]) -> None:
+    """The other would go on alone: all end, and the caller gets the error as it is."""
+    second(HANGS)
+    llm = LLM(folder, engine="paged-graph", max_graph_batch=2, **SETTINGS)
+    runner: Any = llm.core.runner
+    runner.recorder = Recorder()
+
+    def fails(done: int, count: int) -> None:
+        raise OSError("the page is closed")
+
+    with pytest.raises(OSError, match="the page is closed"):
+        llm.warm_up(fails)
+    assert processes(llm)[0].wait(PATIENCE) == -signal.SIGKILL
     llm.close()
 
 

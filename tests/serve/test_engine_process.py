@@ -271,7 +271,7 @@ def test_what_an_llm_refuses_it_refuses(arguments: dict[str, Any]) -> None:
 
 def test_a_model_that_is_no_name_cannot_cross(small_model: GPT2, started: Processes) -> None:
     model: Any = small_model
-    with pytest.raises(ValueError, match="a model in another process must be a name or a path, not GPT2"):
+    with pytest.raises(ValueError, match="model must be a name or a path for another process, not a GPT2"):
         ProcessLLM(model)
     assert not started
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nanoinfer import LLM, Completion, SamplingParams
+from nanoinfer import LLM, AsyncLLM, Completion, SamplingParams
 from nanoinfer.config import EngineConfig
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.engine.scheduler import Row
@@ -23,7 +23,9 @@ from nanoinfer.engine.stats import Gauges
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import save_model
 from nanoinfer.parallel import replicas as module
-from nanoinfer.parallel.replicas import WORTH, ReplicaLoop, ReplicatedLLM, devices
+from nanoinfer.parallel.replica_loop import WORTH, ReplicaLoop
+from nanoinfer.parallel.replicas import devices
+from nanoinfer.serve.engine_process import ProcessLLM
 from tests.conftest import prompts_of
 
 SETTINGS: dict[str, Any] = {"engine": "paged", "device": "cpu", "threads": 1, "max_batch": 6}
@@ -64,9 +66,15 @@ class Played:
         row.listener = mailbox.news.append
         self.rows.append(row)
 
+    def cancel(self, rows: Sequence[Any]) -> None:
+        for row in rows:
+            if row in self.rows:
+                self.rows.remove(row)
+
     def die(self) -> list[Any]:
         rows, self.rows, self.failure = self.rows, [], RuntimeError("killed")
-        return self.leave_behind(rows)
+        with pytest.warns(RuntimeWarning, match="an engine has died, . are left: killed"):
+            return self.leave_behind(rows)
 
 
 def played(count: int) -> tuple[ReplicaLoop, list[Any]]:
@@ -130,21 +138,66 @@ def test_an_engine_that_dies_is_taken_out_and_its_rows_are_dealt_out() -> None:
         sent(loop, [[1]])
 
 
+@pytest.mark.parametrize("when", ["ahead of", "behind"])
+def test_a_row_that_is_cancelled_between_two_engines(when: str) -> None:
+    """It is in neither when the cancel comes; nothing of it is computed in the second."""
+    loop, (first, second) = played(2)
+    (row, _) = sent(loop, prompts_of([9] * 2))
+    go_on = second.go_on
+
+    def cancelled(row: Row, mailbox: Mailbox) -> None:
+        if when == "behind":
+            go_on(row, mailbox)
+        loop.cancel([row])
+        if when == "ahead of":
+            go_on(row, mailbox)
+
+    second.go_on = cancelled
+    assert row in first.rows
+    assert first.die() == []
+    assert row not in second.rows
+    assert second.load == 1
+
+
 def test_each_replica_has_devices_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def count(found: int) -> None:
         monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=f"{found}\n".encode()))
 
     count(4)
-    assert devices(EngineConfig(), 3) == [{"device": f"cuda:{n}"} for n in range(3)]
-    assert devices(EngineConfig(tensor_parallel=2), 2) == [{"device": "cuda:0"}, {"device": "cuda:2"}]
-    assert devices(EngineConfig(device="cuda:1"), 2) == [{"device": "cuda:1"}, {"device": "cuda:2"}]
-    assert devices(EngineConfig(device="cpu"), 5) == [{}] * 5
+    assert devices(EngineConfig(replicas=3)) == [{"device": f"cuda:{n}"} for n in range(3)]
+    assert devices(EngineConfig(tensor_parallel=2, replicas=2)) == [{"device": "cuda:0"}, {"device": "cuda:2"}]
+    assert devices(EngineConfig(device="cuda:1", replicas=2)) == [{"device": "cuda:1"}, {"device": "cuda:2"}]
+    assert devices(EngineConfig(device="cpu", replicas=5)) == [{}] * 5
     with pytest.raises(ValueError, match="replicas 3 need 6 CUDA devices, but there are 4"):
-        devices(EngineConfig(tensor_parallel=2), 3)
+        devices(EngineConfig(tensor_parallel=2, replicas=3))
     count(0)
-    assert devices(EngineConfig(), 2) == [{}] * 2
+    assert devices(EngineConfig(replicas=2)) == [{}] * 2
     with pytest.raises(ValueError, match="replicas 2 need 2 CUDA devices, but there are 0"):
-        devices(EngineConfig(device="cuda"), 2)
+        devices(EngineConfig(device="cuda", replicas=2))
+
+
+def test_an_llm_of_several_engines(folder: Path, small_model: GPT2) -> None:
+    """`generate` and `stream` in any thread; each engine has its share, and the tokens are those of one."""
+    prompts, params = prompts_of([3, 30, 12, 7]), [replace(SAMPLED, seed=n, max_tokens=20) for n in range(4)]
+    expected = [c.token_ids for c in LLM(small_model, engine="paged").generate(prompts, params)]
+    with LLM(folder, replicas=2, **SETTINGS) as llm:
+        llm.warm_up()
+        assert (llm.engine, llm.max_batch, llm.facts.max_batch, llm.max_len) == ("paged", 12, 12, 100)
+        with ThreadPoolExecutor(4) as pool:
+            for done in pool.map(lambda _: llm.generate(prompts, params), range(4)):
+                assert [c.token_ids for c in done] == expected
+        pieces = [piece for piece in llm.stream(prompts, params) if piece.index == 2]
+        assert tuple(t for piece in pieces for t in piece.token_ids) == expected[2]
+        assert llm.loop._sent == dict.fromkeys(llm.loop.loops, 10)
+        assert llm.stats.requests == 20
+        stream = llm.stream(prompts, GREEDY)
+        next(stream)
+        stream.close()
+        assert not llm.loop.busy
+        with pytest.raises(ValueError, match="forward_logits needs the model in this process: leave replicas out"):
+            llm.forward_logits([[1]])
+    with pytest.raises(RuntimeError, match="this LLM is closed"):
+        llm.generate([[1]])
 
 
 def test_rows_go_on_behind_their_tokens(folder: Path, small_model: GPT2) -> None:
@@ -161,8 +214,8 @@ def test_rows_go_on_behind_their_tokens(folder: Path, small_model: GPT2) -> None
 
     async def run() -> list[Completion]:
         done, seen, killed = {}, dict.fromkeys(range(4), 0), False
-        async with ReplicatedLLM(folder, replicas=2, **SETTINGS) as llm:
-            loops = llm._served.loop.loops  # type: ignore[attr-defined]
+        async with AsyncLLM(folder, replicas=2, **SETTINGS) as llm:
+            loops = llm.llm.loop.loops
             llm.pace(0.02)
             victim = loops[0].process
             async for piece in llm.stream(prompts, params):
@@ -177,7 +230,7 @@ def test_rows_go_on_behind_their_tokens(folder: Path, small_model: GPT2) -> None
             assert killed
             assert went == 2
             assert victim.wait(PATIENCE) == -9
-            assert len(llm._served.loop.loops) == 1  # type: ignore[attr-defined]
+            assert len(llm.llm.loop.loops) == 1
             assert llm.alive
             again = await llm.generate(prompts, params)
             assert [c.token_ids for c in again] == [c.token_ids for c in expected]
@@ -203,10 +256,10 @@ def test_a_stop_text_across_the_death(folder: Path, small_model: GPT2) -> None:
         (expected,) = one.generate([prompt], params)
 
     async def run() -> Completion:
-        async with ReplicatedLLM(folder, replicas=2, **SETTINGS) as llm:
+        async with AsyncLLM(folder, replicas=2, **SETTINGS) as llm:
             llm.pace(0.02)
             async for piece in llm.stream([prompt], params):
-                loops = llm._served.loop.loops  # type: ignore[attr-defined]
+                loops = llm.llm.loop.loops
                 if len(loops) == 2:
                     next(each for each in loops if each.load).process.kill()
                 if piece.completion:
@@ -221,12 +274,12 @@ def test_a_stream_that_is_left_leaves_the_others(folder: Path) -> None:
     """Rows of two engines have no number in common: what is cancelled here is cancelled nowhere else."""
 
     async def run() -> None:
-        async with ReplicatedLLM(folder, replicas=2, **SETTINGS) as llm:
+        async with AsyncLLM(folder, replicas=2, **SETTINGS) as llm:
             llm.pace(0.02)
             streams = [llm.submit([text], GREEDY, every_token=False) for text in prompts_of([4, 4])]
-            assert [each.load for each in llm._served.loop.loops] == [1, 1]  # type: ignore[attr-defined]
+            assert [each.load for each in llm.llm.loop.loops] == [1, 1]
             await streams[0].aclose()
-            assert [each.load for each in llm._served.loop.loops] == [0, 1]  # type: ignore[attr-defined]
+            assert [each.load for each in llm.llm.loop.loops] == [0, 1]
             llm.pace(0)
             (done,) = await streams[1].completions()
             assert len(done.token_ids) == GREEDY.max_tokens
@@ -236,10 +289,10 @@ def test_a_stream_that_is_left_leaves_the_others(folder: Path) -> None:
 
 def test_the_last_one_dies(folder: Path) -> None:
     async def run() -> None:
-        llm = ReplicatedLLM(folder, replicas=2, **SETTINGS)
+        llm = AsyncLLM(folder, replicas=2, **SETTINGS)
         stream = llm.stream(prompts_of([3, 4]), GREEDY)
         await stream.__anext__()
-        for each in list(llm._served.loop.loops):  # type: ignore[attr-defined]
+        for each in list(llm.llm.loop.loops):
             each.process.kill()
         with pytest.raises(RuntimeError, match="killed by SIGKILL"):
             async for _ in stream:
@@ -259,9 +312,8 @@ def test_a_rank_of_an_engine_dies_while_nothing_runs(folder: Path) -> None:
     """It takes its engine along, and the front hears of it though no row is there to bring news."""
 
     async def run() -> None:
-        llm = ReplicatedLLM(folder, replicas=1, tensor_parallel=2, **SETTINGS)
-        (loop,) = llm._served.loop.loops  # type: ignore[attr-defined]
-        tasks = Path(f"/proc/{loop.process.pid}/task").glob("*/children")
+        llm = ProcessLLM(folder, tensor_parallel=2, **SETTINGS)
+        tasks = Path(f"/proc/{llm.pid}/task").glob("*/children")
         (rank,) = [int(pid) for task in tasks for pid in task.read_text().split()]
         os.kill(rank, signal.SIGKILL)
         assert "rank 1 has ended" in str(await asyncio.wait_for(asyncio.wrap_future(llm.died), PATIENCE))
@@ -270,8 +322,23 @@ def test_a_rank_of_an_engine_dies_while_nothing_runs(folder: Path) -> None:
     asyncio.run(run())
 
 
-def test_what_cannot_be_made_is_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match="replicas must be a whole number of at least 1, not 0"):
-        ReplicatedLLM(folder, replicas=0)
-    with pytest.raises(ValueError, match="max_len must be at most the model's context"):
-        ReplicatedLLM(folder, replicas=2, max_len=1000, **SETTINGS)
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"replicas": 0}, "replicas must be a whole number of at least 1, not 0"),
+        ({"replicas": "2"}, "replicas must be a whole number of at least 1, not '2'"),
+        ({"replicas": 2, "max_len": 1000}, "max_len must be at most the model's context"),
+        ({"replicas": 2, "tensor_parallel": 9}, "tensor_parallel must be at most the model's 4 heads, not 9"),
+        ({"replicas": 2, "model": "a GPT2"}, "model must be a name or a path for another process, not a GPT2"),
+        ({"replicas": 2, "speculate": "a GPT2"}, "speculate must be a name or a path for another process, not a GPT2"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(settings: dict[str, Any], words: str, folder: Path, small_model: GPT2) -> None:
+    given = {name: small_model if value == "a GPT2" else value for name, value in settings.items()}
+    with pytest.raises(ValueError, match=words):
+        LLM(**{"model": folder} | SETTINGS | given)
+
+
+def test_one_process_is_not_several(folder: Path) -> None:
+    with pytest.raises(ValueError, match="replicas have processes of their own: use an AsyncLLM"):
+        ProcessLLM(folder, replicas=2, **SETTINGS)

@@ -1,0 +1,185 @@
+"""One queue before several engines, each in a process of its own. Chapter 8.
+
+A request goes to the engine with the fewest rows; one that knows how the text begins may have a few more. An engine
+that dies is taken out, and its rows go on elsewhere behind the tokens that they have: what a row says depends on its
+prompt, parameters and seed alone, so nobody can tell. A row that has seen two engines die goes to no third.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from nanoinfer.engine.loop import Mailbox
+from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.stats import Gauges
+
+if TYPE_CHECKING:
+    from nanoinfer.requests import Request
+    from nanoinfer.serve.engine_remote import RemoteLoop
+
+WORTH = 4  # rows more that an engine may have, if it knows the whole prompt
+BEGINNINGS = 1 << 14  # blocks of texts that are remembered of each engine
+
+
+class Beginnings:
+    """What an engine's cache may know: beginnings of the texts that it was sent last, by the names of their blocks."""
+
+    def __init__(self) -> None:
+        self._known = OrderedDict[int, None]()
+
+    def share(self, names: Sequence[int]) -> float:
+        """How much of a text it may know, from 0 to 1."""
+        unknown = (n for n, name in enumerate(names) if name not in self._known)
+        return next(unknown, len(names)) / max(1, len(names))
+
+    def note(self, names: Sequence[int]) -> None:
+        for name in names:
+            self._known[name] = None
+            self._known.move_to_end(name)
+        while len(self._known) > BEGINNINGS:
+            self._known.popitem(last=False)
+
+
+def block_names(text: Sequence[int], block: int) -> list[int]:
+    """A name for each whole block of a text, by all that stands up to its end; none where the cache has no blocks."""
+    names, name = [], 0
+    for end in range(block, len(text) + 1, block) if block else ():
+        name = hash((name, *text[end - block : end]))
+        names.append(name)
+    return names
+
+
+class ReplicaLoop:
+    """As an `EngineLoop`, over those of several engines. failure and died: of the last one.
+
+    block: tokens a block of their caches, or 0.
+    """
+
+    def __init__(self, loops: Sequence[RemoteLoop], block: int) -> None:
+        self.loops = list(loops)  # that live
+        self.failure: BaseException | None = None
+        self.died: Future[BaseException] = Future()
+        self._every, self._block = list(loops), block
+        self._beginnings = {loop: Beginnings() for loop in loops}
+        self._sent = dict.fromkeys(loops, 0)
+        self._mailboxes: dict[tuple[RemoteLoop, Callable[[list[Row]], object]], Mailbox] = {}
+        self._moved: WeakSet[Row] = WeakSet()
+        self._lock = RLock()  # requests come in any thread, and an engine's end in its own
+        for loop in loops:
+            loop.leave_behind = partial(self._go_on_elsewhere, loop)
+
+    def submit(
+        self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
+    ) -> list[Row]:
+        """As `EngineLoop.submit`, each request to an engine of its own."""
+        rows = []
+        for request in requests:
+            while True:
+                loop = self._choose(request.prompt_token_ids)
+                try:
+                    rows += loop.submit([request], self._mailbox(loop, mailbox.post), asked, every_token)
+                    break
+                except RuntimeError:
+                    if loop in self.loops and not self._lost(loop):  # it is closed
+                        raise
+        return rows
+
+    def _choose(self, text: Sequence[int]) -> RemoteLoop:
+        """The engine with the fewest rows, hits counted; among equals the one that was sent the fewest."""
+        names = block_names(text, self._block)
+        with self._lock:
+            if not self.loops:
+                raise RuntimeError(f"the engine has died: {self.failure}") from self.failure
+
+            def cost(loop: RemoteLoop) -> tuple[float, int]:
+                return loop.load - WORTH * self._beginnings[loop].share(names), self._sent[loop]
+
+            best = min(self.loops, key=cost)
+            self._beginnings[best].note(names)
+            self._sent[best] += 1
+            return best
+
+    def _mailbox(self, loop: RemoteLoop, post: Callable[[list[Row]], object]) -> Mailbox:
+        """Each engine's news have a thread of their own, and so a mailbox."""
+        return self._mailboxes.setdefault((loop, post), Mailbox(post))
+
+    def _lost(self, loop: RemoteLoop) -> bool:
+        """Take an engine out that has died; whether it has."""
+        if loop.failure is None or loop.closed:
+            return False
+        with self._lock:
+            if loop not in self.loops:
+                return True
+            self.loops.remove(loop)
+            if not self.loops:
+                self.failure = loop.failure
+                self.died.set_result(loop.failure)
+        loop.link.close()  # where a step has failed the process is still there, and holds memory
+        warnings.warn(f"an engine has died, {len(self.loops)} are left: {loop.failure}", RuntimeWarning, stacklevel=2)
+        return True
+
+    def _go_on_elsewhere(self, loop: RemoteLoop, rows: list[Row]) -> list[Row]:
+        """Rows of an engine that has died: those that go nowhere, in the thread that has heard of it."""
+        self._lost(loop)
+        left = []
+        posts = {box.news.append: post for (of, post), box in list(self._mailboxes.items()) if of is loop}
+        for row in rows:
+            text = [*row.request.prompt_token_ids, *row.token_ids]
+            try:
+                if row in self._moved or row.listener not in posts:
+                    raise RuntimeError
+                self._moved.add(row)
+                other = self._choose(text)
+                other.go_on(row, self._mailbox(other, posts[row.listener]))
+            except RuntimeError:
+                left.append(row)
+            else:
+                if row.cancelled:  # when it was in no engine, perhaps
+                    other.cancel([row])
+        return left
+
+    def cancel(self, rows: Sequence[Row]) -> None:
+        """As `EngineLoop.cancel`."""
+        for row in rows:
+            if not row.ended:
+                row.cancelled = CancelledError("cancelled")  # ahead of the look: it may be on its way to another
+        for loop in self._every:  # whose numbers are its own
+            loop.cancel(rows)
+
+    def leave(self, mailbox: Mailbox) -> None:
+        for loop in self._every:
+            if box := self._mailboxes.pop((loop, mailbox.post), None):
+                loop.leave(box)
+
+    def watch(self, post: Callable[[dict[str, Any]], object] | None, texts: bool) -> None:
+        """One of the engines: a page has room for one."""
+        for loop in self.loops[:1]:
+            loop.watch(post, texts)
+
+    @property
+    def busy(self) -> bool:
+        return any(loop.busy for loop in self.loops)
+
+    @property
+    def closed(self) -> bool:
+        return all(loop.closed for loop in self._every)
+
+    @property
+    def gauges(self) -> Gauges:
+        return Gauges(*map(sum, zip(*[loop.gauges for loop in self._every], strict=True)))
+
+    @property
+    def pace(self) -> float:
+        return self._every[0].pace
+
+    @pace.setter
+    def pace(self, seconds: float) -> None:
+        for loop in self.loops:
+            loop.pace = seconds
