@@ -120,11 +120,13 @@ def ranks(
     prompt_tokens: Annotated[int, typer.Option(min=1)] = 128,
     new_tokens: Annotated[int, typer.Option(min=2)] = 512,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
+    burst: Annotated[str, typer.Option(help="Of whose engine there are several, too; '' for none.")] = "random:gpt2",
+    requests: Annotated[list[int], typer.Option(min=1, help="To these at once; repeatable.")] = [1000, 4000],  # noqa: B006
 ) -> None:
-    """One model on one GPU and on several: tokens/s and time of a step over rows, weights of a rank."""
+    """One model on one GPU and on several, and several engines: tokens/s, time of a step, of a sum over ranks."""
     from nanobench.micro.ranks import measure
 
-    measure(device, out, model, tensor_parallel, rows, prompt_tokens, new_tokens, repeats)
+    measure(device, out, model, tensor_parallel, rows, prompt_tokens, new_tokens, repeats, burst, requests)
 
 
 @app.command()
