@@ -26,15 +26,16 @@ ROWS = 8
 
 @pytest.mark.skipif(RUNS_HERE, reason="this is that process")
 def test_in_the_interpreter() -> None:
-    assert passed_in_the_interpreter(__file__) >= 17
+    assert passed_in_the_interpreter(__file__) >= 18
 
 
 def inboxes(size: int, C: int, dtype: torch.dtype) -> list[Any]:
     """One a rank, all on one device."""
     mine = [torch.full((2, size, ROWS, C), -0.0, dtype=dtype, device=DEVICE) for _ in range(size)]
-    addresses = torch.tensor([each.data_ptr() for each in mine], device=DEVICE)
+    lost = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    addresses = torch.tensor([each.data_ptr() for each in (*mine, lost)], device=DEVICE)
     return [
-        SimpleNamespace(mine=each, addresses=addresses, rank=rank, size=size, rows=ROWS, processors=2)
+        SimpleNamespace(mine=each, lost=lost, addresses=addresses, rank=rank, size=size, rows=ROWS, processors=2)
         for rank, each in enumerate(mine)
     ]
 
@@ -87,6 +88,13 @@ def test_a_term_that_is_negative_zero_arrives() -> None:
     sent = boxes[0].mine[0, 1, 0]
     assert not empty(sent[0])
     torch.testing.assert_close(sent, numbers[0], rtol=0, atol=0, equal_nan=True)
+
+
+@here
+def test_who_waits_for_a_rank_that_was_lost_goes_on() -> None:
+    (box, _), ones = inboxes(2, 8, torch.float32), torch.ones(1, 8, device=DEVICE)
+    box.lost.fill_(1)
+    kernels.reduce_norm(ones, ones, ones[0], ones[0], 1e-5, box, 0)
 
 
 def empty(inbox: Tensor) -> bool:

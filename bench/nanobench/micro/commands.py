@@ -120,7 +120,7 @@ def ranks(
     prompt_tokens: Annotated[int, typer.Option(min=1)] = 128,
     new_tokens: Annotated[int, typer.Option(min=2)] = 512,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
-    burst: Annotated[str, typer.Option(help="Of whose engine there are several, too; '' for none.")] = "random:gpt2",
+    burst: Annotated[str | None, typer.Option(help="The model of whose engine there are several then.")] = None,
     requests: Annotated[list[int], typer.Option(min=1, help="To these at once; repeatable.")] = [1000, 4000],  # noqa: B006
 ) -> None:
     """One model on one GPU and on several, and several engines: tokens/s, time of a step, of a sum over ranks."""

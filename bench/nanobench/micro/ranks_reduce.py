@@ -54,22 +54,24 @@ def _rank(rank: int, ranks: int, port: int, width: int, rows: list[int], dtype: 
     device, store = torch.device("cuda", rank), dist.TCPStore(HOST, port, None, False)
     group = Group(store, rank, ranks, device)
     group.make_inbox(width, dtype, device)
-    symmetric = dist.ProcessGroup(dist.PrefixStore("bench", store), rank, ranks)
-    dist.distributed_c10d._register_process_group("bench", symmetric)
+    from nanoinfer.parallel.inbox import symmetric_group
+
     found = []
-    for count in rows:
-        calls = _variants(group, width, count, dtype, device)
-        for kind, seconds in call_seconds(calls, CALLS, REPEATS).items():
-            pair = Spread.of([each / 2 for each in seconds.samples])
-            found.append(Reduced(kind=kind, ranks=ranks, rows=count, width=width, seconds=pair).model_dump())  # type: ignore[arg-type]
-        group.least(0)
+    with symmetric_group(dist.PrefixStore("bench", store), rank, ranks) as name:
+        for count in rows:
+            calls = _variants(group, name, width, count, dtype, device)
+            for kind, seconds in call_seconds(calls, CALLS, REPEATS).items():
+                each: dict[str, Any] = {"kind": kind, "ranks": ranks, "rows": count, "width": width}
+                each["seconds"] = Spread.of([pair / 2 for pair in seconds.samples])
+                found.append(Reduced(**each).model_dump())
+            group.least(0)
     if rank == 0:
         path.write_text(json.dumps(found))
     group.least(0)  # nobody leaves while others still write to its memory
 
 
 def _variants(
-    group: Group, width: int, rows: int, dtype: torch.dtype, device: torch.device
+    group: Group, name: str, width: int, rows: int, dtype: torch.dtype, device: torch.device
 ) -> dict[str, Callable[[int], Tensor]]:
     """Each does two sums in a row."""
     from nanoinfer.kernels.fused import FusedOps
@@ -79,13 +81,13 @@ def _variants(
     draws = torch.Generator(device).manual_seed(group.rank)
     x, term, update = (torch.randn(rows, width, generator=draws, device=device).to(dtype) for _ in range(3))
     weight, bias = torch.ones(width, dtype=dtype, device=device), torch.zeros(width, dtype=dtype, device=device)
-    shared, _ = mapped((rows, width), dtype, device, "bench")
+    shared, _ = mapped((rows, width), dtype, device, name)
     shared.copy_(term)
     ops, fused, inbox = torch.ops.symm_mem, FusedOps(), group.inbox
     twice: dict[str, Callable[[int], Any]] = {
         "nccl": lambda half: group.all_reduce(update),
-        "one-shot": lambda half: ops.one_shot_all_reduce(shared, "sum", "bench"),
-        "two-shot": lambda half: ops.two_shot_all_reduce_(shared, "sum", "bench"),
+        "one-shot": lambda half: ops.one_shot_all_reduce(shared, "sum", name),
+        "two-shot": lambda half: ops.two_shot_all_reduce_(shared, "sum", name),
         "norm alone": lambda half: fused.add_norm(x, update, weight, bias, 1e-5),
         "nccl and norm": lambda half: fused.add_norm(x, group.all_reduce(update), weight, bias, 1e-5),
         "in one kernel": lambda half: reduce_norm(x, term, weight, bias, 1e-5, inbox, half),
