@@ -153,7 +153,10 @@ class Adaptive:
         """
         trial = self._trial(rows)
         cost = trial.cost or COST + COST_A_ROW * rows
-        self._count(alone if trial.drafts else ())
+        if trial.drafts:
+            self._count(alone)
+        else:
+            self._marks = {}
         slowest = self._slowest if alone else inf
         early = alone and self._foreseen < inf and len(self._means) < min(rows, FEWEST)
         foreseen = 0 if early else min(self._foreseen, slowest)
@@ -162,10 +165,10 @@ class Adaptive:
     def _count(self, rows: Sequence[Row]) -> None:
         """A step had drafts: now and then, what each of these rows got by the last ones."""
         self._since += 1
-        if self._since < EVERY and rows:
+        if self._since % EVERY:
             return
         self._learn({row: (len(row.token_ids) - self._marks[row]) / EVERY for row in rows if row in self._marks})
-        self._marks, self._since = {row: len(row.token_ids) for row in rows}, 0
+        self._marks = {row: len(row.token_ids) for row in rows}
 
     def _learn(self, tokens: Mapping[Row, float]) -> None:
         """A step with drafts gives each of these rows so many tokens, or would have."""
