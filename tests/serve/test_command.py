@@ -106,3 +106,21 @@ def test_a_model_that_is_not_there_ends_it(tmp_path: Path) -> None:
     done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (1, 2), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--device", "cpu", "--tensor-parallel", "9"], "--tensor-parallel must be at most the model's 4 heads, not 9"),
+        (["--device", "cpu", "--tensor-parallel", "9", "--replicas", "2"], "the model's 4 heads, not 9"),
+        (["--device", "cuda", "--tensor-parallel", "99"], "CUDA"),
+        (["--device", "cuda", "--replicas", "99"], "--replicas 99 need 99 CUDA devices, but there are"),
+    ],
+)
+def test_what_this_machine_or_this_model_cannot_do_ends_it_with_2(arguments: list[str], sentence: str) -> None:
+    """It listens by then; who waits for it reads one sentence."""
+    command = [sys.executable, "-m", "nanoinfer", "serve", "--port", "0", "-m", "random:tiny", *arguments]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr.splitlines()[-1]
+    assert done.stderr.count("\n") == 2
