@@ -233,11 +233,11 @@ def open_job(
 
 
 def run_here(job: Job, shards: list[Shard], llm: LLM, on_done: Callable[[Shard, int], None]) -> None:
-    """Compute these shards with one engine. on_done: called after each, with how many tokens it has.
+    """Compute these shards here. on_done: called after each, with how many tokens it has.
 
-    Two at a time: while the last rows of one go on, those of the next fill the batch.
+    Two at a time, of each engine: while the last rows of one go on, those of the next fill the batch.
     """
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2 * llm.config.replicas) as pool:
         try:
             running = {pool.submit(job.run, shard, llm): shard for shard in shards}
             for done in as_completed(running):
