@@ -55,9 +55,9 @@ def batch(
     """
     if shard < 1:
         raise Refused(f"--shard must be at least 1, not {shard}")
-    for name, count in (("replicas", replicas), ("workers", workers)):
-        if count is not None and count < 1:
-            raise Refused(f"--{name} must be at least 1, not {count}")
+    for name, asked in (("replicas", replicas), ("workers", workers)):
+        if asked is not None and asked < 1:
+            raise Refused(f"--{name} must be at least 1, not {asked}")
     if workers is not None and replicas > 1:
         raise Refused("--replicas and --workers contradict each other: a worker has one engine")
     model.check()
