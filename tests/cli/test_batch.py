@@ -16,7 +16,7 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.weights import random_model, save_model
 from nanoinfer.parallel import batch
-from nanoinfer.parallel.batch import line_seed
+from nanoinfer.parallel.lines import line_seed
 from nanoinfer.serve.engine_process import RemoteLLM
 from tests.cli.test_main import ENVIRONMENT, TINY, assert_refused, invoke, posix
 
