@@ -59,7 +59,7 @@ class LLM:
     def __new__(cls, *_: Any, replicas: int = 1, **settings: Any) -> LLM:
         """Several engines are an `LLM` too, of a class of their own."""
         # By name: what runs on many devices holds LLMs itself.
-        kind = cls if replicas == 1 else import_module("nanoinfer.parallel.replicas").ReplicatedLLM
+        kind: type[LLM] = cls if replicas == 1 else import_module("nanoinfer.parallel.replicas").ReplicatedLLM
         return super().__new__(kind)
 
     def __init__(self, model: str | Path | GPT2 | None = None, *, revision: str | None = None, **settings: Any) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 EPILOG = """\
 Examples:
 nanoinfer batch prompts.jsonl --out results --seed 1
-nanoinfer batch prompts.jsonl --out results --seed 1 -m gpt2 --workers 8
+nanoinfer batch prompts.jsonl --out results --seed 1 -m gpt2 --replicas 8
+nanoinfer batch prompts.jsonl --out results --seed 1 -m gpt2 --workers 64
 cat results/*.jsonl
 A line of the file is a text in quotes, or {"id": "a", "prompt": "Once upon a time", "max_tokens": 64}.
 The same command goes on with a run that was ended; finished shards are not computed again.
@@ -33,6 +34,7 @@ def batch(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the results; it is made.", metavar="DIR")],
     shard: Annotated[int, typer.Option("--shard", help="Lines of the input a file of results.")] = 1000,
+    replicas: Annotated[int, typer.Option(help="Engines on this machine; on GPUs, each with its own.")] = 1,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -53,8 +55,11 @@ def batch(
     """
     if shard < 1:
         raise Refused(f"--shard must be at least 1, not {shard}")
-    if workers is not None and workers < 1:
-        raise Refused(f"--workers must be at least 1, not {workers}")
+    for name, asked in (("replicas", replicas), ("workers", workers)):
+        if asked is not None and asked < 1:
+            raise Refused(f"--{name} must be at least 1, not {asked}")
+    if workers is not None and replicas > 1:
+        raise Refused("--replicas and --workers contradict each other: a worker has one engine")
     model.check()
     params = sampling.params(stop=[from_argument(text) for text in stop or ()], ignore_eos=ignore_eos)
     settings = {"model": model.model_name, "revision": model.revision, "dtype": model.dtype, "max_len": model.max_len}
@@ -84,7 +89,7 @@ def batch(
 
                     run_on_ray(job, missing, model.model, model.settings, workers, on_done)
             elif missing:
-                with model.load() as llm, refusing():
+                with model.load(replicas=replicas) as llm, refusing():
                     run_here(job, missing, llm, on_done)
     except KeyboardInterrupt:
         raise Stopped(

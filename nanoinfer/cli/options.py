@@ -176,14 +176,14 @@ class ModelOptions:
         """What is given besides the model, by the names that `LLM` knows."""
         return {name: value for name, value in asdict(self).items() if value is not None and name != "model"}
 
-    def load(self, loaded: GPT2 | None = None) -> LLM:
+    def load(self, loaded: GPT2 | None = None, replicas: int = 1) -> LLM:
         """The LLM, over weights that are loaded already or its own; imports torch. Refused where there is none."""
         self.check()
         try:
             import torch  # noqa: F401  to tell a broken torch from a refused argument
         except Exception as error:
             raise CommandError(f"torch cannot be imported ({error}): `nanoinfer doctor` says what to do") from error
-        given = self.settings
+        given = self.settings | {"replicas": replicas}
         if loaded is not None:  # it lies on its device already, in its dtype
             given = {name: value for name, value in given.items() if name not in ("device", "dtype", "revision")}
         with refusing():

@@ -7,34 +7,33 @@ end. Where something fails here, the first rank is told before this process ends
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import traceback
 from dataclasses import fields
+from importlib import import_module
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from nanoinfer.parallel.ranks import HERE, Failed, Start
+from nanoinfer.parallel.ranks import HERE, Start
+from nanoinfer.serve.processes import Raised, pipes
 
 if TYPE_CHECKING:
     from nanoinfer.llm import LLM
 
 
-def main(kind: type[LLM]) -> None:
-    """The process. kind: the class to make. What is printed in it goes to where errors go."""
-    for name in (signal.SIGINT, signal.SIGTERM):  # they come to all processes; the first rank says when it is over
-        signal.signal(name, signal.SIG_IGN)
-    source, news = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+def main() -> None:
+    """The process."""
+    given, taken = pipes()
+    source, news = Connection(given, writable=False), Connection(taken, readable=False)
     orders: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_read, args=(source, orders), daemon=True).start()
     try:
-        follow(kind, orders, news)
+        follow(orders, news)
     except BaseException as error:
-        _leave(error, news)
+        news.send(Raised.of(error))
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _read(source: Connection, orders: SimpleQueue[Any]) -> None:
@@ -46,14 +45,7 @@ def _read(source: Connection, orders: SimpleQueue[Any]) -> None:
         os._exit(0)
 
 
-def _leave(error: BaseException, news: Connection) -> NoReturn:
-    kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
-    news.send(Failed(kind, str(error), "".join(traceback.format_exception(error))))
-    sys.stderr.flush()
-    os._exit(1)
-
-
-def follow(kind: type[LLM], orders: SimpleQueue[Any], news: Connection) -> None:
+def follow(orders: SimpleQueue[Any], news: Connection) -> None:
     """Make this rank's part, and obey for ever."""
     start: Start = orders.get()
     import torch
@@ -68,7 +60,9 @@ def follow(kind: type[LLM], orders: SimpleQueue[Any], news: Connection) -> None:
     rank = join(store, start.rank, config.tensor_parallel, choose_device(config.device))
     torch.set_num_threads(rank.threads(config.threads))
 
-    class OneOfSeveral(kind):  # type: ignore[valid-type, misc]
+    kind: Any = import_module("nanoinfer.llm").LLM  # by name: what it holds is a rank of this package
+
+    class OneOfSeveral(kind):  # type: ignore[misc]
         def _join(self, *_: Any) -> Rank:
             return rank
 

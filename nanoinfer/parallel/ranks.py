@@ -7,11 +7,8 @@ others are killed; that ends the first rank's collectives too.
 
 from __future__ import annotations
 
-import builtins
 import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,14 +16,16 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from nanoinfer.config import EngineConfig
+from nanoinfer.serve.processes import Raised, how, spawn
 
 LOOK = 0.25  # seconds from one look at the step that runs to the next
 STEP = 30.0  # seconds that a step may take, or a capture
 GRACE = 0.5  # seconds that a death has to be noticed, where others fail because of it
 HERE = "here"
+CHILD = "nanoinfer.parallel.follower"
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,6 @@ class Start:
     model: str | Path | None
     revision: str | None
     config: EngineConfig
-
-
-class Failed(NamedTuple):
-    """From a rank: it ends, and why."""
-
-    kind: str  # of exception, the nearest that every process knows
-    text: str
-    trace: str
 
 
 class Ranks:
@@ -62,7 +53,7 @@ class Ranks:
         self.on_failure: Callable[[BaseException], object] = lambda cause: None
         self.step_s = STEP
         self._watched: tuple[str, float] | None = None  # what runs, and since when: time.perf_counter()
-        self.processes = [_spawn() for _ in range(1, size)]
+        self.processes = [spawn(CHILD) for _ in range(1, size)]
         self._orders = [Connection(_taken(process.stdin), readable=False) for process in self.processes]
         self._news = {Connection(_taken(p.stdout), writable=False): rank for rank, p in enumerate(self.processes, 1)}
         self._lock, self._closing, self._over, self._here = Lock(), Event(), Event(), Event()
@@ -139,7 +130,7 @@ class Ranks:
 
     def _watch(self) -> None:
         """In a thread: until all have ended. A rank that fails says so first; others may fail because one has died."""
-        here, failed = 0, dict[int, Failed]()
+        here, failed = 0, dict[int, Raised]()
         deadline = float("inf")
         while self._news and not self._closing.is_set():
             for news in wait(list(self._news), LOOK):
@@ -148,7 +139,7 @@ class Ranks:
                     message = news.recv()
                 except (EOFError, OSError):
                     if (rank := self._news.pop(news)) not in failed:
-                        self._end(RuntimeError(f"rank {rank} has ended: {_how(self.processes[rank - 1])}"))
+                        self._end(RuntimeError(f"rank {rank} has ended: {how(self.processes[rank - 1], GRACE)}"))
                     continue
                 if message == HERE:
                     here += 1
@@ -159,20 +150,10 @@ class Ranks:
                 self._here.set()
             now, watched = time.perf_counter(), self._watched
             if now > deadline or (failed and not self._news):
-                self._end(_of_kind(*next(iter(failed.items()))))
+                self._end(_of(*next(iter(failed.items()))))
             if watched and now - watched[1] > self.step_s:
                 what = watched[0].replace("_", " ")
                 self._end(RuntimeError(f"no {what} has ended within {self.step_s:g} s: a rank hangs"))
-
-
-def _spawn(first: str = "") -> subprocess.Popen[bytes]:
-    """A fresh interpreter with this one's path. `multiprocessing` would run the caller's script again.
-
-    first: what is to be run ahead of all else, for tests.
-    """
-    main = "from nanoinfer.llm import LLM; from nanoinfer.parallel.follower import main; main(LLM)"
-    code = f"import sys; sys.path[:] = {sys.path!r}\n{first}\n{main}"
-    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _taken(pipe: IO[bytes] | None) -> int:
@@ -182,23 +163,14 @@ def _taken(pipe: IO[bytes] | None) -> int:
         return os.dup(pipe.fileno())
 
 
-def _how(process: subprocess.Popen[bytes]) -> str:
-    """How it has ended."""
-    try:
-        code = process.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        return "it has closed its pipe"
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _of_kind(rank: int, failed: Failed) -> BaseException:
-    """What was raised there, or the nearest that Python knows."""
-    if failed.kind in ("ValueError", "TypeError"):  # refused: a sentence that needs no more
-        refused: BaseException = getattr(builtins, failed.kind)(failed.text)
-        return refused
-    error = RuntimeError(f"rank {rank} has failed: {failed.text}")
-    error.__cause__ = RuntimeError(f"in its process\n{failed.trace}")
-    return error
+def _of(rank: int, raised: Raised) -> BaseException:
+    """What was raised there: a refusal as it stands, since it needs no more."""
+    error = raised.again()
+    if not error.__cause__:
+        return error
+    failed = RuntimeError(f"rank {rank} has failed: {raised.text}")
+    failed.__cause__ = error.__cause__
+    return failed
 
 
 def _again(cause: BaseException) -> BaseException:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from nanoinfer.async_llm import ServingLLM
 from nanoinfer.config import Facts
 from nanoinfer.engine.loop import Mailbox
-from nanoinfer.serve.engine_link import Link, News, Refused, Start, die, pipes
+from nanoinfer.serve.engine_link import Link, News, Start
+from nanoinfer.serve.processes import Raised, die, pipes
 from nanoinfer.text.stop import TextStream
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ BEAT = 0.2  # seconds from one look at gauges and counters to the next, while th
 
 def main() -> None:
     """The process: as long as its pipe is open."""
-    EngineServer(*pipes()).run()
+    source, target = pipes()
+    EngineServer(os.fdopen(source, "rb"), os.fdopen(target, "wb")).run()
 
 
 class EngineServer:
@@ -65,8 +67,7 @@ class EngineServer:
         try:
             llm = ServingLLM(start.model, revision=start.revision, **start.settings)
         except BaseException as error:
-            trace = "".join(traceback.format_exception(error))
-            self.link.send(Refused(_kind(error), str(error), trace))
+            self.link.send(Raised.of(error))
             return
         self.llm = llm
         llm.loop.on_idle = lambda: self.link.send([])  # stats and gauges
@@ -121,10 +122,10 @@ class EngineServer:
         else:
             self.link.send(("warm", call, None))
 
-    def _pack(self, sent: list[Any]) -> News | Facts | Refused:
+    def _pack(self, sent: list[Any]) -> News | Facts | Raised:
         """The message of what was sent since the last one: lists of rows that have news, and tuples of anything."""
         if self.llm is None or isinstance(sent[0], Facts):
-            first: Facts | Refused = sent[0]  # nothing is asked before it has come
+            first: Facts | Raised = sent[0]  # nothing is asked before it has come
             return first
         failure, news = self.llm.loop.failure, News()  # ahead of its rows
         with self._registering:
@@ -163,8 +164,3 @@ class EngineServer:
                 news.extras.append((number, reason, over, row.logprobs[start:end], prompt, when))
             if over:
                 del rows[row], self._rows[number]
-
-
-def _kind(error: BaseException) -> str:
-    """The name of its nearest class that every process knows."""
-    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")

@@ -6,12 +6,8 @@ a busy reader gets fewer, longer messages, and each side pays for its pipe once 
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
-import sys
 import time
-import traceback
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +15,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from struct import Struct
 from threading import Thread
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import IO, TYPE_CHECKING, Any
 
 from nanoinfer.engine.stats import Gauges, Stats
 
@@ -100,24 +96,6 @@ class Link:
         return sent is taken
 
 
-def pipes() -> tuple[BinaryIO, BinaryIO]:
-    """From and to the process that made this one. What is printed here goes to where errors go."""
-    for name in ("SIGINT", "SIGTERM"):  # they come to both processes; the front says when it is over
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
-    source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # this process ends without a last flush
-    return source, target
-
-
-def die(error: BaseException) -> NoReturn:
-    """The front hears of the end, and of its cause here."""
-    traceback.print_exception(error)
-    sys.stderr.flush()
-    os._exit(1)
-
-
 @dataclass(frozen=True)
 class Start:
     """To the engine: make it. The first message; settings are those of `EngineConfig`."""
@@ -125,15 +103,6 @@ class Start:
     model: str | Path | None
     revision: str | None
     settings: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Refused:
-    """From the engine, in place of its facts: it cannot be made."""
-
-    kind: str  # of exception
-    text: str
-    trace: str
 
 
 # What few rows have: number, finish reason, whether nothing more comes of it, logprobs of its new tokens, of its

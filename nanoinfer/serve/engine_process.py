@@ -7,8 +7,6 @@ Here they cannot: what comes of the rows arrives in records like the engine's ow
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +19,7 @@ from nanoinfer.engine.loop import CLOSED
 from nanoinfer.engine.scheduler import check_room
 from nanoinfer.serve.engine_link import Start
 from nanoinfer.serve.engine_remote import RemoteLoop
+from nanoinfer.serve.processes import spawn
 from nanoinfer.text.prompts import RequestMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
@@ -98,12 +97,3 @@ class RemoteLLM:
     def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
         """As `LLM.warm_up`; on_capture is called in another thread."""
         self.loop.warm_up(on_capture).result()
-
-
-def spawn(child: str = "engine_child", first: str = "") -> subprocess.Popen[bytes]:
-    """A fresh interpreter with this one's path. `multiprocessing` would run the caller's script again.
-
-    child: the module whose `main` it runs. first: what is to be run ahead of all else, for tests.
-    """
-    code = f"import sys; sys.path[:] = {sys.path!r}\n{first}\nfrom nanoinfer.serve.{child} import main; main()"
-    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

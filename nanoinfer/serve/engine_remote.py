@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import os
-import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -16,7 +13,8 @@ from nanoinfer.config import Facts
 from nanoinfer.engine.loop import CLOSED, Mailbox
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.engine.stats import Gauges, Stats
-from nanoinfer.serve.engine_link import Link, News, Refused
+from nanoinfer.serve.engine_link import Link, News
+from nanoinfer.serve.processes import Raised, how
 
 if TYPE_CHECKING:
     from nanoinfer.requests import Request
@@ -141,10 +139,10 @@ class RemoteLoop:
                 elif isinstance(message, Facts):
                     self._gauges = Gauges(blocks=message.blocks)
                     self.ready.set_result(message)
-                elif isinstance(message, Refused):
-                    self.ready.set_exception(_of_kind(message))
+                elif isinstance(message, Raised):
+                    self.ready.set_exception(message.again())
         except EOFError:
-            self._fail(EngineDied(f"the engine's process has ended: {_how(self.process)}"))
+            self._fail(EngineDied(f"the engine's process has ended: {how(self.process, PATIENCE)}"))
         except Exception as error:
             self._fail(error)
 
@@ -249,22 +247,3 @@ class RemoteLoop:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-
-def _how(process: subprocess.Popen[bytes]) -> str:
-    """How it has ended."""
-    try:
-        code = process.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        return "it does not answer any more"
-    if code >= 0 or os.name == "nt":
-        return f"exit code {code}"
-    return f"killed by {signal.Signals(-code).name}"
-
-
-def _of_kind(refused: Refused) -> Exception:
-    """What was raised there, or the nearest that Python knows."""
-    error: Exception = getattr(builtins, refused.kind)(refused.text)
-    if not isinstance(error, (ValueError, TypeError)):
-        error.__cause__ = RuntimeError(f"in the engine's process\n{refused.trace}")
-    return error

@@ -9,15 +9,17 @@ import json
 import os
 from typing import Any
 
-from nanoinfer.serve.engine_link import Link, die, pipes
+from nanoinfer.serve.engine_link import Link
 from nanoinfer.serve.events import Event, Events
+from nanoinfer.serve.processes import die, pipes
 
 JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def main() -> None:
     """The process: as long as its pipe is open."""
-    link = Link(*pipes(), die)
+    source, target = pipes()
+    link = Link(os.fdopen(source, "rb"), os.fdopen(target, "wb"), die)
     try:
         (texts,) = link.receive()
         records = Records(texts)

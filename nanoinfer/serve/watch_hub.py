@@ -12,8 +12,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from nanoinfer.serve.engine_link import Link
-from nanoinfer.serve.engine_process import spawn
 from nanoinfer.serve.events import Event
+from nanoinfer.serve.processes import spawn
 from nanoinfer.serve.watch_child import encoded
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class _Source:
     def __init__(self, llm: AsyncLLM, texts: bool, take: Callable[[_Source, Any], None]) -> None:
         self._llm, self._texts, self.made, self._sent, self.alive = llm, texts, 0, 0, True
         self._event_loop = asyncio.get_running_loop()
-        self._process = spawn("watch_child")
+        self._process = spawn("nanoinfer.serve.watch_child")
         assert self._process.stdin
         assert self._process.stdout
         self._link = Link(self._process.stdout, self._process.stdin, lambda error: None)

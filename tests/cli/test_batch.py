@@ -16,7 +16,8 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.weights import random_model, save_model
 from nanoinfer.parallel import batch
-from nanoinfer.parallel.batch import line_seed
+from nanoinfer.parallel.lines import line_seed
+from nanoinfer.serve.engine_process import RemoteLLM
 from tests.cli.test_main import ENVIRONMENT, TINY, assert_refused, invoke, posix
 
 LINES: list[Any] = [
@@ -85,6 +86,33 @@ def test_results_do_not_tell_how_the_work_was_cut(
     reordered = write(tmp_path / "other.jsonl", [LINES[2], LINES[1]])
     assert run(capsys, reordered, tmp_path / "other", model).code == 0
     assert results(tmp_path / "other") == [results(tmp_path / "6")[i] for i in (3, 1, 2)]
+
+
+def test_replicas_give_the_same_though_one_is_lost(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two engines is killed when the first shard is written; the lines that it had go to the other."""
+    prompts, killed = write(tmp_path / "prompts.jsonl", [f"prompt {i}" for i in range(24)]), []
+    assert run(capsys, prompts, tmp_path / "one", model, "--shard", "24").code == 0
+    made, plain = [], RemoteLLM.__init__
+
+    def make(self: RemoteLLM, *given: Any) -> None:
+        made.append(self)
+        plain(self, *given)
+
+    def rename(source: Path, target: Path, replace: Any = os.replace) -> None:
+        replace(source, target)
+        if target.name.startswith("0000") and not killed:
+            killed.append(made[0].loop.process)
+            killed[0].kill()
+
+    monkeypatch.setattr(RemoteLLM, "__init__", make)
+    monkeypatch.setattr(batch.os, "replace", rename)
+    with pytest.warns(RuntimeWarning, match="an engine has died, 1 are left"):
+        assert run(capsys, prompts, tmp_path / "two", model, "--shard", "3", "--replicas", "2").code == 0
+    assert len(made) == 2
+    assert killed[0].wait(60) == -signal.SIGKILL
+    assert results(tmp_path / "two") == results(tmp_path / "one")
 
 
 def test_a_run_goes_on_after_it_was_ended_between_write_and_rename(
@@ -193,6 +221,8 @@ def test_bad_files_and_folders(model: Path, tmp_path: Path, capsys: pytest.Captu
     assert_refused(run(capsys, prompts, out, model, "--seed", "4"), "another run", "seed")
     assert_refused(run(capsys, prompts, out, model, "--shard", "0"), "--shard")
     assert_refused(run(capsys, prompts, out, model, "--workers", "0"), "--workers")
+    assert_refused(run(capsys, prompts, out, model, "--replicas", "0"), "--replicas")
+    assert_refused(run(capsys, prompts, out, model, "--workers", "2", "--replicas", "2"), "contradict")
     assert_refused(run(capsys, prompts, tmp_path, model), "not empty")
     write(prompts, ["a", "c"])
     assert_refused(run(capsys, prompts, out, model), "another run", "input_sha256")

@@ -136,14 +136,14 @@ FAILS = "import nanoinfer.cache.make_cache as m\ndef refuse(*_): raise {}\nm.def
 @pytest.fixture
 def second(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Lets later ranks begin with this code; afterwards no process is left of them."""
-    spawned, plain = [], ranks_module._spawn
+    spawned, plain = [], ranks_module.spawn
 
     def begin_with(first: str) -> None:
-        def spawn() -> subprocess.Popen[bytes]:
-            spawned.append(plain(first))
+        def spawn(module: str) -> subprocess.Popen[bytes]:
+            spawned.append(plain(module, first))
             return spawned[-1]
 
-        monkeypatch.setattr(ranks_module, "_spawn", spawn)
+        monkeypatch.setattr(ranks_module, "spawn", spawn)
 
     begin_with("")
     yield begin_with

@@ -106,3 +106,63 @@ def test_a_model_that_is_not_there_ends_it(tmp_path: Path) -> None:
     done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (1, 2), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--device", "cpu", "--tensor-parallel", "9"], "--tensor-parallel must be at most the model's 4 heads, not 9"),
+        (["--device", "cpu", "--tensor-parallel", "9", "--replicas", "2"], "the model's 4 heads, not 9"),
+        (["--device", "cuda", "--tensor-parallel", "99"], "CUDA"),
+        (["--device", "cuda", "--replicas", "99"], "--replicas 99 need 99 CUDA devices, but there are"),
+    ],
+)
+def test_what_this_machine_or_this_model_cannot_do_ends_it_with_2(arguments: list[str], sentence: str) -> None:
+    """It listens by then; who waits for it reads one sentence."""
+    command = [sys.executable, "-m", "nanoinfer", "serve", "--port", "0", "-m", "random:tiny", *arguments]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr.splitlines()[-1]
+    assert done.stderr.count("\n") == 2
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_two_engines_of_two_ranks_each_of_which_one_is_killed(tmp_path: Path) -> None:
+    """The rank takes its engine along; what ran there goes on in the other, and the server as if nothing had been."""
+    arguments = ("--model", "random:tiny", "--device", "cpu", "--threads", "1", "--engine", "paged")
+    log = tmp_path / "log"
+    with command(log, *arguments, "--tensor-parallel", "2", "--replicas", "2") as served:
+        served.ready()
+        body = {
+            "model": "random:tiny",
+            "prompt": ["a", "b", "c", "d"],
+            "seed": 1,
+            "max_tokens": 200,
+            "ignore_eos": True,
+        }
+        with httpx.Client(base_url=served.url, timeout=120) as http:
+            expected = http.post(PATH, json=body).json()["choices"]
+            engines = children(served.process.pid)
+            assert [len(children(pid)) for pid in engines] == [1, 1]
+            with http.stream("POST", PATH, json=body | {"stream": True}) as answer:
+                lines = (line for line in answer.iter_lines() if line)
+                got = [next(lines) for _ in range(8)]
+                os.kill(children(engines[0])[0], signal.SIGKILL)
+                got += lines
+            *events, end = [line.removeprefix("data: ") for line in got]
+            assert end == "[DONE]"
+            texts = dict.fromkeys(range(4), "")
+            for event in events:
+                for choice in json.loads(event)["choices"]:
+                    texts[choice["index"]] += choice["text"]
+            assert texts == {choice["index"]: choice["text"] for choice in expected}
+            until(lambda: children(served.process.pid) == engines[1:])
+            assert http.get("/health").status_code == 200
+            assert http.post(PATH, json=body).json()["choices"] == expected
+    assert "an engine has died, 1 are left" in log.read_text()
+
+
+def children(pid: int) -> list[int]:
+    found = [task.read_text().split() for task in Path(f"/proc/{pid}/task").glob("*/children")]
+    return sorted(int(child) for task in found for child in task)

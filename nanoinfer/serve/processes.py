@@ -1,0 +1,71 @@
+"""A process that one of ours starts: a fresh interpreter, its pipes, what is raised in it, and its end. Chapter 5."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import NoReturn
+
+CHILD = "nanoinfer.serve.engine_child"
+
+
+def spawn(module: str = CHILD, first: str = "") -> subprocess.Popen[bytes]:
+    """A fresh interpreter with this one's path. `multiprocessing` would run the caller's script again.
+
+    module: whose `main` it runs. first: what is to be run ahead of all else, for tests.
+    """
+    code = f"import sys; sys.path[:] = {sys.path!r}\n{first}\nfrom {module} import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def pipes() -> tuple[int, int]:
+    """Descriptors from and to the process that made this one. What is printed here goes to where errors go."""
+    for name in ("SIGINT", "SIGTERM"):  # they come to all processes; the one that made this says when it is over
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    source, target = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # this process ends without a last flush
+    return source, target
+
+
+def die(error: BaseException) -> NoReturn:
+    """Who made this process hears of the end, and of its cause here."""
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def how(process: subprocess.Popen[bytes], patience: float) -> str:
+    """How it has ended, within so many seconds."""
+    try:
+        code = process.wait(patience)
+    except subprocess.TimeoutExpired:
+        return "it does not answer any more"
+    return f"exit code {code}" if code >= 0 or os.name == "nt" else f"killed by {signal.Signals(-code).name}"
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What was raised in a process, as it can go to another."""
+
+    kind: str  # its nearest class that every process knows
+    text: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Raised:
+        kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+        return cls(kind, str(error), "".join(traceback.format_exception(error)))
+
+    def again(self) -> Exception:
+        """The same, or the nearest that Python knows; caused by its traceback there unless it is a mere refusal."""
+        error: Exception = getattr(builtins, self.kind)(self.text)
+        if not isinstance(error, (ValueError, TypeError)):
+            error.__cause__ = RuntimeError(f"in its process\n{self.trace}")
+        return error
