@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +54,7 @@ class FakeVLLM(ModuleType):
                 fake.asked.append((prompts, params))
                 return [fake.answer(str(i), p["prompt_token_ids"], params.max_tokens) for i, p in enumerate(prompts)]
 
-        self.LLM, self.SamplingParams = LLM, SimpleNamespace
+        self.LLM, self.SamplingParams, self.__version__ = LLM, SimpleNamespace, "0.24.0"
         self.queue: list[tuple[str, list[int], int]] = []
         self.done = 0
 
@@ -77,6 +78,7 @@ class FakeVLLM(ModuleType):
 def vllm(monkeypatch: pytest.MonkeyPatch) -> FakeVLLM:
     fake = FakeVLLM()
     monkeypatch.setitem(sys.modules, "vllm", fake)
+    monkeypatch.delenv("VLLM_USE_FLASHINFER_SAMPLER", raising=False)  # and put back as it was, afterwards
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60 * 10**9, 100 * 10**9))
     return fake
 
@@ -113,6 +115,8 @@ def test_vllm_is_asked_as_the_others_are(vllm: FakeVLLM, small_model: GPT2) -> N
     assert (options["max_model_len"], options["max_num_seqs"]) == (40, 4)
     assert options["gpu_memory_utilization"] == pytest.approx(0.08, abs=1e-3)  # 8 GB and a little, of 100
     assert len(system.step_times(PROMPTS, 5)) == 4
+    assert vars(system)["note"] == "vLLM 0.24.0"  # into the results file
+    assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"  # or it would import what it does not need
 
 
 def test_vllm_takes_no_more_than_is_free(vllm: FakeVLLM, small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,8 +210,11 @@ def test_names() -> None:
     with pytest.raises(ValueError, match="not 'vlm'"):
         PRESETS["gpu"].changed(engines=("vlm",))
     assert list(OTHERS) == [*UNFUSED, *PEERS, *ON_REQUEST]
-    others = [preset for name, preset in PRESETS.items() if name not in ("ratios", "compile")]
+    others = [preset for name, preset in PRESETS.items() if name not in ("ratios", "compile", "rungs")]
     assert not {engine for preset in others for engine in preset.engines} & set(ON_REQUEST)  # by name alone
+    systems = (*ENGINES, "transformers", "transformers-static-compile", "vllm")
+    whole = {(name, batch) for name in systems for batch in (1, 8, 64, 256)}
+    assert {(c.engine, c.batch) for c in PRESETS["rungs"].cases()} == whole
     assert [is_ours(name) for name in (*ENGINES, *UNFUSED, "dense-1024", "vllm", "transformers")] == [
         *[True] * (len(ENGINES) + len(UNFUSED) + 1), False, False,
     ]  # fmt: skip

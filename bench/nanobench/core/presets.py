@@ -124,6 +124,11 @@ PRESETS = {
             "ratios", ("random:gpt2",), (64, 256), prompt_tokens=(1,), new_tokens=512,
             engines=("dense", "dense-1024", "paged"), timed_s=40, case_budget_s=10,
         ),
+        # Every rung beside its peers, vLLM among them: six to eight minutes on an H200.
+        Preset(
+            "rungs", ("random:gpt2",), _FEW[:4], prompt_tokens=(1,), new_tokens=512, timed_s=2.5, repeats=5,
+            uncached_tokens=32, engines=(*ENGINES, "transformers", "transformers-static-compile", "vllm"),
+        ),
         # Whole generations from a prompt of one token: the fastest engines of the book, and the fastest peer.
         Preset(
             "graphs", ("random:gpt2",), _FEW, prompt_tokens=(1,), new_tokens=512,

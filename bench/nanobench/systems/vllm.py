@@ -2,13 +2,15 @@
 
 It reads a model from a folder, so the weights are written to a temporary one. Prefix caching is off, since the same
 prompts come again. Token ids go in and out, and no tokenizer is loaded. It runs in a process of its own, so that its
-memory shows only in what the driver reports, and its launches not at all.
+memory shows only in what the driver reports, and its launches not at all; with VLLM_ENABLE_V1_MULTIPROCESSING=0 it runs
+in this one, and both show. Greedy tokens need no top-k: vLLM is told not to ask for FlashInfer, which it would import.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -34,11 +36,13 @@ class VLLM:
     def __init__(self, model: GPT2, limits: Limits, **options: Any) -> None:
         if model.device.type != "cuda":
             raise Missing("vllm is measured on a CUDA GPU alone")
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
         try:
-            from vllm import LLM, SamplingParams
+            from vllm import LLM, SamplingParams, __version__
         except ImportError:
             raise Missing("vllm is not installed: pip install 'nanoinfer[vllm]'") from None
         self.name, self._params, self._ids = "vllm", SamplingParams, itertools.count()
+        self.note = f"vLLM {__version__}"
         self._folder = tempfile.TemporaryDirectory(prefix="nanoinfer-vllm-")  # gone with this object
         write_folder(model, Path(self._folder.name))
         self.llm: Any = LLM(
