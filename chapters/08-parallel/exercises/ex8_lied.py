@@ -105,8 +105,8 @@ EXERCISE = Spec(
         "Invariant: one rank has nobody to disagree with. So ask it for each text, compute how long the text must be,\n"
         "and compare all that all ranks have written with that.",
         "Place: a loop over scenes, in it one over requests. What must a scene have for a rank to see another clock\n"
-        "than the first one's, to draw another letter, or to find less memory? Which mistakes need a second row, which\n"
-        "a third rank? Does the word that is written have every letter that a rank might have lost?",
+        "than the first one's, to draw another letter, or to find less memory? Which mistakes need a second row, and\n"
+        "which a third rank? Does the word that is written have every letter that a rank might have lost?",
         "Pseudocode:\n"
         "  of each request: how many letters come before its clock has reached its patience; no more than the limit\n"
         "  what one rank writes, as far as that\n"

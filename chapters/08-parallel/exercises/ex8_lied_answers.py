@@ -40,7 +40,7 @@ WRONG = (
     ),
     Wrong.patch(
         "greedy-alone", "What is right without noise is right with it.", SPLIT, SPLIT + '\n            seed = "0"',
-        "vllm-project/vllm#17498: ranks differed at a temperature above 0 alone",
+        "vllm-project/vllm#17509: ranks differed at a temperature above 0 alone",
     ),
     Wrong.patch(
         "two-ranks", "What is right on two ranks is right on more.", 'ranks, luck, *words = scene.split(" ")',
@@ -79,7 +79,7 @@ WRONG = (
         "lengths-alone", "All is well if each text is as long as it should be.", COMPARED,
         "assert [[len(one) for one in texts or []] for texts in play(int(ranks), int(luck), requests)] "
         "== [[len(one) for one in wanted]] * int(ranks)",
-        "ROCm/aiter#3515: greedy decoding stayed up and wrote garbage",
+        "ROCm/aiter#3514: greedy decoding stayed up and wrote garbage",
     ),
     Wrong(ranks_agree, "a check of ranks against each other: what all of them read wrongly, they agree on"),
     Wrong(by_more_ranks, "tensor parallelism held against itself: what is wrong on two ranks is so on four"),

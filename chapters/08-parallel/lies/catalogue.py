@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import wrong
-from .toy import Asked, Make, Rank, Told, play
+from .play import Make, Told, play
+from .toy import Asked, Rank
 
 ROOMY = (20, 20)
 
@@ -28,7 +29,7 @@ class Lie:
 LIES = {
     "padding-wins": Lie(("mirage#751", "mirage#755", "tt-metal#47021"), wrong.PaddingWins, (Asked("the wolf ", 18),)),
     "own-dice": Lie(
-        ("FasterTransformer#390", "vllm#17498", "vllm#17929"), wrong.OwnDice, (Asked("the wolf ", 36, seed=6),)
+        ("FasterTransformer#390", "vllm#17509", "vllm#17929"), wrong.OwnDice, (Asked("the wolf ", 36, seed=6),)
     ),
     "own-clock": Lie(
         ("sglang#27221", "sglang#27164"), wrong.OwnClock, (Asked("a hare ", 14, patience=51), Asked("the wolf ", 18))
@@ -39,9 +40,7 @@ LIES = {
         (Asked("a hare ", 8), Asked("the wolf ", 9), Asked("an owl ", 9)),
         rooms=(14, 11),
     ),
-    "still-read": Lie(
-        ("tokenspeed#1356", "tokenspeed#1440", "aiter#3515"), wrong.StillRead, (Asked("the wolf ", 18),)
-    ),
+    "still-read": Lie(("tokenspeed#1356", "tokenspeed#1440", "aiter#3514"), wrong.StillRead, (Asked("the wolf ", 18),)),
 }
 
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
-from random import Random
 from typing import Any, NamedTuple
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
@@ -188,40 +187,3 @@ class Rank:
 def text(row: Row) -> str:
     """What it has said. An id that is no letter is a question mark."""
     return "".join(LETTERS[one] if one < len(LETTERS) else "?" for one in row.ids[len(row.asked.prompt) :])
-
-
-class Told(NamedTuple):
-    """Of one rank: each text, as far as it came, and how the rank has ended; "" where it has done all of its work."""
-
-    texts: list[str]
-    end: str
-
-
-Make = Callable[[int, int, int, dict[Any, Any]], Rank]
-
-
-def play(make: Make, rooms: Sequence[int], asked: Sequence[Asked], luck: int = 0) -> list[Told]:
-    """What each rank has told in the end. rooms: blocks of each. luck: who comes late, and when."""
-    shared: dict[Any, Any] = defaultdict(int)
-    ranks = [make(rank, len(rooms), room, shared) for rank, room in enumerate(rooms)]
-    programs = {rank: made.run(asked) for rank, made in enumerate(ranks)}
-    waits: dict[int, Callable[[], bool] | None] = dict.fromkeys(programs)
-    ends, random = ["waits for ever"] * len(ranks), Random(luck)
-    while ready := [rank for rank in programs if waits[rank] is None or waits[rank]()]:  # type: ignore[misc]
-        rank = random.choice(ready)
-        try:
-            waits[rank] = next(programs[rank])
-        except StopIteration:
-            ends[rank] = ""
-            del programs[rank]
-        except IndexError:
-            ends[rank] = "wrote outside of its cache"
-            del programs[rank]
-    return [Told(texts(rank), end) for rank, end in zip(ranks, ends, strict=True)]
-
-
-def texts(rank: Rank) -> list[str]:
-    """All of a rank's texts, those that have not ended too."""
-    going: Iterable[tuple[int, str]] = ((name, text(row)) for name, row in rank.rows.items())
-    every = rank.texts | dict(going)
-    return [every.get(name, "") for name in range(len(rank.asked))]
