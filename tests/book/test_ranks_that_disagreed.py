@@ -102,6 +102,11 @@ class TestLies:
         lies("catalogue").check(Patient)
         assert lies("play").play(Patient, [9, 9], [toy.Asked("owl ", 9)], 5)[1].texts == ["owl owl o"]
 
+    def test_a_clock_alone_leaves_a_rank_waiting(self) -> None:
+        """Where the row that ends early is the only one."""
+        first, second = lies("play").play(lies("wrong").OwnClock, [9, 9], [lies("toy").Asked("a hare ", 14, 0, 51)])
+        assert (first.end, second.end) == ("waits for ever", "")
+
     def test_each_is_short(self) -> None:
         source = (FOLDER / "wrong.py").read_text(encoding="utf-8")
         for lie in LIES.values():
