@@ -24,11 +24,12 @@ NAME = "h200-one-kernel"
 
 
 @cache
-def report() -> OneKernelReport:
-    """The results. ValueError with the command that makes them."""
-    path = RESULTS / f"{NAME}.json"
+def report(more: str = "") -> OneKernelReport:
+    """The results. more: "-texts" for those of whole texts alone. ValueError with the command that makes them."""
+    path = RESULTS / f"{NAME}{more}.json"
     if not path.is_file():
-        raise ValueError(f"no results file {NAME}.json: `python -m bench one-kernel --out bench/results/{NAME}.json`")
+        options = f"--texts --out bench/results/{path.name}" if more else f"--out bench/results/{path.name}"
+        raise ValueError(f"no results file {path.name}: `python -m bench one-kernel {options}`")
     return OneKernelReport.load(path)
 
 
@@ -99,24 +100,27 @@ def token(arm: str, sampled: bool = False) -> float:
 
 
 def generated() -> None:
-    """Whole texts by rows, of the engine that keeps the fastest way."""
-    print(f"{'rows':>5}{'tokens/s':>12}{'sampled, of it':>16}")
+    """Whole texts by rows: of chapter 4's engine, and of the one that keeps the fastest way."""
+    print(f"{'rows':>5}{'paged-graph':>13}{'persistent':>12}{'':>7}{'sampled, of it':>16}")
     found = {
-        (one.rows, one.sampled): one.tokens_per_s.median
-        for one in report().generated
-        if (one.engine, one.prompt_tokens) == ("persistent", 1)
+        (one.engine, one.rows, one.sampled): one.tokens_per_s.median
+        for one in report("-texts").generated
+        if one.prompt_tokens == 1
     }
-    for rows in sorted({rows for rows, _ in found}):
-        greedy, sampled = found[rows, False], found[rows, True]
-        print(f"{rows:>5}{greedy:>12,.0f}{share(sampled / greedy):>16}")
+    for rows in sorted({rows for _, rows, _ in found}):
+        before, greedy, sampled = (
+            found[way] for way in (("paged-graph", rows, False), ("persistent", rows, False), ("persistent", rows, True))
+        )
+        cells = f"{before:>13,.0f}{greedy:>12,.0f}{factor(greedy / before):>7}{share(sampled / greedy):>16}"
+        print(f"{rows:>5}{cells}")
 
 
 def timed() -> None:
     """What the engine has timed before it chose, of steps without filters."""
     ways = ("persistent", "fused", "streamed", "op by op")
     print(f"{'rows':>5}", *(f"{way:>12}" for way in ways), sep="")
-    for rows in (1, 4, 16, 64):
-        found = report().timed[f"decode of {rows} rows, unfiltered"]
+    for rows in (1, 4, 16, 64, 256):
+        found = report("-texts").timed[f"decode of {rows} rows, unfiltered"]
         print(f"{rows:>5}", *(f"{seconds(found[way]) if way in found else '':>12}" for way in ways), sep="")
 
 
