@@ -24,6 +24,7 @@ from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model, random_model, save_model
 from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
+from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ShardedGPT2
 from tests.conftest import STD, prompts_of
@@ -287,11 +288,11 @@ def test_ranks_agree_on_what_is_captured(folder: Path) -> None:
         model, state = part(group, folder), BatchState.empty(4, CPU)
         cache = DenseCache(model.config, 4, 32, CPU, torch.float32)
         recorder, settings = Plain(refused=2 * group.rank), {"max_rows": 4, "max_len": 32, "stats": GraphStats()}
-        asked = []
+        rank, asked = Rank(Shard(group.rank, group.size), group, torch.device(CPU)), list[bool]()
 
         def agree(ok: bool) -> bool:
             asked.append(ok)
-            return group.least(ok) == 1
+            return rank.agree(ok)
 
         runner = GraphRunner(model, cache, state, recorder=recorder, agree=agree, **settings)
         runner.shapes = []
