@@ -132,8 +132,8 @@ def breakdown_table() -> None:
     print(f"{'all':17}{'':7}{seconds(sum(part.seconds for part in found)):>11}{seconds(sum(least.values())):>18}")
 
 
-def _sampler(variant: str, batch: int) -> float:
-    (found,) = [t for t in samplers().times if (t.batch, t.setting, t.arm) == (batch, SETTING, variant)]
+def _sampler(variant: str, batch: int, setting: str = SETTING) -> float:
+    (found,) = [t for t in samplers().times if (t.batch, t.setting, t.arm) == (batch, setting, variant)]
     return found.seconds.median
 
 
@@ -177,6 +177,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "gaps time": lambda: seconds(part_of(NONE).seconds),
     "matrices missing": lambda: share((part_of("matrices").seconds - floors()["matrices"]) / _missing()),
     "sampler": lambda: seconds(_sampler("ours", 1)),
+    "sampler greedy": lambda: seconds(_sampler("ours", 1, "greedy")),
     "sampler sorted": lambda: seconds(_sampler("sort", 1)),
     "sampler 64": lambda: seconds(_sampler("ours", 64)),
     "sampler sorted 64": lambda: seconds(_sampler("sort", 64)),

@@ -101,14 +101,18 @@ def token(arm: str, sampled: bool = False) -> float:
 def generated() -> None:
     """Whole texts by rows, of the engine that keeps the fastest way."""
     print(f"{'rows':>5}{'tokens/s':>12}{'sampled, of it':>16}")
+    for rows, (greedy, sampled) in whole_texts().items():
+        print(f"{rows:>5}{greedy:>12,.0f}{share(sampled / greedy):>16}")
+
+
+def whole_texts() -> dict[int, tuple[float, float]]:
+    """Tokens a second by rows, greedy and sampled."""
     found = {
         (one.rows, one.sampled): one.tokens_per_s.median
         for one in report().generated
         if (one.engine, one.prompt_tokens) == ("persistent", 1)
     }
-    for rows in sorted({rows for rows, _ in found}):
-        greedy, sampled = found[rows, False], found[rows, True]
-        print(f"{rows:>5}{greedy:>12,.0f}{share(sampled / greedy):>16}")
+    return {rows: (found[rows, False], found[rows, True]) for rows in sorted({rows for rows, _ in found})}
 
 
 def timed() -> None:
@@ -174,6 +178,8 @@ def part(name: str) -> Part:
 
 NUMBERS: dict[str, Callable[[], str]] = {
     "kernels": lambda: str(kernels()),
+    "sampled least": lambda: share(min(sampled / greedy for greedy, sampled in whole_texts().values())),
+    "sampled most": lambda: share(max(sampled / greedy for greedy, sampled in whole_texts().values())),
     "step": lambda: seconds(total()),
     "floor": lambda: seconds(sum(four.floors().values())),
     "share": lambda: share(sum(four.floors().values()) / total()),
