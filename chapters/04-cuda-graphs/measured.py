@@ -18,6 +18,7 @@ from nanobench.micro.sampling import SamplingReport
 from nanobench.micro.step_breakdown import NONE, Part, breakdown
 from nanobench.micro.timeline import StepTimeline, Timeline
 from nanobench.report.figures.timeline import busy
+from nanobench.report.intervals import claimed
 from nanobench.report.values import factor, seconds, share, size
 from nanoinfer.model.config import PRESETS
 
@@ -142,8 +143,8 @@ def _launches(engine: str) -> int:
 
 
 def _prefill_gain(batch: int, tokens: int) -> str:
-    eager, replayed = (prefill_of(batch, tokens, variant).ttft_s.median for variant in ("eager", "graph"))
-    return factor(eager / replayed)
+    eager, replayed = (prefill_of(batch, tokens, variant).ttft_s for variant in ("eager", "graph"))
+    return claimed(eager, replayed)
 
 
 def _bare(batch: int, tokens: int) -> str:
