@@ -1,6 +1,6 @@
 """Looks up the words of a marker in a results file: `h200-gpu dense B=64 tok/s` is `21,899 tok/s`.
 
-The file's name without `.json` comes first, then what names the case, and the quantity last. An engine or a batch size
+The file's name without `.json` comes first, or `rungs` for the run that all chapters quote; then what names the case, and the quantity last. An engine or a batch size
 written as `a/b` asks for the ratio of the two; one of times or speeds that the repeats do not tell from 1 is refused,
 unless `between` stands behind, for its interval. What the file has only one of, such as its model, can be left out.
 If the first word is a chapter, as in `01-naive tied`, the number comes from its example.py.
@@ -18,6 +18,7 @@ from nanobench.systems import OTHERS
 from nanobook.examples import EXAMPLE, number
 from nanobook.text.ledger import RUNGS
 
+RUNGS_RUN = "h200-gpu"  # every engine and peer, one run on one machine: what the pages call `rungs`
 QUANTITIES: dict[str, tuple[Callable[[Result], float | None], Callable[[float], str]]] = {
     "tok/s": (lambda r: r.tokens_per_s, values.rate),
     "step": (lambda r: r.case.batch / r.tokens_per_s if r.tokens_per_s else None, values.seconds),
@@ -97,6 +98,7 @@ def _claimed(top: Result, bottom: Result, quantity: str, ratio: float, between: 
 
 def load(stem: str, folder: Path) -> Report:
     """A results file by its name."""
+    stem = RUNGS_RUN if stem == "rungs" else stem
     path = folder / f"{stem}.json"
     if not path.is_file():
         raise ValueError(f"no results file {stem}.json")
