@@ -1,8 +1,9 @@
 """Looks up the words of a marker in a results file: `h200-gpu dense B=64 tok/s` is `21,899 tok/s`.
 
-The file's name without `.json` comes first, or `rungs` for the run that all chapters quote; then what names the case, and the quantity last. An engine or a batch size
-written as `a/b` asks for the ratio of the two; one of times or speeds that the repeats do not tell from 1 is refused,
-unless `between` stands behind, for its interval. What the file has only one of, such as its model, can be left out.
+The file's name without `.json` comes first, or `rungs` for the run that all chapters quote; then what names the case,
+and the quantity last. An engine or a batch size written as `a/b` asks for the ratio of the two. One of times or speeds
+that the repeats do not tell from 1 is refused, unless `between` stands behind, for its interval. What the file has only
+one of, such as its model, can be left out.
 If the first word is a chapter, as in `01-naive tied`, the number comes from its example.py.
 """
 
