@@ -93,7 +93,7 @@ def _claimed(top: Result, bottom: Result, quantity: str, ratio: float, between: 
         low, high = rows / high, rows / low
     span = f"{values.significant(low)} to {values.factor(high)}"
     if not between and verdict(low, high) == "even":
-        raise ValueError(f"{marker!r}: {values.factor(ratio)} claims a difference that the repeats do not carry, {span}")
+        raise ValueError(f"{marker!r}: the repeats do not carry {values.factor(ratio)}, only {span}; say `between`")
     return span if between else values.factor(ratio)
 
 

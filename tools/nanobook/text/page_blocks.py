@@ -72,7 +72,7 @@ def ledger(place: Place, name: str, *, model: str | None = None, batches: tuple[
 
 
 def figure(place: Place, name: str) -> list[str]:
-    """A figure with its alt text: `bench/h200-gpu-throughput`, or `bench/rungs-throughput` of the run of all engines."""
+    """A figure with its alt text: `bench/h200-xl-throughput`, or `bench/rungs-throughput` of the run of all engines."""
     name = name.replace("bench/rungs-", f"bench/{RUNGS_RUN}-")
     page = place.root / "figures" / f"{name}.md"
     if not page.is_file():
