@@ -29,9 +29,9 @@ TOKEN = GPT2.kv_numbers * 2  # bytes of keys and values of one token, in bfloat1
 
 
 def interpreted(name: str) -> None:
-    """What first_kernels.py prints of that name in Triton's interpreter, which is chosen before Python starts."""
+    """What first_kernel.py prints of that name in Triton's interpreter, which is chosen before Python starts."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(here / "first_kernels.py"), name]
+    command = [sys.executable, "-W", "ignore", str(here / "first_kernel.py"), name]
     print(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout, end="")
 
 

@@ -189,7 +189,7 @@ class TestFirstKernels:
 
     def test_rows_are_summed_in_the_interpreter(self) -> None:
         environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-W", "ignore", "-c", FIRST, str(CHAPTER / "first_kernels.py")]
+        command = [sys.executable, "-W", "ignore", "-c", FIRST, str(CHAPTER / "first_kernel.py")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.stdout == "right\n", done.stderr[-2000:]
 
@@ -203,7 +203,7 @@ class TestFirstKernels:
         from nanocourse.exercises.kernels import compiled
 
         types = {"x": "*fp32", "lanes": "*fp32", "out": "*fp32", "C": "i32"}
-        assert compiled(load(CHAPTER / "first_kernels.py").sum_rows, types, {"BLOCK": 4}) == "it compiles"
+        assert compiled(load(CHAPTER / "first_kernel.py").sum_rows, types, {"BLOCK": 4}) == "it compiles"
 
     def test_the_page_asks_and_answers(self) -> None:
         page = (CHAPTER / "triton.md").read_text(encoding="utf-8")

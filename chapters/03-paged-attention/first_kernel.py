@@ -1,6 +1,6 @@
 """First kernels in Triton: programs, blocks, masks, and a sum of rows. The text is triton.md.
 
-`TRITON_INTERPRET=1 python chapters/03-paged-attention/first_kernels.py` runs them on a CPU; on a GPU leave out the
+`TRITON_INTERPRET=1 python chapters/03-paged-attention/first_kernel.py` runs them on a CPU; on a GPU leave out the
 variable. There are no wheels of Triton for macOS and Windows.
 """
 
