@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nanobench.core.records import Report
 from nanobench.report.values import factor, seconds, size
+from nanobook.text.marker_values import load
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 here = Path(__file__).parent
@@ -74,33 +75,33 @@ def totals() -> None:
         print(f"{new:>12}{columns(1, new):>12,}{cached_columns(1, new):>18,}{flops / 1e12:10.1f}")
 
 
-def measured(name: str, batch: int) -> tuple[float, float, Report]:
+def measured(batch: int) -> tuple[float, float, Report]:
     """Seconds of a naive step of GPT-2, the mean number of its tokens, and the report they are from."""
-    report = Report.load(here.parents[1] / "bench" / "results" / f"{name}.json")
+    report = load("rungs", here.parents[1] / "bench" / "results")
     (result,) = report.find(model="random:gpt2", engine="naive", batch=batch)
     assert result.tokens_per_s
     return batch / result.tokens_per_s, result.case.prompt_tokens + result.case.new_tokens / 2, report
 
 
 def _weights_read() -> str:
-    _, _, report = measured("h200-gpu", 1)
+    _, _, report = measured(1)
     return seconds(2 * PRESETS["gpt2"].parameters / report.copy_bytes_per_s)
 
 
 def _arithmetic() -> str:
-    _, tokens, _ = measured("h200-gpu", 1)
+    _, tokens, _ = measured(1)
     return seconds(step_flops(PRESETS["gpt2"], round(tokens)) / H200_BFLOAT16)
 
 
 def _launch() -> str:
-    step, _, report = measured("h200-gpu", 1)
+    step, _, report = measured(1)
     (result,) = report.find(model="random:gpt2", engine="naive", batch=1)
     assert result.launches_per_step
     return seconds(step / result.launches_per_step)
 
 
 def _reached() -> str:
-    step, tokens, _ = measured("h200-gpu", 256)
+    step, tokens, _ = measured(256)
     return f"{step_flops(PRESETS['gpt2'], round(tokens), 256) / step / 1e12:.0f} TFLOP"
 
 
@@ -117,7 +118,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "operations": lambda: f"{operations(PRESETS['gpt2'])}",
     "weights": lambda: size(2 * PRESETS["gpt2"].parameters),
     "weights read": _weights_read,
-    "tokens": lambda: f"{measured('h200-gpu', 1)[1]:.0f}",
+    "tokens": lambda: f"{measured(1)[1]:.0f}",
     "arithmetic": _arithmetic,
     "launch": _launch,
     "reached": _reached,

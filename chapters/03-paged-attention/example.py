@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,6 +26,16 @@ split_times, byte_times, ragged_times = measured.split_times, measured.byte_time
 kv_usage_table, fixed_pool_table = measured.kv_usage_table, measured.fixed_pool_table
 GPT2, BFLOAT16 = PRESETS["gpt2"], torch.bfloat16
 TOKEN = GPT2.kv_numbers * 2  # bytes of keys and values of one token, in bfloat16
+
+
+def interpreted(name: str) -> None:
+    """What first_kernel.py prints of that name in Triton's interpreter, which is chosen before Python starts."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", str(here / "first_kernel.py"), name]
+    print(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout, end="")
+
+
+programs, masked, sums = (partial(interpreted, name) for name in ("programs", "masks", "sums"))
 
 
 def room() -> None:

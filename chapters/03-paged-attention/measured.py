@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from nanobench.core.records import ResultsFile
+from nanobench.core.records import ResultsFile, Spread
 from nanobench.micro.kv_usage import CacheUsage, KVUsageReport
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
 from nanobench.micro.ragged import RaggedReport
 from nanobench.micro.recompiles import RecompileReport
-from nanobench.report.values import factor, seconds, share, size
+from nanobench.report.intervals import claimed
+from nanobench.report.values import seconds, share, size
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 HEADS, HEAD_SIZE, BYTES = 12, 64, 2  # gpt2's, bfloat16
@@ -97,8 +98,12 @@ def byte_times() -> None:
 
 def ragged_time(case: str, variant: str = "ragged kernel") -> float:
     """Seconds of one call. variant: also "sdpa, padded" and "sdpa, pages gathered"."""
+    return _ragged(case, variant).median
+
+
+def _ragged(case: str, variant: str) -> Spread:
     (found,) = [t for t in ragged().attention if (t.case, t.arm) == (case, variant)]
-    return found.seconds.median
+    return found.seconds
 
 
 def ragged_times() -> None:
@@ -131,9 +136,9 @@ def _usage(engine: str) -> CacheUsage:
     return found
 
 
-def _pool_rate(engine: str) -> float:
+def _pool_seconds(engine: str) -> Spread:
     (found,) = [s for s in kv_usage().squeezed if s.engine == engine]
-    return found.tokens_per_s
+    return found.seconds
 
 
 def _walk() -> float:
@@ -142,11 +147,11 @@ def _walk() -> float:
 
 
 def _ratio(top: tuple[int, int, str], bottom: tuple[int, int, str]) -> str:
-    return factor(time_of(*top).seconds.median / time_of(*bottom).seconds.median)
+    return claimed(time_of(*top).seconds, time_of(*bottom).seconds)
 
 
 def _ragged_gain(case: str) -> str:
-    return factor(ragged_time(case, "sdpa, padded") / ragged_time(case))
+    return claimed(_ragged(case, "sdpa, padded"), _ragged(case, "ragged kernel"))
 
 
 NUMBERS: dict[str, Callable[[], str]] = {
@@ -175,5 +180,5 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "requests": lambda: f"{kv_usage().requests}",
     "recompiled": lambda: f"{sum(recompiles().runs[-1].kernels.values())}",
     "compiled first": lambda: f"{sum(recompiles().runs[0].kernels.values())}",
-    "fixed pool gain": lambda: factor(_pool_rate("paged") / _pool_rate("dense")),
+    "fixed pool gain": lambda: claimed(_pool_seconds("dense"), _pool_seconds("paged")),
 }

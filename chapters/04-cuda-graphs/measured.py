@@ -18,6 +18,7 @@ from nanobench.micro.sampling import SamplingReport
 from nanobench.micro.step_breakdown import NONE, Part, breakdown
 from nanobench.micro.timeline import StepTimeline, Timeline
 from nanobench.report.figures.timeline import busy
+from nanobench.report.intervals import claimed
 from nanobench.report.values import factor, seconds, share, size
 from nanoinfer.model.config import PRESETS
 
@@ -132,8 +133,8 @@ def breakdown_table() -> None:
     print(f"{'all':17}{'':7}{seconds(sum(part.seconds for part in found)):>11}{seconds(sum(least.values())):>18}")
 
 
-def _sampler(variant: str, batch: int) -> float:
-    (found,) = [t for t in samplers().times if (t.batch, t.setting, t.arm) == (batch, SETTING, variant)]
+def _sampler(variant: str, batch: int, setting: str = SETTING) -> float:
+    (found,) = [t for t in samplers().times if (t.batch, t.setting, t.arm) == (batch, setting, variant)]
     return found.seconds.median
 
 
@@ -142,8 +143,8 @@ def _launches(engine: str) -> int:
 
 
 def _prefill_gain(batch: int, tokens: int) -> str:
-    eager, replayed = (prefill_of(batch, tokens, variant).ttft_s.median for variant in ("eager", "graph"))
-    return factor(eager / replayed)
+    eager, replayed = (prefill_of(batch, tokens, variant).ttft_s for variant in ("eager", "graph"))
+    return claimed(eager, replayed)
 
 
 def _bare(batch: int, tokens: int) -> str:
@@ -177,6 +178,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "gaps time": lambda: seconds(part_of(NONE).seconds),
     "matrices missing": lambda: share((part_of("matrices").seconds - floors()["matrices"]) / _missing()),
     "sampler": lambda: seconds(_sampler("ours", 1)),
+    "sampler greedy": lambda: seconds(_sampler("ours", 1, "greedy")),
     "sampler sorted": lambda: seconds(_sampler("sort", 1)),
     "sampler 64": lambda: seconds(_sampler("ours", 64)),
     "sampler sorted 64": lambda: seconds(_sampler("sort", 64)),

@@ -102,17 +102,20 @@ def token(arm: str, sampled: bool = False) -> float:
 def generated() -> None:
     """Whole texts by rows: of chapter 4's engine, and of the one that keeps the fastest way."""
     print(f"{'rows':>5}{'paged-graph':>13}{'persistent':>12}{'':>7}{'sampled, of it':>16}")
-    found = {
-        (one.engine, one.rows, one.sampled): one.tokens_per_s.median
-        for one in report("-texts").generated
-        if one.prompt_tokens == 1
-    }
-    for rows in sorted({rows for _, rows, _ in found}):
-        before, greedy, sampled = (
-            found[way] for way in (("paged-graph", rows, False), ("persistent", rows, False), ("persistent", rows, True))
-        )
-        cells = f"{before:>13,.0f}{greedy:>12,.0f}{factor(greedy / before):>7}{share(sampled / greedy):>16}"
+    before = {rows: greedy for rows, (greedy, _) in whole_texts("paged-graph").items()}
+    for rows, (greedy, sampled) in whole_texts().items():
+        cells = f"{before[rows]:>13,.0f}{greedy:>12,.0f}{factor(greedy / before[rows]):>7}{share(sampled / greedy):>16}"
         print(f"{rows:>5}{cells}")
+
+
+def whole_texts(engine: str = "persistent") -> dict[int, tuple[float, float]]:
+    """Tokens a second by rows, greedy and sampled; 0 where no sampled ones were measured."""
+    found = {
+        (one.rows, one.sampled): one.tokens_per_s.median
+        for one in report("-texts").generated
+        if (one.engine, one.prompt_tokens) == (engine, 1)
+    }
+    return {rows: (found[rows, False], found.get((rows, True), 0.0)) for rows in sorted({rows for rows, _ in found})}
 
 
 def timed() -> None:
@@ -178,6 +181,8 @@ def part(name: str) -> Part:
 
 NUMBERS: dict[str, Callable[[], str]] = {
     "kernels": lambda: str(kernels()),
+    "sampled least": lambda: share(min(sampled / greedy for greedy, sampled in whole_texts().values())),
+    "sampled most": lambda: share(max(sampled / greedy for greedy, sampled in whole_texts().values())),
     "step": lambda: seconds(total()),
     "floor": lambda: seconds(sum(four.floors().values())),
     "share": lambda: share(sum(four.floors().values()) / total()),

@@ -169,6 +169,48 @@ class TestSmallKernel:
         torch.testing.assert_close(out, right, rtol=1e-4, atol=1e-4)
 
 
+FIRST = """
+import sys, torch
+from pathlib import Path
+from nanobook.examples import load
+first = load(Path(sys.argv[1]))
+x = torch.randn(5, 13, generator=torch.Generator().manual_seed(0))
+for block in (1, 4, 16):
+    sums, lanes = first.row_sums(x, block)
+    assert torch.allclose(sums, x.sum(1), atol=1e-5), block
+    assert torch.allclose(lanes[:, 0], x[:, ::block].sum(1), atol=1e-5), block
+print("right")
+"""
+
+
+@triton
+class TestFirstKernels:
+    """The page for those who have never written a kernel."""
+
+    def test_rows_are_summed_in_the_interpreter(self) -> None:
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-W", "ignore", "-c", FIRST, str(CHAPTER / "first_kernel.py")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout == "right\n", done.stderr[-2000:]
+
+    def test_the_mask_is_what_saves_the_neighbours(self) -> None:
+        before, without, masked = (line.split()[-2:] for line in printed(CHAPTER / EXAMPLE, "masked"))
+        assert before == masked == ["-1", "-1"]
+        assert without == ["-2", "-2"]
+
+    @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled")
+    def test_compiles(self) -> None:
+        from nanocourse.exercises.kernels import compiled
+
+        types = {"x": "*fp32", "lanes": "*fp32", "out": "*fp32", "C": "i32"}
+        assert compiled(load(CHAPTER / "first_kernel.py").sum_rows, types, {"BLOCK": 4}) == "it compiles"
+
+    def test_the_page_asks_and_answers(self) -> None:
+        page = (CHAPTER / "triton.md").read_text(encoding="utf-8")
+        for title, body in numbered_sections(without_code(page)).items():
+            ends_with_a_question(title, body)
+
+
 class TestRunningExample:
     def test_tables_are_mixed_and_hold_the_texts(self, running: ModuleType) -> None:
         held = running.pool()

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from nanobench.core.records import Spread
 from nanobench.report.figures.style import write
+from nanobench.report.intervals import claimed
 from nanobench.report.plot import drawings
 from nanobook.text.check_text import INLINE, check, fill, filled, pages
 from nanobook.text.commands import broken_commands
@@ -221,6 +223,7 @@ def test_what_a_marker_stands_for(tmp_path: Path, words: str, text: str) -> None
         ("gpu", "names no quantity"), ("none dense tok/s", r"no results file none\.json"),
         ("gpu dense tok/s", "fits 4 cases"),
         ("gpu naive B=64 tok/s", "over budget"), ("gpu fast B=1 tok/s", "no engine is called 'fast'"),
+        ("gpu fast/dense B=1 tok/s between", "no engine is called 'fast'"), ("gpu between", "names no quantity"),
         ("gpu dense b=1 tok/s", "key must be one of"), ("gpu dense/naive B=1/8 tok/s", "two ratios"),
     ],
 )  # fmt: skip
@@ -228,6 +231,32 @@ def test_markers_that_are_refused(tmp_path: Path, words: str, message: str) -> N
     saved(ladder(), tmp_path / "gpu.json")
     with pytest.raises(ValueError, match=message):
         value(words, tmp_path)
+
+
+@pytest.mark.parametrize("quantity", ["tok/s", "step", "ttft"])
+def test_a_difference_that_the_repeats_do_not_carry_is_refused(tmp_path: Path, quantity: str) -> None:
+    """Two engines of 4 ms a step, which differ by their noise alone, and one of 1 ms."""
+    times = {"dense": 0.004, "paged": 0.004, "naive": 0.001}
+    saved(report(*(result(engine, 8, seconds) for engine, seconds in times.items())), tmp_path / "gpu.json")
+    words = f"gpu paged/dense B=8 {quantity}"
+    with pytest.raises(ValueError, match=r"the repeats do not carry [\d.]+×, only [\d.]+ to [\d.]+×; say `between`"):
+        value(words, tmp_path)
+    low, _, high = value(f"{words} between", tmp_path).removesuffix("×").partition(" to ")
+    assert 0.96 < float(low) < float(high) < 1.04
+    ratio = float(value(f"gpu naive/dense B=8 {quantity}", tmp_path).removesuffix("×"))
+    assert ratio == pytest.approx(4 if quantity == "tok/s" else 0.25, rel=0.05)
+
+
+def test_medians_whose_ranges_overlap_are_no_claim() -> None:
+    one, like, other = (Spread.of([base + at / 10 for at in range(7)]) for base in (1.0, 1.2, 3.0))
+    assert claimed(other, one) == "2.54×"
+    with pytest.raises(ValueError, match=r"the 10-90% ranges overlap, 1\.26 to 1\.74 and 1\.06 to 1\.54"):
+        claimed(like, one)
+
+
+def test_the_ledger_gives_a_range_where_there_is_no_difference() -> None:
+    even = report(result("naive", 1, 0.004), result("dense", 1, 0.004))
+    assert " to " in row(lambda: even, "dense")[0]
 
 
 def row(made: Callable[[], object], engine: str) -> list[str]:

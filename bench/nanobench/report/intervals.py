@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from nanobench.core.records import Report, Result
+from nanobench.core.records import Report, Result, Spread
+from nanobench.report.values import factor
 
 DRAWS = 2000
 TOLERANCE = 0.03
@@ -42,6 +43,14 @@ def verdict(low: float, high: float) -> Verdict:
     if low > 1 + TOLERANCE:
         return "faster"
     return "slower" if high < 1 - TOLERANCE else "even"
+
+
+def claimed(top: Spread, bottom: Spread) -> str:
+    """The ratio of two medians, as a text claims it. ValueError where their 10-90% ranges overlap: nothing to claim."""
+    if top.p10 <= bottom.p90 and bottom.p10 <= top.p90:
+        both = " and ".join(f"{each.p10:.3g} to {each.p90:.3g}" for each in (top, bottom))
+        raise ValueError(f"no difference can be claimed: the 10-90% ranges overlap, {both}")
+    return factor(top.median / bottom.median)
 
 
 def common(a: Report, b: Report) -> list[tuple[Result, Result]]:

@@ -22,11 +22,11 @@ SHORT = {
 
 
 def step_samples(result: Result) -> list[float]:
-    """Seconds of one decode step, one for each repeat: its generation less its TTFT, which was timed next."""
+    """Seconds of one decode step, one for each repeat: its generation less the median TTFT, as in tokens/s."""
     if result.generate_s is None or result.ttft_s is None:
         return []
-    pairs = zip(result.generate_s.samples, result.ttft_s.samples, strict=True)
-    return [(whole - first) / (result.case.new_tokens - 1) for whole, first in pairs]
+    first, steps = result.ttft_s.median, result.case.new_tokens - 1
+    return [(whole - first) / steps for whole in result.generate_s.samples]
 
 
 def decode(result: Result) -> Spread | None:

@@ -22,7 +22,7 @@ from nanobook.text.commands import broken_commands
 from nanobook.text.lint import UNIT, hand_typed
 from nanobook.text.marker_values import value
 
-VALUE = rf"(?:\?|\d{{4}}-\d\d-\d\d|[-−]?\d[\d,]*(?:\.\d+)?(?:[ \u00a0]?(?:{UNIT}|launches))?)"
+VALUE = rf"(?:\?|\d{{4}}-\d\d-\d\d|\d[\d,.]* to \d[\d,.]*×|[-−]?\d[\d,]*(?:\.\d+)?(?:[ \u00a0]?(?:{UNIT}|launches))?)"
 INLINE = re.compile(rf"(?<![\d.,])(?P<value>{VALUE})(?P<marker><!--=(?P<words>[^>]*?)-->)")
 
 

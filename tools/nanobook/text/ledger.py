@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nanobench.core.records import Report, Result
 from nanobench.report.intervals import interval as bootstrap
 from nanobench.report.intervals import verdict
-from nanobench.report.values import case_bytes, factor, models_of, prompts_of
+from nanobench.report.values import case_bytes, factor, models_of, prompts_of, significant
 from nanobench.systems import UNFUSED
 from nanobook.syllabus import syllabus
 from nanoinfer.config import ENGINES
@@ -67,7 +67,7 @@ def ledger(
 
 
 def _gain(report: Report, model: str, engine: str, before: str | None, batch: int) -> str:
-    """Decode speed over the engine before; if one of the two has no number, the reason."""
+    """Decode speed over the engine before, its interval if that holds no difference, or why there is no number."""
     if before is None:
         return "1×"
     pair = _pair(report, model, engine, before, batch)
@@ -77,6 +77,9 @@ def _gain(report: Report, model: str, engine: str, before: str | None, batch: in
         if result.status != "ok":
             return f"{result.case.engine} {result.status}"
     new, old = pair
+    low, high = bootstrap(new, old, "tok/s")
+    if verdict(low, high) == "even":
+        return f"{significant(low)} to {factor(high)}"
     return factor((new.tokens_per_s or 0) / (old.tokens_per_s or 1))
 
 

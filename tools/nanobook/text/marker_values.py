@@ -1,7 +1,9 @@
 """Looks up the words of a marker in a results file: `h200-gpu dense B=64 tok/s` is `21,899 tok/s`.
 
-The file's name without `.json` comes first, then what names the case, and the quantity last. An engine or a batch size
-written as `a/b` asks for the ratio of the two. What the file has only one of, such as its model, can be left out.
+The file's name without `.json` comes first, or `rungs` for the run that all chapters quote; then what names the case,
+and the quantity last. An engine or a batch size written as `a/b` asks for the ratio of the two. One of times or speeds
+that the repeats do not tell from 1 is refused, unless `between` stands behind, for its interval. What the file has only
+one of, such as its model, can be left out.
 If the first word is a chapter, as in `01-naive tied`, the number comes from its example.py.
 """
 
@@ -12,10 +14,12 @@ from pathlib import Path
 
 from nanobench.core.records import Report, Result
 from nanobench.report import values
+from nanobench.report.intervals import interval, verdict
 from nanobench.systems import OTHERS
 from nanobook.examples import EXAMPLE, number
 from nanobook.text.ledger import RUNGS
 
+RUNGS_RUN = "h200-gpu"  # every engine and peer, one run on one machine: what the pages call `rungs`
 QUANTITIES: dict[str, tuple[Callable[[Result], float | None], Callable[[float], str]]] = {
     "tok/s": (lambda r: r.tokens_per_s, values.rate),
     "step": (lambda r: r.case.batch / r.tokens_per_s if r.tokens_per_s else None, values.seconds),
@@ -47,6 +51,7 @@ OF_THE_FILE: dict[str, Callable[[Report], str]] = {
     "repeats": lambda report: f"{report.repeats}",
     "date": lambda report: report.date,
 }
+SPEEDS = {"tok/s": "tok/s", "step": "tok/s", "ttft": "TTFT"}  # quantities whose ratio has an interval
 KEYS = {"B": "batch", "batch": "batch", "prompt": "prompt_tokens", "new": "new_tokens", "model": "model"}
 
 
@@ -57,6 +62,8 @@ def value(words: str, folder: Path) -> str:
     if example.is_file():
         return number(example, rest)
     report = load(first, folder)
+    between = rest[-1:] == ["between"]
+    rest = rest[:-1] if between else rest
     if not rest:
         raise ValueError(f"{words!r} names no quantity")
     quantity = rest[-1]
@@ -69,16 +76,30 @@ def value(words: str, folder: Path) -> str:
     wanted = _wanted(rest[:-1], words)
     ratios = {key: text for key, text in wanted.items() if "/" in text and key in ("engine", "batch")}
     if not ratios:
-        return show(_one(report, wanted, read, words))
+        return show(_number(_one(report, wanted, words), read, words))
     if len(ratios) > 1:
         raise ValueError(f"{words!r} asks for two ratios at once")
     ((key, pair),) = ratios.items()
-    top, bottom = (_one(report, {**wanted, key: part}, read, words) for part in pair.split("/", 1))
-    return values.factor(top / bottom)
+    top, bottom = (_one(report, {**wanted, key: part}, words) for part in pair.split("/", 1))
+    ratio = _number(top, read, words) / _number(bottom, read, words)
+    return values.factor(ratio) if quantity not in SPEEDS else _claimed(top, bottom, quantity, ratio, between, words)
+
+
+def _claimed(top: Result, bottom: Result, quantity: str, ratio: float, between: bool, marker: str) -> str:
+    """A ratio of times or speeds, or its interval. ValueError for one that the repeats do not tell from 1."""
+    low, high = interval(top, bottom, SPEEDS[quantity])
+    if quantity == "step":  # the inverse of tokens/s, but for the rows
+        rows = top.case.batch / bottom.case.batch
+        low, high = rows / high, rows / low
+    span = f"{values.significant(low)} to {values.factor(high)}"
+    if not between and verdict(low, high) == "even":
+        raise ValueError(f"{marker!r}: the repeats do not carry {values.factor(ratio)}, only {span}; say `between`")
+    return span if between else values.factor(ratio)
 
 
 def load(stem: str, folder: Path) -> Report:
     """A results file by its name."""
+    stem = RUNGS_RUN if stem == "rungs" else stem
     path = folder / f"{stem}.json"
     if not path.is_file():
         raise ValueError(f"no results file {stem}.json")
@@ -101,14 +122,19 @@ def _wanted(words: list[str], marker: str) -> dict[str, str]:
     return found
 
 
-def _one(report: Report, wanted: dict[str, str], read: Callable[[Result], float | None], marker: str) -> float:
-    """The quantity of the one case that fits. ValueError if none or several fit, or if it has no number."""
+def _one(report: Report, wanted: dict[str, str], marker: str) -> Result:
+    """The one case that fits. ValueError if none or several do."""
     fits = [r for r in report.results if all(_fits(r, key, text) for key, text in wanted.items())]
     if len(fits) != 1:
         raise ValueError(f"{marker!r} fits {len(fits) or 'no'} cases of the file; it must fit one")
-    number = read(fits[0])
+    return fits[0]
+
+
+def _number(result: Result, read: Callable[[Result], float | None], marker: str) -> float:
+    """The quantity of a case. ValueError if it has no number."""
+    number = read(result)
     if number is None:
-        raise ValueError(f"{marker!r}: the case has no such number ({fits[0].status})")
+        raise ValueError(f"{marker!r}: the case has no such number ({result.status})")
     return number
 
 

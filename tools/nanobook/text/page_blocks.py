@@ -25,7 +25,7 @@ from nanobook import examples
 from nanobook.source import Definition, docstring_lines, lines_of, parse
 from nanobook.text.ledger import BATCHES
 from nanobook.text.ledger import ledger as ledger_of
-from nanobook.text.marker_values import QUANTITIES, load
+from nanobook.text.marker_values import QUANTITIES, RUNGS_RUN, load
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def ledger(place: Place, name: str, *, model: str | None = None, batches: tuple[
 
 
 def figure(place: Place, name: str) -> list[str]:
-    """A figure with its alt text: `bench/h200-gpu-throughput`."""
+    """A figure with its alt text: `bench/h200-xl-throughput`, or `bench/rungs-throughput` of the run of all engines."""
+    name = name.replace("bench/rungs-", f"bench/{RUNGS_RUN}-")
     page = place.root / "figures" / f"{name}.md"
     if not page.is_file():
         raise ValueError(f"no figure {name!r}: draw it with `python -m bench plot` or `python -m nanobook draw`")

@@ -120,7 +120,8 @@ def provenance(report: Report, model: str) -> str:
     # Of each result itself: a run that went on with other settings has cases of fewer repeats than the report says.
     repeats = sorted({len(r.generate_s.samples) for r in results if r.generate_s is not None}) or [report.repeats]
     runs = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else f"{repeats[0]}"
-    what = f"{model_label(model)}, {report.dtype}, prompts of {lengths}, {tokens} new ones, medians of {runs} runs"
+    cases = f"prompts of {lengths}, {tokens} new ones, greedy"
+    what = f"{model_label(model)}, {report.dtype}, {cases}, medians of {runs} runs"
     return f"{what}\n{origin(report)}"
 
 

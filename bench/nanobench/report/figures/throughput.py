@@ -229,7 +229,8 @@ def _alt(report: Report, model: str) -> str:
     results = [r for r in report.find(model=model) if r.tokens_per_s]
     batches = batches_of(results)
     text = (
-        f"Decode throughput against batch size, {model_label(model)} on {report.machine.device}, both axes logarithmic."
+        f"Decode throughput against batch size, {model_label(model)} on {report.machine.device}, greedy, both axes "
+        "logarithmic."
     )
     for batch in dict.fromkeys((batches[0], batches[-1])):
         at = sorted((r for r in results if r.case.batch == batch), key=lambda r: -(r.tokens_per_s or 0))
