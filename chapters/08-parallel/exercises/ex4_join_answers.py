@@ -16,10 +16,10 @@ Program = Generator[Any, Any, Any]
 Rows = dict[str, Tensor]
 
 NOISE = 'noise = gumbel(rows["seed"], rows["step"], first + logits.shape[1])[:, first:]'
-SCORES = "torch.where(warm > 0, logits / torch.where(warm > 0, warm, 1.0) + noise, logits)"
+SCORES = 'scores[warm] = logits[warm] / rows["temperature"][warm, None] + noise[warm]'
 MASK = "scores = scores.masked_fill(ids >= vocab, -torch.inf)"
 BEST = "best = scores.argmax(1)"
-PAIRS = "pairs = torch.stack([scores.gather(1, best[:, None])[:, 0].double(), ids[best].double()], 1)"
+PAIRS = "pairs = torch.stack([scores.amax(1).double(), ids[best].double()], 1)"
 EVERY = "every = torch.stack((yield pairs))"
 WINNER = "return every[..., 1].masked_fill(every[..., 0] < top, torch.inf).amin(0).long()"
 WRONG = (
@@ -34,15 +34,17 @@ WRONG = (
     Wrong.patch(
         "padding-is-low", "No logit is as low as -10,000.", MASK, "scores = scores.masked_fill(ids >= vocab, -1e4)",
         "mirage-project/mirage#755: padding rows filled with -10,000, which some logits are below",
+        unnamed="padding-is-zero",
     ),
     Wrong.patch(
         "padding-by-product", "Padding is taken out by a factor of 0.", MASK, "scores = scores * (ids < vocab)",
         "tenstorrent/tt-metal#47021: padding weights are no mask; and NaN times 0 is NaN",
     ),
     Wrong.patch(
-        "last-rank-alone", "Padding is on the last rank.", MASK,
-        "scores = scores.masked_fill((ids >= vocab) & (rank > 0) & (first > 0) & (ids > first), -torch.inf)",
-        "an author's own slip: the last rank may have nothing else, or not be the last",
+        "everybody-has-some", "Each rank has ids that exist.", MASK,
+        "scores = scores.masked_fill((ids >= vocab) & (first < vocab), -torch.inf)",
+        "vllm-project/vllm#578, of the same family: with 16 ranks the last ones have padding alone",
+        unnamed="padding-may-win",
     ),
     Wrong.patch(
         "one-id-less", "Ids up to the vocabulary exist.", MASK, "scores = scores.masked_fill(ids > vocab, -torch.inf)",
@@ -68,21 +70,22 @@ WRONG = (
     ),
     Wrong.patch(
         "noise-of-the-best", "Noise comes when the candidates are known.", SCORES,
-        "torch.where(warm > 0, logits / torch.where(warm > 0, warm, 1.0), logits)",
+        'scores[warm] = logits[warm] / rows["temperature"][warm, None]',
         "an author's own slip: the highest logit of a rank, and not the highest score",
     ),
     Wrong.patch(
-        "noise-on-greedy", "Every row has its noise.", SCORES, "logits / torch.where(warm > 0, warm, 1.0) + noise",
+        "noise-on-greedy", "Every row has its noise.", SCORES,
+        SCORES + "\n    scores[~warm] = logits[~warm] + noise[~warm]",
         "chapter 1: greedy rows have none",
     ),
     Wrong.patch(
         "noise-is-warmed", "Temperature is for what is drawn.", SCORES,
-        "torch.where(warm > 0, (logits + noise) / torch.where(warm > 0, warm, 1.0), logits)",
+        'scores[warm] = (logits[warm] + noise[warm]) / rows["temperature"][warm, None]',
         "chapter 1: the logit is divided, and not its noise",
     ),
     Wrong.patch(
-        "one-temperature", "A batch has one temperature.", 'warm = rows["temperature"][:, None]',
-        'warm = rows["temperature"][:1, None]', "chapter 1: parameters belong to rows",
+        "one-temperature", "A batch has one temperature.", SCORES,
+        'scores[warm] = logits[warm] / rows["temperature"].max() + noise[warm]', "chapter 1: parameters belong to rows",
     ),
     Wrong.patch(
         "each-for-itself", "A rank's best is its token.", WINNER, "return ids[best]",
@@ -111,6 +114,7 @@ WRONG = (
         "rounded-scores", "Scores are compared to four places.", EVERY,
         "every = torch.stack((yield pairs.mul(1e4).round().div(1e4)))",
         "sgl-project/sglang#3060, the other way about: what ranks compare must be what they have computed",
+        unnamed="in-16-bits",
     ),
     Wrong.patch(
         "all-logits", "All logits come together, and then it is as ever.", EVERY,
