@@ -154,7 +154,7 @@ def too_many_ranks(case: Case) -> Call:
 
 KINDS = (
     "alone", "one head", "each one", "narrow", "double", "nan", "zeros", "equal", "wide", "many", "inner least", "huge",
-    "half", "narrow once", "double once",
+    "half", "narrow once", "double once", "again", "again",
 )  # fmt: skip
 
 
@@ -173,6 +173,8 @@ def any_part(case: Case) -> Call:
         head, inner = 1, 70
     if kind in ("nan", "narrow once", "double once"):
         sort, part = case.choice("once", ("attn.c_proj", "mlp.c_proj")), "bias"
+    if kind == "again":
+        return call("h.2.attn.c_attn.weight", case.floats("whole", 15, 45), 5, 1, 2)
     if kind == "wide":
         whole = case.floats("whole", 2, 65_600)
         return call("h.5.mlp.c_fc.weight", whole, 2, case.choice("rank", (0, 1)), 2)

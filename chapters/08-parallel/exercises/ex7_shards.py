@@ -32,8 +32,8 @@ def batch(worker: str, lines: list[tuple[str, str]], seed: int, each: int) -> Ge
     here may have written the beginning of it, or nothing.
     yield "rename", old, new: the file old has the name new, in place of a file that had it, at once.
     At any moment a file that has a shard's name must be whole. All other names must begin with "."; they are free, but
-    files that other workers have written must be let alone, dead ones' too. A run that comes to its end leaves none of
-    its own.
+    files that other workers have written must be let alone, dead ones' too. A run that comes to its end leaves none that
+    it has written.
     Other runs may work on the same folder at the same time, and may be killed as well. A shard that has its file when
     this run looks is not computed; it must look ahead of each shard: between its last "names" and an "answer" there
     is no "write" and no "rename". The shards may be taken in any order. The list stays as it is.
@@ -95,6 +95,7 @@ class Run:
         self.seen: list[str] | None = None  # what it saw when it looked last, until it has changed anything
         self.count: dict[str, int] = {}
         self.made: list[Any] = []
+        self.wrote: list[Any] = []
         self.program = RANKS.Rank(0, make)
         self.killed = False
 
@@ -126,7 +127,7 @@ class Run:
         if what == "answer":
             return self._answer(*rest)
         self.seen = None
-        self.made += [rest[1]] * (what == "rename")
+        (self.made if what == "rename" else self.wrote).append(rest[what == "rename"])
         (self.disk.put if what == "write" else self.disk.move)(self.worker, *rest)
         return None
 
@@ -177,7 +178,7 @@ def played(
             if any(mine != given for _, mine in group):
                 return "lines have changed"
             for run, _ in group:
-                left = [name for name, owner in disk.owner.items() if owner == run.worker]
+                left = [name for name in run.wrote if name in disk.files and name not in wanted]
                 if left and not run.killed:
                     return f"{run.worker} has come to its end, and leaves {left[0]}"
                 if not run.killed and run.program.returned != sorted(set(run.made)):
@@ -267,7 +268,8 @@ def some_are_there(case: Case) -> Call:
     return call(lines, case.size("seed", 0, 99), each, [("anna", None)], dict.fromkeys(there, "") | left, [1])
 
 
-KINDS = ("nothing", "one", "same prompts", "long", "many", "large", "often", "wide", "crowd", "zeros", "unlike")
+KINDS = ("nothing", "one", "same prompts", "long", "many", "large", "often", "wide", "crowd", "zeros", "unlike", "again",
+         "again")  # fmt: skip
 
 
 def any_batch(case: Case) -> Call:
@@ -278,6 +280,8 @@ def any_batch(case: Case) -> Call:
         return call([], seed, 3, one, {}, [1])
     if kind == "one":
         return call(_lines(case, 1), seed, 1, one, {}, [1])
+    if kind == "again":
+        return call(_lines(case, 4), 7, 2, one, {}, [1])
     if kind == "same prompts":
         return call(_lines(case, 5, same=True), seed, 2, one, {}, [1])
     if kind == "long":

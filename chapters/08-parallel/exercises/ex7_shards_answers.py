@@ -215,8 +215,8 @@ def batch_by_name(worker: str, lines: dict[str, str], seed: int, each: int) -> P
     here may have written the beginning of it, or nothing.
     yield "rename", old, new: the file old has the name new, in place of a file that had it, at once.
     At any moment a file that has a shard's name must be whole. All other names must begin with "."; they are free, but
-    files that other workers have written must be let alone, dead ones' too. A run that comes to its end leaves none of
-    its own.
+    files that other workers have written must be let alone, dead ones' too. A run that comes to its end leaves none that
+    it has written.
     Other runs may work on the same folder at the same time, and may be killed as well. A shard that has its file when
     this run looks is not computed; it must look ahead of each shard: between its last "names" and an "answer" there
     is no "write" and no "rename". The shards may be taken in any order. The dict stays as it is.
