@@ -145,7 +145,9 @@ def on_every_rank(case: Case) -> Call:
 
 def too_many_ranks(case: Case) -> Call:
     """More ranks than heads: ValueError, for every name, and on every rank."""
-    kind, part = case.turn((("attn.c_attn", "weight"), ("wte", "weight"), ("mlp.c_fc", "weight"), ("mlp.c_proj", "bias")))
+    kind, part = case.turn(
+        (("attn.c_attn", "weight"), ("wte", "weight"), ("mlp.c_fc", "weight"), ("mlp.c_proj", "bias"))
+    )
     heads = case.size("heads", 1, 4)
     size = heads + case.turn((1, 2, 1, 5))
     rank = case.choice("rank", (0, size - 1))

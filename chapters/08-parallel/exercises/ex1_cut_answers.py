@@ -61,7 +61,8 @@ WRONG = (
     ),
     Wrong.patch(
         "inner-by-heads", "A rank has the same share of the MLP as of the heads.", COLUMNS,
-        "own, each = run(heads), whole.shape[-1] // heads\n        return whole[..., own.start * each : own.stop * each]",
+        "own, each = run(heads), whole.shape[-1] // heads\n"
+        "        return whole[..., own.start * each : own.stop * each]",
         "an author's own slip: 13 and 12 heads of 25, and so 13 and 12 parts of the MLP",
     ),
     Wrong.patch(
@@ -113,6 +114,22 @@ WRONG = (
     Wrong.patch(
         "layers-of-one-digit", "A layer's name begins behind four letters.", 'name.split(".", 2)[-1]', "name[4:]",
         "an author's own slip: layer 10 is the first that is not cut",
+    ),
+    Wrong.patch(
+        "rounded-cuts", "The n-th cut is at n times the share, rounded.", RUN,
+        "return slice(round(rank * count / size), round((rank + 1) * count / size))",
+        "written by somebody who saw the stub alone: who has one more is then another rank",
+    ),
+    Wrong.patch(
+        "multiples-of-64", "Columns are cut at multiples of 64, which is faster.", COLUMNS,
+        "unit = 64 if whole.shape[-1] % 64 == 0 else 1\n        own = run(whole.shape[-1] // unit)\n"
+        "        return whole[..., own.start * unit : own.stop * unit]",
+        "this project's own engine cuts so; the exercise asks for something else",
+    ),
+    Wrong.patch(
+        "those-without-refuse", "A rank that has no head refuses.", REFUSED, "if rank >= heads:\n",
+        "written by somebody who saw the stub alone: one rank ends, and the others wait for it",
+        unnamed="nobody-refuses",
     ),
     Wrong.patch(
         "norms-cut", "A rank has a part of every parameter.", ONCE,

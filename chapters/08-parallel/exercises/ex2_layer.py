@@ -55,16 +55,16 @@ def played(answer: Function, x: Tensor, heads: list[int], parts: list[Part]) -> 
         for rank, term in enumerate(terms):
             if not isinstance(term, Tensor) or term.shape != x.shape or term.dtype != x.dtype:
                 told = f"{term.dtype} of shape {tuple(term.shape)}" if isinstance(term, Tensor) else type(term).__name__
-                raise RANKS.LostError(f"rank {rank} brings {told} to an all-reduce, and not {x.dtype} of {tuple(x.shape)}")
+                raise RANKS.LostError(
+                    f"rank {rank} brings {told} to an all-reduce, and not {x.dtype} of {tuple(x.shape)}"
+                )
         shapes.append(tuple(x.shape))
         return [torch.stack(terms).sum(0) for _ in terms]
 
     try:
         mine = [x.clone() for _ in heads]
         given = [{name: tensor.clone() for name, tensor in part.items()} for part in parts]
-        ranks = [
-            RANKS.Rank(n, lambda n=n: answer(n, mine[n], heads[n], given[n])) for n in range(len(heads))
-        ]
+        ranks = [RANKS.Rank(n, lambda n=n: answer(n, mine[n], heads[n], given[n])) for n in range(len(heads))]
         RANKS.together(ranks, add)
     except RANKS.LostError as error:
         return str(error)
@@ -174,10 +174,10 @@ def weights_of_zero(case: Case) -> Call:
     return _made(case, case.size("tokens", 1, 2), [1] * ranks, [1] * ranks, scale=0.0, bias=3.0)
 
 
-KINDS = ("one", "alone", "double", "many", "names", "large", "small", "long", "equal", "zeros", "bends")
+KINDS = ("one", "alone", "double", "many", "names", "large", "small", "long", "equal", "zeros", "bends", "tiny")
 
 
-def any_block(case: Case) -> Call:
+def any_block(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     """One rank, seven, one token, many, both dtypes; large numbers and small ones; names in any order."""
     kind = case.turn(KINDS)
     if kind == "one":
@@ -203,6 +203,10 @@ def any_block(case: Case) -> Call:
         return call(x[:1].repeat(3, 1), heads, [parts[0], {name: tensor.clone() for name, tensor in parts[0].items()}])
     if kind == "bends":
         return _made(case, 4, [2, 2], [40, 40], 8, scale=0.3)
+    if kind == "tiny":  # deviations as small as epsilon, in the second norm, too
+        x, heads, parts = _made(case, 3, [1, 1], [2, 2], 3, bias=0.0).args
+        still = [part | {"attn.c_proj.weight": part["attn.c_proj.weight"] * 0} for part in parts]
+        return call(x * 0.003, heads, still)
     x, heads, parts = _made(case, 3, [2, 1], [2, 2], 2).args
     return call(torch.zeros_like(x), heads, parts)
 

@@ -66,7 +66,9 @@ def played(answer: Function, values: list[list[float]]) -> str:
             return False, None
         sent[rank.number] += 1
         if sent[rank.number] > 2 * (size - 1):
-            raise RANKS.LostError(f"rank {rank.number} sends {sent[rank.number]} messages, the last one {_short(asks[1])}")
+            raise RANKS.LostError(
+                f"rank {rank.number} sends {sent[rank.number]} messages, the last one {_short(asks[1])}"
+            )
         if len(asks[1]) > longest:
             raise RANKS.LostError(f"rank {rank.number} sends {len(asks[1])} of {n} numbers at once: {_short(asks[1])}")
         to.append(list(asks[1]))
@@ -103,11 +105,11 @@ def _judged(returned: list[Any], values: list[list[float]]) -> str:
         if not isinstance(own, list) or len(own) != n or {type(number) for number in own} - {float}:
             return f"rank {rank} returns {str(own)[:200]}, and no list of {n} floats"
     for at in range(n):
-        sums = {_rounded([values[(first + n) % size][at] for n in range(size)]) for first in range(size)}
+        sums = {_rounded([values[(first + turn) % size][at] for turn in range(size)]) for first in range(size)}
         for rank, own in enumerate(returned):
-            if repr(own[at]) not in sums:
+            if repr(own[at] + 0.0) not in sums:
                 return f"rank {rank} has {own[at]!r} at place {at}, and not {' or '.join(sorted(sums))}"
-            if repr(own[at]) != repr(returned[0][at]):
+            if repr(own[at] + 0.0) != repr(returned[0][at] + 0.0):
                 return f"at place {at} rank 0 has {returned[0][at]!r} and rank {rank} has {own[at]!r}"
     return RIGHT
 
@@ -120,7 +122,7 @@ def _rounded(summands: list[float]) -> str:
     total = summands[0]
     for summand in summands[1:]:
         total += summand
-    return repr(total)
+    return repr(total + 0.0)  # no -0.0
 
 
 EXERCISE = Spec(
@@ -142,7 +144,7 @@ EXERCISE = Spec(
     strided=False,
     scene=played,
     hints=(
-        "Invariant: with 3 ranks, part 0 goes from rank 0 to 1, and on to 2, where its sums are whole. At the same time\n"
+        "Invariant: with 3 ranks, part 0 goes from rank 0 to 1, and on to 2, where its sums are whole. Meanwhile\n"
         "part 1 goes from 1 to 2 to 0, and part 2 from 2 to 0 to 1. In each step each rank sends one part, and\n"
         "receives the one behind which it will stand in the next step.",
         "Place: two rounds of one step fewer than there are ranks. In the first what is received is added to the own\n"
@@ -178,7 +180,7 @@ def fewer_numbers(case: Case) -> Call:
 KINDS = ("one", "none", "bits", "infinite", "nan", "huge", "zeros", "equal", "long", "many", "tiny", "pair", "large")
 
 
-def any_ring(case: Case) -> Call:
+def any_ring(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     """One rank, many, no numbers, long lists; numbers whose sums depend on the order; NaN, infinite, tiny ones."""
     kind = case.turn(KINDS)
     if kind == "one":
@@ -196,9 +198,14 @@ def any_ring(case: Case) -> Call:
         return call(_values(case, 2, 1))
     values = _values(case, 4, 6)
     if kind == "infinite":
-        values[1][0], values[2][0], values[3][5], values[0][2] = float("inf"), float("-inf"), float("inf"), float("-inf")
+        values[1][0], values[2][0], values[3][5], values[0][2] = (
+            float("inf"),
+            float("-inf"),
+            float("inf"),
+            float("-inf"),
+        )
     if kind == "nan":
-        values[2][3] = float("nan")
+        values[2], values[0][3] = [float("nan")] * 6, float("nan")
     if kind == "huge":
         values = [[number * 1e308 for number in own] for own in values]
     if kind == "tiny":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from itertools import chain
 from typing import Any
 
 from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
@@ -59,7 +60,7 @@ CUTS = "parts = [values[part * n // size : (part + 1) * n // size] for part in r
 BY_CUTS = "\n    parts = [values[cuts[part] : cuts[part + 1]] for part in range(size)]"
 RETURN = "return [number for part in parts for number in part]"
 WRONG = (
-    Wrong(everything_round, "an author's own slip: right in the books, size - 1 times as many bytes, other bits a rank"),
+    Wrong(everything_round, "an author's own slip: size - 1 times as many bytes, and other bits on each rank"),
     Wrong(number_by_number, "an author's own slip: as many messages as numbers, each of which costs a journey"),
     Wrong(rank_0_adds, "an author's own slip: the root of a tree carries all", unnamed="everything-round"),
     Wrong.patch(
@@ -77,7 +78,8 @@ WRONG = (
         "an author's own slip: each part comes back to where it began, and is added once more",
     ),
     Wrong.patch(
-        "adds-to-what-it-sent", "What comes belongs to the part that was just sent.", PARTS, "at = (rank - step) % size",
+        "adds-to-what-it-sent", "What comes belongs to the part that was just sent.", PARTS,
+        "at = (rank - step) % size",
         "an author's own slip: the index of one step, used for both halves of it",
     ),
     Wrong.patch(
@@ -109,12 +111,29 @@ WRONG = (
     ),
     Wrong.patch(
         "unsummed-parts", "In step n a rank sends its n-th part.", SCATTER + RECEIVE,
-        'own = list(parts)\n    for step in range(size - 1):\n        yield "send", own[(rank - step) % size]\n' + RECEIVE,
+        'own = list(parts)\n    for step in range(size - 1):\n        yield "send", own[(rank - step) % size]\n'
+        + RECEIVE,
         "an author's own slip: what was received for it is not in it",
     ),
     Wrong.patch(
         "gathers-its-own", "The part that is whole is the rank's own.", GATHER, GATHER.replace("rank + 1", "rank"),
         "an author's own slip: sums of part r are whole on rank r - 1, and not on rank r",
+    ),
+    Wrong.patch(
+        "rounded-on-the-way", "A message is made of float32.", ADD,
+        'struct = __import__("struct")\n        parts[at] = [struct.unpack("f", struct.pack("f", min(theirs, 3e38)))[0] + own'
+        "\n                     for theirs, own in zip(received, parts[at], strict=True)]",
+        "written by somebody who saw the stub alone: what a pipe takes are bytes, and four are enough",
+    ),
+    Wrong.patch(
+        "own-part-first", "The list begins with the part that is whole here.", RETURN,
+        "return [number for part in [*parts[rank:], *parts[:rank]] for number in part]",
+        "written by somebody who saw the stub alone: a ring has no first part",
+    ),
+    Wrong.patch(
+        "zeros-are-not-there", "Who has nothing to add sends what it received.", ADD,
+        "parts[at] = [theirs + own if own == own else theirs for theirs, own in zip(received, parts[at], strict=True)]",
+        "written by somebody who saw the stub alone: NaN is taken for nothing",
     ),
     Wrong.patch(
         "gathers-backwards", "The second round goes like the first.", KEEP,
@@ -127,7 +146,8 @@ WRONG = (
         "vllm-project/vllm#15000, its kin: everybody waits for somebody who waits",
     ),
     Wrong.patch(
-        "remainder-lost", "Each part has n // size numbers.", CUTS, "parts = [values[part * (n // size) : (part + 1) * (n // size)] for part in range(size)]",
+        "remainder-lost", "Each part has n // size numbers.", CUTS,
+        "parts = [values[part * (n // size) : (part + 1) * (n // size)] for part in range(size)]",
         "vllm-project/vllm#31474, of the same family: a floor division that nobody refuses",
     ),
     Wrong.patch(
@@ -188,7 +208,7 @@ def whole_at_home(rank: int, size: int, values: list[float]) -> Program:
     for back in range(size - 1):
         yield ("send", parts[(rank - back) % size])
         parts[(rank - back - 1) % size] = yield ["receive"]
-    return sum((parts[part] for part in range(size)), [])
+    return list(chain.from_iterable(parts[part] for part in range(size)))
 
 
 def passing_on(rank: int, size: int, values: list[float]) -> Program:
@@ -212,7 +232,7 @@ def passing_on(rank: int, size: int, values: list[float]) -> Program:
 
 RIGHT = (Right(by_slices), Right(whole_at_home), Right(passing_on))
 EQUIVALENT = {
-    "parts[at] = [theirs + own for theirs, own in zip(parts[at], received, strict=True)]": "a + b is b + a, bit for bit",
+    "parts[at] = [theirs + own for theirs, own in zip(parts[at], received, strict=True)]": "a + b is b + a",
     "parts[at] = [theirs + own for theirs, own in zip(received, parts[at], strict=False)]": "both have a part's length",
 }
 
@@ -254,5 +274,8 @@ def _played(answer: Function) -> Function:
 
 
 EDITIONS = (
-    Edition("downwards", "the ring goes down, ranks are counted from 1, and numbers come by place", ring_down, played=_played),
+    Edition(
+        "downwards", "the ring goes down, ranks are counted from 1, and numbers come by place", ring_down,
+        played=_played,
+    ),
 )  # fmt: skip

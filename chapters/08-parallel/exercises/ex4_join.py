@@ -65,9 +65,7 @@ def played(answer: Function, logits: list[Tensor], firsts: list[int], vocab: int
     mine = [one.clone() for one in logits]
     known = [{name: tensor.clone() for name, tensor in rows.items()} for _ in logits]
     try:
-        ranks = [
-            RANKS.Rank(n, lambda n=n: answer(n, mine[n], firsts[n], vocab, known[n])) for n in range(len(logits))
-        ]
+        ranks = [RANKS.Rank(n, lambda n=n: answer(n, mine[n], firsts[n], vocab, known[n])) for n in range(len(logits))]
         RANKS.together(ranks, gather)
     except RANKS.LostError as error:
         return str(error)
@@ -99,8 +97,8 @@ EXERCISE = Spec(
     reference=choose,
     task=(
         "Each rank has computed the logits of some ids, and none of them has all. Choose each row's next token such\n"
-        "that all ranks know it, and that it is the one a single device would choose, noise and all. Logits stay where\n"
-        "they are. nanoinfer.engine.sampling.gumbel is lent to you, which makes the noise."
+        "that all ranks know it, and that it is the one a single device would choose, noise and all. Logits stay\n"
+        "where they are. nanoinfer.engine.sampling.gumbel is lent to you, which makes the noise."
     ),
     invariants=(
         "the tokens do not depend on how many ranks there are, nor on where the vocabulary is cut",
@@ -117,8 +115,8 @@ EXERCISE = Spec(
     strided=False,
     scene=played,
     hints=(
-        "Invariant: in the example ids 0 to 2 exist, and id 3, the second one of rank 1, does not. In row 0 ids 1 and 2\n"
-        "both stand at -2, on different ranks, and the lower id wins. In row 1 id 2 wins on rank 1, at -1.5.",
+        "Invariant: in the example ids 0 to 2 exist, and id 3, the second one of rank 1, does not. In row 0 ids 1 and\n"
+        "2 both stand at -2, on different ranks, and the lower id wins. In row 1 id 2 wins on rank 1, at -1.5.",
         "Place: the highest of all is the highest of those that are the highest on their ranks. So a rank sends its\n"
         "best score and the id that has it, which is not the place where it stands. Ids that do not exist must lose\n"
         "before a rank looks for its best. The noise belongs to ids, not to places.",
@@ -132,7 +130,9 @@ EXERCISE = Spec(
 )
 
 
-def _cut(case: Case, logits: Tensor, widths: list[int], padding: int, mixed: bool = False) -> tuple[list[Any], list[int]]:
+def _cut(
+    case: Case, logits: Tensor, widths: list[int], padding: int, mixed: bool = False
+) -> tuple[list[Any], list[int]]:
     """Logits of all ids, and behind them padding, dealt out to ranks, in order or not."""
     firsts = [sum(widths[:at]) for at in range(len(widths))]
     order = case.permutation("order", len(widths)).tolist() if mixed else range(len(widths))
@@ -203,6 +203,8 @@ def any_head(case: Case) -> Call:
     logits = logits + low
     if kind in ("zeros", "no order"):
         logits = logits.round() if kind == "no order" else logits * 0
+    if kind == "cold":
+        logits = logits * 0.001
     if kind == "close":
         logits = 1.0 + case.ints("close", 0, 40, *logits.shape) * 2.0**-22
     if kind == "forbidden":

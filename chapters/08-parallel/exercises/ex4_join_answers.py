@@ -41,6 +41,21 @@ WRONG = (
         "tenstorrent/tt-metal#47021: padding weights are no mask; and NaN times 0 is NaN",
     ),
     Wrong.patch(
+        "masked-too-late", "A best id that does not exist loses.", MASK + "\n    " + BEST + "\n    " + PAIRS,
+        BEST + "\n    " + PAIRS + "\n    pairs[ids[best] >= vocab, 0] = -torch.inf",
+        "written by somebody who saw the stub alone: the rank's second best would have been the token",
+    ),
+    Wrong.patch(
+        "not-so-cold", "A temperature is at least 0.01.", SCORES,
+        'scores[warm] = logits[warm] / rows["temperature"][warm, None].clamp(min=0.01) + noise[warm]',
+        "written by somebody who saw the stub alone: against division by zero",
+    ),
+    Wrong.patch(
+        "warm-together", "Where one row is sampled, all are.", SCORES,
+        'if warm.any():\n        scores = logits / rows["temperature"].clamp(min=1e-9)[:, None] + noise',
+        "written by somebody who saw the stub alone: right for rows that are warm, and nearly so for the others",
+    ),
+    Wrong.patch(
         "everybody-has-some", "Each rank has ids that exist.", MASK,
         "scores = scores.masked_fill((ids >= vocab) & (first < vocab), -torch.inf)",
         "vllm-project/vllm#578, of the same family: with 16 ranks the last ones have padding alone",
@@ -102,7 +117,8 @@ WRONG = (
         "an author's own slip: max() over tuples, which looks at ids last",
     ),
     Wrong.patch(
-        "probabilities", "What is compared are probabilities.", BEST, "scores = scores.softmax(1)\n    best = scores.argmax(1)",
+        "probabilities", "What is compared are probabilities.", BEST,
+        "scores = scores.softmax(1)\n    best = scores.argmax(1)",
         "an author's own slip: a softmax over some ids says nothing about the others",
     ),
     Wrong.patch(
@@ -141,7 +157,9 @@ def scores_then_ids(rank: int, logits: Tensor, first: int, vocab: int, rows: Row
             score = logits[row, :exist].clone()
             if float(rows["temperature"][row]) > 0:
                 score = score / rows["temperature"][row]
-                score = score + gumbel(rows["seed"][row : row + 1], rows["step"][row : row + 1], vocab)[0, first:][:exist]
+                score = (
+                    score + gumbel(rows["seed"][row : row + 1], rows["step"][row : row + 1], vocab)[0, first:][:exist]
+                )
             mine[row], at = score.max(0)
             id[row] = first + (score == score.max()).nonzero()[0, 0]
             del at

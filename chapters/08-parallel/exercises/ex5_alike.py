@@ -14,9 +14,7 @@ RANKS = run_file(Path(__file__).with_name("ranks.py"), "nanoinfer_ch08_ranks")
 Ended = list[tuple[str, str]]
 
 
-def serve(
-    rank: int, mine: dict[str, Any], rows: list[dict[str, Any]]
-) -> Generator[Any, Any, list[tuple[str, str]]]:
+def serve(rank: int, mine: dict[str, Any], rows: list[dict[str, Any]]) -> Generator[Any, Any, list[tuple[str, str]]]:
     """A rank's program: it agrees with the others, steps until no row is left, and returns how all rows have ended.
 
     mine: what this rank has found out by itself, by these names: "settings", a str; "blocks", how many blocks of cache
@@ -130,7 +128,8 @@ def _same_everywhere(ranks: list[Any]) -> None:
         waits = next(rank for rank in ranks if not rank.over)
         does = "by ValueError" if over[0].raised else "as if all were done"
         raise RANKS.LostError(
-            f"of {len(ranks)} ranks {', '.join(str(rank.number) for rank in over)} end {does}, and {waits.number} waits for ever"
+            f"of {len(ranks)} ranks {', '.join(str(rank.number) for rank in over)} end {does}, "
+            f"and {waits.number} waits for ever"
         )
     for rank in ranks:
         one, other = ([asks[0], *(asks[1:] if asks[0] == "step" else [])] for asks in (ranks[0].asks, rank.asks))
@@ -182,12 +181,12 @@ EXERCISE = Spec(
     strided=False,
     scene=played,
     hints=(
-        "Invariant: whatever decides about a step must be the same on all ranks when they decide. In the example rank 1\n"
-        "has 3 blocks, so c waits; neither has a graph for two rows but rank 0, so a step of two rows runs by that of\n"
-        "four; and rank 1 is told that a has ended a step before rank 0 is told so, and must not believe it.",
-        "Place: three things are a rank's own, and each has to be gathered, every time: what it has measured, its clock,\n"
-        "and what a step has told it. A gather is for all. One that stands behind an `if` about something of the rank's\n"
-        "own is one that somebody does not enter.",
+        "Invariant: whatever decides about a step must be the same on all ranks when they decide. In the example\n"
+        "rank 1 has 3 blocks, so c waits. Only rank 0 has a graph for two rows, so a step of two runs by that of four.\n"
+        "Rank 1 is told that a has ended a step before rank 0 is told so, and must not believe it.",
+        "Place: three things are a rank's own, and each has to be gathered, every time: what it has measured, its\n"
+        "clock, and what a step has told it. A gather is for all. One that stands behind an `if` about something of\n"
+        "the rank's own is one that somebody does not enter.",
         "Pseudocode:\n"
         "  gather what all have measured; refuse unless settings are equal; the least of blocks; the graphs of all\n"
         "  rows that never fit are refused\n"
@@ -242,7 +241,10 @@ def clocks_apart(case: Case) -> Call:
     """A row is late when it is so by rank 0's clock, whether it runs or waits."""
     ranks, rows = case.size("ranks", 2, 3), _rows(case, case.size("rows", 3, 5), 3)
     rows = [row | {"deadline": float(case.choice(f"deadline {row['name']}", (2, 3, 4, 5, 50)))} for row in rows]
-    clocks = [case.choice("rank 0", (0.0, 1.0)), *(case.choice(f"rank {rank}", (-3.0, 2.0, 4.0)) for rank in range(1, ranks))]
+    clocks = [
+        case.choice("rank 0", (0.0, 1.0)),
+        *(case.choice(f"rank {rank}", (-3.0, 2.0, 4.0)) for rank in range(1, ranks)),
+    ]
     lengths = [[length + 2 for length in own] for own in _lengths(case, ranks, len(rows))]
     return call([_mine(4, [4])] * ranks, rows, lengths, clocks, 1.0)
 
@@ -251,7 +253,9 @@ def other_settings(case: Case) -> Call:
     """Where settings are not equal every rank raises ValueError, whichever it is that has others."""
     ranks = case.turn((2, 4, 3, 3))
     settings = ["small, float32"] * ranks
-    settings[case.turn((ranks - 1, 0, 1, ranks - 1))] = case.choice("other", ("small, float16", "", "xl, float32", "tiny, float64"))
+    settings[case.turn((ranks - 1, 0, 1, ranks - 1))] = case.choice(
+        "other", ("small, float16", "", "xl, float32", "tiny, float64")
+    )
     rows = [_row("a")] if case.turn((True, True, False, True)) else []
     return call([_mine(4, [1], one) for one in settings], rows, [[2] * len(rows)] * ranks, [0.0] * ranks, 1.0)
 
@@ -270,7 +274,10 @@ def any_ranks(case: Case) -> Call:
         _row(name, case.choice(f"blocks {name}", (1, 2, 3)), case.choice(f"deadline {name}", (4.5, 6.0, 9.0, 1e9)))
         for name in names
     ]
-    lengths, clocks = _lengths(case, ranks, count, apart=True), [0.5, 5.0, -4.0, *[float(at) for at in range(6)]][:ranks]
+    lengths, clocks = (
+        _lengths(case, ranks, count, apart=True),
+        [0.5, 5.0, -4.0, *[float(at) for at in range(6)]][:ranks],
+    )
     each = [
         _mine(case.choice(f"own {rank}", (4, 6, 8)), case.sample(f"graphs {rank}", (1, 2, 3, 4, 5, 6), 4))
         for rank in range(ranks)

@@ -69,7 +69,8 @@ WRONG = (
         "sgl-project/sglang#27221: a time-out that each rank evaluates for itself",
     ),
     Wrong.patch(
-        "latest-clock", "It is as late as anybody's clock says.", CLOCK, 'now = max((yield "gather", (yield ("clock",))))',
+        "latest-clock", "It is as late as anybody's clock says.", CLOCK,
+        'now = max((yield "gather", (yield ("clock",))))',
         "an author's own slip: ranks agree, on a clock that runs ahead",
     ),
     Wrong.patch(
@@ -88,7 +89,7 @@ WRONG = (
     ),
     Wrong.patch(
         "everybodys-stop", "A row has ended when all say so.", ENDED,
-        'each_ended = yield "gather", ended\n        ended = [name for name in names if all(name in one for one in each_ended)]',
+        'every = yield "gather", ended\n        ended = [name for name in names if all(name in one for one in every)]',
         "an author's own slip: a rank that never says so keeps the row for ever",
     ),
     Wrong.patch(
@@ -135,6 +136,30 @@ WRONG = (
         "chapter 5: a long request waits for ever behind short ones",
     ),
     Wrong.patch(
+        "late-ones-hold-on", "What a row held is free when the next step comes.", BEGIN,
+        "held = running + [row for row in rows if (row['name'], 'late') in told]\n        " + BEGIN.replace(
+            "*running, waiting[0]", "*held, waiting[0]").replace(
+            "running.append(waiting.pop(0))", "held.append(waiting[0])\n            running.append(waiting.pop(0))"),
+        "written by somebody who saw the stub alone: given back where rows end, and these have not ended by a step",
+    ),
+    Wrong.patch(
+        "late-at-once", "A row that waits is late when it could begin.", LATE + "\n        " + LEAVE,
+        LATE.replace("running + waiting", "running + waiting[:1]") + "\n        gone = {name for name, _ in told}\n"
+        '        running, waiting = ([row for row in some if row["name"] not in gone] for some in (running, waiting))',
+        "written by somebody who saw the stub alone: the queue is looked at where it is served",
+    ),
+    Wrong.patch(
+        "refused-when-its-turn-comes", "A row is refused when it should begin.",
+        'told = [(row["name"], "refused") for row in rows if row["blocks"] > blocks]\n'
+        '    waiting = [row for row in rows if row["blocks"] <= blocks]',
+        "told, waiting = [], list(rows)\n"
+        '    while waiting and waiting[0]["blocks"] > blocks:\n'
+        '        told.append((waiting.pop(0)["name"], "refused"))\n'
+        '    last = [(row["name"], "refused") for row in waiting if row["blocks"] > blocks]\n'
+        '    told, waiting = told + last[::-1], [row for row in waiting if row["blocks"] <= blocks]',
+        "written by somebody who saw the stub alone: another order among those that are refused",
+    ),
+    Wrong.patch(
         "late-ones-last", "First those who run, then those who wait.", LATE,
         'told += [(row["name"], "late") for row in waiting + running if row["deadline"] <= now]',
         "an author's own slip: another order than that of the rows",
@@ -142,7 +167,7 @@ WRONG = (
 )  # fmt: skip
 
 
-def rank_0_plans(rank: int, mine: Mine, rows: Rows) -> Program:
+def rank_0_plans(rank: int, mine: Mine, rows: Rows) -> Program:  # noqa: PLR0912
     """Rank 0 decides everything, and all others do what it says."""
     each = yield "gather", [mine["settings"], mine["blocks"], mine["graphs"]]
     if len({settings for settings, _, _ in each}) > 1:
@@ -224,7 +249,7 @@ def one_gather_a_step(rank: int, mine: Mine, rows: Rows) -> Program:
     return ended
 
 
-def by_indices(rank: int, mine: Mine, rows: Rows) -> Program:
+def by_indices(rank: int, mine: Mine, rows: Rows) -> Program:  # noqa: PLR0912
     """Rows are numbers; a list says of each how it stands."""
     values = []
     for name in ("settings", "blocks", "graphs"):

@@ -145,7 +145,13 @@ def the_least(case: Case) -> Call:
     for at, row in enumerate(names):
         history.append(("ask", row, _text(case, row, 3), 9))
         if case.choice(f"ends {row}", (True, False)):
-            history.append(("end", case.choice(f"which {row}", names[: at + 1]), case.choice(f"why {row}", ("done", "cancelled", "error"))))
+            history.append(
+                (
+                    "end",
+                    case.choice(f"which {row}", names[: at + 1]),
+                    case.choice(f"why {row}", ("done", "cancelled", "error")),
+                )
+            )
     history += [("ask", f"s{at}", _text(case, f"s{at}", 2), 1) for at in range(3)]
     return call(replicas, 4, 2, history)
 
@@ -159,7 +165,14 @@ def hits(case: Case) -> Call:
         text = texts[case.choice(f"like {at}", (0, 0, 0, 1))]
         cut = case.choice(f"cut {at}", range(1, len(text) + 1))
         skip = case.choice(f"skip {at}", (0, 0, 0, block))
-        history.append(("ask", f"r{at}", [*text[skip:cut], *_text(case, f"tail {at}", case.choice(f"long {at}", (0, 0, 3)))] or [1], 5))
+        history.append(
+            (
+                "ask",
+                f"r{at}",
+                [*text[skip:cut], *_text(case, f"tail {at}", case.choice(f"long {at}", (0, 0, 3)))] or [1],
+                5,
+            )
+        )
     return call(3, block, worth, history)
 
 
@@ -193,8 +206,8 @@ KINDS = ("nothing", "one", "alone dies", "burst", "common", "some", "large", "ze
          "some", "exactly", "partly", "long")  # fmt: skip
 
 
-def any_history(case: Case) -> Call:
-    """Nothing, one replica, bursts, one prompt for all, large ids, long texts; everything that happens, in any order."""
+def any_history(case: Case) -> Call:  # noqa: PLR0911  one for each kind
+    """Nothing, one replica, bursts, one prompt for all, large ids, long texts; all that happens, in any order."""
     kind = case.turn(KINDS)
     if kind == "nothing":
         return call(2, 3, 1, [])
@@ -212,7 +225,9 @@ def any_history(case: Case) -> Call:
         return call(2, 3, 2, [("ask", "a", [1, 2, 3], 9), ("ask", "b", [9], 9), ("ask", "c", [1, 2, 3], 9),
                               ("ask", "d", [1, 2, 3, 1, 2, 3], 1), ("ask", "e", [1, 2], 1)])  # fmt: skip
     if kind == "partly":
-        return call(3, 3, 9, [("ask", f"r{at}", [1, 2, 3, 4, 5, 6, 7, 8][: case.turn((4, 5, 8))], 9) for at in range(5)])
+        return call(
+            3, 3, 9, [("ask", f"r{at}", [1, 2, 3, 4, 5, 6, 7, 8][: case.turn((4, 5, 8))], 9) for at in range(5)]
+        )
     high = 2**33 if kind == "large" else 2
     replicas, block = 3, 5 if kind == "long" else 2
     history: History = []

@@ -72,6 +72,20 @@ WRONG = (
         "an author's own slip: each replica has a cache of its own", unnamed="round-robin",
     ),
     Wrong.patch(
+        "knows-what-ended", "A replica knows a text when its row has ended.", LEARNS, "pass",
+        "written by somebody who saw the stub alone, and put the line in another place, where no history comes to",
+    ),
+    Wrong.patch(
+        "worth-of-all", "Hits are worth so much over all rows.", "min(hits, worth)",
+        "min(hits, max(0, worth - rows[replica]))",
+        "written by somebody who saw the stub alone: the limit, taken from the wrong number",
+    ),
+    Wrong.patch(
+        "refilled-from-front", "A replica that was never sent anything is as good as any other.", COST,
+        "return rows[replica] - min(hits, worth), -last[replica], replica",
+        "written by somebody who saw the stub alone: the one that was sent something last, since it is warm",
+    ),
+    Wrong.patch(
         "begins-again", "A row that lost its replica is asked again.", TOKENS, "pass",
         "ray-project/ray#40986: what is run again appears twice",
     ),
@@ -96,7 +110,8 @@ WRONG = (
         "ray-project/ray#41258, of the same family: a row that kills its engine kills all of them, one by one",
     ),
     Wrong.patch(
-        "fails-at-once", "A row dies with its replica.", SECOND, SECOND.replace("and limit and row not in moved", "and not row"),
+        "fails-at-once", "A row dies with its replica.", SECOND,
+        SECOND.replace("and limit and row not in moved", "and not row"),
         "vllm-project/vllm#15000, of the same family: nobody answers any more",
     ),
     Wrong.patch(
@@ -105,8 +120,8 @@ WRONG = (
         "vllm-project/vllm#53597, of the same family: what was on it is waited for, for ever",
     ),
     Wrong.patch(
-        "dead-but-idle", "A replica that has died has no rows, and so the least to do.",
-        DIES, DIES.replace("del rows[of]", "rows[of] = 0"),
+        "dead-but-idle", "A replica that has died has no rows, and so the least to do.", DIES,
+        DIES.replace("del rows[of]", "rows[of] = 0"),
         "vllm-project/tpu-inference#3307, of the same family: an engine that answers nothing looks idle",
     ),
     Wrong.patch(

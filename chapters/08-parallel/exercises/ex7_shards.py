@@ -32,8 +32,8 @@ def batch(worker: str, lines: list[tuple[str, str]], seed: int, each: int) -> Ge
     here may have written the beginning of it, or nothing.
     yield "rename", old, new: the file old has the name new, in place of a file that had it, at once.
     At any moment a file that has a shard's name must be whole. All other names must begin with "."; they are free, but
-    files that other workers have written must be let alone, dead ones' too. A run that comes to its end leaves none that
-    it has written.
+    files that other workers have written must be let alone, dead ones' too. A run that comes to its end leaves none
+    that it has written.
     Other runs may work on the same folder at the same time, and may be killed as well. A shard that has its file when
     this run looks is not computed; it must look ahead of each shard: between its last "names" and an "answer" there
     is no "write" and no "rename". The shards may be taken in any order. The list stays as it is.
@@ -67,7 +67,9 @@ class Disk:
         self.files[name] = text
         if name in self.wanted:
             if text != self.wanted[name]:
-                raise RANKS.LostError(f"{name} holds {text[:200]!r}, {how} by {worker}, and not {self.wanted[name][:200]!r}")
+                raise RANKS.LostError(
+                    f"{name} holds {text[:200]!r}, {how} by {worker}, and not {self.wanted[name][:200]!r}"
+                )
         elif not name.startswith(".") or self.owner.get(name, worker) != worker:
             raise RANKS.LostError(f"{worker} writes to {name!r}, which is {self.owner.get(name, 'nobody')}'s")
         else:
@@ -158,7 +160,7 @@ def played(
         wanted[name] = "".join(f"{id} {answered(prompt, zlib.crc32(f'{seed} {id}'.encode()))}\n" for id, prompt in own)
         for _, prompt in own:
             prompts.setdefault(prompt, []).append(name)
-    files = {name: wanted[name] if name in wanted else text for name, text in there.items()}
+    files = {name: wanted.get(name, text) for name, text in there.items()}
     disk, given = Disk(wanted, files), [tuple(line) for line in lines]
     try:
         waiting = list(runs)
@@ -193,7 +195,9 @@ def played(
 
 def _lines(case: Case, count: int, same: bool = False) -> list[Line]:
     ids = case.permutation("ids", count + 3).tolist()[:count]
-    return [(f"line-{id}", "prompt" if same else f"prompt {case.choice(f'prompt {id}', range(99))} of {id}") for id in ids]
+    return [
+        (f"line-{id}", "prompt" if same else f"prompt {case.choice(f'prompt {id}', range(99))} of {id}") for id in ids
+    ]
 
 
 EXERCISE = Spec(
@@ -201,8 +205,8 @@ EXERCISE = Spec(
     reference=batch,
     task=(
         "A file of prompts is worked off in shards, by runs that may be killed at any moment and begun again, also\n"
-        "several at a time. Write a run such that nothing is lost, nothing is there twice, and nobody can tell from the\n"
-        "results how the work was cut, or who did it."
+        "several at a time. Write a run such that nothing is lost, nothing is there twice, and nobody can tell from\n"
+        "the results how the work was cut, or who did it."
     ),
     invariants=(
         "a file with a shard's name is whole, at any moment",
@@ -219,10 +223,10 @@ EXERCISE = Spec(
     strided=False,
     scene=played,
     hints=(
-        "Invariant: a name that says \"done\" may only ever stand on what is whole. Writing takes time, and a run may end\n"
-        "in the midst of it; renaming takes none.",
-        "Place: look, compute, write under a name of your own, rename: in this order, once for each shard. The name of\n"
-        "your own must not be another worker's, so your name is part of it; and what an older run left under it is\n"
+        "Invariant: a name that says \"done\" may only ever stand on what is whole. Writing takes time, and a run may\n"
+        "end in the midst of it; renaming takes none.",
+        "Place: look, compute, write under a name of your own, rename: in this order, once for each shard. The name\n"
+        "of your own must not be another worker's, so your name is part of it; and what an older run left under it is\n"
         "simply written over.",
         "Pseudocode:\n"
         "  for each shard, by where it starts: the last one may be shorter\n"
@@ -243,8 +247,8 @@ def once(case: Case) -> Call:
 
 def killed(case: Case) -> Call:
     """A run is killed, and another one goes on: shards stay whole, and what is there is not asked for again."""
-    dies = case.turn((("write", 1, 5), ("rename", 1, 0), ("answer", 3, 0), ("write", 2, 0), ("rename", 2, 0), ("names", 2, 0),
-                      ("write", 1, 10), ("write", 2, 3)))  # fmt: skip
+    dies = case.turn((("write", 1, 5), ("rename", 1, 0), ("answer", 3, 0), ("write", 2, 0), ("rename", 2, 0),
+                      ("names", 2, 0), ("write", 1, 10), ("write", 2, 3)))  # fmt: skip
     lines = _lines(case, 2 * case.size("shards", 3, 4))
     return call(lines, case.size("seed", 0, 99), 2, [("anna", dies), ("anna", None)], {}, [1, 1])
 
@@ -268,11 +272,11 @@ def some_are_there(case: Case) -> Call:
     return call(lines, case.size("seed", 0, 99), each, [("anna", None)], dict.fromkeys(there, "") | left, [1])
 
 
-KINDS = ("nothing", "one", "same prompts", "long", "many", "large", "often", "wide", "crowd", "zeros", "unlike", "again",
-         "again")  # fmt: skip
+KINDS = ("nothing", "one", "same prompts", "long", "many", "large", "often", "wide", "crowd", "zeros", "unlike",
+         "again", "again")  # fmt: skip
 
 
-def any_batch(case: Case) -> Call:
+def any_batch(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     """No lines, one, many; equal prompts, strange ids, large seeds; a run that is killed again and again; a crowd."""
     kind = case.turn(KINDS)
     seed, one = case.size("seed", 0, 99), [("anna", None)]

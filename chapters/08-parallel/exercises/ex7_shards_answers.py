@@ -92,12 +92,26 @@ WRONG = (
         "an author's own slip: a line that is put in front changes all answers behind it",
     ),
     Wrong.patch(
-        "seed-by-worker", "Each worker draws for itself.", ASK, ASK.replace(SEED, 'zlib.crc32(f"{seed} {worker} {id}".encode())'),
+        "seed-by-worker", "Each worker draws for itself.", ASK,
+        ASK.replace(SEED, 'zlib.crc32(f"{seed} {worker} {id}".encode())'),
         "NVIDIA/FasterTransformer#390: seeds that differed by process",
     ),
     Wrong.patch(
         "seed-by-prompt", "A line is its prompt.", ASK, ASK.replace(SEED, 'zlib.crc32(f"{seed} {prompt}".encode())'),
         "an author's own slip: who asks the same thing twice wants two answers",
+    ),
+    Wrong.patch(
+        "seed-and-id-in-one", "A seed and an id, one behind the other.", ASK, ASK.replace("{seed} {id}", "{seed}{id}"),
+        "written by somebody who saw the stub alone: seed 1 and id 12 are seed 11 and id 2",
+    ),
+    Wrong.patch(
+        "31-bits", "A seed is a whole number of 31 bits.", ASK, ASK.replace(SEED, SEED + " & 0x7FFFFFFF"),
+        "written by somebody who saw the stub alone: a habit from other generators",
+    ),
+    Wrong.patch(
+        "skips-the-rest", "What is there was done in order, so that a run is over when it finds none missing.", LOOK,
+        'if name in (yield ("names",)):\n            if start:\n                break\n            continue',
+        "written by somebody who saw the stub alone: another worker has been here, and has not been everywhere",
     ),
     Wrong.patch(
         "salted", "hash() gives a number for everything.", ASK, ASK.replace(SEED, "hash((seed, id))"),
@@ -122,7 +136,8 @@ WRONG = (
         "for id, prompt in sorted(own):", "an author's own slip: the order of the input is part of the contract",
     ),
     Wrong.patch(
-        "as-it-came", "Lines end where the next one begins.", LINE, 'text += ("\\n" if text else "") + f"{id} {answer}"',
+        "as-it-came", "Lines end where the next one begins.", LINE,
+        'text += ("\\n" if text else "") + f"{id} {answer}"',
         "an author's own slip: the last line has no end, and a file that is put behind it goes on in it",
     ),
     Wrong.patch(
@@ -215,8 +230,8 @@ def batch_by_name(worker: str, lines: dict[str, str], seed: int, each: int) -> P
     here may have written the beginning of it, or nothing.
     yield "rename", old, new: the file old has the name new, in place of a file that had it, at once.
     At any moment a file that has a shard's name must be whole. All other names must begin with "."; they are free, but
-    files that other workers have written must be let alone, dead ones' too. A run that comes to its end leaves none that
-    it has written.
+    files that other workers have written must be let alone, dead ones' too. A run that comes to its end leaves none
+    that it has written.
     Other runs may work on the same folder at the same time, and may be killed as well. A shard that has its file when
     this run looks is not computed; it must look ahead of each shard: between its last "names" and an "answer" there
     is no "write" and no "rename". The shards may be taken in any order. The dict stays as it is.

@@ -15,7 +15,10 @@ PLAIN = not_for("nothing is captured", "host") | not_for("nothing comes by name"
     "tolerance": "the gap between right and wrong is measured by `course strength`",
 }  # fmt: skip
 PLAIN |= not_for("nothing is padded on both sides", "both sides") | not_for("no size is shifted or masked", "odd sizes")
-RANKS = {"two at once": lambda a: True, "left behind": lambda a: True}  # all ranks of a launch; the scene looks at what it lent
+RANKS = {
+    "two at once": lambda a: True,
+    "left behind": lambda a: True,
+}  # all ranks of a launch; the scene looks at what it lent
 WHOLE = not_for("it takes whole numbers and names: no scores", *ANYTHING, "far scores", "narrow", "beside")
 COVERS: dict[str, Covers] = {
     "8.1": PLAIN | not_for("a call leaves nothing behind", "left behind", "two at once")
@@ -29,7 +32,7 @@ COVERS: dict[str, Covers] = {
         "boundaries": (lambda a: a.size == a.heads > 1, lambda a: a.size == a.heads + 1, lambda a: a.size < a.heads),
         "empty": "a rank has at least one head and one column; more ranks than heads are refused",
         "ends": (lambda a: a.rank == 0 < a.size - 1, lambda a: a.rank == a.size - 1 > 0),
-        "mixed": lambda a: a.heads % a.size > 0 and 0 < a.rank,
+        "mixed": lambda a: a.heads % a.size > 0 and a.rank > 0,
         "equal": lambda a: bool((a.whole == 1).all()),
         "kind": kind, "again": again,
         "large numbers": lambda a: a.whole.shape[-1] > 65_536,
@@ -65,8 +68,10 @@ COVERS: dict[str, Covers] = {
         "huge": lambda a: any(1e300 < abs(number) < math.inf for own in a.values for number in own),
         "one": (lambda a: len(a.values) == 1, lambda a: len(a.values[0]) == 1),
         "many": (lambda a: len(a.values) > 8, lambda a: len(a.values[0]) > 128),
-        "boundaries": tuple(lambda a, n=n: len(a.values[0]) % len(a.values) == n for n in (0, 1)) + (
-            lambda a: len(a.values) > 1 and len(a.values[0]) % len(a.values) == len(a.values) - 1,
+        "boundaries": (
+            lambda a: len(a.values[0]) % len(a.values) == 0 < len(a.values[0]),
+            lambda a: len(a.values[0]) % len(a.values) == 1,
+            lambda a: len(a.values[0]) % len(a.values) == len(a.values) - 1 > 0,
         ),
         "empty": (lambda a: not a.values[0], lambda a: 0 < len(a.values[0]) < len(a.values)),
         "ends": lambda a: len(a.values) == 2,
@@ -120,7 +125,8 @@ COVERS: dict[str, Covers] = {
             lambda a: any(row["blocks"] == _blocks(a) + 1 for row in a.rows),
         ),
         "empty": (lambda a: not a.rows, lambda a: any(not one["graphs"] for one in a.each)),
-        "ends": (lambda a: a.each[-1]["settings"] != a.each[0]["settings"], lambda a: a.each[0]["blocks"] == _blocks(a)),
+        "ends": (lambda a: a.each[-1]["settings"] != a.each[0]["settings"],
+                 lambda a: a.each[0]["blocks"] == _blocks(a)),
         "mixed": lambda a: len({row["deadline"] for row in a.rows}) > 2 and len({row["blocks"] for row in a.rows}) > 1,
         "no range": lambda a: a.tick != 1.0,
         "no order": lambda a: any(one["graphs"] != sorted(one["graphs"]) for one in a.each),
@@ -131,16 +137,18 @@ COVERS: dict[str, Covers] = {
         "stand-ins": lambda a: any(row["deadline"] == 0 for row in a.rows),
         "names": (lambda a: any(next(iter(row)) == "deadline" for row in a.rows),
                   lambda a: any(next(iter(row)) == "name" for row in a.rows)),
-        "middle": lambda a: len(a.each) > 2 and a.each[1]["settings"] != a.each[0]["settings"] == a.each[-1]["settings"],
+        "middle": lambda a: a.each[1:-1] and a.each[1]["settings"] != a.each[0]["settings"] == a.each[-1]["settings"],
         "zeros": lambda a: 0.0 in a.clocks,
     },
     "8.6": PLAIN | WHOLE | not_for("a call leaves nothing behind", "left behind", "two at once")
     | not_for("tokens of a text stand in order", "no range") | {
         "ties": lambda a: a.replicas > 1 and len(a.history) > 0,
-        "one": (lambda a: a.replicas == 1, lambda a: a.block == 1, lambda a: any(e[0] == "ask" and len(e[2]) == 1 for e in a.history)),
+        "one": (lambda a: a.replicas == 1, lambda a: a.block == 1,
+                lambda a: any(e[0] == "ask" and len(e[2]) == 1 for e in a.history)),
         "many": (lambda a: len(a.history) > 64, lambda a: any(e[0] == "ask" and len(e[2]) > 64 for e in a.history)),
         "boundaries": tuple(
-            lambda a, more=more: a.block > 2 and any(e[0] == "ask" and len(e[2]) % a.block == more % a.block for e in a.history)
+            lambda a, more=more: any(e[0] == "ask" and len(e[2]) % a.block == more % a.block for e in a.history)
+            and a.block > 2
             for more in (-1, 0, 1)
         ),
         "empty": (lambda a: not a.history, lambda a: any(e[0] == "tokens" and not e[2] for e in a.history)),
@@ -158,10 +166,12 @@ COVERS: dict[str, Covers] = {
     "8.7": PLAIN | RANKS | WHOLE | not_for("lines are taken in their order, by whoever", "ties", "no range") | {
         "one": (lambda a: len(a.lines) == 1, lambda a: a.each == 1),
         "many": (lambda a: len(a.lines) > 64 > a.each, lambda a: a.each > 64, lambda a: len(a.runs) > 4),
-        "boundaries": (lambda a: len(a.lines) % a.each == 1 < a.each, lambda a: len(a.lines) % a.each == 0 < len(a.lines),
+        "boundaries": (lambda a: len(a.lines) % a.each == 1 < a.each,
+                       lambda a: len(a.lines) % a.each == 0 < len(a.lines),
                        lambda a: a.each > 1 and len(a.lines) % a.each == a.each - 1),
         "empty": (lambda a: not a.lines, lambda a: any(not id for id, _ in a.lines)),
-        "ends": (lambda a: len(a.there) > 2 and "" not in a.there, lambda a: any(d and d[0] == "rename" for _, d in a.runs)),
+        "ends": (lambda a: len(a.there) > 2 and "" not in a.there,
+                 lambda a: any(d and d[0] == "rename" for _, d in a.runs)),
         "mixed": lambda a: len({bool(dies) for _, dies in a.runs}) == 2 and max(a.order) > 1,
         "no order": lambda a: [id for id, _ in a.lines] != sorted(id for id, _ in a.lines),
         "equal": lambda a: len(a.lines) > 1 and len({prompt for _, prompt in a.lines}) == 1,
