@@ -155,7 +155,7 @@ def too_many_ranks(case: Case) -> Call:
 
 
 KINDS = (
-    "alone", "one head", "each one", "narrow", "double", "nan", "zeros", "equal", "wide", "many", "inner least", "huge",
+    "alone", "wide", "one head", "each one", "narrow", "double", "nan", "zeros", "equal", "many", "inner least", "huge",
     "half", "narrow once", "double once", "again", "again",
 )  # fmt: skip
 

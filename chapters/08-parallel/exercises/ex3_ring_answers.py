@@ -121,8 +121,9 @@ WRONG = (
     ),
     Wrong.patch(
         "rounded-on-the-way", "A message is made of float32.", ADD,
-        'struct = __import__("struct")\n        parts[at] = [struct.unpack("f", struct.pack("f", min(theirs, 3e38)))[0] + own'
-        "\n                     for theirs, own in zip(received, parts[at], strict=True)]",
+        'struct = __import__("struct")\n'
+        '        received = [struct.unpack("f", struct.pack("f", min(number, 3e38)))[0] for number in received]\n'
+        "        " + ADD,
         "written by somebody who saw the stub alone: what a pipe takes are bytes, and four are enough",
     ),
     Wrong.patch(

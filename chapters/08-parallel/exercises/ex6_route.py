@@ -7,26 +7,27 @@ from typing import Any
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Spec
 
-Sent = list[tuple[int, str, list[int], int]]
+Sent = list[tuple[int, str, list[int], int, int]]
 Known = dict[int, set[tuple[int, ...]]]
-Live = dict[str, tuple[int, list[int], int]]
+Live = dict[str, tuple[int, list[int], int, int]]
 
 
 def route(
     replicas: int, block: int, worth: int, history: list[tuple[Any, ...]]
-) -> tuple[list[tuple[int, str, list[int], int]], list[tuple[int, int]], list[str]]:
+) -> tuple[list[tuple[int, str, list[int], int, int]], list[tuple[int, int]], list[str]]:
     """What was sent to which replica; of each that lives (replica, its rows), in order; and which rows have failed.
 
     replicas: how many engines there are, numbered from 0; at first all live, and know no text. block: tokens of a
     block of their caches. history: what happens, one after the other:
     ("ask", row, text, limit): a request: a name that no other has, at least one token id, and how many new tokens it
-    wants, at least 1. It is sent to a replica at once: (replica, row, text, limit) is noted.
+    wants, at least 1. It is sent to a replica at once: (replica, row, text, 0, limit) is noted.
     ("tokens", row, ids): its replica has given the row these new tokens, which may be none; never more than the limit.
     ("end", row, why): the row has ended; `why` makes no difference. Its replica has one row less.
     ("dies", replica): it is never sent anything again. Each row that it has, in the order in which they were asked,
     goes on elsewhere, as if nothing had happened: what is sent is its text with all new tokens that it has been given
-    so far, and the limit less these. A row that has them all by then has ended. A row whose second replica dies
-    fails. A replica that has died already does not die again.
+    so far, how many of its tokens are new, since noise and limit count these, and the limit: (replica, row, text, new,
+    limit). A row that has all of its new tokens by then has ended. A row whose second replica dies fails. A replica
+    that has died already does not die again.
     Where no replica lives a request, or a row that should go on, fails. Of a row that has ended or failed nothing is
     heard any more: "tokens" and "end" change nothing.
     A replica's cost for a text: the rows that it has, less the blocks of the text that it knows, counting at most
@@ -38,12 +39,12 @@ def route(
     rows = dict.fromkeys(range(replicas), 0)  # of those that live
     last = dict.fromkeys(range(replicas), 0)
     known: Known = {replica: set() for replica in range(replicas)}
-    live: Live = {}  # where a row is, its text by now, and how many are left
+    live: Live = {}  # where a row is, its text by now, how much of it is new, and the limit
     moved: set[str] = set()
     sent: Sent = []
     failed: list[str] = []
 
-    def send(row: str, text: list[int], limit: int) -> None:
+    def send(row: str, text: list[int], new: int, limit: int) -> None:
         begins = [tuple(text[:end]) for end in range(block, len(text) + 1, block)]
 
         def cost(replica: int) -> tuple[int, int, int]:
@@ -57,28 +58,29 @@ def route(
         best = min(rows, key=cost)
         rows[best] += 1
         known[best].update(begins)
-        sent.append((best, row, text, limit))
+        sent.append((best, row, text, new, limit))
         last[best] = len(sent)
-        live[row] = best, text, limit
+        live[row] = best, text, new, limit
 
     for what, of, *rest in history:
         if what == "ask":
-            send(of, *rest)
+            text, limit = rest
+            send(of, text, 0, limit)
         elif what == "dies" and of in rows:
             del rows[of]
-            for row, (replica, text, limit) in list(live.items()):
-                if replica == of and limit and row not in moved:
+            for row, (replica, text, new, limit) in list(live.items()):
+                if replica == of and new < limit and row not in moved:
                     moved.add(row)
-                    send(row, text, limit)
+                    send(row, text, new, limit)
                 elif replica == of:
                     del live[row]
-                    failed += [row] * (limit > 0)
+                    failed += [row] * (new < limit)
         elif what == "tokens" and of in live:
-            (new,) = rest
-            replica, text, limit = live[of]
-            live[of] = replica, text + new, limit - len(new)
+            (ids,) = rest
+            replica, text, new, limit = live[of]
+            live[of] = replica, text + ids, new + len(ids), limit
         elif what == "end" and of in live:
-            replica, _, _ = live.pop(of)
+            replica, *_ = live.pop(of)
             rows[replica] -= 1
     return sent, list(rows.items()), failed
 
@@ -116,16 +118,18 @@ EXERCISE = Spec(
     hints=(
         "Invariant: in the example c begins with two blocks of a's text. Replica 0 has one row and knows two blocks,\n"
         "so it costs -1; replica 2 has none, and costs 0. When replica 0 dies, a has been given two tokens, and goes\n"
-        "on behind seven, for two more. It goes to replica 2, and c to replica 1 or 2, by what they cost by then.",
+        "on behind seven, two of which are new. It goes to replica 2, and c follows it: what is known there counts\n"
+        "more than a row.",
         "Place: keep of each replica its rows, the beginnings that it knows, and when it was last sent something; of\n"
-        "each row its replica, its text with all new tokens, how many are left, and whether it was moved before. One\n"
+        "each row its replica, its text, how much of it is new, its limit, and whether it was moved before. One\n"
         "function sends, for new rows and for those that are moved.",
         "Pseudocode:\n"
         "  send: beginnings of the text, block by block; the cost of each that lives; the best of them\n"
         "      it has a row more, knows the beginnings, and was the last to be sent something\n"
-        "  tokens: behind the row's text; so many fewer are left\n"
+        "  tokens: behind the row's text; so many more are new\n"
         "  end: its replica has a row less\n"
-        "  dies: out of the list; of each of its rows: nothing left, it has ended; moved before, it fails; else send",
+        "  dies: out of the list; of each of its rows: as many new ones as wanted, it has ended; moved before, it\n"
+        "      fails; else send",
     ),
 )
 

@@ -7,22 +7,22 @@ from typing import Any
 from nanocourse.exercises.exercise import Edition, Right, Wrong
 
 History = list[tuple[Any, ...]]
-Answer = tuple[list[tuple[int, str, list[int], int]], list[tuple[int, int]], list[str]]
+Answer = tuple[list[tuple[int, str, list[int], int, int]], list[tuple[int, int]], list[str]]
 
 HITS = "hits = sum(begin in known[replica] for begin in begins)"
 COST = "return rows[replica] - min(hits, worth), last[replica], replica"
 BEGINS = "begins = [tuple(text[:end]) for end in range(block, len(text) + 1, block)]"
 MORE = "        rows[best] += 1\n"
 LEARNS = "known[best].update(begins)"
-SECOND = """if replica == of and limit and row not in moved:
+SECOND = """if replica == of and new < limit and row not in moved:
                     moved.add(row)
-                    send(row, text, limit)
+                    send(row, text, new, limit)
                 elif replica == of:
                     del live[row]
-                    failed += [row] * (limit > 0)"""
-TOKENS = "live[of] = replica, text + new, limit - len(new)"
+                    failed += [row] * (new < limit)"""
+TOKENS = "live[of] = replica, text + ids, new + len(ids), limit"
 DIES = 'elif what == "dies" and of in rows:\n            del rows[of]\n'
-END = 'elif what == "end" and of in live:\n            replica, _, _ = live.pop(of)\n            rows[replica] -= 1'
+END = 'elif what == "end" and of in live:\n            replica, *_ = live.pop(of)\n            rows[replica] -= 1'
 WRONG = (
     Wrong.patch(
         "ties-to-the-first", "Among equals the first one.", COST, "return rows[replica] - min(hits, worth), 0, replica",
@@ -91,17 +91,23 @@ WRONG = (
     ),
     Wrong.patch(
         "whole-limit", "It goes on with its text and its parameters.", TOKENS,
-        "live[of] = replica, text + new, limit",
+        "live[of] = replica, text + ids, new, limit",
         "an author's own slip: as many tokens again as it wanted in all",
     ),
     Wrong.patch(
+        "a-longer-prompt", "To go on is to be asked with a longer prompt.",
+        "sent.append((best, row, text, new, limit))",
+        "sent.append((best, row, text, 0, limit - new))",
+        "this chapter's text shows it: noise is counted from 0 again, and another text comes out",
+    ),
+    Wrong.patch(
         "only-the-last-tokens", "The text goes on with what came last.", TOKENS,
-        "live[of] = replica, text[:1] + new, limit - len(new)",
+        "live[of] = replica, text[:1] + ids, new + len(ids), limit",
         "an author's own slip: each message in place of the one before it",
     ),
     Wrong.patch(
         "asks-for-nothing", "Whoever was on it goes on elsewhere.", SECOND,
-        SECOND.replace("limit and ", "").replace(" * (limit > 0)", ""),
+        SECOND.replace("new < limit and ", "").replace(" * (new < limit)", ""),
         "an author's own slip: a row that only lacked the word that it had ended",
     ),
     Wrong.patch(
@@ -111,7 +117,7 @@ WRONG = (
     ),
     Wrong.patch(
         "fails-at-once", "A row dies with its replica.", SECOND,
-        SECOND.replace("and limit and row not in moved", "and not row"),
+        SECOND.replace("and new < limit and row not in moved", "and not row"),
         "vllm-project/vllm#15000, of the same family: nobody answers any more",
     ),
     Wrong.patch(
@@ -126,14 +132,14 @@ WRONG = (
     ),
     Wrong.patch(
         "all-to-one", "The rows of a dead one go to whoever has the least.", SECOND,
-        SECOND.replace("text, limit)\n", "text, limit)\n                    if row in live:\n"
+        SECOND.replace("new, limit)\n", "new, limit)\n                    if row in live:\n"
                        "                        rows[live[row][0]] -= 1\n", 1),
         "an author's own slip: load is counted where requests come in, and these come in at another door",
     ),
     Wrong.patch(
         "ended-twice", "An end is an end.", END,
-        'elif what == "end" and of in [row for _, row, _, _ in sent]:\n'
-        "            place = next(to for to, row, _, _ in sent[::-1] if row == of)\n"
+        'elif what == "end" and of in [row for _, row, *_ in sent]:\n'
+        "            place = next(to for to, row, *_ in sent[::-1] if row == of)\n"
         "            live.pop(of, None)\n"
         "            if place in rows:\n                rows[place] -= 1",
         "sgl-project/sglang#15473 and its kin: loads that do not come back to exactly 0",
@@ -160,7 +166,7 @@ def by_objects(replicas: int, block: int, worth: int, history: History) -> Answe
     """Each replica and each row is a dict; everything is computed from the list of what was sent."""
     engines = [{"number": n, "lives": True, "texts": [], "rows": [], "last": -1} for n in range(replicas)]
     requests: dict[str, dict[str, Any]] = {}
-    sent: list[tuple[int, str, list[int], int]] = []
+    sent: list[tuple[int, str, list[int], int, int]] = []
     failed = []
 
     def shared(one: list[int], other: list[int]) -> int:
@@ -188,7 +194,7 @@ def by_objects(replicas: int, block: int, worth: int, history: History) -> Answe
         best["rows"].append(request["name"])
         best["last"] = len(sent)
         request["on"].append(best["number"])
-        sent.append((best["number"], request["name"], text, request["limit"] - len(request["new"])))
+        sent.append((best["number"], request["name"], text, len(request["new"]), request["limit"]))
 
     for event in history:
         if event[0] == "ask":
@@ -226,6 +232,7 @@ def with_a_queue(replicas: int, block: int, worth: int, history: History) -> Ans
     prefixes: dict[int, dict[str, bool]] = {n: {} for n in queue}
     where: dict[str, int] = {}
     text_of: dict[str, list[int]] = {}
+    limits: dict[str, int] = {}
     left: dict[str, int] = {}
     lives: dict[str, int] = {}
     sent, failed = [], []
@@ -248,11 +255,11 @@ def with_a_queue(replicas: int, block: int, worth: int, history: History) -> Ans
         lives[row] = lives.get(row, 0) + 1
         for name in names:
             prefixes[best][name] = True
-        sent.append((best, row, text, left[row]))
+        sent.append((best, row, text, limits[row] - left[row], limits[row]))
 
     for what, first, *rest in history:
         if what == "ask":
-            text_of[first], left[first] = list(rest[0]), rest[1]
+            text_of[first], limits[first], left[first] = list(rest[0]), rest[1], rest[1]
             send(first)
         elif what == "tokens":
             if first in where:
@@ -276,7 +283,7 @@ def with_a_queue(replicas: int, block: int, worth: int, history: History) -> Ans
 
 def from_the_history(replicas: int, block: int, worth: int, history: History) -> Answer:
     """Little is kept: what a row has and where it is, is looked up in what has happened."""
-    sent: list[tuple[int, str, list[int], int]] = []
+    sent: list[tuple[int, str, list[int], int, int]] = []
     dead: list[int] = []
     ended: set[str] = set()
     failed: list[str] = []
@@ -284,24 +291,24 @@ def from_the_history(replicas: int, block: int, worth: int, history: History) ->
     asked: dict[str, tuple[list[int], int]] = {}
 
     def on(replica: int) -> list[str]:
-        latest = {row: to for to, row, _, _ in sent}
+        latest = {row: to for to, row, *_ in sent}
         return [row for row in asked if latest.get(row) == replica and row not in ended]
 
     def cost(replica: int, text: list[int]) -> tuple[int, int, int]:
         hits = 0
         while hits < worth and (hits + 1) * block <= len(text):
             end = (hits + 1) * block
-            if not any(to == replica and other[:end] == text[:end] for to, _, other, _ in sent):
+            if not any(to == replica and other[:end] == text[:end] for to, _, other, *_ in sent):
                 break
             hits += 1
         times = [at for at, message in enumerate(sent) if message[0] == replica]
         return len(on(replica)) - hits, times[-1] if times else -1, replica
 
     def send(row: str) -> None:
-        text, limit = asked[row][0] + given[row], asked[row][1] - len(given[row])
+        text, new, limit = asked[row][0] + given[row], len(given[row]), asked[row][1]
         alive = [replica for replica in range(replicas) if replica not in dead]
         if alive:
-            sent.append((min(alive, key=lambda replica: cost(replica, text)), row, text, limit))
+            sent.append((min(alive, key=lambda replica: cost(replica, text)), row, text, new, limit))
         else:
             failed.append(row)
             ended.add(row)
@@ -320,7 +327,7 @@ def from_the_history(replicas: int, block: int, worth: int, history: History) ->
             for row in rows:
                 if len(given[row]) >= asked[row][1]:
                     ended.add(row)
-                elif [one for _, one, _, _ in sent].count(row) > 1:
+                elif [one for _, one, *_ in sent].count(row) > 1:
                     failed.append(row)
                     ended.add(row)
                 else:
@@ -341,13 +348,14 @@ def route_dicts(names: list[str], block: int, worth: int, history: list[dict[str
     names: of the engines; at first all live, and know no text. block: tokens of a block of their caches.
     history: what happens, one after the other, each a dict with "what":
     "ask", with "row", a name that no other has, "text", at least one token id, and "limit", how many new tokens it
-    wants, at least 1. It is sent to a replica at once: a dict of "to", "row", "text" and "limit" is noted.
+    wants, at least 1. It is sent to a replica at once: a dict of "to", "row", "text", "new", 0 here, and "limit".
     "tokens", with "row" and "ids": its replica has given the row these new tokens, which may be none; never more than
     the limit. "end", with "row": it has ended. Its replica has one row less.
     "dies", with "replica", its name: it is never sent anything again. Each row that it has, in the order in which they
     were asked, goes on elsewhere, as if nothing had happened: what is sent is its text with all new tokens that it has
-    been given so far, and the limit less these. A row that has them all by then has ended. A row whose second replica
-    dies fails. A replica that has died already does not die again.
+    been given so far, "new", how many of its tokens are new, since noise and limit count these, and the limit. A row
+    that has all of its new tokens by then has ended. A row whose second replica dies fails. A replica that has died
+    already does not die again.
     Where no replica lives a request, or a row that should go on, fails. Of a row that has ended or failed nothing is
     heard any more: "tokens" and "end" change nothing.
     A replica's cost for a text: the rows that it has, less the blocks of the text that it knows, counting at most
@@ -364,9 +372,9 @@ def route_dicts(names: list[str], block: int, worth: int, history: list[dict[str
     failed: list[str] = []
 
     def rows(name: str) -> int:
-        return sum(place == name for place, _, _ in live.values())
+        return sum(place == name for place, *_ in live.values())
 
-    def send(row: str, text: list[int], limit: int) -> None:
+    def send(row: str, text: list[int], new: int, limit: int) -> None:
         def cost(name: str) -> int:
             ends = range(block, len(text) + 1, block)
             hits = sum(any(other[:end] == text[:end] for other in known[name]) for end in ends)
@@ -380,24 +388,24 @@ def route_dicts(names: list[str], block: int, worth: int, history: list[dict[str
         queue.remove(best)
         queue.append(best)
         known[best].append(text)
-        live[row] = [best, text, limit]
-        sent.append({"to": best, "row": row, "text": text, "limit": limit})
+        live[row] = [best, text, new, limit]
+        sent.append({"to": best, "row": row, "text": text, "new": new, "limit": limit})
 
     for event in history:
         if event["what"] == "ask":
-            send(event["row"], event["text"], event["limit"])
+            send(event["row"], event["text"], 0, event["limit"])
         elif event["what"] == "dies" and event["replica"] in queue:
             queue.remove(event["replica"])
-            for row, (place, text, limit) in list(live.items()):
-                if place == event["replica"] and limit and row not in moved:
+            for row, (place, text, new, limit) in list(live.items()):
+                if place == event["replica"] and new < limit and row not in moved:
                     moved.append(row)
-                    send(row, text, limit)
+                    send(row, text, new, limit)
                 elif place == event["replica"]:
                     del live[row]
-                    failed += [row] * (limit > 0)
+                    failed += [row] * (new < limit)
         elif event["what"] == "tokens" and event["row"] in live:
-            place, text, limit = live[event["row"]]
-            live[event["row"]] = [place, text + event["ids"], limit - len(event["ids"])]
+            place, text, new, limit = live[event["row"]]
+            live[event["row"]] = [place, text + event["ids"], new + len(event["ids"]), limit]
         elif event["what"] == "end":
             live.pop(event["row"], None)
     return {"sent": sent, "rows": {name: rows(name) for name in names if name in queue}, "failed": failed}
@@ -419,7 +427,8 @@ def _plain(names: list[str], block: int, worth: int, history: list[dict[str, Any
 
 def _told(result: Answer, *_: object) -> dict[str, Any]:
     sent, rows, failed = result
-    messages = [{"to": f"r{to}", "row": row, "text": text, "limit": limit} for to, row, text, limit in sent]
+    parts = ("row", "text", "new", "limit")
+    messages = [{"to": f"r{to}"} | dict(zip(parts, rest, strict=True)) for to, *rest in sent]
     return {"sent": messages, "rows": {f"r{n}": count for n, count in rows}, "failed": failed}
 
 
