@@ -48,12 +48,13 @@ WRONG = (
     Wrong.patch(
         "not-so-cold", "A temperature is at least 0.01.", SCORES,
         'scores[warm] = logits[warm] / rows["temperature"][warm, None].clamp(min=0.01) + noise[warm]',
-        "written by somebody who saw the stub alone: against division by zero",
+        "written by somebody who saw the stub alone: against division by zero", unnamed="noise-is-warmed",
     ),
     Wrong.patch(
         "warm-together", "Where one row is sampled, all are.", SCORES,
         'if warm.any():\n        scores = logits / rows["temperature"].clamp(min=1e-9)[:, None] + noise',
         "written by somebody who saw the stub alone: right for rows that are warm, and nearly so for the others",
+        unnamed="noise-on-greedy",
     ),
     Wrong.patch(
         "everybody-has-some", "Each rank has ids that exist.", MASK,
