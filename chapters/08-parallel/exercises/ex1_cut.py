@@ -61,15 +61,15 @@ EXERCISE = Spec(
         "what is added once to the sum of all ranks is on one rank alone",
     ),
     lines=16,
-    example=lambda: call("h.0.attn.c_attn.bias", torch.arange(18.0), 3, 1, 2),
+    example=lambda: call("h.0.attn.c_attn.bias", torch.arange(15.0), 5, 1, 2),
     section="A layer on two ranks",
     axes=("row", "column"),
     typed=True,
     tolerance=1e-9,
     refuse=("nanoinfer.parallel.shard:Shard.pieces", "nanoinfer.parallel.shard:Shard.part"),
     hints=(
-        "Invariant: in the example there are 3 heads of 2 numbers each: 0 to 5 are queries, 6 to 11 keys, 12 to 17\n"
-        "values. Of 3 heads rank 0 has two, and rank 1 the last: 4 and 5 of the queries, and the same in each third.",
+        "Invariant: in the example there are 5 heads of one number each: 0 to 4 are queries, 5 to 9 keys, 10 to 14\n"
+        "values. Of 5 heads rank 0 has three, and rank 1 two: 3 and 4 of the queries, and the same in each third.",
         "Place: first the question how a count is cut: how many each has, how many ranks have one more, and how many\n"
         "things stand before this rank. Count heads for attention, columns for the MLP. Then the names: what gives a\n"
         "rank's own things is cut along its outputs, with its bias; what takes them along its inputs, without.",

@@ -186,7 +186,7 @@ def any_ring(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     if kind == "one":
         return call(_values(case, 1, 3))
     if kind == "none":
-        return call([[], [], []])
+        return call([[], []])
     if kind == "bits":
         places = [1e16, 1.0, -1e16, 0.1, 3.0]
         return call([places[turn:] + places[:turn] for turn in case.permutation("turns", 5).tolist()])

@@ -74,6 +74,7 @@ WRONG = (
     Wrong.patch(
         "knows-what-ended", "A replica knows a text when its row has ended.", LEARNS, "pass",
         "written by somebody who saw the stub alone, and put the line in another place, where no history comes to",
+        unnamed="round-robin",
     ),
     Wrong.patch(
         "worth-of-all", "Hits are worth so much over all rows.", "min(hits, worth)",
