@@ -306,7 +306,7 @@ def serve_columns(number: int, settings: str, blocks: int, graphs: list[int], ro
     of all, in the order of ranks. ended = yield "step", names, graph: all ranks run one step with these rows, a list in
     the order of `rows`, by that graph, and each is given a list of those names that have ended by now, in any order.
     Ranks may be given other names, since they do not see the same; rank 1's count. now = yield "clock",: this rank's
-    own time. Clocks are not equal, and rank 1's counts; they only go on while a step runs.
+    own time, asked by this rank alone. Clocks are not equal, and rank 1's counts; they only go on while a step runs.
     First: where not all settings are equal every rank raises ValueError, ahead of any step. Of blocks there are as many
     as the rank with the fewest has. Of graphs there are those that every rank has. A row that needs more blocks than
     there are is "refused". Then, ahead of each step: each row whose deadline is not behind rank 1's now, running or

@@ -12,7 +12,7 @@ from typing import Any
 from nanocourse.exercises.scene import Remote, Resumed
 
 Make = Callable[[], Any]
-STEPS = 1500  # collectives of one play
+STEPS = 600  # collectives of one play
 
 
 class LostError(Exception):
