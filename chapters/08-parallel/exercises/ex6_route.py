@@ -180,13 +180,18 @@ def hits(case: Case) -> Call:
 def goes_on(case: Case) -> Call:
     """When a replica dies its rows go on behind what they have been given, in the order in which they were asked."""
     names = [f"r{at}" for at in range(case.size("rows", 3, 6))]
-    history: History = [("ask", row, _text(case, row, 3), 9) for row in names]
+    texts = {row: _text(case, row, 3) for row in names}
+    history: History = [("ask", row, texts[row], 9) for row in names]
     for at, row in enumerate(names * 2):
-        history.append(("tokens", row, _text(case, f"new {at}", case.choice(f"count {at}", (0, 1, 2)))))
-    history.append(("dies", case.turn((0, 1, 0))))
+        new = _text(case, f"new {at}", case.choice(f"count {at}", (0, 2, 4)))
+        history.append(("tokens", row, new))
+        texts[row] = texts[row] + new
+    history.append(("dies", case.turn((0, 1, 0, 1, 0))))
     history += [("tokens", row, _text(case, f"last {row}", 1)) for row in names]
+    for row in names[:2]:  # what was said is known where it was sent
+        history += [("ask", f"{row} {at}", [*texts[row], at], 3) for at in range(3)]
     history += [("ask", "new", _text(case, "new", 2), 3), ("end", names[0], "done"), ("ask", "newer", [1], 3)]
-    return call(case.turn((2, 2, 3)), 2, 0, history)
+    return call(case.turn((3, 2, 4, 3, 3)), 2, case.turn((4, 0, 3, 4, 2)), history)
 
 
 def to_the_end(case: Case) -> Call:
@@ -203,15 +208,24 @@ def to_the_end(case: Case) -> Call:
     return call(replicas, 1, 1, history)
 
 
-KINDS = ("nothing", "one", "alone dies", "burst", "common", "large", "zeros", "equal", "worthless", "exactly", "partly",
-         "partly more", "long", *["some"] * 9)  # fmt: skip
+KINDS = ("nothing", "said", "one", "alone dies", "burst", "common", "large", "zeros", "equal", "worthless", "exactly",
+         "partly", "partly more", "long", *["some"] * 9)  # fmt: skip
 
 
-def any_history(case: Case) -> Call:  # noqa: PLR0911  one for each kind
+def any_history(case: Case) -> Call:  # noqa: PLR0911, PLR0912  one for each kind
     """Nothing, one replica, bursts, one prompt for all, large ids, long texts; all that happens, in any order."""
     kind = case.turn(KINDS)
     if kind == "nothing":
         return call(2, 3, 1, [])
+    if kind == "said":  # the second replica knows a's new tokens, and has two rows by then
+        text = _text(case, "text", 7)
+        history = [
+            ("ask", "a", text[:2], 9),
+            ("ask", "b", [100], 9),
+            ("ask", "c", [101], 9),
+            ("tokens", "a", text[2:6]),
+        ]
+        return call(3, 2, 3, [*history, ("dies", 0), ("end", "c", "done"), ("ask", "d", text, 9)])
     if kind == "one":
         return call(1, 1, 1, [("ask", "a", [0], 1), ("tokens", "a", [0]), ("end", "a", "done"), ("end", "a", "again")])
     if kind == "alone dies":
@@ -230,7 +244,7 @@ def any_history(case: Case) -> Call:  # noqa: PLR0911  one for each kind
         return call(3, 3, 9, [("ask", f"r{at}", [1, 2, 3, 4, 5, 6, 7, 8][:length], 9) for at in range(5)])
     high = 2**33 if kind == "large" else 2
     replicas, block = 3, 5 if kind == "long" else 2
-    history: History = []
+    history = []
     asked_for: dict[str, int] = {}
     for at in range(18):
         what = case.choice(f"what {at}", ("ask", "ask", "ask", "tokens", "tokens", "end", "dies"))
@@ -252,6 +266,6 @@ def any_history(case: Case) -> Call:  # noqa: PLR0911  one for each kind
 
 
 CHECKS = (
-    Check(any_history, len(KINDS), wide=True), Check(the_least, 4), Check(hits, 8), Check(goes_on, 3),
+    Check(any_history, len(KINDS), wide=True), Check(the_least, 4), Check(hits, 8), Check(goes_on, 5),
     Check(to_the_end, 8),
 )  # fmt: skip

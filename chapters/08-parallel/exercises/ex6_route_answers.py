@@ -77,6 +77,11 @@ WRONG = (
         unnamed="round-robin",
     ),
     Wrong.patch(
+        "knows-prompts-alone", "What a replica knows of a row is its prompt.", BEGINS,
+        BEGINS.replace("len(text) + 1", "len(text) - new + 1"),
+        "written by somebody who saw the stub alone: what was said before is text as well",
+    ),
+    Wrong.patch(
         "worth-of-all", "Hits are worth so much over all rows.", "min(hits, worth)",
         "min(hits, max(0, worth - rows[replica]))",
         "written by somebody who saw the stub alone: the limit, taken from the wrong number",
