@@ -1,0 +1,75 @@
+"""Ranks of one process: each is a program, a generator that yields what it wants of the others, played in turns.
+
+What a program asks for is told by its exercise. Here is what all of them need: begin them, here or in another process,
+let them go on one by one, and say in a sentence where they are no such programs, or wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nanocourse.exercises.scene import Remote, Resumed
+
+Make = Callable[[], Any]
+STEPS = 600  # collectives of one play
+
+
+class LostError(Exception):
+    """Programs that are none, or that part: what happened, in a sentence."""
+
+
+class Rank:
+    """One rank's program. asks: what it yields; over: whether it has ended, with what it `returned` or `raised`.
+
+    raising: the name of an exception that it may raise.
+    """
+
+    def __init__(self, number: int, make: Make, raising: str = "") -> None:
+        self.number, self._raising = number, raising
+        self.asks: Any = None
+        self.returned: Any = None
+        self.raised, self.over = "", False
+        try:
+            made = make()
+        except Exception as error:  # a function that is no generator, and refuses at once
+            self._ends_by(error)
+            return
+        if not isinstance(made, Remote) and not hasattr(made, "send"):
+            raise LostError(f"rank {number} is {type(made).__name__}, and no generator")
+        self._program = made if isinstance(made, Remote) else Resumed(made)
+        self.go(None)
+
+    def go(self, answer: Any) -> None:
+        """Let it go on with an answer to what it asked for, up to what it asks for next."""
+        try:
+            got = self._program([answer])
+        except Exception as error:
+            self._ends_by(error)
+            return
+        if not (isinstance(got, list | tuple) and len(got) == 2 and isinstance(got[0], list) and len(got[0]) == 1):
+            raise LostError(f"rank {self.number} is no generator")
+        (told,), self.over = got[0], bool(got[1])
+        self.asks, self.returned = (None, told) if self.over else (told, None)
+
+    def _ends_by(self, error: Exception) -> None:
+        if type(error).__name__ != self._raising or not self._raising:
+            raise error
+        self.raised, self.over, self.asks = self._raising, True, None
+
+
+def together(ranks: Sequence[Rank], exchange: Callable[[list[Any]], Sequence[Any]]) -> None:
+    """Play programs all of whose yields are collectives: every rank enters each of them, or all wait for ever.
+
+    exchange: what each rank is told, of what all ranks have yielded.
+    """
+    for _ in range(STEPS):
+        over = [rank.number for rank in ranks if rank.over]
+        if len(over) == len(ranks):
+            return
+        if over:
+            waits = next(rank.number for rank in ranks if not rank.over)
+            raise LostError(f"rank {over[0]} has ended, and rank {waits} waits for it in a collective, for ever")
+        for rank, answer in zip(ranks, exchange([rank.asks for rank in ranks]), strict=True):
+            rank.go(answer)
+    raise LostError(f"ranks still run after {STEPS} collectives")
