@@ -22,7 +22,8 @@ RANKS = (PEERS[0], ACCENT, PEERS[1])  # a colour each
 
 def drawings() -> list[Drawing]:
     """All diagrams of the chapter."""
-    return [paper(), layer(), heads(), ring(), reduces(), overtakes(), overwritten(), shards()]
+    computed = [paper(), layer(), heads(), ring(), overwritten(), shards()]
+    return [*computed, *([reduces(), overtakes()] if measured.path().is_file() else [])]
 
 
 def grid(ax: Axes, at: tuple[float, float], numbers: Any, colors: list[list[str | None]]) -> None:
@@ -66,8 +67,8 @@ def paper() -> Drawing:
 
     told = [" ".join(str(int(n)) for n in row) for row in (h, *terms, h @ B)]
     alt = (
-        "A row x times a matrix of four columns, what is negative set to 0, times a matrix of four rows. Rank 0 has the "
-        f"first two columns of the one and the first two rows of the other. h is {told[0]}; the ranks' terms are "
+        "A row x times a matrix of four columns, what is negative set to 0, times a matrix of four rows. Rank 0 has "
+        f"the first two columns of the one and the first two rows of the other. h is {told[0]}; the ranks' terms are "
         f"{told[1]} and {told[2]}; their sum, one all-reduce, is {told[3]}."
     )
     rows = (("h", told[0]), ("rank 0's term", told[1]), ("rank 1's term", told[2]), ("the sum", told[3]))
@@ -111,9 +112,9 @@ def layer() -> Drawing:
         return figure
 
     alt = (
-        f"A layer of gpt2-xl on two ranks. Each has the whole residual stream. Rank 0 computes {own[0].n_head} heads and "
-        f"{own[0].inner} columns of the MLP, rank 1 {own[1].n_head} heads and {own[1].inner} columns. Twice a layer each "
-        "has a term of an update; an all-reduce adds the two terms, and the sum is added to both streams."
+        f"A layer of gpt2-xl on two ranks. Each has the whole residual stream. Rank 0 computes {own[0].n_head} heads "
+        f"and {own[0].inner} columns of the MLP, rank 1 {own[1].n_head} heads and {own[1].inner} columns. Twice "
+        "a layer each has a term of an update; an all-reduce adds the terms, and the sum is added to both streams."
     )
     rows = tuple((str(rank), str(part.n_head), str(part.inner)) for rank, part in enumerate(own))
     return Drawing(
@@ -147,12 +148,12 @@ def heads() -> Drawing:
         return figure
 
     alt = (
-        f"The columns of c_attn of a model with {H} heads, by heads: queries q0 to q{H - 1}, then keys, then values. Cut "
-        f"in each third, rank 0 has queries, keys and values of heads 0 to {first - 1}, and rank 1 those of the others. "
-        f"Cut straight, rank 0 has all queries and keys 0 to {3 * first - H - 1}, and rank 1 the rest."
+        f"The columns of c_attn of a model with {H} heads, by heads: queries q0 to q{H - 1}, then keys, then values. "
+        f"Cut in each third, rank 0 has queries, keys and values of heads 0 to {first - 1}, and rank 1 those of the "
+        f"others. Cut straight, rank 0 has all queries and keys 0 to {3 * first - H - 1}, and rank 1 the rest."
     )
-    rows = tuple((name, " ".join(n for n, o in zip(names, owners, strict=True) if o == 0),
-                  " ".join(n for n, o in zip(names, owners, strict=True) if o == 1)) for name, owners in ways)  # fmt: skip
+    of = lambda owners, rank: " ".join(n for n, o in zip(names, owners, strict=True) if o == rank)  # noqa: E731
+    rows = tuple((name, of(owners, 0), of(owners, 1)) for name, owners in ways)
     return Drawing("08-parallel/heads", "Where a fused matrix is cut", alt, ("cut", "rank 0", "rank 1"), rows, draw)
 
 
@@ -193,9 +194,10 @@ def ring() -> Drawing:
 
     lines = tuple((str(at + 1), *(f"{one.sender} sends part {one.part}: {one.numbers[0]:g}" for one in step))
                   for at, step in enumerate(steps))  # fmt: skip
+    told = "; ".join(f"step {a}: {b}, {c}, {d}" for a, b, c, d in lines)
     alt = (
-        "A ring of three ranks that sum three numbers. In two steps each sends one number to the next, which adds it; in "
-        "two more each passes on a complete one. " + "; ".join(f"step {a}: {b}, {c}, {d}" for a, b, c, d in lines) + "."
+        "A ring of three ranks that sum three numbers. In two steps each sends one number to the next, which adds it; "
+        f"in two more each passes on a complete one. {told}."
     )
     return Drawing("08-parallel/ring", "A ring all-reduce", alt, ("step", "rank 0", "rank 1", "rank 2"), lines, draw)
 
@@ -203,20 +205,21 @@ def ring() -> Drawing:
 def reduces() -> Drawing:
     """What an all-reduce takes, against rows."""
     rows, kinds = measured.reduce_rows(), measured.kinds()
-    looks = dict(zip(kinds, ((MUTED, "s"), (ACCENT, "o"), (PEERS[0], "^")), strict=False))
+    styles = (MUTED, "s", "-"), (PEERS[1], "v", "-"), (PEERS[0], "^", "-"), (MUTED, "s", ":"), (ACCENT, "o", "-")
+    looks = dict(zip(kinds, styles, strict=False))
 
     def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 3.4), layout=None)
         ax = figure.subplots()
-        for kind, (color, marker) in looks.items():
+        for kind, (color, marker, line) in looks.items():
             times = [1e6 * measured.reduce_s(kind, n) for n in rows]
-            ax.plot(rows, times, color=color, marker=marker, linewidth=2.0, label=measured.KINDS[kind])
+            ax.plot(rows, times, color=color, marker=marker, linestyle=line, linewidth=2.0, label=measured.KINDS[kind])
         ax.set_xscale("log", base=2)
         ax.set_xticks(rows, [str(n) for n in rows])
         ax.set_ylim(0, None)
         ax.set_xlabel(f"rows of {measured.width():,} numbers of two bytes")
         ax.set_ylabel("µs")
-        ax.legend(loc="lower right")
+        ax.legend(loc="upper left", ncols=2)
         figure.subplots_adjust(left=0.08, right=0.985, top=0.96, bottom=0.16)
         return figure
 
@@ -258,7 +261,8 @@ def overtakes() -> Drawing:
 
     cells = tuple((measured.short(model), str(n),
                    *(f"{measured.predicted(model, n, all_halves):.2f}" for all_halves in (False, True)),
-                   f"{measured.gain(model, n):.2f}") for model in models for n in measured.rows_measured(model))  # fmt: skip
+                   f"{measured.gain(model, n):.2f}")
+                  for model in models for n in measured.rows_measured(model))  # fmt: skip
     told = "; ".join(f"{model}, {n} rows: {g} measured, {a} to {b} by the formula" for model, n, a, b, g in cells)
     alt = f"How many times as fast a step is on two GPUs as on one, against rows. {told}."
     return Drawing("08-parallel/overtakes", "Where two GPUs overtake one", alt,
@@ -288,12 +292,13 @@ def overwritten() -> Drawing:
 
     sums = [example.one_shot(1 + n, n) for n in (1, 2)]
     alt = (
-        "Two ranks add 1 and 10. Rank 0 writes 1, reads 10, and writes 2 for the next sum, while rank 1 is late. With one "
-        "buffer a rank, rank 1 then reads 2 and has 12. With two buffers in turn, 2 goes to the other one, and rank 1 has 11."
+        "Two ranks add 1 and 10. Rank 0 writes 1, reads 10, and writes 2 for the next sum, while rank 1 is late. With "
+        "one buffer a rank, rank 1 then reads 2 and has 12. With two buffers in turn, 2 goes to the other one, and "
+        "rank 1 has 11."
     )
     rows = tuple((str(n + 1), str(both[0][0]), str(both[1][0])) for n, both in enumerate(sums))
-    return Drawing("08-parallel/overwritten", "What a peer still reads", alt, ("buffers", "rank 0's sum", "rank 1's sum"),
-                   rows, draw)  # fmt: skip
+    header = ("buffers", "rank 0's sum", "rank 1's sum")
+    return Drawing("08-parallel/overwritten", "What a peer still reads", alt, header, rows, draw)
 
 
 def shards() -> Drawing:
@@ -321,8 +326,8 @@ def shards() -> Drawing:
 
     alt = (
         "A file of prompts, cut into four shards by line numbers. The first and the third are there in the folder of "
-        "results, the second is being written under another name, and the fourth nobody has begun. After an end at this "
-        "moment, the second and the fourth are computed."
+        "results, the second is being written under another name, and the fourth nobody has begun. After an end at "
+        "this moment, the second and the fourth are computed."
     )
     rows = tuple(zip(names, states, strict=True))
     return Drawing("08-parallel/shards", "Shards of a batch", alt, ("lines", "state"), rows, draw)

@@ -241,7 +241,7 @@ def overwritten() -> None:
 
 
 def one_shot(calls: int, buffers: int) -> list[list[int]]:
-    """Both write, each waits until the other has written, both read; rank 1 reads only when rank 0 waits for it again."""
+    """Both write, each waits for the other, both read; rank 1 reads only when rank 0 has written for the next sum."""
     place = [[0] * buffers for _ in range(2)]
     sums: list[list[int]] = [[], []]
     for call in range(calls):

@@ -19,16 +19,21 @@ from nanoinfer.parallel.shard import Shard
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 NAME, XL, LARGE = "h200-ranks", "random:gpt2-xl", "random:gpt2-large"
 BYTES = 2  # of a number
-KINDS = {"nccl": "NCCL", "one-shot": "one-shot", "two-shot": "two-shot"}
+KINDS = {"nccl": "NCCL", "one-shot": "one-shot", "two-shot": "two-shot", "nccl and norm": "NCCL, norm",
+         "in one kernel": "one kernel"}  # fmt: skip
 
 
 @cache
 def report() -> RanksReport:
     """The results. ValueError with the command that makes them."""
-    path = RESULTS / f"{NAME}.json"
-    if not path.is_file():
+    if not path().is_file():
         raise ValueError(f"no results file {NAME}.json: `python -m bench ranks --out bench/results/{NAME}.json`")
-    return RanksReport.load(path)
+    return RanksReport.load(path())
+
+
+def path() -> Path:
+    """Where they are."""
+    return RESULTS / f"{NAME}.json"
 
 
 @cache
@@ -83,8 +88,8 @@ def halved() -> None:
     for name in one:
         print(f"{name:30}{_megabytes(one[name]):>12}{_megabytes(two[name]):>14}")
     print(f"{'a step reads':30}{_megabytes(sum(one.values())):>12}{_megabytes(sum(two.values())):>14}")
-    print(f"{'at the speed of memory':30}", *(f"{seconds(limit_s(config, n, 1, 512)):>{w}}" for n, w in ((1, 12), (2, 14))),
-          sep="")  # fmt: skip
+    print(f"{'at the speed of memory':30}", f"{seconds(limit_s(config, 1, 1, 512)):>12}",
+          f"{seconds(limit_s(config, 2, 1, 512)):>14}", sep="")  # fmt: skip
     held = [total + (BYTES * config.vocab_size * config.n_embd - parts["head"] if n > 1 else 0)
             for n, parts in ((1, one), (2, two)) for total in [sum(parts.values())]]  # fmt: skip
     print(f"{'and has in memory':30}{_megabytes(held[0]):>12}{_megabytes(held[1]):>14}")
@@ -157,9 +162,10 @@ def gain(model: str, rows: int) -> float:
 
 
 def added_s(model: str, rows: int) -> float:
-    """What comes on with a second GPU: two sums a layer, and one exchange of each row's best id."""
-    nearest = min(reduce_rows(), key=lambda known: abs(known - rows))
-    return (2 * shape(model).n_layer + 1) * reduce_s("nccl", nearest)
+    """What comes on with a second GPU: two sums a layer in the kernel of a norm, and one exchange of rows' best ids."""
+    near = min(reduce_rows(), key=lambda known: abs(known - rows))
+    with_sum, alone = (reduce_s(kind, near) for kind in ("in one kernel", "norm alone"))
+    return 2 * shape(model).n_layer * (with_sum - alone) + reduce_s("nccl", near)
 
 
 def predicted(model: str, rows: int, all_halves: bool) -> float:
@@ -227,7 +233,9 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "reduce many": lambda: factor(reduce_s("nccl", _many()) / reduce_s("nccl", _few())),
     "reduce bytes": lambda: factor(_many() / _few()),
     "reduce one-shot": lambda: factor(reduce_s("nccl", _few()) / reduce_s("one-shot", _few())),
+    "reduce one kernel": lambda: factor(reduce_s("nccl and norm", _few()) / reduce_s("in one kernel", _few())),
     "reduces xl": lambda: seconds(2 * shape(XL).n_layer * reduce_s("nccl", _few())),
+    "added xl": lambda: seconds(added_s(XL, _few())),
     "gain most": lambda: factor(max(gain(model, rows) for model in models() for rows in rows_measured(model))),
     "gain least": lambda: factor(min(gain(model, rows) for model in models() for rows in rows_measured(model))),
     "xl one": lambda: factor(gain(XL, 1)),

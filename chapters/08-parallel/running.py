@@ -87,7 +87,7 @@ class Message(NamedTuple):
 
 
 def ring(rows: list[list[float]]) -> tuple[list[list[Message]], list[list[float]]]:
-    """small.py's all-reduce of these numbers, a row a rank, over pipes: each step's messages, and what ranks end with."""
+    """small.py's all-reduce of these numbers, a row a rank, over pipes: the messages, and what each ends with."""
     size = len(rows)
     pipes, told = [Pipe(duplex=False) for _ in rows], [[] for _ in rows]  # type: ignore[var-annotated]
 
@@ -130,7 +130,9 @@ class BiasEverywhere(Part):
 class ResidualReduced(Part):
     """The residual stream is added ahead of the sum, on each rank."""
 
-    class ops(ReducedOps):  # noqa: N801
+    class ops(ReducedOps):
+        """Sums what ought to be added behind the sum."""
+
         def linear_update(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
             return self._ops.linear_update(x, weight, bias)
 
