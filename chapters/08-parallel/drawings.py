@@ -224,8 +224,8 @@ def reduces() -> Drawing:
         return figure
 
     cells = tuple((str(n), *(seconds(measured.reduce_s(kind, n)) for kind in kinds)) for n in rows)
-    told = "; ".join(f"{n} rows: " + ", ".join(f"{measured.KINDS[k]} {t}" for k, t in zip(kinds, line, strict=True))
-                     for n, *line in cells)  # fmt: skip
+    each = [", ".join(f"{measured.KINDS[k]} {t}" for k, t in zip(kinds, line, strict=True)) for _, *line in cells]
+    told = "; ".join(f"{n} row{'s' * (n > 1)}: {times}" for n, times in zip(rows, each, strict=True))
     alt = f"What an all-reduce over two GPUs takes, inside a captured graph, against rows. {told}."
     header = ("rows", *(measured.KINDS[kind] for kind in kinds))
     return Drawing("08-parallel/reduces", "What an all-reduce takes", alt, header, cells, draw)
@@ -263,7 +263,9 @@ def overtakes() -> Drawing:
                    *(f"{measured.predicted(model, n, all_halves):.2f}" for all_halves in (False, True)),
                    f"{measured.gain(model, n):.2f}")
                   for model in models for n in measured.rows_measured(model))  # fmt: skip
-    told = "; ".join(f"{model}, {n} rows: {g} measured, {a} to {b} by the formula" for model, n, a, b, g in cells)
+    told = "; ".join(
+        f"{model}, {n} row{'s' * (n != '1')}: {g} measured, {a} to {b} by the formula" for model, n, a, b, g in cells
+    )
     alt = f"How many times as fast a step is on two GPUs as on one, against rows. {told}."
     return Drawing("08-parallel/overtakes", "Where two GPUs overtake one", alt,
                    ("model", "rows", "bytes halve", "all halves", "measured"), cells, draw)  # fmt: skip

@@ -7,6 +7,7 @@ import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
@@ -154,6 +155,10 @@ class Heard:
     def check(self) -> None:
         """None of them can fail."""
 
+    def watched(self, what: str) -> AbstractContextManager[None]:
+        """Nor hang."""
+        return nullcontext()
+
 
 def orders() -> None:
     """What the first rank tells the others of two rows with two tokens to come."""
@@ -271,13 +276,14 @@ def routed() -> None:
     loop, shared = ReplicaLoop(engines, 16), list(range(64))
     asked = [("shared", [*shared, 1]), ("other", [2] * 40), ("shared", [*shared, 3]), ("shared", [*shared, 4]),
              ("other", [5] * 40), ("other", [6] * 40), ("other", [7] * 40)]  # fmt: skip
-    print(f"{'':12}{'rows of A':>10}{'rows of B':>10}{'A knows':>10}{'B knows':>10}   goes to")
+    print(f"{'':12}{'rows of A':>10}{'rows of B':>10}   {'known to':>10}   goes to")
+    told: dict[str, str] = {}
     for kind, text in asked:
-        known = [f"{loop._beginnings[one].share(text):.0%}" for one in engines]
         loads = [one.load for one in engines]
         best = loop._choose(text)
         best.load += 1
-        print(f"{kind:12}{loads[0]:>10}{loads[1]:>10}{known[0]:>10}{known[1]:>10}   {best.name}")
+        print(f"{kind:12}{loads[0]:>10}{loads[1]:>10}   {told.get(str(text[:64]), '-'):>10}   {best.name}")
+        told[str(text[:64])] = best.name
 
 
 def moved() -> None:

@@ -39,6 +39,8 @@ CPU = torch.device("cpu")
 class Group:
     """One rank's end, as `nanoinfer.parallel.group.Group`: ranks are threads here. places are common to all."""
 
+    inbox = None  # such sums are a GPU's
+
     def __init__(self, rank: int, places: list[Any], barrier: Barrier) -> None:
         self.rank, self.size, self._places, self._barrier = rank, len(places), places, barrier
 
