@@ -73,11 +73,19 @@ def sections(text: str) -> dict[str, str]:
 
 
 def on_ring(small: ModuleType, size: int, run: Any) -> list[Any]:
-    """What run(rank) returns on each rank of small.py's ring, which are threads here."""
+    """What run(rank) returns on each rank of small.py's ring, which are threads here. One that fails ends all."""
     pipes = [Pipe(duplex=False) for _ in range(size)]
     made = [small.Rank(n, size, pipes[n - 1][0], pipes[n][1]) for n in range(size)]
+
+    def guarded(rank: Any) -> Any:
+        try:
+            return run(rank)
+        except BaseException:
+            rank.right.close()
+            raise
+
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(run, made))
+        return list(pool.map(guarded, made))
 
 
 def shown(name: str) -> list[str]:
