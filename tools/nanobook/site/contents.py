@@ -49,7 +49,9 @@ def parts(book: Path) -> list[Part]:
 def source() -> dict[str, tuple[str, ...]]:
     """The engine's modules by title, chapter by chapter, then those of no chapter; the command line is left out."""
     known = syllabus()
-    around = tuple(module for name in known.outside if name[0] != "_" and name != "cli" for module in _modules(name))
+    listed = {module for chapter in known.chapters for module in chapter.modules}
+    outside = (module for name in known.outside if name[0] != "_" and name != "cli" for module in _modules(name))
+    around = tuple(module for module in outside if module not in listed)
     chapters = {f"Source of chapter {c.number}: {c.title}": c.modules for c in known.chapters}
     return {**chapters, "Source of no chapter": around}
 

@@ -1,0 +1,339 @@
+"""What the text of chapter 8 shows: each function prints one block of it, and NUMBERS gives its single numbers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from nanobook.examples import load
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.engine.graphs import GraphRunner
+from nanoinfer.engine.state import BatchState
+from nanoinfer.model.config import PRESETS
+from nanoinfer.model.weights import load_model
+from nanoinfer.parallel.batch import open_job, request_maker
+from nanoinfer.parallel.joined import JoinedSamplers
+from nanoinfer.parallel.leader import LeadingEngine
+from nanoinfer.parallel.replicas import ReplicaLoop
+from nanoinfer.parallel.shard import Shard
+from nanoinfer.parallel.sharded import PartOf
+
+here = Path(__file__).parent
+measured, run = load(here / "measured.py"), load(here / "running.py")
+seven = load(here.parent / "07-speculation" / "running.py")
+halved, reduces, overtakes, replicas = measured.halved, measured.reduces, measured.overtakes, measured.replicas
+A = torch.tensor([[1, 0, 2, -1], [0, 1, 1, 3], [2, -1, 0, 1], [1, 2, -2, 0]])
+B = torch.tensor([[1, 2, 0, 1], [0, 1, -1, 2], [3, 0, 1, 0], [1, 1, 2, -1]])
+X = torch.tensor([1, 2, -1, 3])
+
+
+def cells(numbers: Sequence[float]) -> str:
+    """Whole numbers in a row."""
+    return "".join(f"{int(n):>4}" for n in numbers)
+
+
+def paper() -> None:
+    """x times A, what is negative set to 0, times B: on one rank, and on two."""
+    h = (X @ A).relu()
+    print(f"{'x':10}{cells(X)}")
+    print(f"{'x A':10}{cells(X @ A)}")
+    print(f"{'h':10}{cells(h)}      what is negative is 0")
+    print(f"{'y = h B':10}{cells(h @ B)}\n")
+    for rank, own in enumerate((slice(0, 2), slice(2, 4))):
+        mine = (X @ A[:, own]).relu()
+        columns, rows = f"columns {own.start} and {own.stop - 1} of A", f"rows {own.start} and {own.stop - 1} of B"
+        print(f"rank {rank}    h{cells(mine)}  by {columns};  its term{cells(mine @ B[own])}  by {rows}")
+    print(f"{'the sum':59}{cells(h @ B)}")
+
+
+def wrong_way() -> None:
+    """A cut by rows, too: each rank has a term of x A, and sets to 0 what is negative in it."""
+    terms = [X[own] @ A[own] for own in (slice(0, 2), slice(2, 4))]
+    for rank, term in enumerate(terms):
+        print(f"{f'rank {rank}':16}{cells(term)}   and what is not negative{cells(term.relu())}")
+    print(f"{'their sum':16}{cells(sum(terms))}   {'':24}{cells(sum(term.relu() for term in terms))}")
+
+
+def layer() -> None:
+    """The text by two ranks, and by two with a mistake."""
+    run.show("two ranks", run.texts()[0])
+    run.show("bias on every rank", run.texts(run.BiasEverywhere)[0])
+    run.show("residual in the sum", run.texts(run.ResidualReduced)[0])
+
+
+def heads() -> None:
+    """Where a rank's heads lie in c_attn of gpt2-xl."""
+    config = PRESETS["gpt2-xl"]
+    print(f"{'c_attn of gpt2-xl':22}{'heads':>10}{'queries':>16}{'keys':>16}{'values':>16}")
+    for rank in range(2):
+        shard = Shard(rank, 2)
+        own = shard.heads(config)
+        thirds = [piece[1] for piece in shard.pieces("h.0.attn.c_attn.weight", config)]
+        runs = [f"{third.start} to {third.stop - 1}" for third in thirds]
+        print(f"{f'rank {rank}':22}{f'{own.start} to {own.stop - 1}':>10}", *(f"{one:>16}" for one in runs), sep="")
+
+
+def straight() -> None:
+    """The text where c_attn is cut as one matrix."""
+    run.show("cut in each third", run.texts()[0])
+    run.show("cut straight", run.texts(run.CutStraight)[0])
+
+
+def joined() -> None:
+    """Each rank's best id, and the winner, for a head whose logits are made up."""
+    config = PRESETS["gpt2-xl"]
+    cut, V = Shard(0, 2).vocab(config).stop, config.vocab_size
+    print(f"{'':44}{'rank 0':>16}{'rank 1':>16}{'next':>9}")
+    for what, raised in (
+        ("one best id", {cut + 5: 3.0}),
+        ("a tie across the cut", {cut - 1: 3.0, cut: 3.0}),
+        ("all are negative, the last id is best", {V - 1: -1.0}),
+    ):
+        logits = torch.full((V,), -2.0 if "negative" in what else 0.0)
+        for token, value in raised.items():
+            logits[token] = value
+        halves = [(part.max(), int(part.argmax()) + first) for part, first in ((logits[:cut], 0), (logits[cut:], cut))]
+        best = max(halves, key=lambda half: (half[0], -half[1]))[1]
+        pairs = [f"{float(score):g} by {token}" for score, token in halves]
+        print(f"{what:44}", *(f"{pair:>16}" for pair in pairs), f"{best:>9}", sep="")
+        assert best == int(logits.argmax())
+    width = Shard(0, 2).vocab_width(config)
+    print(f"{f'and with {2 * width - V} rows of zeros behind it':44}{f'-2 by {0}':>16}{f'0 by {V}':>16}{V:>9}")
+
+
+def own_numbers() -> None:
+    """Sampled texts with noise by the model's ids, and by each rank's own numbers."""
+    for heat in (run.HEAT, 1.2):
+        right, wrong = (run.texts(run.Part, heat, kind)[0] for kind in (JoinedSamplers, run.OwnNumbers))
+        print(f"temperature {heat}: the same text: {right == wrong}")
+
+
+def messages() -> None:
+    """A ring of three ranks that add three numbers each."""
+    rows = [[1.0, 2.0, 3.0], [10.0, 20.0, 30.0], [100.0, 200.0, 300.0]]
+    steps, ended = run.ring(rows)
+    for rank, row in enumerate(rows):
+        print(f"rank {rank} has{cells(row)}")
+    for at, step in enumerate(steps):
+        told = [f"{one.sender} to {(one.sender + 1) % 3}: part {one.part}, {one.numbers[0]:g}" for one in step]
+        print(f"{'add' if at < 2 else 'pass on':10}", *(f"{one:22}" for one in told), sep="")
+    print(f"each ends with{cells(ended[0])}")
+
+
+def ways() -> None:
+    """What each rank sends, for n bytes on every rank, and how often it waits for another."""
+    print(f"{'ranks':>5}{'ring':>26}{'one-shot':>26}{'two-shot':>26}")
+    for size in (2, 4, 8):
+        ring = f"{2 * (size - 1)} rounds, {2 * (size - 1) / size:.2f} n"
+        shots = f"1 round, {size - 1:.2f} n", f"2 rounds, {2 * (size - 1) / size:.2f} n"
+        print(f"{size:>5}{ring:>26}{shots[0]:>26}{shots[1]:>26}")
+
+
+class Heard:
+    """Stands for the other ranks: notes what they are told."""
+
+    cause = since = None
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[Any, ...]] = []
+
+    def tell(self, *order: Any) -> None:
+        self.orders.append(deepcopy(order))
+
+    def check(self) -> None:
+        """None of them can fail."""
+
+    def watched(self, what: str) -> AbstractContextManager[None]:
+        """Nor hang."""
+        return nullcontext()
+
+
+def orders() -> None:
+    """What the first rank tells the others of two rows with two tokens to come."""
+    heard, model = Heard(), run.four.model()
+    kv = DenseCache(model.config, 2, 64, run.CPU, torch.float64)
+    core = LeadingEngine(model, kv, 2, ranks=heard, max_batched_tokens=64)
+    params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
+    for request in LLM(model, engine="dense").requests(["The fox", "Once upon a time"], params):
+        core.submit(request)
+    while core.step() or core.busy:
+        pass
+    for name, *told in heard.orders:
+        if name == "place" and told[3]:
+            rows = [
+                f"row {slot}, temperature {request.params.temperature:g}, written {ids}"
+                for slot, request, ids in told[3]
+            ]
+            print(f"place  begin: {'; '.join(rows)}")
+        elif name == "place":
+            print(f"place  end: rows {told[2].start} to {told[2].stop - 1}")
+        else:
+            fed = [f"row {chunk.row} {list(chunk.token_ids)}" for chunk in told[2]]
+            fed += [f"row {slot} its newest token" for slot in told[1]]
+            print(f"run    {'; '.join(fed)}")
+
+
+def killed() -> None:
+    """A rank's process is killed while a text is written."""
+    params = SamplingParams(max_tokens=200, temperature=0, ignore_eos=True)
+    with LLM(engine="dense", tensor_parallel=2, device="cpu", threads=1, max_batch=1, max_len=256) as llm:
+        assert llm.rank
+        assert llm.rank.ranks
+        stream, (other,) = llm.stream("Once upon a time", params), llm.rank.ranks.processes
+        text = "".join(next(stream).text for _ in range(6))
+        os.kill(other.pid, signal.SIGKILL)
+        try:
+            for _ in stream:
+                pass
+        except RuntimeError as error:
+            print(f"{text!r}\nRuntimeError: {error}\nstill running: {other.poll() is None}")
+
+
+def captured() -> None:
+    """Two ranks capture steps of 1, 2 and 4 rows, and on the second one the capture of 2 rows fails."""
+    for rank, (ok, failed) in enumerate(run.on_ranks(2, _captures)):
+        print(f"rank {rank}: captured for {ok} rows, not for {failed}")
+
+
+class Refuses:
+    """A recorder whose replays run the step again, and that cannot record a step of so many rows."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+
+    def warm(self, step: Callable[[], object]) -> None:
+        step()
+
+    def record(self, step: Any) -> Any:
+        if step.args[3] == self.refused:
+            raise RuntimeError("no memory")
+        return SimpleNamespace(replay=step)
+
+
+def _captures(group: Any) -> tuple[list[int], list[int]]:
+    part = PartOf(Shard(group.rank, group.size), group)
+    model, state = load_model("small", run.CPU, torch.float32, share=part), BatchState.empty(4, run.CPU)
+    kv = DenseCache(model.config, 4, 32, run.CPU, torch.float32)
+    settings: dict[str, Any] = {"max_rows": 4, "max_len": 32, "stats": GraphStats()}
+    agree = lambda ok: group.least(ok) == 1  # noqa: E731
+    runner = GraphRunner(model, kv, state, recorder=Refuses(2 * group.rank), agree=agree, **settings)
+    runner.shapes = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runner.warm_up([JoinedSamplers(model, run.SAMPLERS).greedy])
+    return sorted(key.rows for key in runner.graphs), sorted(key.rows for key in runner.failed)
+
+
+def overwritten() -> None:
+    """Sums of 1 + 10, then 2 + 20, and so on, where rank 1 reads late: with one buffer a rank, and with two in turn."""
+    for buffers in (1, 2):
+        sums = one_shot(5, buffers)
+        print(f"{buffers} buffer{'s' * (buffers > 1)} a rank")
+        for rank, row in enumerate(sums):
+            print(f"  rank {rank} gets{cells(row)}")
+
+
+def one_shot(calls: int, buffers: int) -> list[list[int]]:
+    """Both write, each waits for the other, both read; rank 1 reads only when rank 0 has written for the next sum."""
+    place = [[0] * buffers for _ in range(2)]
+    sums: list[list[int]] = [[], []]
+    for call in range(calls):
+        slot = call % buffers
+        place[0][slot] = call + 1  # rank 0 is quick: it has the last sum, and writes for this one
+        if call:
+            sums[1].append(place[0][(call - 1) % buffers] + 10 * call)  # rank 1 reads for the last one
+        place[1][slot] = 10 * (call + 1)
+        sums[0].append(call + 1 + place[1][slot])
+    sums[1].append(place[0][(calls - 1) % buffers] + 10 * calls)
+    return sums
+
+
+class Engine:
+    """Stands for an engine in a process of its own: rows that it has, and none that end."""
+
+    failure = leave_behind = None
+    closed = False
+
+    def __init__(self, name: str) -> None:
+        self.name, self.load = name, 0
+
+
+def routed() -> None:
+    """Where requests go, three of which begin with the same 64 tokens."""
+    engines = [Engine("A"), Engine("B")]
+    loop, shared = ReplicaLoop(engines, 16), list(range(64))
+    asked = [("shared", [*shared, 1]), ("other", [2] * 40), ("shared", [*shared, 3]), ("shared", [*shared, 4]),
+             ("other", [5] * 40), ("other", [6] * 40), ("other", [7] * 40)]  # fmt: skip
+    print(f"{'':12}{'rows of A':>10}{'rows of B':>10}   {'known to':>10}   goes to")
+    told: dict[str, str] = {}
+    for kind, text in asked:
+        loads = [one.load for one in engines]
+        best = loop._choose(text)
+        best.load += 1
+        print(f"{kind:12}{loads[0]:>10}{loads[1]:>10}   {told.get(str(text[:64]), '-'):>10}   {best.name}")
+        told[str(text[:64])] = best.name
+
+
+def moved() -> None:
+    """A sampled text whose engine dies after 12 tokens: gone on with behind them, and asked for once more."""
+    whole = seven.Plain(run.PROMPT, run.HEAT).run(run.NEW)
+    for label, counts in (("goes on elsewhere", True), ("the rest as a prompt", False)):
+        half = seven.Plain(run.PROMPT, run.HEAT)
+        half.ids = list(whole.ids[: whole.prompt + 12])
+        if not counts:
+            half.prompt = len(half.ids)
+        half.run(run.NEW - 12 if not counts else run.NEW)
+        run.show(label, seven.decode(half.ids[whole.prompt :]))
+    run.show("nobody dies", str(whole))
+
+
+LINES = [
+    '"Once upon a time"', '{"id": "fox", "prompt": "The fox", "max_tokens": 8}', '"Where are you"',
+    '"The old king"', '{"prompt": "A little bird", "temperature": 0}',
+]  # fmt: skip
+
+
+def resumed() -> None:
+    """Five lines in shards of two; the run ends while the second shard is being written, and is begun again."""
+    maker = request_maker("small", None, 64)
+    with tempfile.TemporaryDirectory() as folder, LLM(max_len=64, engine="dense", device="cpu") as llm:
+        source = Path(folder) / "prompts.jsonl"
+        source.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+        params = SamplingParams(max_tokens=12, seed=7)
+        outs = {}
+        for size in (2, 3):
+            job = open_job(source, Path(folder) / f"by{size}", params, size, maker, {"model": "small"})
+            first, *rest = job.missing()
+            job.run(first, llm)
+            (job.out / f".{rest[0].name}.3f9c01aa.tmp").write_text('{"id": "3", "te')  # as somebody left it
+            if size == 2:
+                _listed("ended while it wrote", job.out)
+            for shard in open_job(source, job.out, params, size, maker, {"model": "small"}).missing():
+                job.run(shard, llm)
+            job.clean()
+            if size == 2:
+                _listed("the same command again", job.out)
+            outs[size] = b"".join(path.read_bytes() for path in sorted(job.out.glob("*.jsonl")))
+        print(f"shards of 3 give the same bytes: {outs[2] == outs[3]}")
+
+
+def _listed(title: str, folder: Path) -> None:
+    print(title)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name.lstrip(".")):
+        lines = path.read_text().count("\n")
+        print(f"  {path.name:48}{'' if path.suffix == '.json' else f'{lines} lines'}".rstrip())
+
+
+NUMBERS: dict[str, Callable[[], str]] = {**measured.NUMBERS}

@@ -1,0 +1,245 @@
+"""Chapter 8's numbers from the results file of `python -m bench ranks`, on two GPUs of one host.
+
+`python -m bench ranks --out bench/results/h200-ranks.json` makes the file; `python -m nanobook draw 08-parallel` and
+`python -m nanobook prose` then make figures and text of it. What a step has to read is computed, not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from nanobench.core.records import Report
+from nanobench.micro.ranks import Ranked, RanksReport
+from nanobench.report.values import factor, seconds
+from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.parallel.shard import Shard
+
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
+NAME, XL, LARGE = "h200-ranks", "random:gpt2-xl", "random:gpt2-large"
+BYTES = 2  # of a number
+KINDS = {"nccl": "NCCL", "one-shot": "one-shot", "two-shot": "two-shot", "nccl and norm": "NCCL, norm",
+         "in one kernel": "one kernel"}  # fmt: skip
+
+
+@cache
+def report() -> RanksReport:
+    """The results. ValueError with the command that makes them."""
+    if not path().is_file():
+        raise ValueError(f"no results file {NAME}.json: `python -m bench ranks --out bench/results/{NAME}.json`")
+    return RanksReport.load(path())
+
+
+def path() -> Path:
+    """Where they are."""
+    return RESULTS / f"{NAME}.json"
+
+
+@cache
+def copy_bytes_per_s() -> float:
+    """How fast one of these GPUs copies memory, by the throughput runs of the book."""
+    return Report.load(RESULTS / "h200-xl.json").copy_bytes_per_s
+
+
+def shape(model: str) -> ModelConfig:
+    """Of a random model, by its name."""
+    return PRESETS[model.removeprefix("random:")]
+
+
+def short(model: str) -> str:
+    """Its name in a table."""
+    return model.removeprefix("random:")
+
+
+# What a step has to read.
+
+
+def step_bytes(config: ModelConfig, size: int, rows: int, context: float) -> dict[str, float]:
+    """What the first of so many ranks reads in a step: its layers, its part of the head, its part of the context."""
+    shard = Shard(0, size)
+    own, ids = shard.config(config), shard.vocab(config)
+    shapes = own.parameter_shapes()
+    layers = sum(_numbers(shape) for name, shape in shapes.items() if name.startswith("h.") or "ln_f" in name)
+    return {
+        "layers": BYTES * layers,
+        "head": BYTES * (ids.stop - ids.start) * config.n_embd,
+        "context": BYTES * rows * context * own.kv_numbers,
+    }
+
+
+def _numbers(shape: tuple[int, ...]) -> int:
+    count = 1
+    for side in shape:
+        count *= side
+    return count
+
+
+def limit_s(config: ModelConfig, size: int, rows: int, context: float) -> float:
+    """The least time of a step: these bytes at the speed at which one GPU copies memory."""
+    return sum(step_bytes(config, size, rows, context).values()) / copy_bytes_per_s()
+
+
+def halved() -> None:
+    """Bytes that a step of one row reads, on one GPU and on the first of two."""
+    print(f"{'gpt2-xl, 1 row, 512 tokens':30}{'one GPU':>12}{'each of two':>14}")
+    config = PRESETS["gpt2-xl"]
+    one, two = (step_bytes(config, size, 1, 512) for size in (1, 2))
+    for name in one:
+        print(f"{name:30}{_megabytes(one[name]):>12}{_megabytes(two[name]):>14}")
+    print(f"{'a step reads':30}{_megabytes(sum(one.values())):>12}{_megabytes(sum(two.values())):>14}")
+    print(f"{'at the speed of memory':30}", f"{seconds(limit_s(config, 1, 1, 512)):>12}",
+          f"{seconds(limit_s(config, 2, 1, 512)):>14}", sep="")  # fmt: skip
+    held = [total + (BYTES * config.vocab_size * config.n_embd - parts["head"] if n > 1 else 0)
+            for n, parts in ((1, one), (2, two)) for total in [sum(parts.values())]]  # fmt: skip
+    print(f"{'and has in memory':30}{_megabytes(held[0]):>12}{_megabytes(held[1]):>14}")
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / 1e6:,.0f} MB"
+
+
+# What an all-reduce takes.
+
+
+def reduce_rows() -> list[int]:
+    """Rows that were summed."""
+    return sorted({one.rows for one in report().reduces})
+
+
+def reduce_s(kind: str, rows: int) -> float:
+    """Seconds of one all-reduce, inside a captured graph."""
+    (found,) = [one.seconds.median for one in report().reduces if (one.kind, one.rows) == (kind, rows)]
+    return found
+
+
+def width() -> int:
+    """Of the rows."""
+    (found,) = {one.width for one in report().reduces}
+    return found
+
+
+def kinds() -> list[str]:
+    """Ways that were measured."""
+    return [kind for kind in KINDS if any(one.kind == kind for one in report().reduces)]
+
+
+def reduces() -> None:
+    """A sum of rows over two GPUs, by each way."""
+    print(f"{'rows':>6}{'bytes':>12}", *(f"{KINDS[kind]:>12}" for kind in kinds()), sep="")
+    for rows in reduce_rows():
+        times = [seconds(reduce_s(kind, rows)) for kind in kinds()]
+        print(f"{rows:>6}{rows * width() * BYTES:>12,}", *(f"{time:>12}" for time in times), sep="")
+
+
+# Where two GPUs overtake one.
+
+
+def models() -> list[str]:
+    """In the order of the file."""
+    return list(dict.fromkeys(one.model for one in report().cases))
+
+
+def rows_measured(model: str) -> list[int]:
+    """Rows at once, from the fewest."""
+    return sorted({one.rows for one in report().cases if one.model == model})
+
+
+def case(model: str, ranks: int, rows: int) -> Ranked:
+    """One case."""
+    (found,) = [one for one in report().cases if (one.model, one.ranks, one.rows) == (model, ranks, rows)]
+    return found
+
+
+def step_s(model: str, ranks: int, rows: int) -> float:
+    """Seconds from a row's token to its next."""
+    return case(model, ranks, rows).step_s.median
+
+
+def gain(model: str, rows: int) -> float:
+    """How many times as fast a step is on two."""
+    return step_s(model, 1, rows) / step_s(model, 2, rows)
+
+
+def added_s(model: str, rows: int) -> float:
+    """What comes on with a second GPU: two sums a layer in the kernel of a norm, and one exchange of rows' best ids."""
+    near = min(reduce_rows(), key=lambda known: abs(known - rows))
+    with_sum, alone = (reduce_s(kind, near) for kind in ("in one kernel", "norm alone"))
+    return 2 * shape(model).n_layer * (with_sum - alone) + reduce_s("nccl", near)
+
+
+def predicted(model: str, rows: int, all_halves: bool) -> float:
+    """How many times as fast a step on two GPUs ought to be, by the formula.
+
+    all_halves: all of the step takes half the time; else no more comes off than the bytes that a rank need not read
+    take at the full speed of memory.
+    """
+    config, context, one = shape(model), report().prompt_tokens + report().new_tokens / 2, step_s(model, 1, rows)
+    spared = one / 2 if all_halves else limit_s(config, 1, rows, context) - limit_s(config, 2, rows, context)
+    return one / (one - spared + added_s(model, rows))
+
+
+def overtakes() -> None:
+    """Steps on one GPU and on two, and the two ends of the formula."""
+    print(f"{'':12}{'rows':>5}{'one GPU':>10}{'two':>10}{'all-reduces':>13}{'bytes halve':>13}{'all halves':>12}"
+          f"{'measured':>10}")  # fmt: skip
+    for model in models():
+        for rows in rows_measured(model):
+            one, two, added = map(seconds, (step_s(model, 1, rows), step_s(model, 2, rows), added_s(model, rows)))
+            ends = [factor(predicted(model, rows, all_halves)) for all_halves in (False, True)]
+            print(f"{short(model):12}{rows:>5}{one:>10}{two:>10}{added:>13}{ends[0]:>13}{ends[1]:>12}"
+                  f"{factor(gain(model, rows)):>10}")  # fmt: skip
+
+
+# Tensor against data parallelism.
+
+
+def rate(replicas: int, requests: int) -> float:
+    """Tokens a second of so many engines."""
+    (found,) = [one.tokens_per_s.median for one in report().replicated
+                if (one.replicas, one.requests) == (replicas, requests)]  # fmt: skip
+    return found
+
+
+def requests_measured() -> list[int]:
+    """Requests of a run, from the fewest."""
+    return sorted({one.requests for one in report().replicated})
+
+
+def most_replicas() -> int:
+    """Engines that were measured beside one."""
+    return max(one.replicas for one in report().replicated)
+
+
+def replicas() -> None:
+    """Requests through one engine and through as many as there are GPUs."""
+    most = most_replicas()
+    print(f"{'requests':>10}{'one engine':>18}{f'{most} engines':>18}{'gain':>9}")
+    for requests in requests_measured():
+        one, all_of = rate(1, requests), rate(most, requests)
+        print(f"{requests:>10,}{f'{one:,.0f} tok/s':>18}{f'{all_of:,.0f} tok/s':>18}{factor(all_of / one):>9}")
+
+
+def _few() -> int:
+    return reduce_rows()[0]
+
+
+def _many() -> int:
+    return reduce_rows()[-1]
+
+
+NUMBERS: dict[str, Callable[[], str]] = {
+    "reduce": lambda: seconds(reduce_s("nccl", _few())),
+    "reduce many": lambda: factor(reduce_s("nccl", _many()) / reduce_s("nccl", _few())),
+    "reduce bytes": lambda: factor(_many() / _few()),
+    "reduce one-shot": lambda: factor(reduce_s("nccl", _few()) / reduce_s("one-shot", _few())),
+    "reduce one kernel": lambda: factor(reduce_s("nccl and norm", _few()) / reduce_s("in one kernel", _few())),
+    "reduces xl": lambda: seconds(2 * shape(XL).n_layer * reduce_s("nccl", _few())),
+    "added xl": lambda: seconds(added_s(XL, _few())),
+    "gain most": lambda: factor(max(gain(model, rows) for model in models() for rows in rows_measured(model))),
+    "gain least": lambda: factor(min(gain(model, rows) for model in models() for rows in rows_measured(model))),
+    "xl one": lambda: factor(gain(XL, 1)),
+    "xl many": lambda: factor(gain(XL, rows_measured(XL)[-1])),
+    "replicas": lambda: factor(rate(most_replicas(), requests_measured()[-1]) / rate(1, requests_measured()[-1])),
+    "replicas fewer": lambda: factor(rate(most_replicas(), requests_measured()[0]) / rate(1, requests_measured()[0])),
+}  # fmt: skip
