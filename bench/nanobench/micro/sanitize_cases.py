@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -147,6 +148,23 @@ def sample(device: str, dtype: torch.dtype = torch.float32) -> None:
     torch.testing.assert_close(tokens, sampling.sample_filtered(logits.float(), rows))
 
 
+def reduce(device: str, rows: int, parts: int, width: int = 200) -> None:
+    """The last of two ranks: what the other would send lies in its inbox, and both inboxes are here."""
+    from nanoinfer.kernels.reduce_norm import reduce_norm
+
+    x, other, term = _random(rows, width), _random(1, rows, width)[0], _random(parts, rows, width)
+    weight, bias = _random(width), _random(1, width)[0]
+    inboxes = [torch.full((2, 2, rows, width), -0.0, device=device) for _ in range(2)]
+    inboxes[1][0, 0] = other.to(device)
+    lost = torch.zeros(1, dtype=torch.int32, device=device)
+    addresses = torch.tensor([each.data_ptr() for each in (*inboxes, lost)], device=device)
+    box = SimpleNamespace(addresses=addresses, rank=1, size=2, rows=rows, processors=2)
+    got = reduce_norm(x.to(device), term.to(device), weight.to(device), bias.to(device), 1e-5, box, 0)
+    expected = TorchOps().add_norm(x, other + term.sum(0), weight, bias, 1e-5)
+    torch.testing.assert_close(tuple(each.cpu() for each in got), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(inboxes[0][0, 1].cpu(), term.sum(0), rtol=1e-4, atol=1e-4)
+
+
 CASES: dict[str, Callable[[str], None]] = {
     "write": write,
     "write large heads": lambda device: write(device, heads=2, size=128),
@@ -164,6 +182,8 @@ CASES: dict[str, Callable[[str], None]] = {
     "few rows": lambda device: few_rows(device, 3),
     "streamed 9 rows": lambda device: few_rows(device, 9, streamed=True),
     "streamed 18 rows": lambda device: few_rows(device, 18, streamed=True),
+    "reduce one row": lambda device: reduce(device, 1, 4),
+    "reduce 9 rows": lambda device: reduce(device, 9, 1),
     "sample": sample,
     "sample bfloat16": lambda device: sample(device, torch.bfloat16),
 }
