@@ -24,12 +24,12 @@ import torch
 
 from nanocourse.exercises import chapters
 from nanocourse.exercises.chapters import run_file
-from nanocourse.learner.notebook import source
+from nanocourse.learner.notebook import quiz, results, source
 from nanoinfer.model.config import PRESETS
 from nanoinfer.parallel.shard import Shard
 
 _ = torch.set_grad_enabled(False)
-CHAPTER = chapters.root() / "chapters" / "08-parallel"
+CHAPTER = chapters.chapter(8).folder
 run = run_file(CHAPTER / "running.py", "chapter_08_running")
 example = run_file(CHAPTER / "example.py", "chapter_08_example")
 
@@ -195,5 +195,30 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# What was measured is in `chapters/08-parallel/README.md`, section 9; on two GPUs of your own, `python -m bench ranks`
-# measures it.
+# ## 6. On two GPUs
+#
+# The same on two H200s. Where were you wrong: in the sums, or in what halves?
+
+# %%
+cases = results("h200-ranks")["cases"]
+figure, ax = plt.subplots(figsize=(6, 3))
+ax.plot(list(yours), gains, linestyle=":", label="your prediction")
+for model, marker in (("random:gpt2-xl", "o"), ("random:gpt2-large", "s")):
+    of = {(case["ranks"], case["rows"]): case["step_s"]["median"] for case in cases if case["model"] == model}
+    measured = {rows: of[1, rows] / of[2, rows] for ranks, rows in of if ranks == 1}
+    ax.plot(list(measured), list(measured.values()), marker=marker, label=model.removeprefix("random:"))
+ax.axhline(1, color="grey")
+ax.set_xscale("log", base=2)
+ax.set_xlabel("rows")
+ax.set_ylabel("times as fast on two")
+ax.legend()
+plt.show()
+
+# %% [markdown]
+# Two GPUs of your own: `python -m bench ranks`, and `chapters/08-parallel/README.md`, sections 7 to 9, for what to make
+# of it.
+#
+# ## Quiz
+
+# %%
+quiz(8)

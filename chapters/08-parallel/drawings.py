@@ -205,7 +205,7 @@ def ring() -> Drawing:
 def reduces() -> Drawing:
     """What an all-reduce takes, against rows."""
     rows, kinds = measured.reduce_rows(), measured.kinds()
-    styles = (MUTED, "s", "-"), (PEERS[1], "v", "-"), (PEERS[0], "^", "-"), (MUTED, "s", ":"), (ACCENT, "o", "-")
+    styles = (PEERS[1], "v", "-"), (PEERS[0], "^", "-"), (MUTED, "s", ":"), (MUTED, "D", "-"), (ACCENT, "o", "-")
     looks = dict(zip(kinds, styles, strict=False))
 
     def draw() -> Figure:

@@ -33,7 +33,7 @@ from nanoinfer.parallel.sharded import PartOf
 here = Path(__file__).parent
 measured, run = load(here / "measured.py"), load(here / "running.py")
 seven = load(here.parent / "07-speculation" / "running.py")
-halved, reduces, overtakes, replicas = measured.halved, measured.reduces, measured.overtakes, measured.replicas
+halved, reduces, overtakes, either = measured.halved, measured.reduces, measured.overtakes, measured.either
 A = torch.tensor([[1, 0, 2, -1], [0, 1, 1, 3], [2, -1, 0, 1], [1, 2, -2, 0]])
 B = torch.tensor([[1, 2, 0, 1], [0, 1, -1, 2], [3, 0, 1, 0], [1, 1, 2, -1]])
 X = torch.tensor([1, 2, -1, 3])

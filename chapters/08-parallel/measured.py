@@ -19,7 +19,7 @@ from nanoinfer.parallel.shard import Shard
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 NAME, XL, LARGE = "h200-ranks", "random:gpt2-xl", "random:gpt2-large"
 BYTES = 2  # of a number
-KINDS = {"nccl": "NCCL", "one-shot": "one-shot", "two-shot": "two-shot", "nccl and norm": "NCCL, norm",
+KINDS = {"one-shot": "one-shot", "two-shot": "two-shot", "norm alone": "a norm", "nccl and norm": "NCCL, norm",
          "in one kernel": "one kernel"}  # fmt: skip
 
 
@@ -113,6 +113,11 @@ def reduce_s(kind: str, rows: int) -> float:
     return found
 
 
+def sum_s(kind: str, rows: int) -> float:
+    """Seconds that a sum adds to the norm that follows it."""
+    return reduce_s(kind, rows) - reduce_s("norm alone", rows)
+
+
 def width() -> int:
     """Of the rows."""
     (found,) = {one.width for one in report().reduces}
@@ -164,8 +169,7 @@ def gain(model: str, rows: int) -> float:
 def added_s(model: str, rows: int) -> float:
     """What comes on with a second GPU: two sums a layer in the kernel of a norm, and one exchange of rows' best ids."""
     near = min(reduce_rows(), key=lambda known: abs(known - rows))
-    with_sum, alone = (reduce_s(kind, near) for kind in ("in one kernel", "norm alone"))
-    return 2 * shape(model).n_layer * (with_sum - alone) + reduce_s("nccl", near)
+    return 2 * shape(model).n_layer * sum_s("in one kernel", near) + sum_s("nccl and norm", near)
 
 
 def predicted(model: str, rows: int, all_halves: bool) -> float:
@@ -194,30 +198,29 @@ def overtakes() -> None:
 # Tensor against data parallelism.
 
 
-def rate(replicas: int, requests: int) -> float:
-    """Tokens a second of so many engines."""
-    (found,) = [one.tokens_per_s.median for one in report().replicated
-                if (one.replicas, one.requests) == (replicas, requests)]  # fmt: skip
-    return found
+def tokens_per_s(model: str, ranks: int, rows: int) -> float:
+    """From one step to the next, of all rows together."""
+    return rows / step_s(model, ranks, rows)
 
 
-def requests_measured() -> list[int]:
-    """Requests of a run, from the fewest."""
-    return sorted({one.requests for one in report().replicated})
+def either() -> None:
+    """One model on two GPUs, and a model on each: the first as measured, the second from one GPU's steps."""
+    title = "each row waits"
+    print(f"{'':12}{'rows a model':>13}{'one model on two':>22}{title:>16}{'a model on each':>22}{title:>16}")
+    for model in models():
+        for rows in rows_measured(model):
+            cells = [
+                (rate, seconds(step_s(model, ranks, rows)))
+                for rate, ranks in ((tokens_per_s(model, 2, rows), 2), (2 * tokens_per_s(model, 1, rows), 1))
+            ]
+            told = "".join(f"{f'{rate:,.0f} tok/s':>22}{wait:>16}" for rate, wait in cells)
+            print(f"{short(model):12}{rows:>13}{told}")
 
 
-def most_replicas() -> int:
-    """Engines that were measured beside one."""
-    return max(one.replicas for one in report().replicated)
-
-
-def replicas() -> None:
-    """Requests through one engine and through as many as there are GPUs."""
-    most = most_replicas()
-    print(f"{'requests':>10}{'one engine':>18}{f'{most} engines':>18}{'gain':>9}")
-    for requests in requests_measured():
-        one, all_of = rate(1, requests), rate(most, requests)
-        print(f"{requests:>10,}{f'{one:,.0f} tok/s':>18}{f'{all_of:,.0f} tok/s':>18}{factor(all_of / one):>9}")
+def _more() -> list[float]:
+    """Tokens of two models over those of one model on two GPUs, every case."""
+    return [2 * tokens_per_s(model, 1, rows) / tokens_per_s(model, 2, rows)
+            for model in models() for rows in rows_measured(model)]  # fmt: skip
 
 
 def _few() -> int:
@@ -229,17 +232,17 @@ def _many() -> int:
 
 
 NUMBERS: dict[str, Callable[[], str]] = {
-    "reduce": lambda: seconds(reduce_s("nccl", _few())),
-    "reduce many": lambda: factor(reduce_s("nccl", _many()) / reduce_s("nccl", _few())),
+    "reduce": lambda: seconds(sum_s("nccl and norm", _few())),
+    "reduce many": lambda: factor(sum_s("nccl and norm", _many()) / sum_s("nccl and norm", _few())),
     "reduce bytes": lambda: factor(_many() / _few()),
-    "reduce one-shot": lambda: factor(reduce_s("nccl", _few()) / reduce_s("one-shot", _few())),
-    "reduce one kernel": lambda: factor(reduce_s("nccl and norm", _few()) / reduce_s("in one kernel", _few())),
-    "reduces xl": lambda: seconds(2 * shape(XL).n_layer * reduce_s("nccl", _few())),
-    "added xl": lambda: seconds(added_s(XL, _few())),
+    "reduce one kernel": lambda: seconds(sum_s("in one kernel", _few())),
+    "reduce alone": lambda: seconds(reduce_s("nccl", _few())),
+    "reduces xl": lambda: seconds(2 * shape(XL).n_layer * sum_s("nccl and norm", _few())),
+    "one kernel xl": lambda: seconds(2 * shape(XL).n_layer * sum_s("in one kernel", _few())),
     "gain most": lambda: factor(max(gain(model, rows) for model in models() for rows in rows_measured(model))),
     "gain least": lambda: factor(min(gain(model, rows) for model in models() for rows in rows_measured(model))),
     "xl one": lambda: factor(gain(XL, 1)),
     "xl many": lambda: factor(gain(XL, rows_measured(XL)[-1])),
-    "replicas": lambda: factor(rate(most_replicas(), requests_measured()[-1]) / rate(1, requests_measured()[-1])),
-    "replicas fewer": lambda: factor(rate(most_replicas(), requests_measured()[0]) / rate(1, requests_measured()[0])),
-}  # fmt: skip
+    "both most": lambda: factor(max(_more())),
+    "both least": lambda: factor(min(_more())),
+}

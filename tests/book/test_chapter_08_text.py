@@ -279,31 +279,31 @@ class TestMeasured:
     def test_a_sum_costs_its_meeting_and_not_its_bytes(self, measured: ModuleType) -> None:
         few, *_, many = measured.reduce_rows()
         assert many / few > 100
-        assert measured.reduce_s("nccl", many) < 4 * measured.reduce_s("nccl", few)
-        assert measured.reduce_s("one-shot", few) < measured.reduce_s("nccl", few)
-        assert measured.reduce_s("in one kernel", few) < measured.reduce_s("nccl and norm", few)
+        for kind in ("nccl and norm", "in one kernel"):
+            assert measured.sum_s(kind, many) < 3 * measured.sum_s(kind, few)
+        for rows in measured.reduce_rows():
+            assert measured.sum_s("in one kernel", rows) < 0.8 * measured.sum_s("nccl and norm", rows)
+        assert measured.reduce_s("nccl", few) > 1.5 * measured.sum_s("nccl and norm", few)  # the text says so
 
-    def test_two_gpus_gain_and_never_twice(self, measured: ModuleType) -> None:
-        """The larger model more, at every number of rows."""
-        assert {measured.LARGE, measured.XL} <= set(measured.models())
-        for rows in measured.rows_measured(measured.XL):
-            assert 1 < measured.gain(measured.XL, rows) < 2
-            assert measured.gain(measured.XL, rows) > measured.gain(measured.LARGE, rows)
-        most = measured.rows_measured(measured.XL)[-1]
-        assert measured.gain(measured.XL, most) > measured.gain(measured.XL, 1)
+    def test_two_gpus_gain_with_rows_and_never_twice(self, measured: ModuleType) -> None:
+        for model in (measured.LARGE, measured.XL):
+            gains = [measured.gain(model, rows) for rows in measured.rows_measured(model)]
+            assert 1 < gains[0] < 1.15
+            assert gains[-1] > 1.3
+            assert all(1 < one < 2 for one in gains)
 
-    def test_the_formula_holds_what_was_measured(self, measured: ModuleType) -> None:
+    def test_what_was_measured_is_near_the_formulas_lower_end(self, measured: ModuleType) -> None:
         for model in (measured.LARGE, measured.XL):
             for rows in measured.rows_measured(model):
-                ends = sorted(measured.predicted(model, rows, all_halves) for all_halves in (False, True))
-                assert 0.95 * ends[0] < measured.gain(model, rows) < 1.05 * ends[1]
+                low, high = (measured.predicted(model, rows, all_halves) for all_halves in (False, True))
+                assert 0.95 * low < measured.gain(model, rows) < (low + high) / 2 + 0.02
 
-    def test_replicas_gain_more(self, measured: ModuleType) -> None:
-        few, many = measured.requests_measured()[0], measured.requests_measured()[-1]
-        gains = [measured.rate(measured.most_replicas(), n) / measured.rate(1, n) for n in (few, many)]
-        assert gains[0] < gains[1]
-        best = max(measured.gain(model, rows) for model in measured.models() for rows in measured.rows_measured(model))
-        assert gains[1] > best
+    def test_two_models_give_more_tokens_and_longer_waits(self, measured: ModuleType) -> None:
+        for model in (measured.LARGE, measured.XL):
+            for rows in measured.rows_measured(model):
+                split, both = measured.tokens_per_s(model, 2, rows), 2 * measured.tokens_per_s(model, 1, rows)
+                assert both > 1.3 * split
+                assert measured.step_s(model, 1, rows) > measured.step_s(model, 2, rows)
 
 
 class TestNotebook:
