@@ -105,7 +105,7 @@ WRONG = (
     ),
     Wrong.patch(
         "each-for-itself", "A rank's best is its token.", WINNER, "return ids[best]",
-        "vllm-project/vllm#17509, of the same family: ranks go on with different tokens",
+        "openai/gpt-oss#270, of the same family: each rank drew for itself, and fed another token to the next step",
     ),
     Wrong.patch(
         "first-rank-of-equals", "Among equals the first rank wins.", WINNER,
@@ -130,7 +130,7 @@ WRONG = (
     Wrong.patch(
         "rounded-scores", "Scores are compared to four places.", EVERY,
         "every = torch.stack((yield pairs.mul(1e4).round().div(1e4)))",
-        "sgl-project/sglang#3060, the other way about: what ranks compare must be what they have computed",
+        "an author's own slip: what ranks compare must be what they have computed",
         unnamed="in-16-bits",
     ),
     Wrong.patch(

@@ -39,7 +39,7 @@ WRONG = (
     Wrong.patch(
         "one-name-for-all", "What is not finished has one name.", WRITE + "        " + RENAME,
         'yield "write", f".{name}.tmp", text\n        yield "rename", f".{name}.tmp", name\n',
-        "ray-project/ray#41258, of the same family: a worker that was taken for dead still writes",
+        "AstroVela/vane#405: a worker that was taken for dead was still writing",
     ),
     Wrong.patch(
         "never-renamed", "It is written, and safe.", RENAME, "\n",
@@ -79,7 +79,7 @@ WRONG = (
     ),
     Wrong.patch(
         "one-seed", "A run has one seed.", ASK, ASK.replace(SEED, "zlib.crc32(str(seed).encode())"),
-        "vllm-project/vllm#6038, of the same family: equal prompts get equal answers",
+        "an author's own slip: equal prompts get equal answers",
     ),
     Wrong.patch(
         "seed-by-place", "The n-th line of a shard has the n-th seed.", ASK,
