@@ -118,7 +118,7 @@ WRONG = (
     Wrong.patch(
         "rounded-cuts", "The n-th cut is at n times the share, rounded.", RUN,
         "return slice(round(rank * count / size), round((rank + 1) * count / size))",
-        "written by somebody who saw the stub alone: who has one more is then another rank",
+        "from the stub alone, by the author: who has one more is then another rank",
     ),
     Wrong.patch(
         "multiples-of-64", "Columns are cut at multiples of 64, which is faster.", COLUMNS,
@@ -128,7 +128,7 @@ WRONG = (
     ),
     Wrong.patch(
         "those-without-refuse", "A rank that has no head refuses.", REFUSED, "if rank >= heads:\n",
-        "written by somebody who saw the stub alone: one rank ends, and the others wait for it",
+        "from the stub alone, by the author: one rank ends, and the others wait for it",
         unnamed="nobody-refuses",
     ),
     Wrong.patch(

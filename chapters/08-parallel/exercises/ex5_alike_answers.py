@@ -140,13 +140,13 @@ WRONG = (
         "held = running + [row for row in rows if (row['name'], 'late') in told]\n        " + BEGIN.replace(
             "*running, waiting[0]", "*held, waiting[0]").replace(
             "running.append(waiting.pop(0))", "held.append(waiting[0])\n            running.append(waiting.pop(0))"),
-        "written by somebody who saw the stub alone: given back where rows end, and these have not ended by a step",
+        "from the stub alone, by the author: given back where rows end, and these have not ended by a step",
     ),
     Wrong.patch(
         "late-at-once", "A row that waits is late when it could begin.", LATE + "\n        " + LEAVE,
         LATE.replace("running + waiting", "running + waiting[:1]") + "\n        gone = {name for name, _ in told}\n"
         '        running, waiting = ([row for row in some if row["name"] not in gone] for some in (running, waiting))',
-        "written by somebody who saw the stub alone: the queue is looked at where it is served",
+        "from the stub alone, by the author: the queue is looked at where it is served",
     ),
     Wrong.patch(
         "refused-when-its-turn-comes", "A row is refused when it should begin.",
@@ -157,7 +157,7 @@ WRONG = (
         '        told.append((waiting.pop(0)["name"], "refused"))\n'
         '    last = [(row["name"], "refused") for row in waiting if row["blocks"] > blocks]\n'
         '    told, waiting = told + last[::-1], [row for row in waiting if row["blocks"] <= blocks]',
-        "written by somebody who saw the stub alone: another order among those that are refused",
+        "from the stub alone, by the author: another order among those that are refused",
     ),
     Wrong.patch(
         "late-ones-last", "First those who run, then those who wait.", LATE,

@@ -73,23 +73,23 @@ WRONG = (
     ),
     Wrong.patch(
         "knows-what-ended", "A replica knows a text when its row has ended.", LEARNS, "pass",
-        "written by somebody who saw the stub alone, and put the line in another place, where no history comes to",
+        "from the stub alone, by the author, and put the line in another place, where no history comes to",
         unnamed="round-robin",
     ),
     Wrong.patch(
         "knows-prompts-alone", "What a replica knows of a row is its prompt.", BEGINS,
         BEGINS.replace("len(text) + 1", "len(text) - new + 1"),
-        "written by somebody who saw the stub alone: what was said before is text as well",
+        "from the stub alone, by the author: what was said before is text as well",
     ),
     Wrong.patch(
         "worth-of-all", "Hits are worth so much over all rows.", "min(hits, worth)",
         "min(hits, max(0, worth - rows[replica]))",
-        "written by somebody who saw the stub alone: the limit, taken from the wrong number",
+        "from the stub alone, by the author: the limit, taken from the wrong number",
     ),
     Wrong.patch(
         "refilled-from-front", "A replica that was never sent anything is as good as any other.", COST,
         "return rows[replica] - min(hits, worth), -last[replica], replica",
-        "written by somebody who saw the stub alone: the one that was sent something last, since it is warm",
+        "from the stub alone, by the author: the one that was sent something last, since it is warm",
     ),
     Wrong.patch(
         "begins-again", "A row that lost its replica is asked again.", TOKENS, "pass",

@@ -102,16 +102,16 @@ WRONG = (
     ),
     Wrong.patch(
         "seed-and-id-in-one", "A seed and an id, one behind the other.", ASK, ASK.replace("{seed} {id}", "{seed}{id}"),
-        "written by somebody who saw the stub alone: seed 1 and id 12 are seed 11 and id 2",
+        "from the stub alone, by the author: seed 1 and id 12 are seed 11 and id 2",
     ),
     Wrong.patch(
         "31-bits", "A seed is a whole number of 31 bits.", ASK, ASK.replace(SEED, SEED + " & 0x7FFFFFFF"),
-        "written by somebody who saw the stub alone: a habit from other generators",
+        "from the stub alone, by the author: a habit from other generators",
     ),
     Wrong.patch(
         "skips-the-rest", "What is there was done in order, so that a run is over when it finds none missing.", LOOK,
         'if name in (yield ("names",)):\n            if start:\n                break\n            continue',
-        "written by somebody who saw the stub alone: another worker has been here, and has not been everywhere",
+        "from the stub alone, by the author: another worker has been here, and has not been everywhere",
     ),
     Wrong.patch(
         "salted", "hash() gives a number for everything.", ASK, ASK.replace(SEED, "hash((seed, id))"),
