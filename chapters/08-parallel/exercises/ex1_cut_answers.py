@@ -24,12 +24,12 @@ WRONG = (
     Wrong.patch(
         "head-by-head", "c_attn holds query, key and value of one head after the other.", HEADS,
         "return whole.unflatten(-1, (heads, 3, -1))[..., run(heads), :, :].flatten(-3)",
-        "deepspeedai/DeepSpeed#5428: fused weights of another order, cut as if they had the usual one",
+        "deepspeedai/DeepSpeed#3844: models fuse in several orders; cut by the wrong one, nothing raised",
     ),
     Wrong.patch(
         "bias-cut-straight", "Three parts stand side by side in the matrix; a bias is one run.", HEADS,
         f'if kind.endswith("bias"):\n            return whole[run(len(whole))]\n        {HEADS}',
-        "NVIDIA/TensorRT-LLM#4308, of the same family: the fused bias was cut in another way than its matrix",
+        "an author's own slip: the bias has one dimension, and nothing in its shape says that it is three in a row",
         unnamed="cut-straight",
     ),
     Wrong.patch(
@@ -118,17 +118,17 @@ WRONG = (
     Wrong.patch(
         "rounded-cuts", "The n-th cut is at n times the share, rounded.", RUN,
         "return slice(round(rank * count / size), round((rank + 1) * count / size))",
-        "written by somebody who saw the stub alone: who has one more is then another rank",
+        "from the stub alone, by the author: who has one more is then another rank",
     ),
     Wrong.patch(
         "multiples-of-64", "Columns are cut at multiples of 64, which is faster.", COLUMNS,
         "unit = 64 if whole.shape[-1] % 64 == 0 else 1\n        own = run(whole.shape[-1] // unit)\n"
         "        return whole[..., own.start * unit : own.stop * unit]",
-        "this project's own engine cuts so; the exercise asks for something else",
+        "deepspeedai/DeepSpeed#4697 and this project's own engine cut so; the exercise asks for something else",
     ),
     Wrong.patch(
         "those-without-refuse", "A rank that has no head refuses.", REFUSED, "if rank >= heads:\n",
-        "written by somebody who saw the stub alone: one rank ends, and the others wait for it",
+        "from the stub alone, by the author: one rank ends, and the others wait for it",
         unnamed="nobody-refuses",
     ),
     Wrong.patch(

@@ -114,19 +114,19 @@ WRONG = (
     ),
     Wrong.patch(
         "residual-of-the-input", "A residual is what came in.", LAST, LAST.replace("h +", "x +"),
-        "written by somebody who saw the stub alone: two halves, one residual",
+        "from the stub alone, by the author: two halves, one residual",
     ),
     Wrong.patch(
         "another-epsilon", "Epsilon is there against division by zero.", "normed = F.layer_norm(h, h.shape[-1:], "
         'part["ln_2.weight"], part["ln_2.bias"])',
         'normed = F.layer_norm(h, h.shape[-1:], part["ln_2.weight"], part["ln_2.bias"], 1e-12)',
-        "written by somebody who saw the stub alone: what BERT has",
+        "from the stub alone, by the author: what BERT has",
     ),
     Wrong.patch(
         "sigmoid-gelu", "GELU is x times a sigmoid.", INNER,
         'inner = normed @ part["mlp.c_fc.weight"] + part["mlp.c_fc.bias"]\n'
         "    inner = inner * torch.sigmoid(1.702 * inner)",
-        "written by somebody who saw the stub alone: the other approximation of the same paper",
+        "from the stub alone, by the author: the other approximation of the same paper",
     ),
     Wrong.patch(
         "adds-in-place", "The stream is added to, in place.", AFTER_FIRST,

@@ -124,17 +124,17 @@ WRONG = (
         'struct = __import__("struct")\n'
         '        received = [struct.unpack("f", struct.pack("f", min(number, 3e38)))[0] for number in received]\n'
         "        " + ADD,
-        "written by somebody who saw the stub alone: what a pipe takes are bytes, and four are enough",
+        "from the stub alone, by the author: what a pipe takes are bytes, and four are enough",
     ),
     Wrong.patch(
         "own-part-first", "The list begins with the part that is whole here.", RETURN,
         "return [number for part in [*parts[rank:], *parts[:rank]] for number in part]",
-        "written by somebody who saw the stub alone: a ring has no first part",
+        "from the stub alone, by the author: a ring has no first part",
     ),
     Wrong.patch(
         "zeros-are-not-there", "Who has nothing to add sends what it received.", ADD,
         "parts[at] = [theirs + own if own == own else theirs for theirs, own in zip(received, parts[at], strict=True)]",
-        "written by somebody who saw the stub alone: NaN is taken for nothing",
+        "from the stub alone, by the author: NaN is taken for nothing",
     ),
     Wrong.patch(
         "gathers-backwards", "The second round goes like the first.", KEEP,

@@ -43,17 +43,17 @@ WRONG = (
     Wrong.patch(
         "masked-too-late", "A best id that does not exist loses.", MASK + "\n    " + BEST + "\n    " + PAIRS,
         BEST + "\n    " + PAIRS + "\n    pairs[ids[best] >= vocab, 0] = -torch.inf",
-        "written by somebody who saw the stub alone: the rank's second best would have been the token",
+        "from the stub alone, by the author: the rank's second best would have been the token",
     ),
     Wrong.patch(
         "not-so-cold", "A temperature is at least 0.01.", SCORES,
         'scores[warm] = logits[warm] / rows["temperature"][warm, None].clamp(min=0.01) + noise[warm]',
-        "written by somebody who saw the stub alone: against division by zero", unnamed="noise-is-warmed",
+        "from the stub alone, by the author: against division by zero", unnamed="noise-is-warmed",
     ),
     Wrong.patch(
         "warm-together", "Where one row is sampled, all are.", SCORES,
         'if warm.any():\n        scores = logits / rows["temperature"].clamp(min=1e-9)[:, None] + noise',
-        "written by somebody who saw the stub alone: right for rows that are warm, and nearly so for the others",
+        "from the stub alone, by the author: right for rows that are warm, and nearly so for the others",
         unnamed="noise-on-greedy",
     ),
     Wrong.patch(
@@ -105,7 +105,7 @@ WRONG = (
     ),
     Wrong.patch(
         "each-for-itself", "A rank's best is its token.", WINNER, "return ids[best]",
-        "vllm-project/vllm#17509, of the same family: ranks go on with different tokens",
+        "openai/gpt-oss#270, of the same family: each rank drew for itself, and fed another token to the next step",
     ),
     Wrong.patch(
         "first-rank-of-equals", "Among equals the first rank wins.", WINNER,
@@ -130,7 +130,7 @@ WRONG = (
     Wrong.patch(
         "rounded-scores", "Scores are compared to four places.", EVERY,
         "every = torch.stack((yield pairs.mul(1e4).round().div(1e4)))",
-        "sgl-project/sglang#3060, the other way about: what ranks compare must be what they have computed",
+        "an author's own slip: what ranks compare must be what they have computed",
         unnamed="in-16-bits",
     ),
     Wrong.patch(

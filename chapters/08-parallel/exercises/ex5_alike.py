@@ -29,7 +29,7 @@ def serve(rank: int, mine: dict[str, Any], rows: list[dict[str, Any]]) -> Genera
     own time, asked by this rank alone. Clocks are not equal, and rank 0's counts; they only go on while a step runs.
     First: where not all settings are equal every rank raises ValueError, ahead of any step. Of blocks there are as many
     as the rank with the fewest has. Of graphs there are those that every rank has. A row that needs more blocks than
-    there are is "refused". Then, ahead of each step: each row whose deadline is not behind rank 0's now, running or
+    there are is "refused". Then, ahead of each step: each row whose deadline is not after rank 0's now, running or
     not, is "late"; after that rows that wait begin, in their order, as long as the blocks of all that run then are not
     more than there are. The first that does not fit keeps all behind it waiting. If none runs then, it is over. The
     graph of a step is the smallest that has at least as many rows, or 0 where there is none. A row that has ended in

@@ -140,13 +140,13 @@ WRONG = (
         "held = running + [row for row in rows if (row['name'], 'late') in told]\n        " + BEGIN.replace(
             "*running, waiting[0]", "*held, waiting[0]").replace(
             "running.append(waiting.pop(0))", "held.append(waiting[0])\n            running.append(waiting.pop(0))"),
-        "written by somebody who saw the stub alone: given back where rows end, and these have not ended by a step",
+        "from the stub alone, by the author: given back where rows end, and these have not ended by a step",
     ),
     Wrong.patch(
         "late-at-once", "A row that waits is late when it could begin.", LATE + "\n        " + LEAVE,
         LATE.replace("running + waiting", "running + waiting[:1]") + "\n        gone = {name for name, _ in told}\n"
         '        running, waiting = ([row for row in some if row["name"] not in gone] for some in (running, waiting))',
-        "written by somebody who saw the stub alone: the queue is looked at where it is served",
+        "from the stub alone, by the author: the queue is looked at where it is served",
     ),
     Wrong.patch(
         "refused-when-its-turn-comes", "A row is refused when it should begin.",
@@ -157,7 +157,7 @@ WRONG = (
         '        told.append((waiting.pop(0)["name"], "refused"))\n'
         '    last = [(row["name"], "refused") for row in waiting if row["blocks"] > blocks]\n'
         '    told, waiting = told + last[::-1], [row for row in waiting if row["blocks"] <= blocks]',
-        "written by somebody who saw the stub alone: another order among those that are refused",
+        "from the stub alone, by the author: another order among those that are refused",
     ),
     Wrong.patch(
         "late-ones-last", "First those who run, then those who wait.", LATE,
@@ -309,7 +309,7 @@ def serve_columns(number: int, settings: str, blocks: int, graphs: list[int], ro
     own time, asked by this rank alone. Clocks are not equal, and rank 1's counts; they only go on while a step runs.
     First: where not all settings are equal every rank raises ValueError, ahead of any step. Of blocks there are as many
     as the rank with the fewest has. Of graphs there are those that every rank has. A row that needs more blocks than
-    there are is "refused". Then, ahead of each step: each row whose deadline is not behind rank 1's now, running or
+    there are is "refused". Then, ahead of each step: each row whose deadline is not after rank 1's now, running or
     not, is "late"; after that rows that wait begin, in their order, as long as the blocks of all that run then are not
     more than there are. The first that does not fit keeps all behind it waiting. If none runs then, it is over. The
     graph of a step is the smallest that has at least as many rows, or 0 where there is none. A row that has ended in

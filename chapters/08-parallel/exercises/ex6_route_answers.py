@@ -26,19 +26,19 @@ END = 'elif what == "end" and of in live:\n            replica, *_ = live.pop(of
 WRONG = (
     Wrong.patch(
         "ties-to-the-first", "Among equals the first one.", COST, "return rows[replica] - min(hits, worth), 0, replica",
-        "vllm-project/vllm#22910: before the first statistics all requests went to one rank",
+        "vllm-project/vllm#47420: every tie went to the same engine, and the skew added up",
     ),
     Wrong.patch(
         "round-robin", "Each in its turn is fair.", COST, "return last[replica], 0, replica",
-        "vllm-project/router#179, of the same family: one engine with 480 requests, and seven that were idle",
+        "ROCm/ATOM#1638: round-robin, whatever load each rank had",
     ),
     Wrong.patch(
         "affinity-without-end", "Who knows a text computes less of it, always.", "min(hits, worth)", "hits * 1000",
-        "sgl-project/sglang#15473: a group with one prompt sat on one rank",
+        "ls1intum/edutelligence#838: at low load all requests stuck to one node, for their prefixes",
     ),
     Wrong.patch(
         "hits-uncapped", "Each block that is known is worth a row.", "min(hits, worth)", "hits",
-        "lightseek smg#1714, of the same family: long prompts outweigh any load",
+        "an author's own slip: long prompts outweigh any load",
     ),
     Wrong.patch(
         "hits-or-none", "Somebody knows the beginning, or nobody does.", "min(hits, worth)", "worth * (hits > 0)",
@@ -50,7 +50,7 @@ WRONG = (
     ),
     Wrong.patch(
         "load-when-it-answers", "A replica has a row once it gives tokens.", MORE, "",
-        "vllm-project/vllm#47420: a path that never counted the load",
+        "sgl-project/sglang#27547: load was counted when the answer came, so that all loads were equal until then",
     ),
     Wrong.patch(
         "blocks-by-content", "A block is known by its own tokens.", BEGINS,
@@ -73,23 +73,23 @@ WRONG = (
     ),
     Wrong.patch(
         "knows-what-ended", "A replica knows a text when its row has ended.", LEARNS, "pass",
-        "written by somebody who saw the stub alone, and put the line in another place, where no history comes to",
+        "from the stub alone, by the author, and put the line in another place, where no history comes to",
         unnamed="round-robin",
     ),
     Wrong.patch(
         "knows-prompts-alone", "What a replica knows of a row is its prompt.", BEGINS,
         BEGINS.replace("len(text) + 1", "len(text) - new + 1"),
-        "written by somebody who saw the stub alone: what was said before is text as well",
+        "from the stub alone, by the author: what was said before is text as well",
     ),
     Wrong.patch(
         "worth-of-all", "Hits are worth so much over all rows.", "min(hits, worth)",
         "min(hits, max(0, worth - rows[replica]))",
-        "written by somebody who saw the stub alone: the limit, taken from the wrong number",
+        "from the stub alone, by the author: the limit, taken from the wrong number",
     ),
     Wrong.patch(
         "refilled-from-front", "A replica that was never sent anything is as good as any other.", COST,
         "return rows[replica] - min(hits, worth), -last[replica], replica",
-        "written by somebody who saw the stub alone: the one that was sent something last, since it is warm",
+        "from the stub alone, by the author: the one that was sent something last, since it is warm",
     ),
     Wrong.patch(
         "begins-again", "A row that lost its replica is asked again.", TOKENS, "pass",
@@ -119,7 +119,7 @@ WRONG = (
     Wrong.patch(
         "as-often-as-it-takes", "A row goes on as long as anybody lives.", SECOND,
         SECOND.replace(" and row not in moved", ""),
-        "ray-project/ray#41258, of the same family: a row that kills its engine kills all of them, one by one",
+        "an author's own slip: a row that kills its engine kills all of them, one by one",
     ),
     Wrong.patch(
         "fails-at-once", "A row dies with its replica.", SECOND,
@@ -134,7 +134,7 @@ WRONG = (
     Wrong.patch(
         "dead-but-idle", "A replica that has died has no rows, and so the least to do.", DIES,
         DIES.replace("del rows[of]", "rows[of] = 0"),
-        "vllm-project/tpu-inference#3307, of the same family: an engine that answers nothing looks idle",
+        "an author's own slip: an engine that answers nothing looks idle",
     ),
     Wrong.patch(
         "all-to-one", "The rows of a dead one go to whoever has the least.", SECOND,
@@ -148,7 +148,7 @@ WRONG = (
         "            place = next(to for to, row, *_ in sent[::-1] if row == of)\n"
         "            live.pop(of, None)\n"
         "            if place in rows:\n                rows[place] -= 1",
-        "sgl-project/sglang#15473 and its kin: loads that do not come back to exactly 0",
+        "an author's own slip: an end that is heard twice takes a row from another one's count",
     ),
     Wrong.patch(
         "errors-stay", "A row that is done leaves.", END,

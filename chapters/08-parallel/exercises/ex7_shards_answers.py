@@ -39,7 +39,7 @@ WRONG = (
     Wrong.patch(
         "one-name-for-all", "What is not finished has one name.", WRITE + "        " + RENAME,
         'yield "write", f".{name}.tmp", text\n        yield "rename", f".{name}.tmp", name\n',
-        "ray-project/ray#41258, of the same family: a worker that was taken for dead still writes",
+        "AstroVela/vane#405: a worker that was taken for dead was still writing",
     ),
     Wrong.patch(
         "never-renamed", "It is written, and safe.", RENAME, "\n",
@@ -79,7 +79,7 @@ WRONG = (
     ),
     Wrong.patch(
         "one-seed", "A run has one seed.", ASK, ASK.replace(SEED, "zlib.crc32(str(seed).encode())"),
-        "vllm-project/vllm#6038, of the same family: equal prompts get equal answers",
+        "an author's own slip: equal prompts get equal answers",
     ),
     Wrong.patch(
         "seed-by-place", "The n-th line of a shard has the n-th seed.", ASK,
@@ -102,16 +102,16 @@ WRONG = (
     ),
     Wrong.patch(
         "seed-and-id-in-one", "A seed and an id, one behind the other.", ASK, ASK.replace("{seed} {id}", "{seed}{id}"),
-        "written by somebody who saw the stub alone: seed 1 and id 12 are seed 11 and id 2",
+        "from the stub alone, by the author: seed 1 and id 12 are seed 11 and id 2",
     ),
     Wrong.patch(
         "31-bits", "A seed is a whole number of 31 bits.", ASK, ASK.replace(SEED, SEED + " & 0x7FFFFFFF"),
-        "written by somebody who saw the stub alone: a habit from other generators",
+        "from the stub alone, by the author: a habit from other generators",
     ),
     Wrong.patch(
         "skips-the-rest", "What is there was done in order, so that a run is over when it finds none missing.", LOOK,
         'if name in (yield ("names",)):\n            if start:\n                break\n            continue',
-        "written by somebody who saw the stub alone: another worker has been here, and has not been everywhere",
+        "from the stub alone, by the author: another worker has been here, and has not been everywhere",
     ),
     Wrong.patch(
         "salted", "hash() gives a number for everything.", ASK, ASK.replace(SEED, "hash((seed, id))"),
