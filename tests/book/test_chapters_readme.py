@@ -197,7 +197,7 @@ class TestTimes:
         found = re.findall(r"^\| (\d) \| (.+) \|$", body(text, "How long it takes"), re.M)
         return {int(chapter): line.split(" | ") for chapter, line in found}
 
-    @pytest.mark.parametrize("chapter", [1, 2, 3, 4, 5, 6, 7])
+    @pytest.mark.parametrize("chapter", [1, 2, 3, 4, 5, 6, 7, 8])
     def test_exercises_are_those_of_the_teachers_notes(self, rows: dict[int, list[str]], chapter: int) -> None:
         (folder,) = CHAPTERS.glob(f"0{chapter}-*")
         notes = folder / "teacher.md"
