@@ -57,6 +57,7 @@ EXERCISE = Spec(
     lines=6,
     example=_example,
     swap=swap,
+    pure=True,
     section="A row's own noise",
     axes=("row", "id"),
     tolerance=5e-6,

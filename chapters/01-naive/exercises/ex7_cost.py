@@ -49,6 +49,7 @@ EXERCISE = Spec(
     ),
     lines=8,
     example=_example,
+    pure=True,
     section="What it costs",
     typed=True,
     tolerance=1e-9,

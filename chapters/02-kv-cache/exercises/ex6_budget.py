@@ -62,6 +62,7 @@ EXERCISE = Spec(
     ),
     lines=5,
     example=_example,
+    pure=True,
     section="What a token costs in memory",
     typed=True,
     tolerance=1e-12,

@@ -113,6 +113,7 @@ EXERCISE = Spec(
     ),
     lines=12,
     example=_example,
+    pure=True,
     section="A long prompt, in pieces",
     axes=("number",),
     typed=True,

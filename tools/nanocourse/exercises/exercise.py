@@ -52,6 +52,7 @@ class Spec:
     swap: puts a solution into the engine; by default it takes the reference's place, if the reference is the engine's.
     verdicts: results are yes or no, so that a mistake is recognised by its verdicts in all checks together.
     fixed: what a check asks depends on the number of its case alone and not on the seed, so that once is enough.
+    pure: a call leaves its arguments and torch's random state as they were; the stub says so.
     strided: whether tensors may come whose numbers do not lie end to end; not where the contract says contiguous.
     displaced: for another exercise's id, why this answer is not called while that exercise's answer runs in the engine.
     scene: a function of a file beside the text that calls the answer: scene(answer, *arguments of a check) -> what is
@@ -76,6 +77,7 @@ class Spec:
     verdicts: bool = False
     fixed: bool = False
     strided: bool = True
+    pure: bool = False
     kernel: Kernel | None = None
     scene: Function | None = None
     displaced: Mapping[str, str] = field(default_factory=dict)
@@ -290,7 +292,8 @@ class Exercise:
     def call(self, check: Check, case: Case) -> Call:
         """A check's call, in the form of this edition; the tensors of about every second one are strided."""
         strided = self.spec.strided and self.spec.kernel is None and self.spec.scene is None
-        return replace(self._formed(check.make(case)), strided=strided and case.turn((False, True, True, False)))
+        strided = strided and case.turn((False, True, True, False))
+        return replace(self._formed(check.make(case)), strided=strided, kept=self.spec.pure)
 
     def expected(self, asked: Call) -> Outcome:
         """The expected outcome of a call. Functions that it passes are called."""
@@ -300,12 +303,19 @@ class Exercise:
         """Where an outcome differs from the expected one, in the part that the check compares."""
         pair = check.looked_at(expected), check.looked_at(got)
         try:
+            if check.part and (more := _entries(got) - _entries(expected)):
+                return Difference("", "no other entries", f"one more: {sorted(more)[0]}", math.inf)
             return difference(*pair, check.tolerance or self.spec.tolerance, self.spec.axes, self.spec.typed)
         except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError):
             return Difference("", "a result that can be compared", "one that cannot", math.inf)
 
     def _formed(self, asked: Call) -> Call:
         return replace(asked, args=self.edition.args(*asked.args)) if self.edition else asked
+
+
+def _entries(outcome: Outcome) -> set[str]:
+    """The names in a result that is a dict."""
+    return set(outcome.value) if isinstance(outcome, Returned) and isinstance(outcome.value, dict) else set()
 
 
 def _sentence(function: Function) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from nanocourse.exercises.cases import Call
 
@@ -71,7 +72,12 @@ class Foreign:
     type_name: str
 
 
-Outcome = Returned | Raised | Hung | Crashed | Refused
+@dataclass(frozen=True)
+class Changed:
+    """The call returned, and an argument or torch's random state is no longer as it was."""
+
+
+Outcome = Returned | Raised | Hung | Crashed | Refused | Changed
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,33 @@ def local(function: Callable[..., Any], asked: Call) -> Outcome:
     """The outcome of a call in this process: for the chapter's own functions, never for a learner's."""
     try:
         with torch.no_grad():
+            before = Before(asked.args) if asked.kept else None
             value = function(*asked.args)
     except Exception as error:
         return Raised(type(error).__name__, str(error))
+    if before and not before.still():
+        return Changed()
     return Returned(value, asked.observe() if asked.observe else None)
+
+
+class Before:
+    """What a call should leave as it is: its arguments and torch's random state."""
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        self._args, self._copies = args, tree_map_only(Tensor, torch.clone, list(args))  # with containers of its own
+        self._random = torch.get_rng_state()
+
+    def still(self) -> bool:
+        """Whether all of it is as it was."""
+        (now, form), (then, before) = tree_flatten(list(self._args)), tree_flatten(self._copies)
+        same = form == before and all(map(_same, now, then))
+        return same and torch.get_rng_state().equal(self._random)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return type(one) is type(other) and bool(one == other)
+    return one.shape == other.shape and bool(((one == other) | (one != one) & (other != other)).all())  # noqa: PLR0124
 
 
 def difference(
@@ -111,7 +140,7 @@ def differences(
 ) -> Iterator[Difference]:
     """Every leaf that differs by more than `tolerance`, each at its first place (its worst if `tolerance` is -1).
 
-    typed: a returned tensor must have exactly the expected dtype, and a whole number must be one.
+    typed: a returned tensor must have exactly the expected dtype, a whole number must be one, and a list a list.
     """
     if isinstance(expected, Returned) and isinstance(got, Returned):
         one, other = expected.value, got.value
@@ -125,16 +154,19 @@ def differences(
 
 
 def _kinds(expected: Any, got: Any, path: str) -> Iterator[Difference]:
-    """Tensors of another dtype, and floats in place of whole numbers."""
+    """Tensors of another dtype, floats or tensors in place of whole numbers, tuples of lists."""
     if isinstance(expected, Tensor) and isinstance(got, Tensor):
         if expected.dtype != got.dtype:
             yield Difference(path, f"the type {_dtype(expected)}", _dtype(got), math.inf)
-    elif isinstance(expected, int) and (isinstance(got, float) or _floating(got)):
-        yield Difference(path, f"a whole number: {expected}", f"a float: {show(got)}", math.inf)
+    elif isinstance(expected, int) and isinstance(got, float | Tensor):
+        kind = "a float" if isinstance(got, float) or got.is_floating_point() else "a tensor"
+        yield Difference(path, f"a whole number: {expected}", f"{kind}: {show(got)}", math.inf)
     elif isinstance(expected, dict) and isinstance(got, dict):
         for key in expected.keys() & got.keys():
             yield from _kinds(expected[key], got[key], _join(path, str(key)))
     elif isinstance(expected, list | tuple) and isinstance(got, list | tuple):
+        if isinstance(expected, list) != isinstance(got, list):
+            yield Difference(path, *(f"a {type(value).__name__}" for value in (expected, got)), math.inf)
         for at, (one, other) in enumerate(zip(expected, got, strict=False)):
             yield from _kinds(one, other, _join(path, f"item {at}"))
 
@@ -224,6 +256,8 @@ def told(outcome: Outcome) -> str:
     if isinstance(outcome, Raised):
         message = f": {outcome.message}" if outcome.message else ""
         return f"{outcome.kind}{message}" + (f" ({outcome.where})" if outcome.where else "")
+    if isinstance(outcome, Changed):
+        return "an argument, or torch's random state, that is not as it was"
     if isinstance(outcome, Hung):
         return f"no answer within {outcome.seconds:g} s"
     return outcome.reason if isinstance(outcome, Crashed) else f"a call of {outcome.name}"
@@ -278,10 +312,6 @@ def _tensor(value: Any) -> Tensor:
 def _number(value: Any) -> bool:
     """Whether it is a tensor, or a number that one can hold."""
     return isinstance(value, Tensor | float) or (isinstance(value, int) and -(2**63) <= value < 2**63)
-
-
-def _floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _dtype(tensor: Tensor) -> str:
