@@ -151,7 +151,8 @@ def any_batch(case: Case) -> Call:
         return call(scores, torch.tensor([0, 0, 11]).int(), torch.tensor([1.0, 0.5, 1.0]))
     if kind == "thousands":  # in three levels, with 0.69 and 0.94 of the probability ahead of the second and the third
         level = torch.tensor([0.0, -1.0, -2.0]).repeat_interleave(torch.tensor([22_500, 22_500, 15_000]))
-        return call(level[case.permutation("order", 60_000)].repeat(2, 1), torch.tensor([0, 50_000]).int(),
+        order = case.permutation("order", 60_000)
+        return call(torch.stack([level[order], order * 0.001]), torch.tensor([0, 50_000]).int(),
                     torch.tensor([0.8, 1.0]))  # fmt: skip
     if kind == "ties above":
         scores = torch.tensor([5.0, 5.0, 5.0, 4.0, 3.0])[case.permutation("order", 5)] + shift

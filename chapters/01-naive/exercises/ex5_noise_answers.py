@@ -124,7 +124,7 @@ def in_double(seed: Tensor, step: Tensor, vocab_size: int) -> Tensor:
     """float64, in place, transposed: ids by rows."""
     ids = torch.arange(vocab_size, device=seed.device)[:, None]
     u = random_bits(seed[None], step[None], ids).bitwise_or_(1).double().mul_(2.0**-32).clamp_(max=1 - 2.0**-24)
-    return u.neg_().log1p_().neg_().log_().neg_().T
+    return u.neg_().log1p_().neg_().log_().neg_().T.float()
 
 
 RIGHT = (Right(id_by_id), Right(by_log1p), Right(in_double))

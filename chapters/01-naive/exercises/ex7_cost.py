@@ -119,4 +119,4 @@ def launches(case: Case) -> Call:
     return _case(case)
 
 
-CHECKS = (Check(flops, 6, part="flops"), Check(bytes_read, 6, part="bytes"), Check(launches, 4, part="launches"))
+CHECKS = (Check(flops, 6, part="flops"), Check(bytes_read, 6, part="bytes"), Check(launches, 6, part="launches"))
