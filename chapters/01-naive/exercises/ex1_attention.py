@@ -154,8 +154,8 @@ def any_step(case: Case) -> Call:
         case.permutation("many", 70)[None],
         torch.cat([torch.tensor([0]), 1 + case.permutation("middle", 4), torch.tensor([5])]).expand(2, 6).clone(),
         torch.stack([case.permutation(f"many rows {row}", 3) for row in range(70)]),
-        shuffled[:1],
-        shuffled,
+        2048 + shuffled[:1],
+        2048 + shuffled,
         shuffled,
     )
     at = case.turn((0, 0, 0, *range(len(kinds)), 0))

@@ -111,9 +111,9 @@ def by_gather(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> 
 
 
 def by_product(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> Tensor:
-    """Padding is zeroed in place, then a product with ones at the last places picks the columns."""
+    """Padding is zeroed in a copy, then a product with ones at the last places picks the columns."""
     columns = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
-    hidden.masked_fill_((columns > lengths[:, None])[:, :, None], 0.0)
+    hidden = hidden.clone().masked_fill_((columns > lengths[:, None])[:, :, None], 0.0)
     picked = (columns == lengths[:, None]).to(hidden.dtype)[:, None] @ hidden
     return (picked @ wte.T).squeeze(1)[..., :vocab_size]
 

@@ -115,7 +115,14 @@ def how_far(case: Case) -> Call:
 
 def any_step(case: Case) -> Call:
     """Positions may be in any order, beyond 2,048, or a single 0; a step reads further than their positions need."""
-    kind = case.turn(("far", "no order", "no order, again", "one", "further", "middle"))
+    kind = case.turn(("far", "no order", "no order, again", "one", "further", "middle", "rows", "queries", "single", "multiple"))
+    if kind == "rows":
+        return call(case.ints("positions", 0, 9, 300, 2), 10, 4, 64)
+    if kind == "queries":
+        return call(case.permutation("order", 300)[None], 300, 64, 1024)
+    if kind in ("single", "multiple"):  # a step of one query that reads further than its own position
+        longest, multiple = (7, 1) if kind == "single" else (300, 256)
+        return call(case.ints("position", 0, longest - 2, 1, 1), longest, multiple, 1024)
     if kind == "middle":
         middle = 1 + torch.stack([case.permutation(f"middle {row}", 3) for row in range(2)])
         return call(torch.cat([torch.zeros(2, 1).long(), middle, torch.full((2, 1), 4)], 1), 5, 3, 64)
@@ -130,5 +137,5 @@ def any_step(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8), Check(any_step, 6, wide=True),
+    Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8), Check(any_step, 10, wide=True),
 )  # fmt: skip

@@ -92,11 +92,18 @@ def _shapes(case: Case, most_layers: int, most_heads: int) -> dict[str, int]:
 
 def token(case: Case) -> Call:
     """A token takes a key and a value of the model's width in every layer."""
-    return call(_shapes(case, 48, 20), 10**9, 1, case.choice("bytes_per_number", (1, 2, 4)))
+    if case.turn((False, False, False, True)):  # more bits than a float has; not even
+        return call({"n_layer": 101, "n_head": 3, "n_embd": 12_291, "parameters": 7}, 10**9, 1, 3**22)
+    shape = _shapes(case, 48, 20)
+    if case.turn((False, False, True, False)):
+        shape |= {"n_layer": 201, "n_head": 301, "n_embd": 903}
+    return call(shape, 10**9, 1, case.turn((1, 8, 4, 2)))
 
 
 def row(case: Case) -> Call:
     """A row takes all of its slots, used or not, also where none fits."""
+    if case.turn((False, False, False, True)):
+        return call({"n_layer": 101, "n_head": 3, "n_embd": 12_291, "parameters": 7}, 10**9, 10**7 + 1, 3**22)
     slots = case.size("slots", 2, 1024) + case.turn((0, 1024, 100_000))
     return call(_shapes(case, 1, 1), case.turn((10**9, 0, 10**9)), slots, 4)
 
@@ -109,9 +116,9 @@ def rows(case: Case) -> Call:
     if case.turn((False,) * 15 + (True,)):  # one byte short of a third row, in more bits than a float has
         slots = 2**50 + 1
         return call(shape, shape["parameters"] * 4 + 3 * slots * 8 * shape["n_embd"] - 1, slots, 4)
-    count, beyond = case.turn((-2, 0, 1, 2, 20, 21, 5000, 2**21)), case.choice("beyond", (-1, 0, 1, 123))
+    count, beyond = case.turn((-2, 0, 1, 2, 20, 21, 5000, 2**33)), case.choice("beyond", (-1, 0, 1, 123))
     row_bytes = 2 * shape["n_embd"] * 4
     return call(shape, shape["parameters"] * 4 + count * row_bytes + beyond % row_bytes, 1, 4)
 
 
-CHECKS = (Check(token, 3, part="token"), Check(row, 3, part="row"), Check(rows, 16, part="rows"))
+CHECKS = (Check(token, 4, part="token"), Check(row, 4, part="row"), Check(rows, 16, part="rows"))
