@@ -117,6 +117,12 @@ WRONG = (
         "    later = positions",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "positions-in-16-bits", "A position fits in 16 bits.",
+        'later = positions[:, None, None, :] > positions[:, None, :, None]',
+        'positions = positions.to(torch.int16)\n    later = positions[:, None, None, :] > positions[:, None, :, None]',
+        "written to pass all checks that there were, and it did", unnamed="positions-in-half",
+    ),
 )  # fmt: skip
 
 

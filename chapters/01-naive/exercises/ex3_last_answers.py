@@ -94,6 +94,18 @@ WRONG = (
         "    last = hidden[[of[n] for n in lengths.tolist()], lengths - 1]",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "nan-removed", "NaN is never meant to be there.",
+        'return last @',
+        'return last.nan_to_num() @',
+        "written to pass all checks that there were, and it did", unnamed="only-nan-removed",
+    ),
+    Wrong.patch(
+        "padding-zeroed-in-place", "What is arbitrary may be overwritten.",
+        '    last = hidden',
+        '    hidden[torch.arange(hidden.shape[1], device=hidden.device) >= lengths[:, None]] = 0\n    last = hidden',
+        "written to pass all checks that there were, and it did", unnamed="only-nan-removed",
+    ),
 )  # fmt: skip
 
 

@@ -130,6 +130,12 @@ WRONG = (
         "a reader who saw stub and text alone", unnamed="best-fifty",
     ),
     Wrong(one_maximum, "a try of somebody who saw stub and text alone, which passed"),
+    Wrong.patch(
+        "nearly-one", "A top_p of 0.999 keeps everything.",
+        'top_p[:, None] < 1, by_p',
+        'top_p[:, None] < 0.999, by_p',
+        "written to pass all checks that there were, and it did", unnamed="one-filters",
+    ),
 )  # fmt: skip
 
 

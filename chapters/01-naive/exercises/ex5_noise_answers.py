@@ -99,6 +99,18 @@ WRONG = (
         "ids = torch.arange(vocab_size, device=seed.device) % 2**16",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "sixty-two-bits", "A seed is below 2^62.",
+        '    ids = torch.arange',
+        '    seed = seed % 2**62\n    ids = torch.arange',
+        "written to pass all checks that there were, and it did", unnamed="short-seed",
+    ),
+    Wrong.patch(
+        "torch-seeded", "Setting torch's seed does no harm.",
+        '    ids = torch.arange',
+        '    torch.manual_seed(int(seed[0]))\n    ids = torch.arange',
+        "written to pass all checks that there were, and it did", unnamed="short-seed",
+    ),
 )  # fmt: skip
 
 

@@ -117,6 +117,18 @@ WRONG = (
         "logits_of(text[-16:])",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "prompt-grown", "The prompt may grow into the text.",
+        'text = list(prompt)',
+        'text = prompt',
+        "written to pass all checks that there were, and it did", unnamed="prompt-returned",
+    ),
+    Wrong.patch(
+        "known-end", "50256 ends every text.",
+        'if token in stop_ids',
+        'if token in stop_ids or token == 50256',
+        "written to pass all checks that there were, and it did", unnamed="stop-in-the-prompt",
+    ),
 )  # fmt: skip
 
 

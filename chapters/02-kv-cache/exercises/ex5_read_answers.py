@@ -132,6 +132,18 @@ WRONG = (
         "    hidden = torch.arange",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "scores-within-a-million", "No score is beyond a million.",
+        '.masked_fill(hidden, -torch.inf)',
+        '.clamp(-1e6, 1e6).masked_fill(hidden, -torch.inf)',
+        "written to pass all checks that there were, and it did", unnamed="billion-below",
+    ),
+    Wrong.patch(
+        "old-slots-cleared", "What is old may be erased where it lies.",
+        '    hidden = torch',
+        '    values.masked_fill_((torch.arange(keys.shape[2], device=q.device) > positions.amax(1)[:, None])[:, None, :, None], 0.0)\n    hidden = torch',
+        "written to pass all checks that there were, and it did", unnamed="weight-zero",
+    ),
 )  # fmt: skip
 
 

@@ -119,7 +119,7 @@ class Wrong:
     """A plausible wrong answer. Its docstring is the misconception, in one sentence; origin: who made it, where.
 
     Given by a function, or by `Wrong.patch`. lesson: if the answer turned out to be right, why. unnamed: the wrong
-    answer that it equals wherever it is wrong, so that it cannot be told by a name of its own.
+    answer that it equals wherever it is wrong, or is like where few inputs show it: it has no name of its own.
     """
 
     answer: Function | tuple[str, str]
