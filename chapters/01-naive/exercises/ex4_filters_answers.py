@@ -168,8 +168,9 @@ def ascending(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 
 
 def in_place(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The scores that it was handed are overwritten."""
+    """A copy of the scores is overwritten."""
     V = scores.shape[-1]
+    scores = scores.clone()
     scores.copy_(scores.sort(-1, descending=True).values)
     k = top_k.clone()
     k[k == 0] = V
