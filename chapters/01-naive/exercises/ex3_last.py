@@ -20,8 +20,8 @@ def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -
 
     hidden (B, T, C), of any floating type: the model's output at every column; rows are padded on the right, and what
     stands in padded columns is arbitrary. lengths (B,) int64: real tokens of each row, from 1 to T. wte (rows, C): the
-    token embedding, which is also the head; it may have more rows than the vocabulary, for speed: what stands in these is
-    arbitrary, too. What is NaN in a last real token is NaN in its logits.
+    token embedding, which is also the head; it may have more rows than the vocabulary, for speed: what stands in these
+    is arbitrary, too. What is NaN in a last real token is NaN in its logits.
     """
     rows = torch.arange(len(hidden), device=hidden.device)
     last = hidden[rows, lengths - 1]  # (B, C)

@@ -134,26 +134,34 @@ def _all_but_ties(case: Case) -> Call:
     return call(scores[None], torch.tensor([2]).int(), torch.tensor([0.6]))
 
 
-LARGE = {"far": _far, "many rows": _many_rows, "all but one": _all_but_one, "between": _between,
-         "all but ties": _all_but_ties}  # fmt: skip
+def _one_cut(case: Case) -> Call:
+    """The running total of the first row reaches 1.0 before its last id."""
+    plain, steep = torch.tensor([0.0, *[-18.0] * 9, -25.0]), torch.tensor([0.0, *[-50.0] * 9, -60.0])
+    scores = torch.stack([steep, torch.arange(11.0) * 0.4, plain])
+    return call(scores, torch.tensor([0, 0, 11]).int(), torch.tensor([1.0, 0.5, 1.0]))
+
+
+def _thousands(case: Case) -> Call:
+    """Ids in three levels, with 0.69 and 0.94 of the probability ahead of the second and the third."""
+    level = torch.tensor([0.0, -1.0, -2.0]).repeat_interleave(torch.tensor([22_500, 22_500, 15_000]))
+    order = case.permutation("order", 60_000)
+    scores = torch.stack([level[order], order * 0.001])
+    return call(scores, torch.tensor([0, 50_000]).int(), torch.tensor([0.8, 1.0]))
+
+
+OF_THEIR_OWN = {
+    "one cut": _one_cut, "thousands": _thousands, "far": _far, "many rows": _many_rows, "all but one": _all_but_one,
+    "between": _between, "all but ties": _all_but_ties,
+}  # fmt: skip
 
 
 def any_batch(case: Case) -> Call:
     """A row's threshold is its own, in any batch: with and without filters, tied, far from other rows, 300 ids, one."""
     kind = case.turn(("one cut", "ties above", "many", "one id", "all tie", "low", "many, by top_k", "apart",
                       "thousands", "far", "many rows", "all but one", "between", "all but ties"))  # fmt: skip
-    if kind in LARGE:
-        return LARGE[kind](case)
+    if kind in OF_THEIR_OWN:
+        return OF_THEIR_OWN[kind](case)
     shift = case.ints("shift", -3, 3, 1)
-    if kind == "one cut":  # the running total of the first row reaches 1.0 before its last id
-        plain, steep = torch.tensor([0.0, *[-18.0] * 9, -25.0]), torch.tensor([0.0, *[-50.0] * 9, -60.0])
-        scores = torch.stack([steep, torch.arange(11.0) * 0.4, plain])
-        return call(scores, torch.tensor([0, 0, 11]).int(), torch.tensor([1.0, 0.5, 1.0]))
-    if kind == "thousands":  # in three levels, with 0.69 and 0.94 of the probability ahead of the second and the third
-        level = torch.tensor([0.0, -1.0, -2.0]).repeat_interleave(torch.tensor([22_500, 22_500, 15_000]))
-        order = case.permutation("order", 60_000)
-        return call(torch.stack([level[order], order * 0.001]), torch.tensor([0, 50_000]).int(),
-                    torch.tensor([0.8, 1.0]))  # fmt: skip
     if kind == "ties above":
         scores = torch.tensor([5.0, 5.0, 5.0, 4.0, 3.0])[case.permutation("order", 5)] + shift
         return call(torch.stack([scores] * 3), torch.tensor([2, 1, 3]).int(), torch.ones(3))

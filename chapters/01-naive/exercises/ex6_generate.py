@@ -157,7 +157,8 @@ def _call(
 
     first: the model's twelve ids begin with it. again: one and the same token is chosen at every step.
     """
-    toy, passes, given = Toy(int(case.ints("model", 0, 10**6, 1)), 12, max(40, context)), list[int](), list[list[float]]()
+    toy = Toy(int(case.ints("model", 0, 10**6, 1)), 12, max(40, context))
+    passes, given = list[int](), list[list[float]]()
     prompt, stops = [first + token for token in prompt], [first + token for token in stops]
     noise = case.floats("noise", 200, 12) * 6
     noise[:, 7] += 1000 * again

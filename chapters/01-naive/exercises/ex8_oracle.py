@@ -159,7 +159,7 @@ def too_few_tokens(case: Case) -> Call:
 
 
 def too_few_rows(case: Case) -> Call:
-    """An engine fails that gives no list for the first or the last of several prompts, one too many, or them by length."""
+    """An engine fails that gives no list for the first or the last of several prompts, one too many, or sorts them."""
 
     def by_length(rows: list[list[int]], prompts: list[list[int]]) -> list[list[int]]:
         return [rows[at] for at in sorted(range(len(rows)), key=lambda at: len(prompts[at]))]

@@ -40,10 +40,7 @@ def same_text(generate: Generate, logits_of: Oracle, vocab_size: int, context: i
             assert new == text[len(prompt) :]
 
 
-PROMPTS = (
-    "for n in range(1, 6)]\n"
-    "        prompts.append([2, 0, 1])  # shorter than the one before it, and with id 0\n"
-)
+PROMPTS = "for n in range(1, 6)]\n        prompts.append([2, 0, 1])  # shorter than the one before it, and with id 0\n"
 WITHIN = "assert bool((logits.amax(-1) - chosen <= allowed).all())"
 WRONG = (
     Wrong(fluent, "jsbaan/transformer-from-scratch#6: a test that passed with scrambled heads"),
@@ -171,7 +168,8 @@ def long_first(generate: Generate, logits_of: Oracle, vocab_size: int, context: 
         assert len(rows) == len(prompts)
         for prompt, new in zip(prompts, rows, strict=True):
             assert len(prompt) + len(new) == min(context, len(prompt) + max_tokens)
-            assert set(new) <= set(range(vocab_size)) and {type(token) for token in new} == {int}
+            assert {type(token) for token in new} == {int}
+            assert set(new) <= set(range(vocab_size))
             logits = logits_of([*prompt, *new][:-1]).double()[-len(new) :]
             gaps = logits.max(-1).values - logits[torch.arange(len(new)), new]
             if (gaps > 1e-4 * logits.abs().max(-1).values.clamp(min=1)).any():
@@ -188,7 +186,8 @@ def up_to_the_first_difference(generate: Generate, logits_of: Oracle, vocab_size
             text = list(prompt)
             assert len(new) == min(max_tokens, context - len(text))
             for token in new:
-                assert isinstance(token, int) and token in range(vocab_size)
+                assert isinstance(token, int)
+                assert token in range(vocab_size)
                 logits = logits_of(text)[-1]
                 best = int(logits.argmax())
                 tie = abs(float(logits[best] - logits[token])) <= 1e-4 * max(1.0, float(logits.abs().max()))

@@ -103,7 +103,8 @@ def layer_by_layer(case: Case) -> Call:
 
 def anybody(case: Case) -> Call:
     """Whoever reads whom: many layers, long texts, several new tokens that old ones read, one that reads itself."""
-    kind = case.turn(("itself", "new ones", "many layers", "long", "one old") * 2 + ("many new", "256 new", "far", "deep"))
+    twice = ("itself", "new ones", "many layers", "long", "one old") * 2
+    kind = case.turn((*twice, "many new", "256 new", "far", "deep"))
     depth = case.turn((9,) * 5 + (10,) * 9)
     sizes = {"many layers": (depth, depth + 3, 1), "long": (2, 300, 3), "many new": (1, 300, 150),
              "256 new": (2, 260, 256), "one old": (3, 2, 1), "far": (2, 1100, 2), "deep": (70, 75, 1)}  # fmt: skip

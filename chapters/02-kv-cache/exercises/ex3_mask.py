@@ -115,25 +115,24 @@ def how_far(case: Case) -> Call:
 
 def any_step(case: Case) -> Call:
     """Positions may be in any order, beyond 2,048, or a single 0; a step reads further than their positions need."""
-    kind = case.turn(("far", "no order", "no order, again", "one", "further", "middle", "rows", "queries", "single", "multiple"))
-    if kind == "rows":
-        return call(case.ints("positions", 0, 9, 300, 2), 10, 4, 64)
-    if kind == "queries":
-        return call(case.permutation("order", 300)[None], 300, 64, 1024)
-    if kind in ("single", "multiple"):  # a step of one query that reads further than its own position
-        longest, multiple = (7, 1) if kind == "single" else (300, 256)
-        return call(case.ints("position", 0, longest - 2, 1, 1), longest, multiple, 1024)
+    kind = case.turn((
+        "far", "no order", "no order, again", "one", "further", "middle", "rows", "queries", "single", "multiple",
+    ))  # fmt: skip
     if kind == "middle":
         middle = 1 + torch.stack([case.permutation(f"middle {row}", 3) for row in range(2)])
         return call(torch.cat([torch.zeros(2, 1).long(), middle, torch.full((2, 1), 4)], 1), 5, 3, 64)
     if kind.startswith("no order"):
         return call(torch.stack([case.permutation(f"order {row}", 7)[:4] for row in range(2)]), 7, 4, 64)
-    if kind == "far":
-        return call(2047 + case.permutation("order", 4)[None], 2051, 64, 2100)
     if kind == "one":
         return call(torch.zeros(1, 1).long(), 1, case.choice("multiple", (1, 4)), case.choice("slots", (1, 9)))
-    positions = case.ints("positions", 0, 9, 2, 1)
-    return call(positions, 10 + case.size("further", 60, 200), 64, 1024)
+    return call(*{
+        "rows": (case.ints("positions", 0, 9, 300, 2), 10, 4, 64),
+        "queries": (case.permutation("order", 300)[None], 300, 64, 1024),
+        "single": (case.ints("position", 0, 5, 1, 1), 7, 1, 1024),  # one query that reads further than its own position
+        "multiple": (case.ints("position", 0, 298, 1, 1), 300, 256, 1024),
+        "far": (2047 + case.permutation("order", 4)[None], 2051, 64, 2100),
+        "further": (case.ints("positions", 0, 9, 2, 1), 10 + case.size("further", 60, 200), 64, 1024),
+    }[kind])  # fmt: skip
 
 
 CHECKS = (

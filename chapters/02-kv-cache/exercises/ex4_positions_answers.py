@@ -85,12 +85,6 @@ WRONG = (
         '    return positions, (before + counted[:, -1]).int()',
         "a try of somebody who saw stub and text alone, which passed",
     ),
-    Wrong.patch(
-        "counted-in-31-bits", "A position fits in 31 bits.",
-        'before[:, None] + counted - 1',
-        '(before.int()[:, None] + counted.int() - 1).long()',
-        "written to pass all checks that there were, and it did", unnamed="next-in-32-bits",
-    ),
 )  # fmt: skip
 
 

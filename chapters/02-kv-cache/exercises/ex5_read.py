@@ -176,12 +176,11 @@ def _counted(case: Case, kind: torch.dtype) -> Call:
 
 def any_step(case: Case) -> Call:
     """Padding on both sides of a row, positions in any order, high and low scores, and anything where nobody reads."""
-    S, kind = 7, case.turn(("both sides", "NaN is read", "high", "low", "no order", "huge", "infinite",
-                         "NaN weighs nothing",
-                         "below all", "middle", *KINDS, "apart", *SIZES))  # fmt: skip
-    if (
-        kind == "below all"
-    ):  # no stand-in for minus infinity is below -10^12; one slot, as logarithms vanish beside that
+    S, kind = 7, case.turn((
+        "both sides", "NaN is read", "high", "low", "below all", "huge", "infinite", "NaN weighs nothing", "no order",
+        "middle", *KINDS, "apart", *SIZES,
+    ))  # fmt: skip
+    if kind == "below all":  # no stand-in for minus infinity is below -10^12; one slot: logarithms vanish beside that
         values = case.floats("values", 1, 5, 1, 1)
         return call(torch.full((1, 3, 1, 1), -1e6), torch.full_like(values, 1e6), values, torch.zeros(1, 3).long())
     if kind == "NaN weighs nothing":  # but it is read

@@ -140,8 +140,9 @@ WRONG = (
     ),
     Wrong.patch(
         "old-slots-cleared", "What is old may be erased where it lies.",
-        '    hidden = torch',
-        '    values.masked_fill_((torch.arange(keys.shape[2], device=q.device) > positions.amax(1)[:, None])[:, None, :, None], 0.0)\n    hidden = torch',
+        "    hidden = torch",
+        "    unread = torch.arange(keys.shape[2], device=q.device) > positions.amax(1)[:, None]\n"
+        "    values.masked_fill_(unread[:, None, :, None], 0.0)\n    hidden = torch",
         "written to pass all checks that there were, and it did", unnamed="weight-zero",
     ),
 )  # fmt: skip

@@ -192,16 +192,21 @@ def who_gets_a_token(case: Case) -> Call:
 
 def any_texts(case: Case) -> Call:
     """Texts may be equal, repeat a token, be many, and be longer than any chunk that is usual; ids may be any."""
-    kind = case.turn(("equal", "many", "long", "equal, fed otherwise", "thousands", "any ids", "far", "alone", "by one"))
-    if kind == "thousands":
-        return call(_texts(case, [1] * 1050), [0] * 1050, 2, 4000)
-    if kind == "far":
-        return call(_texts(case, [9000, 2100, 7000]), [0, 2060, 3000], 5000, 9_500)
-    if kind in ("alone", "by one"):  # one text, more than fits; several, of which each brings one token
-        lengths, chunk = ([9], 8) if kind == "alone" else ([3, 4, 2], 1)
-        return call(_texts(case, lengths), [1] * len(lengths), chunk, 4)
+    kind = case.turn((
+        "equal", "many", "long", "equal, fed otherwise", "thousands", "any ids", "far", "alone", "by one",
+    ))  # fmt: skip
+    of_lengths = {
+        "thousands": ([1] * 1050, [0] * 1050, 2, 4000),
+        "far": ([9000, 2100, 7000], [0, 2060, 3000], 5000, 9_500),
+        "alone": ([9], [1], 8, 4),  # more than fits
+        "by one": ([3, 4, 2], [1, 1, 1], 1, 4),  # each brings one token
+    }
+    if kind in of_lengths:
+        lengths, *others = of_lengths[kind]
+        return call(_texts(case, lengths), *others)
     if kind == "any ids":  # 50256 pads in many codes, and so do 0 and -1's neighbours
-        return call([[0, 50_256, 50_256, 0, 1], [50_256], [0, 0], [2**17 + 1, 2**53 + 1]], [0, 0, 1, 0], 3, case.size("budget", 7, 9))
+        texts = [[0, 50_256, 50_256, 0, 1], [50_256], [0, 0], [2**17 + 1, 2**53 + 1]]
+        return call(texts, [0, 0, 1, 0], 3, case.size("budget", 7, 9))
     if kind == "many":
         return call(_texts(case, case.ints("lengths", 1, 3, 70).tolist()), [0] * 70, 2, case.size("budget", 80, 110))
     if kind == "long":

@@ -189,16 +189,6 @@ def nan(tensor: Tensor) -> bool:
     return bool(tensor.isnan().any())
 
 
-def straddles(numbers: Tensor, bits: int) -> bool:
-    """Whether some lie below 2^bits and some do not, so that those wrap around, or round, beside the others."""
-    return bool((numbers < 2**bits).any() and (numbers >= 2**bits).any())
-
-
-def many(tensor: Tensor, *dimensions: int) -> bool:
-    """Whether each of these dimensions is larger than what a person takes for all."""
-    return all(tensor.shape[at] > 64 for at in dimensions)
-
-
 def above(tensor: Tensor, bound: float) -> bool:
     """Whether a finite entry is that far from 0."""
     return bool((tensor.double().abs() > bound).logical_and(torch.isfinite(tensor)).any())

@@ -58,8 +58,8 @@ class NearTies(Toy):
     """
 
     def __init__(
-        self, seed: int, vocab_size: int, context: int, scale: float, apart: float, shift: float = 0.0, third: float = 0,
-        others: float = 1,
+        self, seed: int, vocab_size: int, context: int, scale: float, apart: float, shift: float = 0.0,
+        third: float = 0.0, others: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__(seed, vocab_size, context)
         self.scale, self.apart, self.shift, self.third, self.others = scale, apart, shift, third, others
