@@ -185,8 +185,8 @@ def any_stream(case: Case) -> Call:
         return _call(case, 1, case.size("width", 2, 4), case.size("tokens", 1, 2), 0.004, (zero,))
     _, weights, heads, attend = (asked := _call(case, 1, 8, case.size("tokens", 1, 2), 1.0, (zero,))).args
     for name in ("attn.c_proj.weight", "mlp.c_proj.weight"):
-        weights[name] *= 30.0
-    x = 1024 + case.ints("deviations", -9, 9, len(asked.args[0]), 8) / 64  # exact, and its sum, too
+        weights[name] *= 6.0
+    x = 1024 + case.ints("deviations", -9, 9, len(asked.args[0]), 8) / 8  # exact, and its sum, too
     return call(x, weights, heads, attend, observe=asked.observe)
 
 

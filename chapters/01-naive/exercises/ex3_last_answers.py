@@ -138,9 +138,10 @@ EQUIVALENT: dict[str, str] = {}
 def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> Tensor:
     """Logits (B, vocab_size) after each row's last real token.
 
-    hidden (T, B, C): the model's output at every column; rows are padded on the right, and what stands in padded
-    columns is arbitrary. lengths (B,) int64: real tokens of each row, from 1 to T. wte (rows, C): the token embedding,
-    which is also the head; it may have more rows than the vocabulary, for speed.
+    hidden (T, B, C), of any floating type: the model's output at every column; rows are padded on the right, and what
+    stands in padded columns is arbitrary. lengths (B,) int64: real tokens of each row, from 1 to T. wte (rows, C): the
+    token embedding, which is also the head; it may have more rows than the vocabulary, for speed: what stands in these
+    is arbitrary, too. What is NaN in a last real token is NaN in its logits.
     """
     rows = torch.arange(hidden.shape[1], device=hidden.device)
     return hidden[lengths - 1, rows] @ wte[:vocab_size].T

@@ -61,6 +61,7 @@ EXERCISE = Spec(
     section="A row's own noise",
     axes=("row", "id"),
     typed=True,
+    exact=True,
     tolerance=5e-6,
     imports=(*IMPORTS, "", "from nanoinfer.engine.sampling import random_bits"),
     hints=(

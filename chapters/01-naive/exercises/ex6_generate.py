@@ -124,6 +124,7 @@ EXERCISE = Spec(
     section="The loop",
     axes=("new token",),
     typed=True,
+    exact=True,
     tolerance=1e-9,
     refuse=(
         "nanoinfer.engine.engine:Engine.step",

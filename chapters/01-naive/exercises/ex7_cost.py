@@ -52,6 +52,7 @@ EXERCISE = Spec(
     pure=True,
     section="What it costs",
     typed=True,
+    exact=True,
     tolerance=1e-9,
     hints=(
         "Invariant: at one token, the arithmetic is about two operations for each number that is read. At two "

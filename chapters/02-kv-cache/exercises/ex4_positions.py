@@ -76,6 +76,7 @@ EXERCISE = Spec(
     section="Padding, and where decode goes on",
     axes=("of positions, next: number", "row", "column"),
     typed=True,
+    exact=True,
     tolerance=0.1,
     swap=swap,
     hints=(

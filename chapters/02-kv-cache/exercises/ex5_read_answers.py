@@ -193,11 +193,12 @@ EQUIVALENT = {
 
 
 def read(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
-    """Attention of a step's queries over their rows of the cache: q (B, H, T, D) -> (B, H, T, D), floating point.
+    """Attention of a step's queries over their rows of the cache: q (B, H, T, D) -> (B, H, T, D), of any floating type.
 
     keys, values (B, H, S, D): all slots of each row; what this step brings is written already.
     lengths (B, T) int64: a query reads its row's first so many slots, and nothing else. With 0 it is padding: it reads
     no slot, and its result is zero. Slots that it does not read may hold anything: an old text, infinity, NaN.
+    What is NaN in a query comes out of it, and of no other.
     """
     hidden = torch.arange(keys.shape[2], device=q.device) >= lengths[:, None, :, None]  # (B, 1, T, S)
     scores = (q @ keys.transpose(2, 3) / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)

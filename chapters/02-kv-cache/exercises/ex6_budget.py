@@ -65,6 +65,7 @@ EXERCISE = Spec(
     pure=True,
     section="What a token costs in memory",
     typed=True,
+    exact=True,
     tolerance=1e-12,
     refuse=("nanoinfer.cache.dense:DenseCache.bytes",),
     swap=swap,

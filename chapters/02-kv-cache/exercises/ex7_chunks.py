@@ -117,6 +117,7 @@ EXERCISE = Spec(
     section="A long prompt, in pieces",
     axes=("number",),
     typed=True,
+    exact=True,
     tolerance=1e-6,
     swap=swap,
     refuse=("nanoinfer.model.batch:pack", "nanoinfer.engine.scheduler:Scheduler.schedule"),

@@ -53,6 +53,7 @@ class Spec:
     verdicts: results are yes or no, so that a mistake is recognised by its verdicts in all checks together.
     fixed: what a check asks depends on the number of its case alone and not on the seed, so that once is enough.
     pure: a call leaves its arguments and torch's random state as they were; the stub says so.
+    exact: with typed, a list is no tuple and a whole number no tensor, and a dict has no other entries.
     strided: whether tensors may come whose numbers do not lie end to end; not where the contract says contiguous.
     displaced: for another exercise's id, why this answer is not called while that exercise's answer runs in the engine.
     scene: a function of a file beside the text that calls the answer: scene(answer, *arguments of a check) -> what is
@@ -69,6 +70,7 @@ class Spec:
     hints: tuple[str, str, str]
     axes: Axes = ()
     typed: bool = False
+    exact: bool = False
     tolerance: float = 1e-4
     imports: tuple[str, ...] = IMPORTS
     refuse: tuple[str, ...] = ()
@@ -303,9 +305,10 @@ class Exercise:
         """Where an outcome differs from the expected one, in the part that the check compares."""
         pair = check.looked_at(expected), check.looked_at(got)
         try:
-            if check.part and (more := _entries(got) - _entries(expected)):
+            if self.spec.exact and (more := _entries(got) - _entries(expected)):
                 return Difference("", "no other entries", f"one more: {sorted(more)[0]}", math.inf)
-            return difference(*pair, check.tolerance or self.spec.tolerance, self.spec.axes, self.spec.typed)
+            tolerance = check.tolerance or self.spec.tolerance
+            return difference(*pair, tolerance, self.spec.axes, self.spec.typed, self.spec.exact)
         except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError):
             return Difference("", "a result that can be compared", "one that cannot", math.inf)
 

@@ -124,10 +124,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def difference(
-    expected: Outcome, got: Outcome, tolerance: float, axes: Axes = (), typed: bool = False
+    expected: Outcome, got: Outcome, tolerance: float, axes: Axes = (), typed: bool = False, exact: bool = False
 ) -> Difference | None:
     """The first place where `got` differs by more than `tolerance`, of floats relative above 1; None if it does not."""
-    return next(differences(expected, got, tolerance, axes, typed), None)
+    return next(differences(expected, got, tolerance, axes, typed, exact), None)
 
 
 def deviation(expected: Outcome, got: Outcome, typed: bool = False) -> float:
@@ -136,16 +136,17 @@ def deviation(expected: Outcome, got: Outcome, typed: bool = False) -> float:
 
 
 def differences(
-    expected: Outcome, got: Outcome, tolerance: float, axes: Axes, typed: bool = False
+    expected: Outcome, got: Outcome, tolerance: float, axes: Axes, typed: bool = False, exact: bool = False
 ) -> Iterator[Difference]:
     """Every leaf that differs by more than `tolerance`, each at its first place (its worst if `tolerance` is -1).
 
-    typed: a returned tensor must have exactly the expected dtype, a whole number must be one, and a list a list.
+    typed: a returned tensor must have exactly the expected dtype, and a whole number must be one. exact: with typed, a
+    list must be a list and not a tuple, and a whole number no tensor.
     """
     if isinstance(expected, Returned) and isinstance(got, Returned):
         one, other = expected.value, got.value
         if typed:
-            yield from _kinds(one, other, "")
+            yield from _kinds(one, other, "", exact)
         yield from _values(expected.value, got.value, tolerance, axes, "")
         yield from _values(expected.observed, got.observed, tolerance, (), "what the checks counted")
     elif not (isinstance(expected, Raised) and isinstance(got, Raised) and expected.kind == got.kind):
@@ -153,22 +154,23 @@ def differences(
         yield Difference("", "a result" if whole else told(expected), told(got), math.inf)
 
 
-def _kinds(expected: Any, got: Any, path: str) -> Iterator[Difference]:
-    """Tensors of another dtype, floats or tensors in place of whole numbers, tuples of lists."""
+def _kinds(expected: Any, got: Any, path: str, exact: bool) -> Iterator[Difference]:
+    """Tensors of another dtype, floats in place of whole numbers; exact: tensors in their place, tuples of lists."""
     if isinstance(expected, Tensor) and isinstance(got, Tensor):
         if expected.dtype != got.dtype:
             yield Difference(path, f"the type {_dtype(expected)}", _dtype(got), math.inf)
-    elif isinstance(expected, int) and isinstance(got, float | Tensor):
-        kind = "a float" if isinstance(got, float) or got.is_floating_point() else "a tensor"
-        yield Difference(path, f"a whole number: {expected}", f"{kind}: {show(got)}", math.inf)
+    elif isinstance(expected, int) and (isinstance(got, float) or _floating(got)):
+        yield Difference(path, f"a whole number: {expected}", f"a float: {show(got)}", math.inf)
+    elif exact and isinstance(expected, int) and isinstance(got, Tensor):
+        yield Difference(path, f"a whole number: {expected}", f"a tensor: {show(got)}", math.inf)
     elif isinstance(expected, dict) and isinstance(got, dict):
         for key in expected.keys() & got.keys():
-            yield from _kinds(expected[key], got[key], _join(path, str(key)))
+            yield from _kinds(expected[key], got[key], _join(path, str(key)), exact)
     elif isinstance(expected, list | tuple) and isinstance(got, list | tuple):
-        if isinstance(expected, list) != isinstance(got, list):
-            yield Difference(path, *(f"a {type(value).__name__}" for value in (expected, got)), math.inf)
+        if exact and isinstance(expected, list) != isinstance(got, list):
+            yield Difference(path, f"a {type(expected).__name__}", f"a {type(got).__name__}", math.inf)
         for at, (one, other) in enumerate(zip(expected, got, strict=False)):
-            yield from _kinds(one, other, _join(path, f"item {at}"))
+            yield from _kinds(one, other, _join(path, f"item {at}"), exact)
 
 
 def _values(expected: Any, got: Any, tolerance: float, axes: Axes, path: str) -> Iterator[Difference]:
@@ -312,6 +314,10 @@ def _tensor(value: Any) -> Tensor:
 def _number(value: Any) -> bool:
     """Whether it is a tensor, or a number that one can hold."""
     return isinstance(value, Tensor | float) or (isinstance(value, int) and -(2**63) <= value < 2**63)
+
+
+def _floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _dtype(tensor: Tensor) -> str:
