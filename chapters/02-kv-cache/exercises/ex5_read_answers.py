@@ -110,6 +110,7 @@ WRONG = (
     Wrong.patch(
         "billion-below", "-10^9 is as good as minus infinity.",
         "masked_fill(hidden, -torch.inf)", "masked_fill(hidden, -1e9)", "a reader who saw stub and text alone",
+        unnamed="cleared-without-a-mask",
     ),
     Wrong.patch(
         "weight-0-is-unread", "A slot whose weight is 0 was not read.",
@@ -136,7 +137,7 @@ WRONG = (
         "scores-within-a-million", "No score is beyond a million.",
         '.masked_fill(hidden, -torch.inf)',
         '.clamp(-1e6, 1e6).masked_fill(hidden, -torch.inf)',
-        "written to pass all checks that there were, and it did", unnamed="billion-below",
+        "written to pass all checks that there were, and it did", unnamed="cleared-without-a-mask",
     ),
     Wrong.patch(
         "old-slots-cleared", "What is old may be erased where it lies.",
