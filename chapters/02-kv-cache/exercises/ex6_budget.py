@@ -117,7 +117,7 @@ def rows(case: Case) -> Call:
     if case.turn((False,) * 15 + (True,)):  # one byte short of a third row, in more bits than a float has
         slots = 2**50 + 1
         return call(shape, shape["parameters"] * 4 + 3 * slots * 8 * shape["n_embd"] - 1, slots, 4)
-    count, beyond = case.turn((-2, 0, 1, 2, 20, 21, 5000, 2**33)), case.choice("beyond", (-1, 0, 1, 123))
+    count, beyond = case.turn((-2, 0, 1, 2, 20, 21, 5000, 2**21)), case.choice("beyond", (-1, 0, 1, 123))
     row_bytes = 2 * shape["n_embd"] * 4
     return call(shape, shape["parameters"] * 4 + count * row_bytes + beyond % row_bytes, 1, 4)
 
