@@ -103,8 +103,6 @@ def token(case: Case) -> Call:
 
 def row(case: Case) -> Call:
     """A row takes all of its slots, used or not, also where none fits."""
-    if case.turn((False, False, False, True)):
-        return call({"n_layer": 101, "n_head": 3, "n_embd": 12_291, "parameters": 7}, 10**9, 10**7 + 1, 3**22)
     slots = case.size("slots", 2, 1024) + case.turn((0, 1024, 100_000))
     return call(_shapes(case, 1, 1), case.turn((10**9, 0, 10**9)), slots, 4)
 
@@ -122,4 +120,4 @@ def rows(case: Case) -> Call:
     return call(shape, shape["parameters"] * 4 + count * row_bytes + beyond % row_bytes, 1, 4)
 
 
-CHECKS = (Check(token, 4, part="token"), Check(row, 4, part="row"), Check(rows, 16, part="rows"))
+CHECKS = (Check(token, 4, part="token"), Check(row, 3, part="row"), Check(rows, 16, part="rows"))

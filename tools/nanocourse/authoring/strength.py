@@ -203,6 +203,8 @@ def _gap(exercise: Exercise, result: Strength, solver: Callable[[Wrong | Right],
 
     def apart(check: Check, one: Outcome, other: Outcome) -> float:
         """As a share of the check's own tolerance, in the exercise's."""
+        if exercise.further_entries(one, other):
+            return math.inf
         size = deviation(check.looked_at(one), check.looked_at(other), exercise.spec.typed)
         return size * exercise.spec.tolerance / (check.tolerance or exercise.spec.tolerance)
 

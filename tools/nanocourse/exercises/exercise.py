@@ -305,12 +305,16 @@ class Exercise:
         """Where an outcome differs from the expected one, in the part that the check compares."""
         pair = check.looked_at(expected), check.looked_at(got)
         try:
-            if self.spec.exact and (more := _entries(got) - _entries(expected)):
+            if more := self.further_entries(expected, got):
                 return Difference("", "no other entries", f"one more: {sorted(more)[0]}", math.inf)
             tolerance = check.tolerance or self.spec.tolerance
             return difference(*pair, tolerance, self.spec.axes, self.spec.typed, self.spec.exact)
         except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError):
             return Difference("", "a result that can be compared", "one that cannot", math.inf)
+
+    def further_entries(self, expected: Outcome, got: Outcome) -> set[str]:
+        """Entries of a result that nobody asked for, where the exercise is exact."""
+        return _entries(got) - _entries(expected) if self.spec.exact else set()
 
     def _formed(self, asked: Call) -> Call:
         return replace(asked, args=self.edition.args(*asked.args)) if self.edition else asked
