@@ -198,7 +198,7 @@ def any_texts(case: Case) -> Call:
     ))  # fmt: skip
     of_lengths = {
         "thousands": ([1] * 1050, [0] * 1050, 2, 4000),
-        "far": ([9000, 2100, 7000], [0, 2060, 3000], 5000, 9_500),
+        "far": ([9000, 2100, 700], [6900, 2060, 300], 5000, 2400),
         "alone": ([9], [1], 8, 4),  # more than fits
         "by one": ([3, 4, 2], [1, 1, 1], 1, 4),  # each brings one token
     }
