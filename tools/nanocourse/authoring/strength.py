@@ -205,7 +205,7 @@ def _gap(exercise: Exercise, result: Strength, solver: Callable[[Wrong | Right],
         """As a share of the check's own tolerance, in the exercise's."""
         if exercise.further_entries(one, other):
             return math.inf
-        size = deviation(check.looked_at(one), check.looked_at(other), exercise.spec.typed)
+        size = deviation(check.looked_at(one), check.looked_at(other), exercise.spec.typed, exercise.spec.exact)
         return size * exercise.spec.tolerance / (check.tolerance or exercise.spec.tolerance)
 
     result.furthest_right = max(map(furthest, exercise.right))

@@ -130,9 +130,9 @@ def difference(
     return next(differences(expected, got, tolerance, axes, typed, exact), None)
 
 
-def deviation(expected: Outcome, got: Outcome, typed: bool = False) -> float:
+def deviation(expected: Outcome, got: Outcome, typed: bool = False, exact: bool = False) -> float:
     """The largest difference of numbers; infinite if the outcomes differ in kind, type or shape."""
-    return max((found.size for found in differences(expected, got, -1.0, (), typed)), default=0.0)
+    return max((found.size for found in differences(expected, got, -1.0, (), typed, exact)), default=0.0)
 
 
 def differences(
