@@ -15,7 +15,7 @@ from nanocourse.exercises.swap import replaced
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
-    """Causal attention: q, k, v (B, T, H, D) -> (B, T, H, D), floating point.
+    """Causal attention: q, k, v (B, T, H, D) -> (B, T, H, D), of any floating type.
 
     positions (B, T) int64: where each column's token stands in its own text, no two of a row at the same place. A query
     reads the keys of its own row whose position is at most its own. Vaswani et al. 2017, section 3.2.1.
@@ -66,6 +66,7 @@ EXERCISE = Spec(
     ),
     lines=5,
     example=_example,
+    pure=True,
     section="Who may read whom",
     axes=("row", "column", "head", "channel"),
     tolerance=1e-4,
@@ -133,26 +134,39 @@ def _counted(case: Case, kind: torch.dtype) -> Call:
 
 
 def any_step(case: Case) -> Call:
-    """Positions may be any: in order in one row, at its ends, or nowhere, one, many, too high for 16 bits or 24."""
+    """Positions may be any: in order in one row, at its ends, or nowhere, one, many, on both sides of 2^15 or 2^31."""
     T = case.size("tokens", 3, 5)
-    kind = case.turn((*[None] * 7, torch.bfloat16, torch.float16, torch.float64))
+    kind = case.turn((torch.bfloat16, torch.float16, torch.float64, *[None] * 14))
     if kind is not None:
         return _counted(case, kind)
+    if case.turn((False,) * 16 + (True,)):  # a key that is hidden, and that a finite stand-in would not hide
+        q = torch.tensor([-1e16, 0.0]).view(1, 2, 1, 1)
+        return call(q, torch.full_like(q, 1e16), case.floats("v", 1, 2, 1, 1), torch.tensor([[0, 1]]))
     shuffled = torch.stack([case.permutation(f"order {row}", T) for row in range(2)])
     kinds = (
         torch.cat([torch.arange(T)[None], shuffled]),
         torch.cat([shuffled, torch.arange(T)[None]]),
-        2**24 + shuffled,
-        2048 + shuffled,
+        2**53 + shuffled,
+        2**31 - 2 + shuffled,
+        2**15 - 2 + shuffled,
+        2**24 - 2 + shuffled,
         case.ints("alone", 0, 9, 1, 1),
         case.permutation("many", 70)[None],
         torch.cat([torch.tensor([0]), 1 + case.permutation("middle", 4), torch.tensor([5])]).expand(2, 6).clone(),
+        torch.stack([case.permutation(f"many rows {row}", 3) for row in range(70)]),
+        2048 + shuffled[:1],
+        2048 + shuffled,
+        shuffled,
     )
-    positions = case.turn((*kinds, *kinds[:3]))
-    return _inputs(case, positions, 1, 2)
+    at = case.turn((0, 0, 0, *range(len(kinds)), 0))
+    heads, size = {10: (70, 1), 11: (1, 70)}.get(at, (1, 2))
+    asked = _inputs(case, kinds[at], heads, size)
+    if at == len(kinds) - 1:  # what the first token of each row holds is read by all, and comes out
+        asked.args[2][kinds[at] == 0] = torch.nan
+    return asked
 
 
 CHECKS = (
     Check(in_order), Check(columns_shuffled), Check(later_positions), Check(large_scores, 4),
-    Check(any_step, 10, wide=True),
+    Check(any_step, 17, wide=True),
 )  # fmt: skip

@@ -117,6 +117,12 @@ WRONG = (
         "    later = positions",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "positions-in-16-bits", "A position fits in 16 bits.",
+        'later = positions[:, None, None, :] > positions[:, None, :, None]',
+        'positions = positions.to(torch.int16)\n    later = positions[:, None, None, :] > positions[:, None, :, None]',
+        "written to pass all checks that there were, and it did", unnamed="positions-in-half",
+    ),
 )  # fmt: skip
 
 
@@ -169,10 +175,10 @@ EQUIVALENT = {
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
-    """Causal attention: q, k, v (B, H, T, D) -> (B, H, T, D), floating point.
+    """Causal attention: q, k, v (B, H, T, D) -> (B, H, T, D), of any floating type.
 
-    positions (B, T) int64: where each column's token stands in its own text. A query reads the keys of its own row
-    whose position is at most its own. Vaswani et al. 2017, section 3.2.1.
+    positions (B, T) int64: where each column's token stands in its own text, no two of a row at the same place. A query
+    reads the keys of its own row whose position is at most its own. Vaswani et al. 2017, section 3.2.1.
     """
     later = positions[:, None, None, :] > positions[:, None, :, None]
     scores = q @ k.mT / q.shape[-1] ** 0.5

@@ -92,6 +92,7 @@ EXERCISE = Spec(
     ),
     lines=9,
     example=_example,
+    pure=True,
     section="One block",
     axes=("token", "channel"),
     tolerance=8e-5,
@@ -126,7 +127,8 @@ def _weights(case: Case, width: int, zero: tuple[str, ...] = ()) -> dict[str, Te
         found[name] = torch.zeros(size) if name.startswith(zero or "-") else case.floats(name, *size) * 0.5
     found["ln_1.weight"] += 1.5
     found["ln_2.weight"] += 1.5
-    return found
+    order = list(found) if case.turn((True, False)) else case.sample("order of the names", list(found), len(found))
+    return {name: found[name] for name in order}
 
 
 def _call(case: Case, heads: int, size: int, tokens: int, scale: float, zero: tuple[str, ...] = ()) -> Call:
@@ -143,7 +145,7 @@ def _call(case: Case, heads: int, size: int, tokens: int, scale: float, zero: tu
 
 def attentions_half(case: Case) -> Call:
     """With the MLP's projection at zero, what is added is attention of the normalised stream, head by head."""
-    heads, tokens = case.size("heads", 1, 3), case.turn((0, 0, 66, 0)) + case.size("tokens", 2, 4)
+    heads, tokens = case.size("heads", 1, 3), case.turn((0, 0, 300, 0)) + case.size("tokens", 2, 4)
     return _call(case, heads, case.size("head size", 2, 5), tokens, 2.0, ("mlp.c_proj",))
 
 
@@ -164,19 +166,31 @@ def small_stream(case: Case) -> Call:
     return _call(case, 1, case.size("width", 2, 4), case.size("tokens", 1, 2), 0.004, ("mlp.c_proj",))
 
 
+def _far_or_wide(case: Case) -> Call:
+    """A stream beyond the range of 16 bits, exact, and one of many heads."""
+    far = case.turn((False, True))
+    asked = _call(case, 1 if far else 66, 8 if far else 1, 2, 1.0)
+    x, weights, *others = asked.args
+    weights |= {name: weight / 8 for name, weight in weights.items() if "c_" in name}
+    x = 131_072 + case.ints("deviations", -9, 9, 2, 8) / 8 if far else x
+    return call(x, weights, *others, observe=asked.observe)
+
+
 def any_stream(case: Case) -> Call:
-    """A stream may vary little beside its mean, or little at all, in the half of the MLP as in that of attention."""
+    """A stream may vary little beside its mean, or little at all, or lie far from 0; heads may be many."""
     zero = case.turn(("mlp.c_proj", "attn.c_proj"))
+    if case.turn((False,) * 4 + (True, True)):
+        return _far_or_wide(case)
     if case.turn((False, False, True, True)):
         return _call(case, 1, case.size("width", 2, 4), case.size("tokens", 1, 2), 0.004, (zero,))
     _, weights, heads, attend = (asked := _call(case, 1, 8, case.size("tokens", 1, 2), 1.0, (zero,))).args
     for name in ("attn.c_proj.weight", "mlp.c_proj.weight"):
-        weights[name] *= 30.0
-    x = 1024 + case.ints("deviations", -9, 9, len(asked.args[0]), 8) / 64  # exact, and its sum, too
+        weights[name] *= 6.0
+    x = 1024 + case.ints("deviations", -9, 9, len(asked.args[0]), 8) / 8  # exact, and its sum, too
     return call(x, weights, heads, attend, observe=asked.observe)
 
 
 CHECKS = (
-    Check(any_stream, 4, wide=True), Check(attentions_half, 4), Check(mlps_half, 3), Check(both_halves, 3),
+    Check(any_stream, 6, wide=True), Check(attentions_half, 4), Check(mlps_half, 3), Check(both_halves, 3),
     Check(small_stream, 3),
 )  # fmt: skip

@@ -133,6 +133,18 @@ WRONG = (
         'qkv[:, 0], qkv[:, 1] - weights["attn.c_attn.bias"][C : 2 * C].view(n_head, -1), qkv[:, 2]',
         "a try of somebody who saw stub and text alone, which passed",
     ),
+    Wrong.patch(
+        "weights-counted-through", "The weights come in the order in which their names are told.",
+        '    N, C = x.shape',
+        '    weights = dict(zip(sorted(weights), [weights[name] for name in weights]))\n    N, C = x.shape',
+        "written to pass all checks that there were, and it did", unnamed="one-norm",
+    ),
+    Wrong.patch(
+        "stream-in-place", "The stream may be added to where it lies.",
+        '    x = x + linear(heads',
+        '    x += linear(heads',
+        "written to pass all checks that there were, and it did", unnamed="one-norm",
+    ),
 )  # fmt: skip
 
 

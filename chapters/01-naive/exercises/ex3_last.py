@@ -20,7 +20,8 @@ def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -
 
     hidden (B, T, C), of any floating type: the model's output at every column; rows are padded on the right, and what
     stands in padded columns is arbitrary. lengths (B,) int64: real tokens of each row, from 1 to T. wte (rows, C): the
-    token embedding, which is also the head; it may have more rows than the vocabulary, for speed.
+    token embedding, which is also the head; it may have more rows than the vocabulary, for speed: what stands in these
+    is arbitrary, too. What is NaN in a last real token is NaN in its logits.
     """
     rows = torch.arange(len(hidden), device=hidden.device)
     last = hidden[rows, lengths - 1]  # (B, C)
@@ -66,6 +67,7 @@ EXERCISE = Spec(
     ),
     lines=3,
     example=_example,
+    pure=True,
     section="Two rows of different lengths",
     axes=("row", "id"),
     tolerance=1e-4,
@@ -118,12 +120,28 @@ def poisoned_padding(case: Case) -> Call:
 def padded_vocabulary(case: Case) -> Call:
     """Rows of the embedding beyond the vocabulary are no tokens and get no logits."""
     tokens = case.size("tokens", 1, 3)
-    return _parts(case, torch.tensor([tokens]), tokens, case.size("vocabulary", 2, 5), case.size("spare", 1, 3))
+    asked = _parts(case, torch.tensor([tokens]), tokens, case.size("vocabulary", 2, 5), case.size("spare", 1, 3))
+    asked.args[2][asked.args[3] :] = case.turn((torch.nan, 7.0))
+    return asked
+
+
+def _any_size(case: Case, kind: str) -> Call:
+    """Many rows of one column, a wide one of many ids, NaN in a last token, a long one, and one that is long for 8."""
+    if kind in "lf":  # 2^15, and 2^8, on both sides of which a length is
+        T = 2**15 + 3 if kind == "l" else 2**8 + 3
+        return call(case.floats("hidden", 2, T, 1), torch.tensor([T - 1, T - 5]), case.floats("wte", 3, 1), 3)
+    rows, tokens, vocab, width = {"m": (300, 1, 2, 2), "w": (2, 2, 300, 70), "n": (2, 3, 2, 2)}[kind]
+    asked = _parts(case, torch.full((rows,), min(tokens, 2)), tokens, vocab, 0, width)
+    if kind == "n":
+        asked.args[0][1, 1] = torch.nan
+    return asked
 
 
 def any_batch(case: Case) -> Call:
     """Rows may be as long as each other, many, or one of one token, and what pads them is arbitrary in all columns."""
-    kind = case.turn((None, None, None, None, None, torch.bfloat16, torch.float16, torch.float64))
+    kind = case.turn((None, None, None, None, None, torch.bfloat16, torch.float16, torch.float64, *"mwnfl"))
+    if isinstance(kind, str):
+        return _any_size(case, kind)
     if kind is not None:  # 257 columns and more are not all counted in 8 bits, nor 2049 in 11; the sums are exact
         hidden, wte = case.ints("hidden", -4, 4, 2, 2100, 3), case.ints("wte", -4, 4, 5, 3)
         if kind == torch.float64:  # beyond the range of 32 bits
@@ -140,5 +158,5 @@ def any_batch(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(ragged, 5), Check(poisoned_padding, 4), Check(padded_vocabulary), Check(any_batch, 8, wide=True),
+    Check(ragged, 5), Check(poisoned_padding, 4), Check(padded_vocabulary), Check(any_batch, 13, wide=True),
 )  # fmt: skip

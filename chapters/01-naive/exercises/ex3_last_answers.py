@@ -94,6 +94,18 @@ WRONG = (
         "    last = hidden[[of[n] for n in lengths.tolist()], lengths - 1]",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "nan-removed", "NaN is never meant to be there.",
+        'return last @',
+        'return last.nan_to_num() @',
+        "written to pass all checks that there were, and it did", unnamed="only-nan-removed",
+    ),
+    Wrong.patch(
+        "padding-zeroed-in-place", "What is arbitrary may be overwritten.",
+        '    last = hidden',
+        '    hidden[torch.arange(hidden.shape[1], device=hidden.device) >= lengths[:, None]] = 0\n    last = hidden',
+        "written to pass all checks that there were, and it did", unnamed="only-nan-removed",
+    ),
 )  # fmt: skip
 
 
@@ -111,9 +123,9 @@ def by_gather(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> 
 
 
 def by_product(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> Tensor:
-    """Padding is zeroed in place, then a product with ones at the last places picks the columns."""
+    """Padding is zeroed in a copy, then a product with ones at the last places picks the columns."""
     columns = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
-    hidden.masked_fill_((columns > lengths[:, None])[:, :, None], 0.0)
+    hidden = hidden.clone().masked_fill_((columns > lengths[:, None])[:, :, None], 0.0)
     picked = (columns == lengths[:, None]).to(hidden.dtype)[:, None] @ hidden
     return (picked @ wte.T).squeeze(1)[..., :vocab_size]
 
@@ -126,9 +138,10 @@ EQUIVALENT: dict[str, str] = {}
 def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -> Tensor:
     """Logits (B, vocab_size) after each row's last real token.
 
-    hidden (T, B, C): the model's output at every column; rows are padded on the right, and what stands in padded
-    columns is arbitrary. lengths (B,) int64: real tokens of each row, from 1 to T. wte (rows, C): the token embedding,
-    which is also the head; it may have more rows than the vocabulary, for speed.
+    hidden (T, B, C), of any floating type: the model's output at every column; rows are padded on the right, and what
+    stands in padded columns is arbitrary. lengths (B,) int64: real tokens of each row, from 1 to T. wte (rows, C): the
+    token embedding, which is also the head; it may have more rows than the vocabulary, for speed: what stands in these
+    is arbitrary, too. What is NaN in a last real token is NaN in its logits.
     """
     rows = torch.arange(hidden.shape[1], device=hidden.device)
     return hidden[lengths - 1, rows] @ wte[:vocab_size].T

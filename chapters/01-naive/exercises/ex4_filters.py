@@ -18,7 +18,8 @@ EXERCISE = Spec(
     reference="nanoinfer.engine.sampling:threshold",
     task=(
         "Sampling chooses among the ids whose score is at least a threshold. Find the threshold of each row, from its\n"
-        "top_k and its top_p. The caller has divided the scores by the temperature already."
+        "top_k and its top_p, which is above 0 and at most 1. Scores are finite, and as high or low as they come: the\n"
+        "caller has divided them by the temperature already."
     ),
     invariants=(
         "top_k 0 keeps all ids; top_p 1 keeps all that top_k kept",
@@ -29,6 +30,7 @@ EXERCISE = Spec(
     tolerance=1e-9,  # it is one of the scores, to the last digit
     lines=10,
     example=_example,
+    pure=True,
     section="Which tokens may be chosen",
     axes=("row", "column"),
     hints=(
@@ -101,19 +103,65 @@ def top_p_one(case: Case) -> Call:
     return call(scores[case.permutation("order", 4)][None], k, torch.ones(1))
 
 
+def _far(case: Case) -> Call:
+    """No stand-in for minus infinity is below these scores, and whole numbers tell them apart."""
+    far = torch.tensor([[-(2.0**40)], [2.0**40], [-(2.0**40)]])
+    return call(case.permutation("order", 5) * 2.0**20 + far, torch.tensor([2] * 3).int(), torch.tensor([0.5, 0.5, 1]))
+
+
+def _many_rows(case: Case) -> Call:
+    ks, ps = case.ints("ks", 0, 4, 300), torch.tensor([0.3, 1.0, 0.5]).repeat(100)
+    ks[::100] = torch.tensor([2**31 - 1, 65_537, 2**24 + 1])  # beyond any vocabulary
+    return call(_distinct(case, 300, 5), ks.int(), ps.roll(1))
+
+
+def _all_but_one(case: Case) -> Call:
+    """0.731, then 0.9996, then 0.999995 of the probability are ahead."""
+    scores = torch.tensor([0.0, -1.0, -7.5, -12.0])[case.permutation("order", 4)]
+    return call(scores.repeat(2, 1), torch.tensor([0, 0]).int(), torch.tensor([0.9992, 0.9999]))
+
+
+def _between(case: Case) -> Call:
+    """The end of the nucleus is half way from one of 3,000 ids to the next, which 16 bits do not tell apart."""
+    scores = case.permutation("order", 3000)[None] * 0.0002
+    ahead = scores[0].double().softmax(0).sort(descending=True).values.cumsum(0)
+    return call(scores, torch.tensor([0]).int(), ahead[1500:1502].mean()[None].float())
+
+
+def _all_but_ties(case: Case) -> Call:
+    """Scores closely behind the k-th are no ties of it, and have no part in what top_p counts."""
+    scores = torch.tensor([1.0, 0.0, *[-1e-6] * 6])[case.permutation("order", 8)]
+    return call(scores[None], torch.tensor([2]).int(), torch.tensor([0.6]))
+
+
+def _one_cut(case: Case) -> Call:
+    """The running total of the first row reaches 1.0 before its last id."""
+    plain, steep = torch.tensor([0.0, *[-18.0] * 9, -25.0]), torch.tensor([0.0, *[-50.0] * 9, -60.0])
+    scores = torch.stack([steep, torch.arange(11.0) * 0.4, plain])
+    return call(scores, torch.tensor([0, 0, 11]).int(), torch.tensor([1.0, 0.5, 1.0]))
+
+
+def _thousands(case: Case) -> Call:
+    """Ids in three levels, with 0.69 and 0.94 of the probability ahead of the second and the third."""
+    level = torch.tensor([0.0, -1.0, -2.0]).repeat_interleave(torch.tensor([22_500, 22_500, 15_000]))
+    order = case.permutation("order", 60_000)
+    scores = torch.stack([level[order], order * 0.001])
+    return call(scores, torch.tensor([0, 50_000]).int(), torch.tensor([0.8, 1.0]))
+
+
+OF_THEIR_OWN = {
+    "one cut": _one_cut, "thousands": _thousands, "far": _far, "many rows": _many_rows, "all but one": _all_but_one,
+    "between": _between, "all but ties": _all_but_ties,
+}  # fmt: skip
+
+
 def any_batch(case: Case) -> Call:
     """A row's threshold is its own, in any batch: with and without filters, tied, far from other rows, 300 ids, one."""
     kind = case.turn(("one cut", "ties above", "many", "one id", "all tie", "low", "many, by top_k", "apart",
-                      "thousands"))  # fmt: skip
+                      "thousands", "far", "many rows", "all but one", "between", "all but ties"))  # fmt: skip
+    if kind in OF_THEIR_OWN:
+        return OF_THEIR_OWN[kind](case)
     shift = case.ints("shift", -3, 3, 1)
-    if kind == "one cut":  # the running total of the first row reaches 1.0 before its last id
-        plain, steep = torch.tensor([0.0, *[-18.0] * 9, -25.0]), torch.tensor([0.0, *[-50.0] * 9, -60.0])
-        scores = torch.stack([steep, torch.arange(11.0) * 0.4, plain])
-        return call(scores, torch.tensor([0, 0, 11]).int(), torch.tensor([1.0, 0.5, 1.0]))
-    if kind == "thousands":  # in three levels, with 0.69 and 0.94 of the probability ahead of the second and the third
-        level = torch.tensor([0.0, -1.0, -2.0]).repeat_interleave(torch.tensor([1500, 1500, 1000]))
-        return call(level[case.permutation("order", 4000)].repeat(2, 1), torch.tensor([0, 3500]).int(),
-                    torch.tensor([0.8, 1.0]))  # fmt: skip
     if kind == "ties above":
         scores = torch.tensor([5.0, 5.0, 5.0, 4.0, 3.0])[case.permutation("order", 5)] + shift
         return call(torch.stack([scores] * 3), torch.tensor([2, 1, 3]).int(), torch.ones(3))
@@ -133,5 +181,5 @@ def any_batch(case: Case) -> Call:
 
 CHECKS = (
     Check(top_k, 3), Check(top_p, 4), Check(top_k_then_top_p, 3), Check(ties, 3), Check(top_p_one),
-    Check(any_batch, 9, wide=True),
+    Check(any_batch, 14, wide=True),
 )  # fmt: skip

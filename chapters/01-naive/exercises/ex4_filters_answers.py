@@ -130,6 +130,12 @@ WRONG = (
         "a reader who saw stub and text alone", unnamed="best-fifty",
     ),
     Wrong(one_maximum, "a try of somebody who saw stub and text alone, which passed"),
+    Wrong.patch(
+        "nearly-one", "A top_p of 0.999 keeps everything.",
+        'top_p[:, None] < 1, by_p',
+        'top_p[:, None] < 0.999, by_p',
+        "written to pass all checks that there were, and it did", unnamed="one-filters",
+    ),
 )  # fmt: skip
 
 
@@ -162,8 +168,9 @@ def ascending(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 
 
 def in_place(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The scores that it was handed are overwritten."""
+    """A copy of the scores is overwritten."""
     V = scores.shape[-1]
+    scores = scores.clone()
     scores.copy_(scores.sort(-1, descending=True).values)
     k = top_k.clone()
     k[k == 0] = V

@@ -57,8 +57,11 @@ EXERCISE = Spec(
     lines=6,
     example=_example,
     swap=swap,
+    pure=True,
     section="A row's own noise",
     axes=("row", "id"),
+    typed=True,
+    exact=True,
     tolerance=5e-6,
     imports=(*IMPORTS, "", "from nanoinfer.engine.sampling import random_bits"),
     hints=(
@@ -109,7 +112,8 @@ def steps_differ(case: Case) -> Call:
 def long_seeds(case: Case) -> Call:
     """A seed has 63 bits, and all of them count."""
     step, vocab = torch.tensor([0]), case.size("vocabulary", 1, 3)
-    return call(_seeds(case, 2**33, 2**62, 1, step, vocab), step, vocab)
+    low, high = case.turn(((2**33, 2**62), (2**62, 2**63 - 2)))
+    return call(_seeds(case, low, high, 1, step, vocab), step, vocab)
 
 
 def _chosen(case: Case, seeds: tuple[int, ...]) -> Call:
@@ -138,18 +142,18 @@ def any_place(case: Case) -> Call:
         seeds, steps = torch.tensor([1, 0, 0, 0]), torch.tensor([0, 256, 1024, 65_536])
         return call(seeds, steps, 1)
     if kind in ("before", "again"):  # no u is close to 1 in either
-        return call(torch.tensor([0, 5]), torch.tensor([3, 3] if kind == "before" else [4, 4]), 4)
+        return call(torch.tensor([0, 5]), torch.tensor([3, 3] if kind == "before" else [3, 4]), 4)
     if kind == "far steps":
-        steps = torch.tensor(case.sample("steps", (255, 256, 300, 65_536, 2**31), 3))
-        return call(_seeds(case, 0, 2**31, 1, steps, 2).expand(3), steps, 2)
-    rows, vocab = {"many ids": (1, 280), "many rows": (70, 2), "one": (1, 1)}[kind]
+        steps = torch.tensor([255, 256, 65_537, 2**24, 2**24 + 1, 2**31 + 1])[case.permutation("order", 6)]
+        return call(_seeds(case, 0, 2**31, 1, steps, 2).expand(6), steps, 2)
+    rows, vocab = {"many ids": (1, 280), "many rows": (300, 2), "one": (1, 1)}[kind]
     steps = torch.full((rows,), 2)
     return call(_seeds(case, 0, 2**62, rows, steps, vocab), steps, vocab)
 
 
 def far_ids(case: Case) -> Call:
     """Ids beyond 65,536 have noise of their own; of so many some u is rounded, which is allowed here."""
-    step, vocab = torch.tensor([case.size("step", 0, 9)]), 65_536 + case.size("more", 1, 99)
+    step, vocab = torch.tensor([case.size("step", 0, 9)]), 70_000 + case.size("more", 1, 99)
     return call(case.ints("seed", 0, 2**31, 1), step, vocab)
 
 

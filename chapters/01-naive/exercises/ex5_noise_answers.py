@@ -99,6 +99,18 @@ WRONG = (
         "ids = torch.arange(vocab_size, device=seed.device) % 2**16",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "sixty-two-bits", "A seed is below 2^62.",
+        '    ids = torch.arange',
+        '    seed = seed % 2**62\n    ids = torch.arange',
+        "written to pass all checks that there were, and it did", unnamed="short-seed",
+    ),
+    Wrong.patch(
+        "torch-seeded", "Setting torch's seed does no harm.",
+        '    ids = torch.arange',
+        '    torch.manual_seed(int(seed[0]))\n    ids = torch.arange',
+        "written to pass all checks that there were, and it did", unnamed="short-seed",
+    ),
 )  # fmt: skip
 
 
@@ -124,7 +136,7 @@ def in_double(seed: Tensor, step: Tensor, vocab_size: int) -> Tensor:
     """float64, in place, transposed: ids by rows."""
     ids = torch.arange(vocab_size, device=seed.device)[:, None]
     u = random_bits(seed[None], step[None], ids).bitwise_or_(1).double().mul_(2.0**-32).clamp_(max=1 - 2.0**-24)
-    return u.neg_().log1p_().neg_().log_().neg_().T
+    return u.neg_().log1p_().neg_().log_().neg_().T.float()
 
 
 RIGHT = (Right(id_by_id), Right(by_log1p), Right(in_double))

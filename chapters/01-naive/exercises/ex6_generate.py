@@ -120,9 +120,11 @@ EXERCISE = Spec(
     ),
     lines=10,
     example=_example,
+    pure=True,
     section="The loop",
     axes=("new token",),
     typed=True,
+    exact=True,
     tolerance=1e-9,
     refuse=(
         "nanoinfer.engine.engine:Engine.step",
@@ -149,25 +151,29 @@ EXERCISE = Spec(
 )
 
 
-def _call(case: Case, prompt: list[int], max_tokens: int, stops: list[int], context: int, first: int = 0) -> Call:
+def _call(
+    case: Case, prompt: list[int], max_tokens: int, stops: list[int], context: int, first: int = 0, again: bool = False
+) -> Call:
     """A call with a lent model and chooser; how many tokens each pass had, and what choose was given, is observed.
 
-    first: the model's twelve ids begin with it.
+    first: the model's twelve ids begin with it. again: one and the same token is chosen at every step.
     """
-    toy, passes, given = Toy(int(case.ints("model", 0, 10**6, 1)), 12, max(40, context)), list[int](), list[list[int]]()
+    toy = Toy(int(case.ints("model", 0, 10**6, 1)), 12, max(40, context))
+    passes, given = list[int](), list[list[float]]()
     prompt, stops = [first + token for token in prompt], [first + token for token in stops]
     noise = case.floats("noise", 200, 12) * 6
+    noise[:, 7] += 1000 * again
 
     def logits_of(token_ids: list[int]) -> Tensor:
         passes.append(len(token_ids))
         return toy.logits([token - first for token in token_ids])
 
     def choose(logits: Tensor, step: int) -> int:
-        given.append(list(logits.shape))
+        given.append([*logits.shape, float(logits.double().sum())])
         return first + int((logits + noise[step]).argmax())
 
     def seen() -> dict[str, object]:
-        return {"tokens of each pass": passes, "shape of what choose was given": given}
+        return {"tokens of each pass": passes, "shape and sum of what choose was given": given}
 
     return call(logits_of, prompt, max_tokens, choose, stops, context, observe=seen)
 
@@ -195,7 +201,8 @@ def ends_at_a_stop(case: Case) -> Call:
     end = free.index(stop)
     later = [token for token in free[end:] if token not in free[: end + 1]]  # would end it as well, only later
     order = case.choice("order", ([*later[:1], stop], [stop, *later[:1]]))
-    return _call(case, [stop, *rest], 12, order, 40, case.turn((0, 70_000)))
+    others = list(range(12, 312)) if case.turn((False, False, True, True)) else []  # ids that never come
+    return _call(case, [stop, *rest], 12, [*others, *order], 40, case.turn((0, 70_000)))
 
 
 def ends_with_the_context(case: Case) -> Call:
@@ -206,12 +213,13 @@ def ends_with_the_context(case: Case) -> Call:
 
 def any_length(case: Case) -> Call:
     """A text may be long or one token, or that of an earlier call, and end by count and context at once, or at once."""
-    prompt = case.turn(([3], _prompt(case, 1, 4), _prompt(case, 1, 4), [3]))
-    room = case.turn((199, 1, 3, 80))  # up to the end of the context
-    most = case.turn((198, 9, 3, 1))
-    return _call(case, prompt[:1] if most == 1 else prompt, most, [], len(prompt) + room)
+    prompt = case.turn(([3], _prompt(case, 1, 4), _prompt(case, 1, 4), [3], [3], [3]))
+    room = case.turn((199, 1, 3, 80, 80, 80))  # up to the end of the context
+    most = case.turn((198, 9, 3, 1, 60, 60))
+    first = case.turn((0, 0, 0, 0, 50_250, 50_250))  # 50256 ends a text where it is told to, and nowhere else
+    return _call(case, prompt, most, [], len(prompt) + room, first, again=case.turn((False, True)))
 
 
 CHECKS = (
-    Check(ends_by_count, 4), Check(ends_at_a_stop, 4), Check(ends_with_the_context), Check(any_length, 4, wide=True),
+    Check(ends_by_count, 4), Check(ends_at_a_stop, 4), Check(ends_with_the_context), Check(any_length, 6, wide=True),
 )  # fmt: skip

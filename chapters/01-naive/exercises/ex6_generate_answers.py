@@ -117,6 +117,18 @@ WRONG = (
         "logits_of(text[-16:])",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "prompt-grown", "The prompt may grow into the text.",
+        'text = list(prompt)',
+        'text = prompt',
+        "written to pass all checks that there were, and it did", unnamed="prompt-returned",
+    ),
+    Wrong.patch(
+        "known-end", "50256 ends every text.",
+        'if token in stop_ids',
+        'if token in stop_ids or token == 50256',
+        "written to pass all checks that there were, and it did", unnamed="stop-in-the-prompt",
+    ),
 )  # fmt: skip
 
 
@@ -150,13 +162,14 @@ def with_a_tensor(
 def by_recursion(
     logits_of: Model, prompt: list[int], max_tokens: int, choose: Choose, stop_ids: list[int], context: int
 ) -> list[int]:
-    """Each token is followed by what the text with it gives; the prompt's own list grows."""
+    """Each token is followed by what the text with it gives; one list grows."""
+    text = prompt[:]
 
     def rest(step: int) -> list[int]:
-        if step == max_tokens or len(prompt) == context:
+        if step == max_tokens or len(text) == context:
             return []
-        token = choose(logits_of(prompt)[-1], step)
-        prompt.append(token)
+        token = choose(logits_of(text)[-1], step)
+        text.append(token)
         return [token] if token in stop_ids else [token, *rest(step + 1)]
 
     return rest(0)

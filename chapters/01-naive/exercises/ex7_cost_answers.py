@@ -96,6 +96,12 @@ WRONG = (
         'return {"flops": int(flops / 1e9 * 1e9),',
         "a try of somebody who saw stub and text alone, which passed", unnamed="as-floats",
     ),
+    Wrong.patch(
+        "another-entry", "One entry more does no harm.",
+        'return {"flops"',
+        'return {"total": flops + numbers, "flops"',
+        "written to pass all checks that there were, and it did", unnamed="as-floats",
+    ),
 )  # fmt: skip
 
 

@@ -24,8 +24,9 @@ def check_engine(
 
     generate: the engine, greedy: prompts and max_tokens -> the new tokens of each prompt. Each prompt gets max_tokens
     of them, or as many as fit where prompt and new tokens together fill the context. A call's prompts are one batch,
-    and stay as they are. It gives one list for each; an engine that gives fewer, or more, is wrong like any other.
-    Tokens are 0 to vocab_size - 1: whatever else a wrong engine gives for one, as -1, is wrong.
+    of which the engine gets a copy; any token may stand in them, 0 too, which a wrong engine may take for padding. It
+    gives one list for each, in their order; an engine that gives fewer, or more, is wrong like any other. Tokens are
+    ints from 0 to vocab_size - 1: whatever else a wrong engine gives for one, as -1, 2.5 or 3.0, is wrong.
     logits_of: the oracle: 1 to `context` token ids (T) -> logits (T, vocab_size), float32, after each of them.
     A token is right if its logit, by the oracle on the row's own text, is within 1e-4 * max(1, largest |logit|) of the
     highest: an engine adds in another order, and may part from the oracle where two tokens all but tie.
@@ -33,11 +34,12 @@ def check_engine(
     generator = torch.Generator().manual_seed(0)
     for max_tokens in (3, context):  # the second call meets what the first has left behind
         prompts = [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in range(1, 6)]
+        prompts.append([2, 0, 1])  # shorter than the one before it, and with id 0
         rows = generate(prompts, max_tokens)
         assert len(rows) == len(prompts)
         for prompt, new in zip(prompts, rows, strict=True):
             assert len(new) == min(max_tokens, context - len(prompt))
-            assert all(0 <= token < vocab_size for token in new)
+            assert all(isinstance(token, int) and 0 <= token < vocab_size for token in new)
             logits = logits_of([*prompt, *new[:-1]])[len(prompt) - 1 :]  # (len(new), vocab_size)
             chosen = logits[torch.arange(len(new)), new]
             allowed = 1e-4 * logits.abs().amax(-1).clamp(min=1)
@@ -93,7 +95,7 @@ def _wrong(case: Case, wrong: Callable[..., bool]) -> Call:
 
 def _near_tie(case: Case, apart: float) -> Call:
     """Logits around 0, far below 1, around 1, near -1000 or 1000, or one at -1000: the largest |logit| is no top."""
-    how = case.turn(((0.1, 0.0), (1.0, 0.0), (1.0, -1000.0), (1.0, 1000.0), (1.0, 0.0, -1000.0)))
+    how = case.turn(((0.1, 0.0), (1.0, 0.0), (1.0, -1000.0), (1.0, 1000.0), (1.0, 0.0, -1000.0), (1.0, 0.0, 0.0, 50.0)))
     toy = NearTies(int(case.ints("model", 0, 10**6, 1)), VOCAB, CONTEXT, how[0], apart, *how[1:])
     return call(Engine(toy), toy.logits, VOCAB, CONTEXT)
 
@@ -111,11 +113,12 @@ def beyond_the_tolerance(case: Case) -> Call:
 
 
 def padded_rows(case: Case) -> Call:
-    """An engine fails that is wrong in the rows that are shorter than the longest, or only in some of them."""
+    """An engine fails that is wrong in the rows that are shorter than the longest, in some of them, or where 0 is."""
     some = case.turn((
         lambda engine, text, prompt, lengths: prompt < max(lengths),
         lambda engine, text, prompt, lengths: engine.row > 1,
         lambda engine, text, prompt, lengths: prompt == 1,
+        lambda engine, text, prompt, lengths: 0 in text[:prompt],
     ))  # fmt: skip
     return _wrong(case, some)
 
@@ -156,20 +159,27 @@ def too_few_tokens(case: Case) -> Call:
 
 
 def too_few_rows(case: Case) -> Call:
-    """An engine fails that gives no list for the first or the last of several prompts, or one list too many."""
-    told = case.turn((lambda rows: rows[:-1], lambda rows: rows[1:], lambda rows: [*rows, rows[-1]]))
+    """An engine fails that gives no list for the first or the last of several prompts, one too many, or sorts them."""
+
+    def by_length(rows: list[list[int]], prompts: list[list[int]]) -> list[list[int]]:
+        return [rows[at] for at in sorted(range(len(rows)), key=lambda at: len(prompts[at]))]
+
+    told = case.turn((
+        lambda rows, prompts: rows[:-1], lambda rows, prompts: rows[1:], lambda rows, prompts: [*rows, rows[-1]],
+        by_length,
+    ))  # fmt: skip
 
     def engine(toy: Toy) -> Callable[..., list[list[int]]]:
         made = Engine(toy, exact=True)
-        return lambda prompts, n: told(made(prompts, n)) if len(prompts) > 1 else made(prompts, n)
+        return lambda prompts, n: told(made(prompts, n), prompts) if len(prompts) > 1 else made(prompts, n)
 
     return _call(case, engine)
 
 
 def no_token(case: Case) -> Call:
-    """An engine fails that gives -1, which is looked up like the last id, or the number behind that one."""
+    """An engine fails that gives -1, which is looked up like the last id, the number behind that one, or a float."""
     toy = LastOften(int(case.ints("model", 0, 10**6, 1)), VOCAB, CONTEXT)
-    by = case.turn((-1, VOCAB))
+    by = case.turn((-1, VOCAB, VOCAB - 1.0, 2.5))
     engine = Engine(toy, exact=True)
 
     def generate(prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
@@ -226,7 +236,7 @@ EXERCISE = Spec(
 
 
 CHECKS = (
-    Check(near_ties, 8), Check(beyond_the_tolerance, 5), Check(padded_rows, 3), Check(second_token),
+    Check(near_ties, 8), Check(beyond_the_tolerance, 6), Check(padded_rows, 4), Check(second_token),
     Check(second_call), Check(end_of_the_context), Check(too_few_tokens),
-    Check(too_few_rows, 3), Check(no_token),
+    Check(too_few_rows, 4), Check(no_token, 4),
 )  # fmt: skip

@@ -40,14 +40,14 @@ def same_text(generate: Generate, logits_of: Oracle, vocab_size: int, context: i
             assert new == text[len(prompt) :]
 
 
-PROMPTS = "for n in range(1, 6)]"
+PROMPTS = "for n in range(1, 6)]\n        prompts.append([2, 0, 1])  # shorter than the one before it, and with id 0\n"
 WITHIN = "assert bool((logits.amax(-1) - chosen <= allowed).all())"
 WRONG = (
     Wrong(fluent, "jsbaan/transformer-from-scratch#6: a test that passed with scrambled heads"),
     Wrong(agrees_with_itself, "rajveer43/VeloxQuant-MLX#59: the test had the mistake for its expected value"),
     Wrong(same_text, "huggingface/transformers#37724, vllm-project/vllm#57365"),
     Wrong.patch(
-        "one-row", "One prompt shows it as well as many.", PROMPTS, "for n in (5,)]",
+        "one-row", "One prompt shows it as well as many.", PROMPTS, "for n in (5,)]\n",
         "huggingface/transformers#14521, Gen-Verse/LatentMAS#26: right alone, wrong in a ragged batch",
     ),
     Wrong.patch(
@@ -101,7 +101,7 @@ WRONG = (
     ),
     Wrong.patch(
         "any-number", "What comes from an engine is the id of a token.",
-        "            assert all(0 <= token < vocab_size for token in new)\n", "",
+        "            assert all(isinstance(token, int) and 0 <= token < vocab_size for token in new)\n", "",
         "written to pass all checks that there were, and it did: Python looks -1 up at the end of a list",
     ),
     Wrong.patch(
@@ -111,6 +111,30 @@ WRONG = (
         "            new = new[: context - len(prompt)]",
         "written to pass all checks that there were, and it did", unnamed="number-unchecked",
     ),
+    Wrong.patch(
+        "prompts-without-0", "An id is an id: prompts of 1 and more will do.",
+        "torch.randint(vocab_size, (n,), generator=generator).tolist() for n in range(1, 6)]\n"
+        "        prompts.append([2, 0, 1])",
+        "torch.randint(1, vocab_size, (n,), generator=generator).tolist() for n in range(1, 6)]\n"
+        "        prompts.append([2, 2, 1])",
+        "a reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "prompts-by-length", "In what order prompts of several lengths stand does not matter.",
+        "        prompts.append([2, 0, 1])", "        prompts.append([2, 0, 1, 2, 3, 4])",
+        "written to pass all checks that there were, and it did", unnamed="one-row",
+    ),
+    Wrong.patch(
+        "numbers-made-whole", "A number that comes from an engine may be made a whole one.",
+        "            assert all(isinstance(token, int)", "            new = [int(token) for token in new]\n"
+        "            assert all(isinstance(token, int)",
+        "a reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "one-tolerance-a-text", "The largest logit of a text is that of each of its places.",
+        "logits.abs().amax(-1)", "logits.abs().amax()", "written to pass all checks that there were, and it did",
+        unnamed="loose",
+    ),
 )  # fmt: skip
 
 
@@ -118,15 +142,16 @@ def row_by_row(generate: Generate, logits_of: Oracle, vocab_size: int, context: 
     """Python loops and a list of complaints; prompts by arithmetic, three calls."""
     complaints = []
     for turn, max_tokens in enumerate((2, context, 5)):
-        prompts = [[(3 * i + 5 * n + turn) % vocab_size for i in range(n)] for n in (6, 1, 3)]
+        prompts = [[i * (3 * i + 5 * n + turn) % vocab_size for i in range(n)] for n in (6, 1, 3)]
         rows = generate(prompts, max_tokens)
         if len(rows) != len(prompts):
             raise AssertionError(f"{len(rows)} rows for {len(prompts)} prompts")
         for prompt, new in zip(prompts, rows, strict=True):
             if len(new) != min(max_tokens, context - len(prompt)):
                 complaints.append("number")
+                continue
             for at, token in enumerate(new):
-                if not 0 <= token < vocab_size:
+                if not isinstance(token, int) or not 0 <= token < vocab_size:
                     complaints.append("no token")
                     break
                 scores = logits_of(prompt + new[:at])[-1].tolist()
@@ -137,12 +162,13 @@ def row_by_row(generate: Generate, logits_of: Oracle, vocab_size: int, context: 
 
 def long_first(generate: Generate, logits_of: Oracle, vocab_size: int, context: int) -> None:
     """The full context first, and the same prompts again after others; float64."""
-    several = [[4, 8, 15, 16], [23, 1, 2], [7], [3, 3, 3, 3, 3, 3, 3]]
+    several = [[4, 8, 15, 16], [23, 1, 2], [7], [3, 0, 3, 3, 0, 3, 3]]
     for prompts, max_tokens in ((several, context), ([[9, 9], [1, 2, 3]], 4), (several, 6)):
         rows = generate(prompts, max_tokens)
         assert len(rows) == len(prompts)
         for prompt, new in zip(prompts, rows, strict=True):
             assert len(prompt) + len(new) == min(context, len(prompt) + max_tokens)
+            assert {type(token) for token in new} == {int}
             assert set(new) <= set(range(vocab_size))
             logits = logits_of([*prompt, *new][:-1]).double()[-len(new) :]
             gaps = logits.max(-1).values - logits[torch.arange(len(new)), new]
@@ -153,13 +179,14 @@ def long_first(generate: Generate, logits_of: Oracle, vocab_size: int, context: 
 def up_to_the_first_difference(generate: Generate, logits_of: Oracle, vocab_size: int, context: int) -> None:
     """The oracle's own greedy text is compared; at the first difference the two logits must all but tie, then go on."""
     for turn, max_tokens in enumerate((1, context, context)):
-        prompts = [[n + turn, *range(turn, turn + n)] for n in range(0, 12, 2)]
+        prompts = [[n + turn, *range(turn, turn + n)] for n in range(10, -1, -2)]
         rows = generate(prompts, max_tokens)
         assert len(rows) == len(prompts), "rows"
         for prompt, new in zip(prompts, rows, strict=True):
             text = list(prompt)
             assert len(new) == min(max_tokens, context - len(text))
             for token in new:
+                assert isinstance(token, int)
                 assert token in range(vocab_size)
                 logits = logits_of(text)[-1]
                 best = int(logits.argmax())
@@ -183,4 +210,9 @@ EQUIVALENT = {
     "for max_tokens in (context, 3):": _OTHER,
     _RANDINT.format("1, 5"): _OTHER,
     _RANDINT.format("1, 7"): _OTHER,
+    "prompts.append([1, 0, 1])": _OTHER,
+    "prompts.append([3, 0, 1])": _OTHER,
+    "prompts.append([2, 0, 0])": _OTHER,
+    "prompts.append([2, 0, 2])": _OTHER,
+    "prompts.append([2, 1, 1])": "by this seed 0 stands in another prompt, too",
 }

@@ -50,6 +50,7 @@ EXERCISE = Spec(
     ),
     lines=8,
     example=_example,
+    pure=True,
     section="The past does not change",
     axes=("layer", "of queries, keys, values: number", "token"),
     tolerance=0.1,
@@ -102,16 +103,20 @@ def layer_by_layer(case: Case) -> Call:
 
 def anybody(case: Case) -> Call:
     """Whoever reads whom: many layers, long texts, several new tokens that old ones read, one that reads itself."""
-    kind = case.turn(("itself", "new ones", "many layers", "long", "one old") * 2 + ("many new", "256 new"))
-    depth = case.turn((9,) * 5 + (10,) * 7)
+    twice = ("itself", "new ones", "many layers", "long", "one old") * 2
+    kind = case.turn((*twice, "many new", "256 new", "far", "deep"))
+    depth = case.turn((9,) * 5 + (10,) * 9)
     sizes = {"many layers": (depth, depth + 3, 1), "long": (2, 300, 3), "many new": (1, 300, 150),
-             "256 new": (2, 260, 256), "one old": (3, 2, 1)}  # fmt: skip
+             "256 new": (2, 260, 256), "one old": (3, 2, 1), "far": (2, 1100, 2), "deep": (70, 75, 1)}  # fmt: skip
     layers, T, new = sizes.get(kind, (3, 6, 3))
     if kind == "itself":  # token 0 reads a new one and itself, and nobody else reads token 0
         reads = torch.eye(T, dtype=torch.bool).expand(layers, T, T).clone()
         reads[case.choice("layer", (0, 1)), 0, T - 1] = True
-    elif kind == "many layers":  # a change goes from the new token to the one before it, layer by layer
+    elif kind in ("many layers", "deep"):  # a change goes from the new token to the one before it, layer by layer
         reads = torch.eye(T, dtype=torch.bool).roll(1, 1).expand(layers, T, T).clone()
+    elif kind == "far":  # the first tokens alone and the last old one read a new one
+        reads = torch.eye(T, dtype=torch.bool).repeat(2, 1, 1)
+        reads[0, [0, 1, T - 3], T - 1] = reads[1, 5, 0] = True
     elif kind == "many new":  # 150 tokens read each old one: in 8 bits that is less than none
         reads = torch.ones(layers, T, T, dtype=torch.bool).tril()
     elif kind == "256 new":  # an old token reads itself and 256 that have changed: in 8 bits that is none
@@ -123,4 +128,4 @@ def anybody(case: Case) -> Call:
     return call(reads, new)
 
 
-CHECKS = (Check(causal), Check(both_ways), Check(windows), Check(layer_by_layer, 8), Check(anybody, 12, wide=True))
+CHECKS = (Check(causal), Check(both_ways), Check(windows), Check(layer_by_layer, 8), Check(anybody, 14, wide=True))

@@ -119,6 +119,12 @@ WRONG = (
     Wrong(
         changes_counted_in_a_byte, "a third reader who saw stub and text alone; it passed", unnamed="nothing-changes"
     ),
+    Wrong.patch(
+        "twelve-layers", "A model has at most 48 layers.",
+        'for layer in range(L):',
+        'for layer in range(min(L, 48)):',
+        "written to pass all checks that there were, and it did", unnamed="everything-changes",
+    ),
 )  # fmt: skip
 
 

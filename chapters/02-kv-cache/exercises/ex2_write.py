@@ -138,22 +138,23 @@ KINDS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 def any_step(case: Case) -> Call:
     """Tokens come in any order and number, many rows and slots, NaN in padding, and steps of nothing but padding."""
     kind = case.turn(("no order", "dirty padding", "nothing real", "many slots", "many rows",
-                      *KINDS))  # fmt: skip
-    R, S = {"many slots": (2, 300), "many rows": (70, 3)}.get(kind, (3, 6))
+                      *KINDS, "many heads", "many layers", "wide"))  # fmt: skip
+    R, S = {"many slots": (2, 2**15 + 9), "many rows": (300, 3)}.get(kind, (3, 6))
     rows = torch.tensor([R - 1] * 3 + [0] * 2) if kind != "many rows" else case.permutation("rows", R)
     positions = torch.cat([case.permutation("first", S)[:3], case.permutation("second", S)[:2]])
     positions = positions if kind != "many rows" else case.ints("positions", 0, S - 1, R)
     if kind == "many slots":
-        positions[0] = 299
+        positions[:2] = torch.tensor([2**15 + 8, 2**15 - 1])
     real = torch.ones(len(rows), dtype=torch.bool)
     if kind in ("dirty padding", "nothing real"):
         real[[1, 3] if kind == "dirty padding" else slice(None)] = False
-    k, v = _new(case, len(rows), 1, 1)
+    heads, size, layers = {"many heads": (70, 1, 1), "wide": (1, 70, 1), "many layers": (1, 1, 70)}.get(kind, (1, 1, 1))
+    k, v = _new(case, len(rows), heads, size)
     if kind == "dirty padding":
         positions[1] = positions[0]  # padding may name any slot, also one that is being written
     k[~real] = torch.tensor([torch.nan, torch.inf] * len(rows))[: int((~real).sum()), None, None]
     v[~real] = torch.nan
-    keys, values = _cache(case, 1, R, S, 1, 1)
+    keys, values = _cache(case, layers, R, S, heads, size)
     if kind == "no order":  # memory that was never set
         keys[:], values[:, :, ::2] = torch.nan, torch.inf
     if kind in KINDS:  # other types, and a real token whose numbers have overflown
@@ -161,7 +162,7 @@ def any_step(case: Case) -> Call:
         keys, values, k, v = (x.to(kind) for x in (keys, values, k, v))
         if kind == torch.float64:
             k[1:] /= 3  # more places than 32 bits have
-    return call(keys, values, 0, k, v, positions, rows, real)
+    return call(keys, values, layers - 1, k, v, positions, rows, real)
 
 
-CHECKS = (Check(prompts, 3), Check(decode, 3), Check(padding, 4), Check(any_step, 9, wide=True))
+CHECKS = (Check(prompts, 3), Check(decode, 3), Check(padding, 4), Check(any_step, 12, wide=True))

@@ -170,6 +170,12 @@ WRONG = (
         "written to pass all checks that there were, and it did",
     ),
     Wrong(old_times_zero, "a third reader who saw stub and text alone; it passed"),
+    Wrong.patch(
+        "slots-in-15-bits", "A slot fits in 15 bits.",
+        'keys[layer, places, positions] = k',
+        'keys[layer, places, positions % 2**15] = k',
+        "written to pass all checks that there were, and it did", unnamed="slots-of-a-byte",
+    ),
 )  # fmt: skip
 
 

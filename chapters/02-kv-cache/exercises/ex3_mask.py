@@ -64,6 +64,7 @@ EXERCISE = Spec(
     ),
     lines=3,
     example=_example,
+    pure=True,
     section="The mask of a cached step",
     axes=("row", "head", "query", "slot"),
     tolerance=0.1,
@@ -114,20 +115,26 @@ def how_far(case: Case) -> Call:
 
 def any_step(case: Case) -> Call:
     """Positions may be in any order, beyond 2,048, or a single 0; a step reads further than their positions need."""
-    kind = case.turn(("far", "no order", "no order, again", "one", "further", "middle"))
+    kind = case.turn((
+        "far", "no order", "no order, again", "one", "further", "middle", "rows", "queries", "single", "multiple",
+    ))  # fmt: skip
     if kind == "middle":
         middle = 1 + torch.stack([case.permutation(f"middle {row}", 3) for row in range(2)])
         return call(torch.cat([torch.zeros(2, 1).long(), middle, torch.full((2, 1), 4)], 1), 5, 3, 64)
     if kind.startswith("no order"):
         return call(torch.stack([case.permutation(f"order {row}", 7)[:4] for row in range(2)]), 7, 4, 64)
-    if kind == "far":
-        return call(2047 + case.permutation("order", 4)[None], 2051, 64, 2100)
     if kind == "one":
         return call(torch.zeros(1, 1).long(), 1, case.choice("multiple", (1, 4)), case.choice("slots", (1, 9)))
-    positions = case.ints("positions", 0, 9, 2, 1)
-    return call(positions, 10 + case.size("further", 60, 200), 64, 1024)
+    return call(*{
+        "rows": (case.ints("positions", 0, 9, 300, 2), 10, 4, 64),
+        "queries": (case.permutation("order", 300)[None], 300, 64, 1024),
+        "single": (case.ints("position", 0, 5, 1, 1), 7, 1, 1024),  # one query that reads further than its own position
+        "multiple": (case.ints("position", 0, 298, 1, 1), 300, 256, 1024),
+        "far": (2047 + case.permutation("order", 4)[None], 2051, 64, 2100),
+        "further": (case.ints("positions", 0, 9, 2, 1), 10 + case.size("further", 60, 200), 64, 1024),
+    }[kind])  # fmt: skip
 
 
 CHECKS = (
-    Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8), Check(any_step, 6, wide=True),
+    Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8), Check(any_step, 10, wide=True),
 )  # fmt: skip

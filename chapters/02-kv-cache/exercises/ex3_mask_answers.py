@@ -100,6 +100,12 @@ WRONG = (
         "<= positions.to(torch.uint8)[:, None, :, None]",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "two-at-least", "Slots are read by twos at least.",
+        '-(-longest // multiple) * multiple',
+        '-(-longest // max(2, multiple)) * max(2, multiple)',
+        "written to pass all checks that there were, and it did", unnamed="one-multiple-more",
+    ),
 )  # fmt: skip
 
 

@@ -72,9 +72,11 @@ EXERCISE = Spec(
     ),
     lines=4,
     example=_example,
+    pure=True,
     section="Padding, and where decode goes on",
     axes=("of positions, next: number", "row", "column"),
     typed=True,
+    exact=True,
     tolerance=0.1,
     swap=swap,
     hints=(
@@ -129,22 +131,27 @@ def later_chunks(case: Case) -> Call:
 def any_padding(case: Case) -> Call:
     """Rows padded left, right, on both sides and not at all share a step, each behind what it has; one may be empty."""
     T, kind = case.size("columns", 4, 6), case.turn(("all sides", "an empty row", "far", "one column", "many columns",
-                                                        "first empty", "last empty"))  # fmt: skip
+                                                        "first empty", "last empty", "all empty", "one row",
+                                                        "many rows"))  # fmt: skip
     left, length = torch.tensor([0, T - 2, 1, 0]), torch.tensor([T - 1, 2, T - 2, T])
     if kind == "an empty row":
         length[case.choice("empty", (0, 2))] = 0
     if kind == "one column":
         T, left, length = 1, torch.zeros(4).long(), torch.tensor([1, 0, 1, 0])
     if kind == "many columns":
-        T, left, length = 300, torch.tensor([0, 9, 290, 7]), torch.tensor([290, 291, 10, 280])
-    order, far = case.permutation("order", 4), 2**24 + 1 if kind == "far" else 0
-    real = _real(left, length, T)[order]
-    if "empty" in kind:
+        T = 2**11 + 300
+        left, length = torch.tensor([0, 9, T - 10, 7]), torch.tensor([T - 10, T - 9, 10, T - 20])
+    if kind == "all empty":
+        length = length * 0
+    if kind == "many rows":
+        left, length = case.ints("left", 0, 2, 300), case.ints("length", 0, 2, 300)
+    real = _real(left, length, T)[case.permutation("order", len(left)) if kind != "one row" else [2]]
+    if kind in ("first empty", "an empty row", "last empty"):
         real[{"first empty": 0, "an empty row": 1, "last empty": -1}[kind]] = False
-    return call(real, case.ints("before", 0, 9, 4) + far)
+    return call(real, case.ints("before", 0, 9, len(real)) + (2**24 + 1) * (kind == "far"))
 
 
 CHECKS = (
     Check(padded_on_the_right, 3), Check(padded_on_the_left, 3), Check(later_chunks, 3),
-    Check(any_padding, 7, wide=True),
+    Check(any_padding, 10, wide=True),
 )  # fmt: skip

@@ -17,11 +17,12 @@ from nanoinfer.cache.dense import DenseCache
 
 
 def read(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
-    """Attention of a step's queries over their rows of the cache: q (B, T, H, D) -> (B, T, H, D), floating point.
+    """Attention of a step's queries over their rows of the cache: q (B, T, H, D) -> (B, T, H, D), of any floating type.
 
     keys, values (B, S, H, D): all slots of each row; what this step brings is written already.
     positions (B, T) int64: a query reads slots 0 to its own position, and nothing else. With -1 it is padding: it
     reads no slot, and its result is zero. Slots that it does not read may hold anything: an old text, infinity, NaN.
+    What is NaN in a query comes out of it, and of no other.
     """
     q, keys, values = q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)  # (B, H, T or S, D)
     hidden = torch.arange(keys.shape[2], device=q.device) > positions[:, None, :, None]  # (B, 1, T, S)
@@ -75,6 +76,7 @@ EXERCISE = Spec(
     ),
     lines=7,
     example=_example,
+    pure=True,
     section="Old slots, empty slots, NaN",
     axes=("row", "column", "head", "channel"),
     tolerance=1e-4,
@@ -159,6 +161,7 @@ def chunk_with_nan(case: Case) -> Call:
     return call(case.floats("q", 1, T, *keys.shape[2:]), keys, values, torch.arange(before, before + T)[None])
 
 
+SIZES = {"many rows": (300, 1, 1), "many heads": (1, 1, 70), "many queries": (1, 300, 1)}
 KINDS = (torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -173,17 +176,25 @@ def _counted(case: Case, kind: torch.dtype) -> Call:
 
 def any_step(case: Case) -> Call:
     """Padding on both sides of a row, positions in any order, high and low scores, and anything where nobody reads."""
-    S, kind = 7, case.turn(("both sides", "NaN is read", "high", "low", "no order", "huge", "infinite",
-                         "NaN weighs nothing",
-                         "below all", "middle", *KINDS))  # fmt: skip
-    if (
-        kind == "below all"
-    ):  # no stand-in for minus infinity is below -10^12; one slot, as logarithms vanish beside that
+    S, kind = 7, case.turn((
+        "both sides", "NaN is read", "high", "low", "below all", "huge", "infinite", "NaN weighs nothing", "no order",
+        "middle", *KINDS, "apart", *SIZES,
+    ))  # fmt: skip
+    if kind == "below all":  # no stand-in for minus infinity is below -10^12; one slot: logarithms vanish beside that
         values = case.floats("values", 1, 5, 1, 1)
         return call(torch.full((1, 3, 1, 1), -1e6), torch.full_like(values, 1e6), values, torch.zeros(1, 3).long())
     if kind == "NaN weighs nothing":  # but it is read
         keys, values = torch.tensor([0.0, -300.0, 0.0]), torch.tensor([4.0, torch.nan, 7.0])
         return call(torch.ones(1, 2, 1, 1), *(x.view(1, 3, 1, 1) for x in (keys, values)), torch.tensor([[0, 2]]))
+    if kind == "apart":  # by 2^22 and more, above 0 and below it: the highest alone counts
+        keys = (case.permutation("order", 5).view(1, 5, 1, 1) - 2) * 2.0**22
+        return call(torch.tensor([1.0, -1.0]).view(1, 2, 1, 1), keys, torch.arange(5.0).view(keys.shape),
+                    torch.tensor([[4, 3]]))  # fmt: skip
+    if kind in SIZES:
+        B, T, heads = SIZES[kind]
+        size = 70 if kind == "many heads" else 2
+        keys, values = case.floats("keys", B, 5, heads, size), case.floats("values", B, 5, heads, size)
+        return call(case.floats("q", B, T, heads, size), keys, values, case.ints("positions", -1, 4, B, T))
     if kind in KINDS:
         return _counted(case, kind)
     positions = torch.tensor([[-1, 2, -1], [0, 1, S - 1], [-1, -1, -1]])
@@ -201,10 +212,11 @@ def any_step(case: Case) -> Call:
     q[positions < 0] = poison[0]
     if kind == "NaN is read":  # and infinity, by another row
         keys[1, 0, 0, 0], values[0, 0, :, 0] = torch.nan, torch.inf
+        q[1, 1, 0, 0] = torch.nan
     return call(q, keys, values, positions)
 
 
 CHECKS = (
-    Check(any_step, 13, wide=True), Check(old_text, 3), Check(values_never_set, 3), Check(keys_never_set),
+    Check(any_step, 17, wide=True), Check(old_text, 3), Check(values_never_set, 3), Check(keys_never_set),
     Check(row_of_nobody), Check(chunk, 3), Check(chunk_with_nan),
 )  # fmt: skip

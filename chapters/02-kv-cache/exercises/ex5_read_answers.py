@@ -110,6 +110,7 @@ WRONG = (
     Wrong.patch(
         "billion-below", "-10^9 is as good as minus infinity.",
         "masked_fill(hidden, -torch.inf)", "masked_fill(hidden, -1e9)", "a reader who saw stub and text alone",
+        unnamed="cleared-without-a-mask",
     ),
     Wrong.patch(
         "weight-0-is-unread", "A slot whose weight is 0 was not read.",
@@ -131,6 +132,19 @@ WRONG = (
         "positions = torch.where(positions < 0, -1, positions[:, :1] + torch.arange(positions.shape[1]))\n"
         "    hidden = torch.arange",
         "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "scores-within-a-million", "No score is beyond a million.",
+        '.masked_fill(hidden, -torch.inf)',
+        '.clamp(-1e6, 1e6).masked_fill(hidden, -torch.inf)',
+        "written to pass all checks that there were, and it did", unnamed="cleared-without-a-mask",
+    ),
+    Wrong.patch(
+        "old-slots-cleared", "What is old may be erased where it lies.",
+        "    hidden = torch",
+        "    unread = torch.arange(keys.shape[2], device=q.device) > positions.amax(1)[:, None]\n"
+        "    values.masked_fill_(unread[:, None, :, None], 0.0)\n    hidden = torch",
+        "written to pass all checks that there were, and it did", unnamed="weight-zero",
     ),
 )  # fmt: skip
 
@@ -180,11 +194,12 @@ EQUIVALENT = {
 
 
 def read(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
-    """Attention of a step's queries over their rows of the cache: q (B, H, T, D) -> (B, H, T, D), floating point.
+    """Attention of a step's queries over their rows of the cache: q (B, H, T, D) -> (B, H, T, D), of any floating type.
 
     keys, values (B, H, S, D): all slots of each row; what this step brings is written already.
     lengths (B, T) int64: a query reads its row's first so many slots, and nothing else. With 0 it is padding: it reads
     no slot, and its result is zero. Slots that it does not read may hold anything: an old text, infinity, NaN.
+    What is NaN in a query comes out of it, and of no other.
     """
     hidden = torch.arange(keys.shape[2], device=q.device) >= lengths[:, None, :, None]  # (B, 1, T, S)
     scores = (q @ keys.transpose(2, 3) / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)

@@ -62,8 +62,10 @@ EXERCISE = Spec(
     ),
     lines=5,
     example=_example,
+    pure=True,
     section="What a token costs in memory",
     typed=True,
+    exact=True,
     tolerance=1e-12,
     refuse=("nanoinfer.cache.dense:DenseCache.bytes",),
     swap=swap,
@@ -91,7 +93,12 @@ def _shapes(case: Case, most_layers: int, most_heads: int) -> dict[str, int]:
 
 def token(case: Case) -> Call:
     """A token takes a key and a value of the model's width in every layer."""
-    return call(_shapes(case, 48, 20), 10**9, 1, case.choice("bytes_per_number", (1, 2, 4)))
+    if case.turn((False, False, False, True)):  # more bits than a float has; not even
+        return call({"n_layer": 101, "n_head": 3, "n_embd": 12_291, "parameters": 7}, 10**9, 1, 3**22)
+    shape = _shapes(case, 48, 20)
+    if case.turn((False, False, True, False)):
+        shape |= {"n_layer": 201, "n_head": 301, "n_embd": 903}
+    return call(shape, 10**9, 1, case.turn((1, 8, 4, 2)))
 
 
 def row(case: Case) -> Call:
@@ -113,4 +120,4 @@ def rows(case: Case) -> Call:
     return call(shape, shape["parameters"] * 4 + count * row_bytes + beyond % row_bytes, 1, 4)
 
 
-CHECKS = (Check(token, 3, part="token"), Check(row, 3, part="row"), Check(rows, 16, part="rows"))
+CHECKS = (Check(token, 4, part="token"), Check(row, 3, part="row"), Check(rows, 16, part="rows"))

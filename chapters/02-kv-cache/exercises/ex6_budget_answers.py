@@ -90,6 +90,12 @@ WRONG = (
         '"token": token / 1, "row": float(row),',
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "another-entry", "One entry more does no harm.",
+        '"row": row, ',
+        '"row": row, "free": free, ',
+        "written to pass all checks that there were, and it did", unnamed="as-floats",
+    ),
 )  # fmt: skip
 
 

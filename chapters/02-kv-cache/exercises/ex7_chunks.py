@@ -113,9 +113,11 @@ EXERCISE = Spec(
     ),
     lines=12,
     example=_example,
+    pure=True,
     section="A long prompt, in pieces",
     axes=("number",),
     typed=True,
+    exact=True,
     tolerance=1e-6,
     swap=swap,
     refuse=("nanoinfer.model.batch:pack", "nanoinfer.engine.scheduler:Scheduler.schedule"),
@@ -191,21 +193,30 @@ def who_gets_a_token(case: Case) -> Call:
 
 def any_texts(case: Case) -> Call:
     """Texts may be equal, repeat a token, be many, and be longer than any chunk that is usual; ids may be any."""
-    kind = case.turn(("equal", "many", "long", "equal, fed otherwise", "thousands", "any ids"))
-    if kind == "thousands":
-        return call(_texts(case, [1] * 1050), [0] * 1050, 2, 4000)
+    kind = case.turn((
+        "equal", "many", "long", "equal, fed otherwise", "thousands", "any ids", "far", "alone", "by one",
+    ))  # fmt: skip
+    of_lengths = {
+        "thousands": ([1] * 1050, [0] * 1050, 2, 4000),
+        "far": ([9000, 2100, 700], [6900, 2060, 300], 5000, 2400),
+        "alone": ([9], [1], 8, 4),  # more than fits
+        "by one": ([3, 4, 2], [1, 1, 1], 1, 4),  # each brings one token
+    }
+    if kind in of_lengths:
+        lengths, *others = of_lengths[kind]
+        return call(_texts(case, lengths), *others)
     if kind == "any ids":  # 50256 pads in many codes, and so do 0 and -1's neighbours
-        return call([[0, 50_256, 50_256, 0, 1], [50_256], [0, 0]], [0, 0, 1], 3, case.size("budget", 4, 9))
+        texts = [[0, 50_256, 50_256, 0, 1], [50_256], [0, 0], [2**17 + 1, 2**53 + 1]]
+        return call(texts, [0, 0, 1, 0], 3, case.size("budget", 7, 9))
     if kind == "many":
         return call(_texts(case, case.ints("lengths", 1, 3, 70).tolist()), [0] * 70, 2, case.size("budget", 80, 110))
-    texts = [case.ints("repeated", 1, 2, 300 if kind == "long" else 5).tolist()] * 3
     if kind == "long":
-        return call(texts, [40, 0, 40], 200, 500)
-    return call(texts, [1, 0, 1] if kind == "equal" else [0, 2, 2], 4, 11)
+        return call([case.ints("repeated", 1, 2, 300).tolist()] * 3, [40, 0, 40], 200, 500)
+    return call([[2, 1, 1, 2, 1]] * 3, [1, 0, 1] if kind == "equal" else [0, 2, 2], 4, 11)
 
 
 CHECKS = (
-    Check(any_texts, 6, wide=True),
+    Check(any_texts, 9, wide=True),
     Check(next_tokens, 4, part="token_ids"), Check(within_the_budget, 4, part="token_ids"),
     Check(places_in_the_text, 3, part="positions"), Check(whose_they_are, 3, part="rows"),
     Check(where_they_lie, 4, part="starts"), Check(who_gets_a_token, 6, part="logits_at"),

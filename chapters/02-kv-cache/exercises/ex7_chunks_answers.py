@@ -197,6 +197,18 @@ WRONG = (
         "[text.index(id) for id in text[start : start + count]]",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "ids-in-16-bits", "An id fits in 16 bits.",
+        'ids += text[start : start + count]',
+        'ids += [token % 2**16 for token in text[start : start + count]]',
+        "written to pass all checks that there were, and it did", unnamed="padding-has-an-id",
+    ),
+    Wrong.patch(
+        "tuple-of-ids", "A tuple is as good as a list.",
+        '"token_ids": ids',
+        '"token_ids": tuple(ids)',
+        "written to pass all checks that there were, and it did", unnamed="padding-has-an-id",
+    ),
 )  # fmt: skip
 
 

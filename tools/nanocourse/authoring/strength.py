@@ -203,7 +203,9 @@ def _gap(exercise: Exercise, result: Strength, solver: Callable[[Wrong | Right],
 
     def apart(check: Check, one: Outcome, other: Outcome) -> float:
         """As a share of the check's own tolerance, in the exercise's."""
-        size = deviation(check.looked_at(one), check.looked_at(other), exercise.spec.typed)
+        if exercise.further_entries(one, other):
+            return math.inf
+        size = deviation(check.looked_at(one), check.looked_at(other), exercise.spec.typed, exercise.spec.exact)
         return size * exercise.spec.tolerance / (check.tolerance or exercise.spec.tolerance)
 
     result.furthest_right = max(map(furthest, exercise.right))

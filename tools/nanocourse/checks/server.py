@@ -24,6 +24,7 @@ from nanocourse.checks import wire
 from nanocourse.exercises import kernels
 from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.kernel_source import kernel_source
+from nanocourse.exercises.outcomes import Before
 
 if TYPE_CHECKING:
     from nanocourse.checks.answering import Answering
@@ -192,11 +193,12 @@ class Server:
         """
         scene = self._in_scene(asked.get("play"))
         call: Callable[[], Any]
+        kept: Before | None = None
         if scene is None:
             args = wire.Unpacker(body, self.device, self._stand_in).unpack(asked["args"])
             self._strided = asked["strided"]
             args = self._tensors.placed(args, self._strided)
-            call = partial(self.function, *args)
+            call, kept = partial(self.function, *args), Before(args) if asked.get("kept") else None
         else:
             call = scene.read(asked, body)
         unseen = not self.watched or (self.kernel and (self.watch.lines or not self.traced))
@@ -205,6 +207,8 @@ class Server:
         reply, bodies = self._done(call, watch, scene)
         if self.watch.refused is not None:
             reply, bodies = {"op": "refused", "name": self.watch.refused}, []
+        elif kept and reply["op"] == "returned" and not kept.still():
+            reply, bodies = {"op": "changed"}, []
         news, changed = scene.news() if scene is not None else ([], [])
         reply |= {"lines": sorted(self.watch.lines - before), "parts": sorted(self.watch.parts), "memory": news}
         try:

@@ -22,7 +22,7 @@ from nanocourse.checks.clock import Clock
 from nanocourse.checks.frames import Frames
 from nanocourse.checks.play import Play
 from nanocourse.exercises.cases import Call
-from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, Raised, Refused, Returned
+from nanocourse.exercises.outcomes import Changed, Crashed, Hung, Outcome, Raised, Refused, Returned
 
 START_LIMIT_S = 180.0  # importing torch from a cold disk
 LOAD_LIMIT_S = 10.0  # running the learner's file, before any call
@@ -139,6 +139,7 @@ class Worker:
         """The outcome of one call of the loaded function. limit_s: of its processor time, and of its sleep."""
         packer, self.asked, clock = wire.Packer(), set(), Clock(self.pid, limit_s)
         header: dict[str, Any] = {"op": "call", "args": packer.pack(list(asked.args)), "strided": asked.strided}
+        header["kept"] = asked.kept
         reply = self._ask(header, packer.bodies, clock, partial(self._lend, packer.functions))
         self.spent = clock.spent
         if not isinstance(reply, tuple):
@@ -184,6 +185,8 @@ class Worker:
             return Refused(wire.plain(str(header["name"]), 200))
         if header["op"] == "raised":
             return _raised(header)
+        if header["op"] == "changed":
+            return Changed()
         value = wire.Unpacker(body).unpack(header["value"])
         return Returned(value, asked.observe() if asked.observe else None)
 

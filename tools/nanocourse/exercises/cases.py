@@ -26,7 +26,7 @@ class Call:
     parent. If a function has an attribute `gives`, a failed check shows it: pairs of arguments and results. observe:
     called afterwards; its result is compared as part of the outcome (how often a function was called). compiles: the
     kernel is compiled and not run, for the constants that are its one argument. about: what a failed check says of an
-    input that cannot be shown. strided: tensors are parts of larger ones.
+    input that cannot be shown. strided: tensors are parts of larger ones. kept: arguments must stay as they are.
     """
 
     args: tuple[Any, ...]
@@ -34,6 +34,7 @@ class Call:
     compiles: bool = False
     about: str = ""
     strided: bool = False
+    kept: bool = False
 
 
 def call(*args: Any, observe: Callable[[], Any] | None = None, compiles: bool = False, about: str = "") -> Call:

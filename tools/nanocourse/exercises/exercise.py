@@ -52,6 +52,8 @@ class Spec:
     swap: puts a solution into the engine; by default it takes the reference's place, if the reference is the engine's.
     verdicts: results are yes or no, so that a mistake is recognised by its verdicts in all checks together.
     fixed: what a check asks depends on the number of its case alone and not on the seed, so that once is enough.
+    pure: a call leaves its arguments and torch's random state as they were; the stub says so.
+    exact: with typed, a list is no tuple and a whole number no tensor, and a dict has no other entries.
     strided: whether tensors may come whose numbers do not lie end to end; not where the contract says contiguous.
     displaced: for another exercise's id, why this answer is not called while that exercise's answer runs in the engine.
     scene: a function of a file beside the text that calls the answer: scene(answer, *arguments of a check) -> what is
@@ -68,6 +70,7 @@ class Spec:
     hints: tuple[str, str, str]
     axes: Axes = ()
     typed: bool = False
+    exact: bool = False
     tolerance: float = 1e-4
     imports: tuple[str, ...] = IMPORTS
     refuse: tuple[str, ...] = ()
@@ -76,6 +79,7 @@ class Spec:
     verdicts: bool = False
     fixed: bool = False
     strided: bool = True
+    pure: bool = False
     kernel: Kernel | None = None
     scene: Function | None = None
     displaced: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +121,7 @@ class Wrong:
     """A plausible wrong answer. Its docstring is the misconception, in one sentence; origin: who made it, where.
 
     Given by a function, or by `Wrong.patch`. lesson: if the answer turned out to be right, why. unnamed: the wrong
-    answer that it equals wherever it is wrong, so that it cannot be told by a name of its own.
+    answer that it equals wherever it is wrong, or is like where few inputs show it: it has no name of its own.
     """
 
     answer: Function | tuple[str, str]
@@ -290,7 +294,8 @@ class Exercise:
     def call(self, check: Check, case: Case) -> Call:
         """A check's call, in the form of this edition; the tensors of about every second one are strided."""
         strided = self.spec.strided and self.spec.kernel is None and self.spec.scene is None
-        return replace(self._formed(check.make(case)), strided=strided and case.turn((False, True, True, False)))
+        strided = strided and case.turn((False, True, True, False))
+        return replace(self._formed(check.make(case)), strided=strided, kept=self.spec.pure)
 
     def expected(self, asked: Call) -> Outcome:
         """The expected outcome of a call. Functions that it passes are called."""
@@ -300,12 +305,24 @@ class Exercise:
         """Where an outcome differs from the expected one, in the part that the check compares."""
         pair = check.looked_at(expected), check.looked_at(got)
         try:
-            return difference(*pair, check.tolerance or self.spec.tolerance, self.spec.axes, self.spec.typed)
+            if more := self.further_entries(expected, got):
+                return Difference("", "no other entries", f"one more: {sorted(more)[0]}", math.inf)
+            tolerance = check.tolerance or self.spec.tolerance
+            return difference(*pair, tolerance, self.spec.axes, self.spec.typed, self.spec.exact)
         except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError):
             return Difference("", "a result that can be compared", "one that cannot", math.inf)
 
+    def further_entries(self, expected: Outcome, got: Outcome) -> set[str]:
+        """Entries of a result that nobody asked for, where the exercise is exact."""
+        return _entries(got) - _entries(expected) if self.spec.exact else set()
+
     def _formed(self, asked: Call) -> Call:
         return replace(asked, args=self.edition.args(*asked.args)) if self.edition else asked
+
+
+def _entries(outcome: Outcome) -> set[str]:
+    """The names in a result that is a dict."""
+    return set(outcome.value) if isinstance(outcome, Returned) and isinstance(outcome.value, dict) else set()
 
 
 def _sentence(function: Function) -> str:

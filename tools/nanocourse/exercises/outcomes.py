@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from nanocourse.exercises.cases import Call
 
@@ -71,7 +72,12 @@ class Foreign:
     type_name: str
 
 
-Outcome = Returned | Raised | Hung | Crashed | Refused
+@dataclass(frozen=True)
+class Changed:
+    """The call returned, and an argument or torch's random state is no longer as it was."""
+
+
+Outcome = Returned | Raised | Hung | Crashed | Refused | Changed
 
 
 @dataclass(frozen=True)
@@ -88,35 +94,59 @@ def local(function: Callable[..., Any], asked: Call) -> Outcome:
     """The outcome of a call in this process: for the chapter's own functions, never for a learner's."""
     try:
         with torch.no_grad():
+            before = Before(asked.args) if asked.kept else None
             value = function(*asked.args)
     except Exception as error:
         return Raised(type(error).__name__, str(error))
+    if before and not before.still():
+        return Changed()
     return Returned(value, asked.observe() if asked.observe else None)
 
 
+class Before:
+    """What a call should leave as it is: its arguments and torch's random state."""
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        self._args, self._copies = args, tree_map_only(Tensor, torch.clone, list(args))  # with containers of its own
+        self._random = torch.get_rng_state()
+
+    def still(self) -> bool:
+        """Whether all of it is as it was."""
+        (now, form), (then, before) = tree_flatten(list(self._args)), tree_flatten(self._copies)
+        same = form == before and all(map(_same, now, then))
+        return same and torch.get_rng_state().equal(self._random)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return type(one) is type(other) and bool(one == other)
+    return one.shape == other.shape and bool(((one == other) | (one != one) & (other != other)).all())  # noqa: PLR0124
+
+
 def difference(
-    expected: Outcome, got: Outcome, tolerance: float, axes: Axes = (), typed: bool = False
+    expected: Outcome, got: Outcome, tolerance: float, axes: Axes = (), typed: bool = False, exact: bool = False
 ) -> Difference | None:
     """The first place where `got` differs by more than `tolerance`, of floats relative above 1; None if it does not."""
-    return next(differences(expected, got, tolerance, axes, typed), None)
+    return next(differences(expected, got, tolerance, axes, typed, exact), None)
 
 
-def deviation(expected: Outcome, got: Outcome, typed: bool = False) -> float:
+def deviation(expected: Outcome, got: Outcome, typed: bool = False, exact: bool = False) -> float:
     """The largest difference of numbers; infinite if the outcomes differ in kind, type or shape."""
-    return max((found.size for found in differences(expected, got, -1.0, (), typed)), default=0.0)
+    return max((found.size for found in differences(expected, got, -1.0, (), typed, exact)), default=0.0)
 
 
 def differences(
-    expected: Outcome, got: Outcome, tolerance: float, axes: Axes, typed: bool = False
+    expected: Outcome, got: Outcome, tolerance: float, axes: Axes, typed: bool = False, exact: bool = False
 ) -> Iterator[Difference]:
     """Every leaf that differs by more than `tolerance`, each at its first place (its worst if `tolerance` is -1).
 
-    typed: a returned tensor must have exactly the expected dtype, and a whole number must be one.
+    typed: a returned tensor must have exactly the expected dtype, and a whole number must be one. exact: with typed, a
+    list must be a list and not a tuple, and a whole number no tensor.
     """
     if isinstance(expected, Returned) and isinstance(got, Returned):
         one, other = expected.value, got.value
         if typed:
-            yield from _kinds(one, other, "")
+            yield from _kinds(one, other, "", exact)
         yield from _values(expected.value, got.value, tolerance, axes, "")
         yield from _values(expected.observed, got.observed, tolerance, (), "what the checks counted")
     elif not (isinstance(expected, Raised) and isinstance(got, Raised) and expected.kind == got.kind):
@@ -124,19 +154,23 @@ def differences(
         yield Difference("", "a result" if whole else told(expected), told(got), math.inf)
 
 
-def _kinds(expected: Any, got: Any, path: str) -> Iterator[Difference]:
-    """Tensors of another dtype, and floats in place of whole numbers."""
+def _kinds(expected: Any, got: Any, path: str, exact: bool) -> Iterator[Difference]:
+    """Tensors of another dtype, floats in place of whole numbers; exact: tensors in their place, tuples of lists."""
     if isinstance(expected, Tensor) and isinstance(got, Tensor):
         if expected.dtype != got.dtype:
             yield Difference(path, f"the type {_dtype(expected)}", _dtype(got), math.inf)
     elif isinstance(expected, int) and (isinstance(got, float) or _floating(got)):
         yield Difference(path, f"a whole number: {expected}", f"a float: {show(got)}", math.inf)
+    elif exact and isinstance(expected, int) and isinstance(got, Tensor):
+        yield Difference(path, f"a whole number: {expected}", f"a tensor: {show(got)}", math.inf)
     elif isinstance(expected, dict) and isinstance(got, dict):
         for key in expected.keys() & got.keys():
-            yield from _kinds(expected[key], got[key], _join(path, str(key)))
+            yield from _kinds(expected[key], got[key], _join(path, str(key)), exact)
     elif isinstance(expected, list | tuple) and isinstance(got, list | tuple):
+        if exact and isinstance(expected, list) != isinstance(got, list):
+            yield Difference(path, f"a {type(expected).__name__}", f"a {type(got).__name__}", math.inf)
         for at, (one, other) in enumerate(zip(expected, got, strict=False)):
-            yield from _kinds(one, other, _join(path, f"item {at}"))
+            yield from _kinds(one, other, _join(path, f"item {at}"), exact)
 
 
 def _values(expected: Any, got: Any, tolerance: float, axes: Axes, path: str) -> Iterator[Difference]:
@@ -224,6 +258,8 @@ def told(outcome: Outcome) -> str:
     if isinstance(outcome, Raised):
         message = f": {outcome.message}" if outcome.message else ""
         return f"{outcome.kind}{message}" + (f" ({outcome.where})" if outcome.where else "")
+    if isinstance(outcome, Changed):
+        return "an argument, or torch's random state, that is not as it was"
     if isinstance(outcome, Hung):
         return f"no answer within {outcome.seconds:g} s"
     return outcome.reason if isinstance(outcome, Crashed) else f"a call of {outcome.name}"

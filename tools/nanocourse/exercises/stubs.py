@@ -17,6 +17,7 @@ from nanocourse.exercises.outcomes import Returned
 from nanocourse.exercises.sources import function_source
 
 WIDTH = 100  # of an example's lines
+PURE = "a call leaves its arguments as they were, and torch's random state, too"
 LICENCE = "SPDX-License-Identifier: MIT-0"
 
 
@@ -24,7 +25,7 @@ def stub(exercise: Exercise, chapter: Chapter) -> str:
     """The file that a learner starts from."""
     spec = exercise.spec
     task = spec.task if exercise.edition is None else f"{spec.task}\nHere {exercise.edition.says}."
-    holds = "\n".join(_item(text) for text in spec.invariants)
+    holds = "\n".join(_item(text) for text in (*spec.invariants, *[PURE] * spec.pure))
     head = (
         f'"""Exercise {exercise.id}: {spec.title}.\n\n{task}\n\nWhat always holds:\n{holds}\n\nAn example:\n\n'
         f'{example(exercise)}\n\nAbout {spec.lines} lines. The text: {chapter.text}, "{spec.section}".\n'

@@ -54,19 +54,21 @@ class NearTies(Toy):
     """A toy in which, at about every third token, ids 0 and 1 are the highest, by far, and all but tie.
 
     scale: of all logits. apart: their distance, in units of 1e-4 * max(1, largest |logit|). shift: added to them all.
-    third: the logit of id 2 there, unless it is 0.
+    third: the logit of id 2 there, unless it is 0. others: by what the logits after all other tokens are larger.
     """
 
     def __init__(
-        self, seed: int, vocab_size: int, context: int, scale: float, apart: float, shift: float = 0.0, third: float = 0
-    ) -> None:
+        self, seed: int, vocab_size: int, context: int, scale: float, apart: float, shift: float = 0.0,
+        third: float = 0.0, others: float = 1.0,
+    ) -> None:  # fmt: skip
         super().__init__(seed, vocab_size, context)
-        self.scale, self.apart, self.shift, self.third = scale, apart, shift, third
+        self.scale, self.apart, self.shift, self.third, self.others = scale, apart, shift, third, others
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """As a toy's; ValueError for the same."""
         logits = super().logits(token_ids) * self.scale
         tied = self.tied(token_ids)
+        logits[~tied] *= self.others
         logits[tied, 0] = logits.abs().amax(-1)[tied] + 0.05 + 0.2 * (self.shift != 0)
         logits += self.shift
         if self.third:
