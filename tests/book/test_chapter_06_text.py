@@ -290,6 +290,15 @@ class TestMeasured:
         }
         assert fastest == {1: "persistent", 4: "fused", 16: "fused", 64: "streamed"}
 
+    def test_many_rows_behind_long_prompts_gain_nothing(self, measured: ModuleType) -> None:
+        """What section 20 says: the ranges of the two engines overlap there, and nowhere in its table."""
+        found: dict[tuple[int, int], list[tuple[float, ...]]] = {}
+        for one in measured.report("-texts").generated:
+            if one.engine != "fused" and not one.sampled:
+                found.setdefault((one.prompt_tokens, one.rows), []).append(one.tokens_per_s.samples)
+        for (prompt, rows), (before, after) in found.items():
+            assert (min(after) < max(before)) == (prompt >= 512 and rows == 64), (prompt, rows)
+
     def test_greedy_tokens_were_held_against_float32(self, measured: ModuleType) -> None:
         checked = [one for one in measured.report().steps if not one.sampled and "nobody" not in one.arm]
         assert len(checked) >= 5
