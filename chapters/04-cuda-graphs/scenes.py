@@ -7,6 +7,7 @@ is written here, and what it did in a recorded step comes as a list of operation
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ OF_A_ROW = ("token", "position", "seed", "temperature", "live")
 LARGE = 1e6  # no live row's mean is larger
 METHODS, VALUES = ("admit", "release", "reset", "step", "run", "texts"), ("missed", "k")  # of an engine, for its test
 ERRORS: dict[str, type[BaseException]] = {
-    one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit)
+    one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)
 }
 RUNS = 3  # of a step in a warm-up: PyTorch's own examples do so many
 
@@ -146,15 +147,25 @@ def attended(
 
 
 def captured(
-    answer: Callable[..., Any], state: Tensor, cache: Tensor, fails: str, replays: int = 3, error: str = "MemoryError"
+    answer: Callable[..., Any],
+    state: Tensor,
+    cache: Tensor,
+    fails: str,
+    replays: int = 3,
+    error: str = "MemoryError",
+    part: bool = False,
 ) -> dict[str, Any]:
     """What a capture leaves behind, and the tokens of some replays after it.
 
     state (3, N) int64: token, position, live. cache (N + 1, room) int64, the last row for padding. A step writes each
     row's token at its position, one row's slots behind the other's, and advances all rows. fails: at which of "warm"
     and "record" the step raises, if at any. error: which of ERRORS.
+    part: state is every second number of a larger tensor, a column of it a row.
     """
-    state, cache, (spare, room) = state.clone(), cache.clone(), (len(cache) - 1, cache.shape[1])
+    found, cache, (spare, room) = state, cache.clone(), (len(cache) - 1, cache.shape[1])
+    around = torch.full((2 * state.shape[1], 4 if part else 3), -1)
+    state = around[::2, :3].T if part else state.clone()
+    state.copy_(found)
     asked: list[str] = []
     compiled: list[int] = []
     row = torch.arange(spare)
@@ -182,11 +193,12 @@ def captured(
 
     try:
         graph, told = answer(step, state, warm, recorded), ""
-    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as problem:
+    except (Exception, *ERRORS.values()) as problem:
         graph, told = None, type(problem).__name__
         if told not in ERRORS or not problem.args:
             raise
     left = {"asked": list(asked), "error": told, "state": state.clone(), "cache": cache[:spare].clone()}
+    left["around"] = [around[1::2].clone(), around[:, 3:].clone()]
     return left | {"tokens": [_token_after(graph, state) for _ in range(0 if told else replays)]}
 
 

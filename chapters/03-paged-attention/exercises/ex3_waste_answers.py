@@ -79,6 +79,12 @@ WRONG = (
         BLOCKS, "1 + sum(int(length / block_size + 0.99) for length in lengths)",
         "a third reader who saw stub and text alone; it passed",
     ),
+    Wrong.patch(
+        "block-no-larger-than-room", 'A block is no larger than the room.',
+        'blocks * block_size - tokens',
+        'blocks * min(block_size, room) - tokens',
+        "a fourth reader who saw stub and text alone; it passed", unnamed="as-floats",
+    ),
 )  # fmt: skip
 
 
