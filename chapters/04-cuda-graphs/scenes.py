@@ -120,7 +120,7 @@ def attended(
     writes its x into its slot, and takes the mean of its text; then all are scaled by the largest, where that is a very
     large one, so that what is infinite or NaN in one row shows in all. first: the number by which the answer knows the
     pool's first block, as if many others stood before it. "reads": whether each row reads a token, and none behind its
-    table.
+    table, and whether what the answer was given is as it was.
     """
     pool, size = pool.clone(), pool.shape[1]
     state = {name: tensor.clone() for name, tensor in batches[0].items()}
@@ -140,7 +140,9 @@ def attended(
             tensor.copy_(batch[name])
         named.copy_(state["tables"] + first)
         graph.replay()
-        reads.append(bool(((lengths > 0) & (lengths <= width * size)).all()))
+        same = all(tensor.equal(batch[name]) for name, tensor in state.items())
+        same &= named.equal(state["tables"] + first)
+        reads.append([bool(((lengths > 0) & (lengths <= width * size)).all()), same])
         out.append(step()[batch["live"].bool()])
     pool[null] = 0
     return {"rows": out, "pool": pool, "reads": reads}
@@ -211,7 +213,7 @@ def kept(answer: Callable[..., Any], start: Tensor, count: int, every: int, belo
     """Every step's tokens of two calls, looked at after one replay more, and how many replays the answer has asked for.
 
     The tokens are every entry of the recorded result, or every second, or third one, all of them below `below`. kinds:
-    of what each step's are.
+    whether both gave a list, and of what each step's are.
     """
     state, replays = start.clone(), []
     graph, tokens = record(lambda: state.mul_(5).add_(torch.arange(len(state)) + 3).remainder_(below)[::every])
@@ -220,10 +222,11 @@ def kept(answer: Callable[..., Any], start: Tensor, count: int, every: int, belo
         replays.append(1)
         graph.replay()
 
-    found = [*answer(replay, tokens, count), *answer(replay, tokens, count)]
+    calls = [answer(replay, tokens, count) for _ in range(2)]
+    found = [step for one in calls for step in one]
     asked = len(replays)
     graph.replay()
-    kinds = [_kind(step) for step in found]
+    kinds = ["a list" if all(isinstance(one, list | tuple) for one in calls) else "no list", *map(_kind, found)]
     return {"tokens": [[int(token) for token in step] for step in found], "kinds": kinds, "replays": asked}
 
 

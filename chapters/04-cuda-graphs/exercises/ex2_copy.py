@@ -154,7 +154,7 @@ def any_batches(case: Case) -> Call:
         return call(rows, tokens, 99, [first, last, dict(reversed(first.items()))])
     if kind == "same ids":  # of other rows, at other positions; and nobody has a lower number than anybody
         others = {name: tensor + 7 * (name in ("positions", "row", "logits_row")) for name, tensor in first.items()}
-        batches = [{n: one[n] + 9 * (n in ("row", "logits_row")) for n in one} for one in (first, others, last)]
+        batches = [{n: one[n] + 9 * (n in ("row", "logits_row")) for n in one} for one in (last, first, others)]
         return call(rows, tokens, 0, batches)
     second = {"no choice": _chunks(case, "second", 3, 9, (0, 0)), "one token": _chunks(case, "second", 1, 1)}
     return call(rows, tokens, 99, [first, second.get(kind, _chunks(case, "second", 2, 9)), last])

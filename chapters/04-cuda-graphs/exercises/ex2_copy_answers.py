@@ -147,6 +147,11 @@ WRONG = (
         '[: len(new[name])] = new[name].int() if "row" in name else new[name]',
         "a fourth reader who saw stub and text alone; it passed",
     ),
+    Wrong.patch(
+        "nobody-is-not-0", "A number that is 0 was not given.",
+        'tokens = len(new["token_ids"])', 'tokens, nobody = len(new["token_ids"]), nobody or 99',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
 )  # fmt: skip
 
 
