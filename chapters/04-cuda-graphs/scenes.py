@@ -7,6 +7,7 @@ is written here, and what it did in a recorded step comes as a list of operation
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ OF_A_ROW = ("token", "position", "seed", "temperature", "live")
 LARGE = 1e6  # no live row's mean is larger
 METHODS, VALUES = ("admit", "release", "reset", "step", "run", "texts"), ("missed", "k")  # of an engine, for its test
 ERRORS: dict[str, type[BaseException]] = {
-    one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit)
+    one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)
 }
 RUNS = 3  # of a step in a warm-up: PyTorch's own examples do so many
 
@@ -119,7 +120,7 @@ def attended(
     writes its x into its slot, and takes the mean of its text; then all are scaled by the largest, where that is a very
     large one, so that what is infinite or NaN in one row shows in all. first: the number by which the answer knows the
     pool's first block, as if many others stood before it. "reads": whether each row reads a token, and none behind its
-    table.
+    table, and whether what the answer was given is as it was.
     """
     pool, size = pool.clone(), pool.shape[1]
     state = {name: tensor.clone() for name, tensor in batches[0].items()}
@@ -139,22 +140,34 @@ def attended(
             tensor.copy_(batch[name])
         named.copy_(state["tables"] + first)
         graph.replay()
-        reads.append(bool(((lengths > 0) & (lengths <= width * size)).all()))
+        same = all(tensor.equal(batch[name]) for name, tensor in state.items())
+        same &= named.equal(state["tables"] + first)
+        reads.append([bool(((lengths > 0) & (lengths <= width * size)).all()), same])
         out.append(step()[batch["live"].bool()])
     pool[null] = 0
     return {"rows": out, "pool": pool, "reads": reads}
 
 
 def captured(
-    answer: Callable[..., Any], state: Tensor, cache: Tensor, fails: str, replays: int = 3, error: str = "MemoryError"
+    answer: Callable[..., Any],
+    state: Tensor,
+    cache: Tensor,
+    fails: str,
+    replays: int = 3,
+    error: str = "MemoryError",
+    part: bool = False,
 ) -> dict[str, Any]:
     """What a capture leaves behind, and the tokens of some replays after it.
 
     state (3, N) int64: token, position, live. cache (N + 1, room) int64, the last row for padding. A step writes each
     row's token at its position, one row's slots behind the other's, and advances all rows. fails: at which of "warm"
     and "record" the step raises, if at any. error: which of ERRORS.
+    part: state is every second number of a larger tensor, a column of it a row.
     """
-    state, cache, (spare, room) = state.clone(), cache.clone(), (len(cache) - 1, cache.shape[1])
+    found, cache, (spare, room) = state, cache.clone(), (len(cache) - 1, cache.shape[1])
+    around = torch.full((2 * state.shape[1], 4 if part else 3), -1)
+    state = around[::2, :3].T if part else state.clone()
+    state.copy_(found)
     asked: list[str] = []
     compiled: list[int] = []
     row = torch.arange(spare)
@@ -182,11 +195,12 @@ def captured(
 
     try:
         graph, told = answer(step, state, warm, recorded), ""
-    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as problem:
+    except (Exception, *ERRORS.values()) as problem:
         graph, told = None, type(problem).__name__
         if told not in ERRORS or not problem.args:
             raise
     left = {"asked": list(asked), "error": told, "state": state.clone(), "cache": cache[:spare].clone()}
+    left["around"] = [around[1::2].clone(), around[:, 3:].clone()]
     return left | {"tokens": [_token_after(graph, state) for _ in range(0 if told else replays)]}
 
 
@@ -199,7 +213,7 @@ def kept(answer: Callable[..., Any], start: Tensor, count: int, every: int, belo
     """Every step's tokens of two calls, looked at after one replay more, and how many replays the answer has asked for.
 
     The tokens are every entry of the recorded result, or every second, or third one, all of them below `below`. kinds:
-    of what each step's are.
+    whether both gave a list, and of what each step's are.
     """
     state, replays = start.clone(), []
     graph, tokens = record(lambda: state.mul_(5).add_(torch.arange(len(state)) + 3).remainder_(below)[::every])
@@ -208,10 +222,11 @@ def kept(answer: Callable[..., Any], start: Tensor, count: int, every: int, belo
         replays.append(1)
         graph.replay()
 
-    found = [*answer(replay, tokens, count), *answer(replay, tokens, count)]
+    calls = [answer(replay, tokens, count) for _ in range(2)]
+    found = [step for one in calls for step in one]
     asked = len(replays)
     graph.replay()
-    kinds = [_kind(step) for step in found]
+    kinds = ["a list" if all(isinstance(one, list | tuple) for one in calls) else "no list", *map(_kind, found)]
     return {"tokens": [[int(token) for token in step] for step in found], "kinds": kinds, "replays": asked}
 
 

@@ -125,9 +125,9 @@ def no_block_free(case: Case) -> Call:
 
 
 def any_rows(case: Case) -> Call:  # noqa: PLR0911  one for each kind
-    """Many rows, long texts, empty ones, and no block free: none is needed, or a row needs what another has over."""
+    """Many rows, long texts, large blocks, empty ones, any numbers; none free: none is needed, or another has it."""
     kind = case.turn(("no need", "many rows", "long", "empty", "two rows", "two rows", "another has",
-                      "block 0", "empty between"))  # fmt: skip
+                      "block 0", "empty between", "any numbers", "large blocks"))  # fmt: skip
     size = case.size("block size", 1, 3)
     if kind == "block 0":
         return call([[], [2]], [size, 2 * size], [0, 1], size)
@@ -140,13 +140,19 @@ def any_rows(case: Case) -> Call:  # noqa: PLR0911  one for each kind
         asked.args[2].clear()
         return asked
     if kind == "many rows":
-        had = case.ints("had", 0, 4, 70) * size
-        return _rows(case, (had + case.ints("more", 0, 2, 70)).tolist(), had.tolist(), size)
+        had = case.ints("had", 0, 4, 300) * size
+        return _rows(case, (had + case.ints("more", 0, 2, 300)).tolist(), had.tolist(), size)
     if kind == "long":
-        return _rows(case, [1100 * size + 1, 40 * size], [0, 35 * size], size)
+        return _rows(case, [4200 * size + 1, 40 * size], [0, 35 * size], size, spare=0)
+    if kind == "large blocks":
+        return _rows(case, [20_001, 2], [20_000, 0], 20_000)
+    if kind == "any numbers":
+        owned, lengths, free, _ = _rows(case, [3 * size, 2 * size], [size, 0], size).args
+        lists = [[(2**40 + n) * (-1) ** n for n in blocks] for blocks in (*owned, free)]
+        return call(lists[:-1], lengths, lists[-1], size)
     if kind == "two rows":
         return _rows(case, [9, 8], [6, 8], 2)
     return _rows(case, [0, 1, 0], [0, 0, size], size)
 
 
-CHECKS = (Check(one_more_token, 4), Check(prompts, 4), Check(no_block_free, 4), Check(any_rows, 9, wide=True))
+CHECKS = (Check(one_more_token, 4), Check(prompts, 4), Check(no_block_free, 4), Check(any_rows, 11, wide=True))

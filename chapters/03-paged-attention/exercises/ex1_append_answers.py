@@ -176,6 +176,21 @@ WRONG = (
     ),
     Wrong(needs_added_up, "a try of somebody who saw stub and text alone, which passed"),
     Wrong(one_call_a_block, "a third reader who saw stub and text alone; it passed"),
+    Wrong.patch(
+        "rounded-by-hand", 'Adding 0.9 and cutting off rounds up.',
+        'while len(blocks) * block_size < length:',
+        'for _ in range(int(length / block_size + 0.9) - len(blocks)):',
+        "a fourth reader who saw stub and text alone; it passed", unnamed="rounded-down",
+    ),
+    Wrong.patch(
+        "negative-is-none", 'A negative number is none.',
+        '            blocks.append(free.pop())',
+        "            block = free.pop()\n"
+        "            if block < 0:\n"
+        '                raise RuntimeError("no free block")\n'
+        "            blocks.append(block)",
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
 )  # fmt: skip
 
 

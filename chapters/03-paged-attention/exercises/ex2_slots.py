@@ -17,7 +17,7 @@ from nanoinfer.cache.paged import PagedCache
 
 
 def slot_mapping(tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
-    """Where the keys and values of a step's N tokens are written: slots (N,) int64.
+    """Where the keys and values of a step's N tokens, one at least, are written: slots (N,) int64.
 
     tables (rows, width) int32: the blocks of each row, in the order of its text; entries behind the text may name any
     block. row, positions (N,) int64: of each token, its row and its position in that row's text; there is a table entry
@@ -115,15 +115,18 @@ def ragged(case: Case) -> Call:
 
 
 def any_step(case: Case) -> Call:
-    """Padding first and between, positions in any order, many rows, slots beyond 32 bits, blocks of one token."""
-    kind = case.turn(("padding first", "no order", "many rows", "far blocks", "blocks of one", "far positions"))
+    """Padding first, between, alone, positions in any order, many rows, slots beyond 32 bits, blocks of one token."""
+    kind = case.turn(("padding first", "no order", "many rows", "far blocks", "blocks of one", "far positions",
+                      "padding alone"))  # fmt: skip
+    if kind == "padding alone":
+        return _call(case, [], 2, 3, 4)
     if kind == "far positions":  # whose quotient float32 rounds up
         positions = torch.tensor([2, 16_385 * 1024 - 1, 16_386 * 1024 - 1])
         return call(case.permutation("table", 16_388)[None].int(), torch.zeros(3).long(), positions, 1024)
     parts = [(2, 0, 2), (0, case.size("context", 1, 5), 1), (2, 0, 1), (1, 0, 3)]
     if kind == "many rows":
-        starts = case.ints("starts", 0, 20, 70).tolist()
-        return _call(case, [(row, starts[row], 1) for row in case.permutation("rows", 70).tolist()], 70, 1, 4)
+        starts = case.ints("starts", 0, 20, 300).tolist()
+        return _call(case, [(row, starts[row], 1) for row in case.permutation("rows", 300).tolist()], 300, 1, 4)
     if kind == "padding first":
         return _call(case, [(3, 0, 1), parts[0], (3, 0, 1), parts[1]], 3, 0, 4)
     tables, row, positions, size = _call(case, parts[1::2], 2, 0, 1 if kind == "blocks of one" else 4).args
@@ -134,4 +137,4 @@ def any_step(case: Case) -> Call:
     return call(tables, row, positions, size)
 
 
-CHECKS = (Check(decode, 3), Check(a_chunk, 3), Check(ragged, 3), Check(any_step, 6, wide=True))
+CHECKS = (Check(decode, 3), Check(a_chunk, 3), Check(ragged, 3), Check(any_step, 7, wide=True))

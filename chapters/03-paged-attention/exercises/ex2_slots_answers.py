@@ -152,7 +152,7 @@ EQUIVALENT: dict[str, str] = {}
 
 
 def places(tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
-    """Where the keys and values of a step's N tokens are written: (N, 2) int64, of each token its block and its place.
+    """Where a step's N tokens, one at least, are written: (N, 2) int64, of each token its block and its place.
 
     tables (rows, width) int32: the blocks of each row, in the order of its text; entries behind the text may name any
     block. row, positions (N,) int64: of each token, its row and its position in that row's text; there is a table entry

@@ -75,14 +75,19 @@ def whole_blocks(case: Case) -> Call:
 
 
 def any_batch(case: Case) -> Call:
-    """Rows without a token, no row at all, many rows, caches of more than 2^53 bytes, and rows that fill the room."""
-    if case.turn((False,) * 4 + (True,) * 2):
+    """Rows without a token, no row, many rows, more than 2^53 bytes, rows that fill the room, blocks of any size."""
+    kind = case.turn(("",) * 4 + ("full",) * 2 + ("less than a block", "large blocks"))
+    if kind == "less than a block":
+        return call([3, 5, 0], 5, 8, 2 * case.size("width", 1, 9))
+    if kind == "large blocks":
+        return call([20_001], 20_001, 20_000, 2 * case.size("width", 1, 9))
+    if kind == "full":
         token_bytes = case.turn((100,) * 5 + (2**53 + 1,))
         return call([0, 10, 9, 0], 10, 4, token_bytes + 2 * case.size("width", 1, 9))
-    size, rows = case.turn((16, 8, 1, 2048)), case.turn((3, 0, 70, 300))
+    size, rows = case.turn((16, 8, 1, 2048)), case.turn((3, 0, 70, 600))
     lengths = [0 if row % 3 == 1 else length for row, length in enumerate(case.ints("lengths", 1, 60, rows).tolist())]
     lengths[:1] = [size + 1] * (rows > 0)  # a token behind whole blocks
     return call(lengths, size + case.turn((64, 64, 64, 500)), size, case.turn((12, 12, 12, 40_000)))
 
 
-CHECKS = (Check(ragged, 4), Check(whole_blocks, 3), Check(any_batch, 6, wide=True))
+CHECKS = (Check(ragged, 4), Check(whole_blocks, 3), Check(any_batch, 8, wide=True))

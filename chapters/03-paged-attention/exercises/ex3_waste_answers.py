@@ -69,15 +69,21 @@ WRONG = (
         "a reader who saw stub and text alone", unnamed="rounded-together",
     ),
     Wrong.patch(
+        "rounded-by-hand", "Adding 0.99 and cutting off rounds up.",
+        BLOCKS, "1 + sum(int(length / block_size + 0.99) for length in lengths)",
+        "a third reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "block-no-larger-than-room", 'A block is no larger than the room.',
+        'blocks * block_size - tokens',
+        'blocks * min(block_size, room) - tokens',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
         "as-floats", "Bytes may be floats.",
         "return (lines * room - tokens) * token_bytes, ",
         "return (lines * room - tokens) * token_bytes / 1, ",
         "written to pass all checks that there were, and it did",
-    ),
-    Wrong.patch(
-        "rounded-by-hand", "Adding 0.99 and cutting off rounds up.",
-        BLOCKS, "1 + sum(int(length / block_size + 0.99) for length in lengths)",
-        "a third reader who saw stub and text alone; it passed",
     ),
 )  # fmt: skip
 

@@ -77,8 +77,8 @@ def any_text(case: Case) -> Call:
     """Texts of many blocks and tokens beyond 16 bits, the last head of many, one block of one token."""
     kind = case.turn(("long", "last head", "one", "long", "far"))
     if kind == "far":  # positions whose quotients float32 rounds up
-        positions = torch.tensor([16_385 * 1024 - 1, 5, 16_386 * 1024 - 1]).int()
-        return call(case.permutation("table", 16_388).int(), positions, 1, 2, 1024, 3)
+        positions = torch.tensor([16_385 * 1024 - 1, 5, 16_386 * 1024 - 1, 5]).int()
+        return call(case.permutation("table", 16_388).int(), positions, 1, 2, 1024, 128)
     if kind == "one":
         return call(torch.tensor([5]).int(), torch.tensor([0]).int(), 0, 1, 1, case.choice("width", (1, 4)))
     size, heads, width = (64, 2, 3) if kind == "long" else (16, 96, 128)

@@ -12,10 +12,11 @@ from nanocourse.exercises.exercise import Check, Spec
 def attend_tiles(read: Callable[[int], tuple[list[float], list[float]]], tiles: int) -> tuple[float, float, float]:
     """One pass over the tiles of a context: the highest score, the sum of weights, the weighted sum of values.
 
-    read: the number of a tile, from 0 -> its scores and its values, one of each a token. Each tile is read once, in
-    order. Weights are exp(score - highest), where `highest` is that of all tiles, so the last two of the result are
-    relative to the first. A score of minus infinity belongs to no token, and its value may be anything, NaN too. Where
-    there is no token at all, the result is minus infinity and two zeros. Milakov and Gimelshein 2018, section 3.
+    read: the number of a tile, from 0 -> its scores and its values, one of each a token, in a tile one at least. Each
+    tile is read once, in order. Weights are exp(score - highest), where `highest` is that of all tiles, so the last two
+    of the result are relative to the first. A score of minus infinity belongs to no token, and its value may be
+    anything, NaN too. Where there is no token at all, the result is minus infinity and two zeros. Milakov and
+    Gimelshein 2018, section 3.
     """
     maximum, total, acc = -math.inf, 0.0, 0.0
     for tile in range(tiles):
@@ -118,28 +119,32 @@ def empty_slots(case: Case) -> Call:
 
 
 def any_context(case: Case) -> Call:
-    """No tile, many, scores that tie, are 0 or far below anything, and anything finite or not in empty slots."""
-    kind = case.turn(("no tile", "many", "ties", "low", "infinite", "finite", "zero", "lowest",
-                      "empty between", "empty last",
-                      "NaN weighs nothing", "large values"))  # fmt: skip
+    """No tile, many, of any length; scores tie, rise a little, are 0 or far below; empty slots hold anything."""
+    kind = case.turn((  # first those that alone tell a mistake by its name
+        "NaN weighs nothing", "hardly weighs", "zero", "lowest", "empty between", "ties", "low", "infinite",
+        "finite", "no tile", "many", "empty last", "NaN in a tile", "weighs 1e-260", "rises a little", "ragged",
+    ))  # fmt: skip
     if kind == "no tile":
         return _lent([], [])
-    scores, values = _tiles(case, 70 if kind == "many" else 3, case.size("tokens", 2, 3), 1.0)
+    scores, values = _tiles(case, 1100 if kind == "many" else 3, case.size("tokens", 2, 3), 1.0)
     if kind.startswith("empty"):
         at = 1 if kind == "empty between" else 2
         scores[at] = [-math.inf] * len(scores[at])
         values[at][0] = math.nan
     if kind == "NaN weighs nothing":  # but is a token's
         scores[1][0], values[1][0] = -1000.0, math.nan
-    if kind == "large values":  # of tokens that hardly weigh
-        scores[1:] = [[score - 30.0 for score in tile] for tile in scores[1:]]
-        values[1:] = [[1e15 * value for value in tile] for tile in values[1:]]
-    if kind == "ties":
-        scores = [[2.0 for _ in tile] for tile in scores]
-    if kind == "zero":  # the highest score so far is 0, and a later one is not
-        scores = [[0.0 + at for _ in tile] for at, tile in enumerate(scores)]
-    if kind == "lowest":
-        scores = [[-1e300 for _ in tile] for tile in scores]
+    if kind == "NaN in a tile":  # that weighs nothing
+        scores[1], values[1][0] = [-1000.0] * len(scores[1]), math.nan
+    if kind in ("hardly weighs", "weighs 1e-260"):  # but has large values
+        down, times = {"hardly weighs": (30.0, 1e15), "weighs 1e-260": (600.0, 1e270)}[kind]
+        scores[1:] = [[score - down for score in tile] for tile in scores[1:]]
+        values[1:] = [[times * value for value in tile] for tile in values[1:]]
+    if kind == "ragged":  # a tile of one token, and longer ones around it
+        scores[1], values[1] = scores[1][:1], values[1][:1]
+    levels = {"ties": (2.0, 0.0), "zero": (0.0, 1.0), "lowest": (-1e308, 0.0), "rises a little": (1.0, 1e-4)}
+    if kind in levels:  # of the first tile, and how far each is above the one before
+        first, more = levels[kind]
+        scores = [[first + more * at for _ in tile] for at, tile in enumerate(scores)]
     if kind == "low":
         scores = [[score - 100_000.0 for score in tile] for tile in scores]
     if kind in ("infinite", "finite"):
@@ -151,5 +156,5 @@ def any_context(case: Case) -> Call:
 
 CHECKS = (
     Check(rising, 3), Check(falling, 3), Check(large_scores, 4), Check(empty_slots, 6),
-    Check(any_context, 12, wide=True),
+    Check(any_context, 16, wide=True),
 )  # fmt: skip

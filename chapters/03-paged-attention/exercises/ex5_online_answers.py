@@ -149,6 +149,12 @@ WRONG = (
     ),
     Wrong(lowest_of_a_kernel, "a try of somebody who saw stub and text alone, which passed"),
     Wrong(hardly_weighs, "a third reader who saw stub and text alone; it passed"),
+    Wrong.patch(
+        "far-below-is-none", 'A tile that lies 100 below the highest score weighs nothing.',
+        'if higher == -math.inf',
+        'if higher == -math.inf or max(scores) < higher - 100',
+        "a fourth reader who saw stub and text alone; it passed", unnamed="hardly-weighs",
+    ),
 )  # fmt: skip
 
 
@@ -205,11 +211,11 @@ EQUIVALENT = {
 def attend_tiles(read: Callable[[int], tuple[list[float], list[float]]], tiles: int) -> tuple[float, float, float]:
     """One pass over the tiles of a context: the highest score, the sum of weights, the weighted sum of values.
 
-    read: the number of a tile, from 0 -> its scores and its values, one of each a token. Each tile is read once, in
-    order. Scores are in units of log 2, since a GPU's exponential is that of 2: weights are 2 ** (score - highest),
-    where `highest` is that of all tiles, so the last two of the result are relative to the first. A score of minus
-    infinity belongs to no token, and its value may be anything, NaN too. Where there is no token at all, the result is
-    minus infinity and two zeros. Milakov and Gimelshein 2018, section 3.
+    read: the number of a tile, from 0 -> its scores and its values, one of each a token, in a tile one at least. Each
+    tile is read once, in order. Scores are in units of log 2, since a GPU's exponential is that of 2: weights are
+    2 ** (score - highest), where `highest` is that of all tiles, so the last two of the result are relative to the
+    first. A score of minus infinity belongs to no token, and its value may be anything, NaN too. Where there is no
+    token at all, the result is minus infinity and two zeros. Milakov and Gimelshein 2018, section 3.
     """
     top, total, acc = -math.inf, 0.0, 0.0
     for tile in range(tiles):

@@ -117,10 +117,15 @@ EXERCISE = Spec(
 
 
 def _parts(
-    case: Case, tokens: list[list[int]], spread: float, shift: float = 0.0, never_written: float = torch.nan
+    case: Case,
+    tokens: list[list[int]],
+    spread: float,
+    shift: float = 0.0,
+    never_written: float = torch.nan,
+    channels: int = 0,
 ) -> Call:
     """Parts as programs leave them: of random scores whose level differs from part to part."""
-    N, S, D = len(tokens), len(tokens[0]), case.size("channels", 1, 3)
+    N, S, D = len(tokens), len(tokens[0]), channels or case.size("channels", 1, 3)
     level = case.floats("level", N, S) * spread + shift
     maxima, totals, accs = (torch.full(shape, never_written) for shape in ((N, S), (N, S), (N, S, D)))
     for n, row in enumerate(tokens):
@@ -157,22 +162,42 @@ def far_apart(case: Case) -> Call:
 def any_parts(case: Case) -> Call:
     """Empty parts stand anywhere and hold anything, beside scores of -200, too; there is one part, many, no token."""
     tokens = [[0, 2, 0, 1, 0], [1, 0, 0, 0, 3], [0, 0, 0, 0, 2], [0, 0, 0, 0, 0]]
-    kinds = ("NaN", "infinite", "lowest", "finite", "one part", "many", "low", "below all", "beside")
+    kinds = (
+        "NaN",
+        "infinite",
+        "lowest",
+        "finite",
+        "one part",
+        "many",
+        "low",
+        "below all",
+        "beside",
+        "contexts",
+        "deep",
+    )
     kind, dirt = case.turn(kinds), {"infinite": torch.inf}
     dirt |= {"lowest": -torch.inf, "finite": case.choice("finite", (1e30, 50.0))}
     if kind in ("below all", "beside"):  # maxima that hide what is added to them
-        level = -3e9 if kind == "below all" else case.choice("sign", (3e7, -3e7))
+        level = -1e38 if kind == "below all" else case.choice("sign", (3e7, -3e7))
         values = case.ints("values", -4, 4, 2, 3, 2).float()
         totals = torch.tensor([[1.0, 3.0, 2.0], [2.0, 1.0, 1.0]])
-        maxima, counts = torch.full((2, 3), level), torch.tensor([[256, 3, 0], [0, 512, 1]])
+        if kind == "below all":  # where not even float64 knows the sum's logarithm
+            totals.fill_(1.0)
+        maxima, counts = torch.full((2, 3), level), torch.tensor([[2**32, 3, 0], [0, 2**40, 1]])
         maxima[counts == 0] = torch.nan
         return call(maxima, totals, values, counts)
-    tokens = {"one part": [[3], [0], [1]], "many": [[1, 0, 2] * 24] * 2}.get(kind, tokens)
+    if kind == "deep":  # what hardly weighs is large
+        accs = torch.tensor([[1.0, -2.0], [1e36, 3e36]]) * case.choice("sign", (1, -1))
+        return call(torch.tensor([[0.0, -80.0]]), torch.ones(1, 2), accs[None], torch.ones(1, 2).long())
+    tokens = {"one part": [[3], [0], [1]], "many": [[1, 0, 2] * 44] * 2, "contexts": [[1, 2], [0, 1]] * 75}.get(
+        kind, tokens
+    )
     order = case.permutation("order", len(tokens)).tolist()
     shift = -200.0 if kind == "low" else 0.0
-    return _parts(case, [tokens[row] for row in order], 1.5, shift, never_written=dirt.get(kind, torch.nan))
+    channels = 130 if kind == "many" else 0
+    return _parts(case, [tokens[row] for row in order], 1.5, shift, dirt.get(kind, torch.nan), channels)
 
 
 CHECKS = (
-    Check(full_parts, 4), Check(empty_parts, 3), Check(far_apart, 4), Check(any_parts, 9, wide=True),
+    Check(full_parts, 4), Check(empty_parts, 3), Check(far_apart, 4), Check(any_parts, 11, wide=True),
 )  # fmt: skip

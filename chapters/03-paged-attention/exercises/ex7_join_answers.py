@@ -119,6 +119,18 @@ WRONG = (
         'maxima.masked_fill(empty, 0.0)',
         "a try of somebody who saw stub and text alone, which passed", unnamed="no-common-maximum",
     ),
+    Wrong.patch(
+        "tokens-in-32-bits", 'A number of tokens fits into 32 bits.',
+        'empty = tokens == 0',
+        'empty = tokens.int() == 0',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "hardly-counts", 'What is below exp(-8.5) does not count any less.',
+        '(maxima - top).exp()',
+        '(maxima - top).clamp(min=-8.5).exp()',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
 )  # fmt: skip
 
 

@@ -101,15 +101,17 @@ def few_rows(case: Case) -> Call:
     return call(rows, case.choice("heads", (1, 5)), room, lengths)
 
 
-def any_launch(case: Case) -> Call:
+def any_launch(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     """One row, one head, one token, very long texts, and launches at, below and beyond a power of two of programs."""
     kind = case.turn(("one row", "one token", "long", "below", "at", "beyond", "more than run at once", "nothing yet",
-                      "one text"))  # fmt: skip
+                      "one text", "short texts"))  # fmt: skip
     if kind == "nothing yet":
         return call(2, 1, 3 * SPLIT_TOKENS, [0, 0])
     if kind == "one text":  # the other rows of the captured step are padding now
         return call(PROGRAMS // 32, 4, 16 * SPLIT_TOKENS, [100] + [0] * (PROGRAMS // 32 - 1))
     heads, room = case.choice("heads", (1, 2, 12)), 1024
+    if kind == "short texts":
+        return call(PROGRAMS // 4, 1, room, [1] * (PROGRAMS // 4))
     if kind == "one row":
         return call(1, case.choice("many heads", (96, 400)), room, [room // 2])
     if kind in ("one token", "long"):
@@ -120,4 +122,4 @@ def any_launch(case: Case) -> Call:
     return call(rows, 1, room, case.ints("lengths", 1, room, rows).tolist())
 
 
-CHECKS = (Check(many_rows, 10), Check(few_rows, 13), Check(any_launch, 9, wide=True))
+CHECKS = (Check(many_rows, 10), Check(few_rows, 13), Check(any_launch, 10, wide=True))

@@ -145,15 +145,19 @@ COVERS: dict[str, Covers] = {
         "kind": "a kernel writes into the tensor that it is given", "again": "a kernel remembers nothing",
         "large numbers": "a pool of 2^31 numbers does not go from process to process: the compiled form is read for it",
     },
-    "3.7": PLAIN | not_for("parts have no positions", *ORDER, "boundaries", "large numbers") | {
+    "3.7": PLAIN | not_for("parts have no positions", *ORDER, "boundaries") | {
         "nan": lambda a: nan(a.maxima), "infinite": lambda a: infinite(a.maxima) and infinite(a.accs),
         "huge": lambda a: bool((a.maxima[a.tokens == 0] > 40).any()),
         "far scores": lambda a: above(a.maxima, 290),
         "ties": lambda a: a.maxima.shape[1] > 1 and bool((a.maxima[:, 0] == a.maxima[:, 1]).any()),
         "one": lambda a: a.maxima.shape[1] == 1 or a.maxima.shape[0] == 1,
-        "many": lambda a: a.maxima.shape[1] > 64,
+        "many": (lambda a: min(a.maxima.shape[1], a.accs.shape[2]) > 128, lambda a: len(a.maxima) > 128),
+        "large numbers": lambda a: above(a.tokens, 2**39),
         "stand-ins": lambda a: bool((a.tokens == 0).any()) and a.maxima[a.tokens > 0].lt(-1e9).all(),
-        "beside": lambda a: a.maxima.shape[1] > 1 and bool((a.maxima[:, 1].abs() > 1e7).all()),
+        "beside": (
+            lambda a: a.maxima.shape[1] > 1 and bool((a.maxima[:, 1].abs() > 1e7).all()),
+            lambda a: above(a.accs[:, -1], 1e35),
+        ),
         "narrow": "the stub says float32",
         "empty": lambda a: (
             bool((a.tokens == 0).all(1).any())

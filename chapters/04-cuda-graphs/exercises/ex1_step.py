@@ -109,7 +109,7 @@ def _batch(case: Case, rows: int, position: int) -> Tensor:
 
 
 def _weights(case: Case) -> Tensor:
-    return case.ints("weights", 1, 60, 61)
+    return case.ints("weights", 1, 60, case.choice("vocab", (61, 53)))
 
 
 def sorted_values(case: Case) -> Call:
@@ -153,22 +153,31 @@ def other_keys(case: Case) -> Call:
 
 
 def any_values(case: Case) -> Call:
-    """What is 0 for all rows at the capture is not at a replay; steps go on; numbers are beyond 32 bits."""
-    kind, rows = case.turn(("temperature", "seed", "live", "token", "position", "live again", "large")), 2
-    batch = _batch(case, rows, 1)
+    """What is 0, or equal, for all rows at the capture is not at a replay; steps go on; many rows, and some behind."""
+    kinds = "temperature", "seed", "live", "token", "position", "live again", "large", "behind", "many"
+    kind, rows = case.turn(kinds), 2
+    batch, weights = _batch(case, 70 if kind == "many" else 3 if kind == "behind" else rows, 1), _weights(case)
+    if kind == "many":
+        return call(weights, batch, 8, _script([(70, 8, 1)] * 3, {}), False)
+    if kind == "behind":  # where there are fewer rows the last one stays as it is, and goes on later
+        shapes = [(3, 12, 0)] * 2 + [(2, 12, 0)] * 3 + [(3, 12, 0)] * 3
+        return call(weights, batch, 12, _script(shapes, {}), False)
     if kind == "large":
         batch[scenes.OF_A_ROW.index("seed")] += 2**40
-        return call(_weights(case) + 2**33, batch, 12, _script([(rows, 12, 1)] * 5, {}), False, 5)
+        return call(weights + 2**33, batch, 12, _script([(rows, 12, 1)] * 5, {}), False, 5)
     if kind == "live again":  # what a padding row writes stands in the cache; and a last step fills it
         new = {at: [[row, 5 + at, at - 1, -3 - at, 6, int(at == 5)] for row in range(rows)] for at in (3, 5)}
-        return call(_weights(case), batch, 12, _script([(rows, 12, 1)] * 13, new), False)
+        return call(weights, batch, 12, _script([(rows, 12, 1)] * 13, new), False)
     batch[scenes.OF_A_ROW.index(kind)] = 0
-    one = [6, 2, case.size("seed", 30, 34), case.size("temperature", 6, 9), 1]
-    script = _script([(rows, 24, int(kind != "position"))] * 18, {3: [[row, *one] for row in range(rows)]})
-    return call(_weights(case), batch, 24, script, False)
+    if kind == "seed":  # a live row may have token 0
+        weights[::2] = 0
+    seed, heat = case.size("seed", 30, 34), case.size("temperature", 6, 9)
+    new = [[row, 6 + row, 2 - row, seed + 3 * row, heat + row, 1] for row in range(rows)]
+    script = _script([(rows, 24, int(kind != "position"))] * 18, {3: new})
+    return call(weights, batch, 24, script, False)
 
 
 CHECKS = (
-    Check(any_values, 7, wide=True), Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"),
+    Check(any_values, 9, wide=True), Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"),
     Check(rows_of_nobody, 4, part="positions"), Check(sampled, 3, part="tokens"), Check(other_keys, 6, part="tokens"),
 )  # fmt: skip

@@ -118,6 +118,18 @@ WRONG = (
         'if host["sampled"] and any(host["temperature"][:rows]):',
         "a try of somebody who saw stub and text alone, which passed", unnamed="temperature-baked",
     ),
+    Wrong.patch(
+        "all-rows-advance", "All rows of the device are the step's.",
+        'position.add_(live)',
+        'device["position"].add_(device["live"])',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "one-position-for-equal-rows", 'Rows that stand at one position stand at one position.',
+        '(torch.arange(read) <= position[:, None])',
+        '(torch.arange(read) <= (position[:1, None] if len(set(host["position"][:rows])) == 1 else position[:, None]))',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
 )  # fmt: skip
 
 

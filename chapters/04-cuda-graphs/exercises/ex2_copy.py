@@ -139,18 +139,25 @@ def fewer_tokens(case: Case) -> Call:
 
 
 def any_batches(case: Case) -> Call:
-    """Two recordings at once, nothing chosen, one token, many rows and tokens, room for more choices, large ids."""
-    kind = case.turn(("two recordings", "no choice", "one token", "many", "no choice", "choices"))
-    rows, tokens = (70, 200) if kind == "many" else (4, 12)
+    """Two recordings, nothing chosen, one token, many, more choices, large numbers, equal ids, names in any order."""
+    kind = case.turn(("two recordings", "no choice", "one token", "many", "no choice", "choices", "large", "same ids"))
+    rows, tokens = (70, 600) if kind == "many" else (4, 12)
     first, last = _chunks(case, "first", rows, tokens, (1, 1)), _chunks(case, "last", 1, 2, (1, 1))
     if kind == "two recordings":
         small = [_chunks(case, f"small {n}", 2, 3) for n in range(2)]
         return call(rows, tokens, case.choice("nobody", (99, 105)), [first, *small, last, last], 2)
     if kind == "choices":
-        first["token_ids"] += 2**40
         return call(rows, tokens, 99, [first, last, first], 1, tokens + 3)
+    if kind == "large":
+        for name in ("token_ids", "positions", "row", "logits_row"):
+            first[name] += 2**53 + 1
+        return call(rows, tokens, 99, [first, last, dict(reversed(first.items()))])
+    if kind == "same ids":  # of other rows, at other positions; and nobody has a lower number than anybody
+        others = {name: tensor + 7 * (name in ("positions", "row", "logits_row")) for name, tensor in first.items()}
+        batches = [{n: one[n] + 9 * (n in ("row", "logits_row")) for n in one} for one in (last, first, others)]
+        return call(rows, tokens, 0, batches)
     second = {"no choice": _chunks(case, "second", 3, 9, (0, 0)), "one token": _chunks(case, "second", 1, 1)}
     return call(rows, tokens, 99, [first, second.get(kind, _chunks(case, "second", 2, 9)), last])
 
 
-CHECKS = (Check(fewer_rows, 4), Check(fewer_tokens, 3), Check(any_batches, 6, wide=True))
+CHECKS = (Check(fewer_rows, 4), Check(fewer_tokens, 3), Check(any_batches, 8, wide=True))

@@ -135,6 +135,23 @@ WRONG = (
         '    static["row"][static["token_ids"] == 0] = nobody\n    static["starts"][-1] = ',
         "a try of somebody who saw stub and text alone, which passed",
     ),
+    Wrong.patch(
+        "nobody-is-the-highest", 'No row has a higher number than nobody.',
+        '    static["starts"][-1] =',
+        '    static["row"].clamp_(max=nobody)\n    static["starts"][-1] =',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "rows-in-32-bits", 'Rows have small numbers.',
+        '[: len(new[name])] = new[name]',
+        '[: len(new[name])] = new[name].int() if "row" in name else new[name]',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "nobody-is-not-0", "A number that is 0 was not given.",
+        'tokens = len(new["token_ids"])', 'tokens, nobody = len(new["token_ids"]), nobody or 99',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
 )  # fmt: skip
 
 

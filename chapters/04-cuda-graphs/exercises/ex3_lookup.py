@@ -142,13 +142,13 @@ def a_new_cache(case: Case) -> Call:
     """With other tensors all graphs go, also where the address is one that was there before."""
     steps = _of(case, [{}, {"rows": 2}], case.size("steps", 2, 9))
     moves = case.ints("moves", 0, 1, len(steps)).cumsum(0).tolist()
-    addresses = case.choice("addresses", ((4096, 8192), (4096, 8192, 12288)))
+    addresses = case.turn(((4096, 8192), (4096, 4160), (4096, 8192, 12288), (8192, 4096)))
     return call([dict(step, address=addresses[at % len(addresses)]) for step, at in zip(steps, moves, strict=True)], 9)
 
 
 def any_steps(case: Case) -> Call:
-    """Prefills of as many tokens in other shapes, many rows, a room for many graphs, and a cache that comes back."""
-    runs = "shapes", "bits", "many rows", "many graphs", "comes back", "bits", "digits", "alike", "none", "moves"
+    """Keys that are alike packed, added or multiplied, many rows, a room for many graphs, and a cache that is back."""
+    runs = "shapes", "bits", "many rows", "many graphs", "comes back", "radix", "digits", "alike", "none", "moves"
     kind, room = case.turn(runs), 40
     kinds: list[dict[str, Any]] = [{"rows": 16 * n} for n in range(1, 7)]
     if kind == "shapes":
@@ -158,7 +158,13 @@ def any_steps(case: Case) -> Call:
     if kind == "bits":  # whose sum is the same, were each given ten or sixteen bits of a number
         kinds = [{"columns": columns, "read": read} for columns in (2, 3, 4) for read in (1024, 65_536, 131_072)]
     if kind == "many graphs":
-        kinds, room = [{"rows": n} for n in range(1, 160)], 140
+        kinds, room = [{"rows": n} for n in range(1, 330)], 300
+    if kind == "radix":  # a number in place of a key: one part less 1 is another part more by any base
+        kinds = [{"rows": 2, "columns": 2, "read": 2}]
+        for base in (7, 10, 31, 100, 256, 1000, 1024, 4096, 10_000, 65_536, 10**6, 2**20):
+            kinds += [{"rows": 1, "columns": 2 + base, "read": 2}, {"rows": 2, "columns": 1, "read": 2 + base}]
+        order = [kinds[at] for turn in range(2) for at in case.permutation(f"order {turn}", len(kinds)).tolist()]
+        return call([step | one for step, one in zip(_of(case, [{}], len(order)), order, strict=True)], len(kinds))
     steps = _of(case, kinds, {"many graphs": 2000, "none": 0}.get(kind, 24))
     if kind == "alike":  # a step that was captured, gave way, and comes again, equal in everything
         room, steps = 2, [dict(step, tokens=1, length=9, temperature=0.0, rows=step["rows"] % 5) for step in steps]
@@ -167,7 +173,7 @@ def any_steps(case: Case) -> Call:
     if kind == "comes back":
         steps = [dict(step, address=4096 * (at // 8 % 2)) for at, step in enumerate(steps)]
     if kind == "many rows":
-        steps = [dict(reversed(step.items())) for step in steps]
+        steps = [dict(reversed(step.items())) if at % 2 == 0 else step for at, step in enumerate(steps)]
     return call(steps, room)
 
 

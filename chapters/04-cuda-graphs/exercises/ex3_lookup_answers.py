@@ -128,6 +128,18 @@ WRONG = (
         'key = step["rows"] << 20 | step["columns"] << 10 | step["read"], step["sampler"]',
         "a try of somebody who saw stub and text alone, which passed",
     ),
+    Wrong.patch(
+        "number-by-thousands", 'A key is a number, three digits for each of its parts.',
+        'key = step["rows"], step["columns"], step["read"], step["sampler"]',
+        'key = step["rows"] * 1000 + step["columns"], step["read"], step["sampler"]',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "pages-of-addresses", 'A cache begins at a page of memory of its own.',
+        'if step["address"] != address:\n            graphs, address = {}, step["address"]',
+        'if step["address"] // 4096 != address:\n            graphs, address = {}, step["address"] // 4096',
+        "a fourth reader who saw stub and text alone; it passed", unnamed="graphs-outlive-the-cache",
+    ),
 )  # fmt: skip
 
 

@@ -114,6 +114,7 @@ def any_batches(case: Case) -> Call:
     if maximum == 21:
         return call(maximum, [])
     near = [max(1, n + more) for n in (1, 8, 16, 128, 256, 2048, 65_536, 163_840, maximum) for more in (-1, 0, 1)]
+    near.append(2**40)
     near *= 50 if maximum == 1024 else 1
     return call(maximum, [near[at] for at in case.permutation("order", len(near)).tolist()] + [1, 1])
 

@@ -31,8 +31,8 @@ def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_s
     the blocks of each row, in the order of its text. The row's token is written to its slot: slot s is place s %
     block_size of block s // block_size. Then as many tokens of its table's blocks as you return are read, from the
     first, and averaged: one at least, and no more than the table has room for, of any row. Block `null` belongs to no
-    request: any row may write to it, and it holds finite numbers. A slot may be beyond 2^31. Recorded once, this runs
-    in every replay.
+    request: any row may write to it, and all that it holds adds up to a finite number. A slot may be beyond 2^31. The
+    three tensors are the engine's, to be read alone. Recorded once, this runs in every replay.
     """
     nobody = live == 0
     tables = tables.masked_fill(nobody[:, None], null)
@@ -110,7 +110,7 @@ def _batches(case: Case, live: list[list[int]], stale: str, width: int = 2, size
     blocks = case.permutation("blocks", width * (rows + 1) + 1).tolist()
     null, owned, freed = blocks[0], torch.tensor(blocks[1:-width]).view(rows, width), torch.tensor(blocks[-width:])
     pool = case.floats("pool", len(blocks), size)
-    pool[freed], pool[null] = case.choice("freed", (torch.nan, torch.inf)), 0.0
+    pool[freed], pool[null] = case.choice("freed", (torch.nan, torch.inf)), case.choice("null", (0.0, -7.0))
     others = {"live": owned.roll(1, 0), "freed": freed.expand(rows, width), "anywhere": owned.roll(1, 0)}[stale]
     batches = []
     for at, now in enumerate(torch.tensor(live)):
@@ -145,13 +145,16 @@ def blocks_of_no_numbers(case: Case) -> Call:
 
 
 def any_rows(case: Case) -> Call:
-    """Steps of padding alone, wide tables, blocks of one token, many rows, and one row that comes and goes."""
+    """Steps of padding alone, wide tables, blocks of one token, many rows, one that comes and goes, and long texts."""
     live = case.turn((
         [[1, 1], [0, 0], [0, 1]], [[0, 1, 1], [1, 0, 1], [1, 1, 0]], [[1], [0], [1]],
-        [[1] * 40, [0, 1] * 20, [1, 0] * 20],
+        [[1] * 100, [0, 1] * 50, [1, 0] * 50], [[1, 1], [1, 0]],
     ))  # fmt: skip
-    width, size = case.turn(((5, 2), (4, 1), (2, 3), (2, 2)))
-    return _batches(case, live, case.turn(("anywhere", "freed", "live", "freed")), width, size)
+    width, size = case.turn(((5, 2), (4, 1), (2, 3), (2, 2), (20, 1000)))
+    asked = _batches(case, live, case.turn(("anywhere", "freed", "live", "freed", "live")), width, size)
+    if size == 1000:  # a long text
+        asked.args[2][1]["position"][0] = width * size - 1
+    return asked
 
 
 CHECKS = (Check(blocks_of_others, 6), Check(blocks_of_no_numbers, 4), Check(far_blocks), Check(any_rows, 5, wide=True))

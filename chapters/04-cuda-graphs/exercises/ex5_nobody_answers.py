@@ -108,6 +108,18 @@ WRONG = (
         "nobody = (live == 0) & (live.sum() > 0)",
         "written to pass all checks that there were, and it did", unnamed="as-row-0",
     ),
+    Wrong.patch(
+        "tables-overwritten", "The tables of padding rows are nobody's, so they may be overwritten.",
+        'tables = tables.masked_fill(',
+        'tables = tables.masked_fill_(',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "position-of-16-bits", 'A position is a small number.',
+        'position = position.masked_fill(nobody, 0)',
+        'position = position.masked_fill(nobody, 0).to(torch.float16).long()',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
 )  # fmt: skip
 
 
@@ -154,9 +166,10 @@ def by_columns(position: Tensor, live: Tensor, tables: Tensor, null: int, block_
     a padding row, which is in the step because the graph has more rows than there are requests; its position may be any
     number, and its table that of a request that has left. tables (width, B) int64, a column a row: the blocks of each
     row, in the order of its text. The row's token is written to its slot: slot s is place s % block_size of block
-    s // block_size. Then as many tokens of its table's blocks as you return are read, from the first, and averaged.
-    Block `null` belongs to no request: any row may write to it, and it holds finite numbers. Recorded once, this runs
-    in every replay.
+    s // block_size. Then as many tokens of its table's blocks as you return are read, from the first, and averaged: one
+    at least, and no more than the table has room for, of any row. Block `null` belongs to no request: any row may write
+    to it, and all that it holds adds up to a finite number. A slot may be beyond 2^31. The three tensors are the
+    engine's, to be read alone. Recorded once, this runs in every replay.
     """
     real = live > 0
     tables = torch.where(real, tables, null)

@@ -129,6 +129,25 @@ WRONG = (
         '    if not state[2].any():\n        warm(step)\n        return record(step)\n    saved = state.clone()\n',
         "a try of somebody who saw stub and text alone, which passed", unnamed="not-put-back-after-a-failure",
     ),
+    Wrong.patch(
+        "a-copy-is-cleared", 'A tensor laid end to end is the same tensor.',
+        '    state.zero_()\n',
+        '    state.contiguous().zero_()\n',
+        "a fourth reader who saw stub and text alone; it passed", unnamed="put-back-is-enough",
+    ),
+    Wrong.patch(
+        "all-kinds-named", 'An exception is one of four.',
+        '    try:\n        warm(step)\n        return record(step)\n    finally:\n        state.copy_(saved)\n',
+        "    try:\n"
+        "        warm(step)\n"
+        "        found = record(step)\n"
+        "    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):\n"
+        "        state.copy_(saved)\n"
+        "        raise\n"
+        "    state.copy_(saved)\n"
+        "    return found\n",
+        "a fourth reader who saw stub and text alone; it passed", unnamed="not-put-back-after-a-failure",
+    ),
 )  # fmt: skip
 
 

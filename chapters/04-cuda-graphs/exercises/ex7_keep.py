@@ -21,7 +21,7 @@ places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 
 
 def keep(replay: Callable[[], None], tokens: Tensor, count: int) -> list[Tensor]:
-    """The tokens of the next `count` steps, a tensor (B,) for each, to be read at any time later.
+    """The tokens of the next `count` steps, a list with a tensor (B,) for each, to be read at any time later.
 
     replay(): runs the recorded step once, and returns nothing. tokens (B,) of one row or more, whole numbers:
     what the step gave when it was recorded; at first nothing has run, and what it holds is undefined. The caller goes
@@ -107,8 +107,8 @@ def every_step(case: Case) -> Call:
 
 def any_number(case: Case) -> Call:
     """No step, one, more than any ring of buffers has, of one row and of many; tokens beyond what 32 bits hold."""
-    rows, steps = case.turn(((1, 40), (2, 0), (70, 17), (1, 1), (2, 130), (1, 40)))
-    below = case.turn((2**40,) + (99_991,) * 4 + (2**40,))
+    rows, steps = case.turn(((1, 40), (2, 0), (70, 17), (1, 1), (1, 40), (2, 1100)))
+    below = case.turn((2**60, 99_991, 99_991, 99_991, 2**60, 99_991))
     return call(case.ints("start", 0, below - 1, rows), steps, 1, below)
 
 

@@ -138,6 +138,27 @@ WRONG = (
         "a try of somebody who saw stub and text alone, which passed",
     ),
     Wrong(buffers_of_the_last_call, "a try of somebody who saw stub and text alone, which passed"),
+    Wrong.patch(
+        "ring-of-1024", 'No host is a thousand steps behind.',
+        "    kept = []\n"
+        "    for _ in range(count):\n"
+        "        replay()\n"
+        "        kept.append(tokens.clone())\n"
+        "    return kept\n",
+        "    ring = [torch.empty_like(tokens) for _ in range(min(count, 1024))]\n"
+        "    kept = []\n"
+        "    for n in range(count):\n"
+        "        replay()\n"
+        "        kept.append(ring[n % 1024].copy_(tokens))\n"
+        "    return kept\n",
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "stacked", 'One tensor is as good as a list of tensors.',
+        'return kept',
+        'return torch.stack(kept) if kept else []',
+        "a fourth reader who saw stub and text alone; it passed",
+    ),
 )  # fmt: skip
 
 

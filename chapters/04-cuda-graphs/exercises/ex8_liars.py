@@ -58,9 +58,10 @@ EXERCISE = Spec(
     reference=check_engine,
     task=(
         "Write the test that an engine with graphs must pass. It is marked both ways: right engines must pass it, and\n"
-        'liars, which have one mistake each, must fail it. Their names stand in the headings of the page "Graphs that\n'
-        'lied", those of right engines in its section 25; `marked` in scenes.py of the chapter tries them. The\n'
-        'engines recite: a text that has begun with "wolf " goes on "wolf wolf".'
+        'liars, which have one mistake each, must fail it. Names of liars stand in the headings of the page "Graphs\n'
+        'that lied"; eleven of them count here: count, seed, temperature, key, slot, tail, result, cache, nan, ladder\n'
+        "and lookup. Those of right engines stand in its section 25; `marked` in scenes.py of the chapter tries them.\n"
+        'The engines recite: a text that has begun with "wolf " goes on "wolf wolf".'
     ),
     invariants=(
         "a lie has the right shape, no error, and takes no longer",

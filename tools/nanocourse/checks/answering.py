@@ -5,6 +5,7 @@ Nothing here is believed: it runs beside a student's code, which may have rewrit
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from nanocourse.checks import recording, wire
 from nanocourse.checks.memory import Shared
 
 # All else is a ValueError.
-RAISED = {one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit)}
+RAISED = {one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)}
 
 Ask = Callable[[dict[str, Any], list[bytes]], tuple[dict[str, Any], bytes]]
 

@@ -5,6 +5,7 @@ The scene, its objects and its memory stay in this process. The worker gets numb
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from nanoinfer.engine import fake_graph
 
 DEPTH = 6  # calls within calls, to and fro
 # Of a scene, in an answer; all else is a ValueError.
-CROSSING = ("MemoryError", "KeyboardInterrupt", "SystemExit", "GeneratorExit")
+CROSSING = ("MemoryError", "KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError")
 
 Reply = tuple[dict[str, Any], bytes]
 
@@ -105,7 +106,7 @@ class Play:
                 self._record(function, args, kwargs)
                 return {"op": "value", "value": None, "memory": []}, []
             value = function(*args, **kwargs)
-        except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as error:
+        except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError) as error:
             if not isinstance(error, Exception) and not error.args:
                 raise  # somebody at this machine
             kind = type(error).__name__ if type(error).__name__ in CROSSING else "ValueError"
