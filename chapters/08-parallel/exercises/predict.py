@@ -17,7 +17,7 @@ from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model, random_model
-from nanoinfer.parallel.replicas import WORTH, Beginnings
+from nanoinfer.parallel.replica_loop import WORTH, Beginnings
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
 

@@ -207,8 +207,12 @@ class Server:
         reply, bodies = self._done(call, watch, scene)
         if self.watch.refused is not None:
             reply, bodies = {"op": "refused", "name": self.watch.refused}, []
-        elif kept and reply["op"] == "returned" and not kept.still():
-            reply, bodies = {"op": "changed"}, []
+        elif kept and reply["op"] == "returned":
+            try:
+                still = kept.still()
+            except Exception:  # torch itself was changed
+                still = False
+            reply, bodies = (reply, bodies) if still else ({"op": "changed"}, [])
         news, changed = scene.news() if scene is not None else ([], [])
         reply |= {"lines": sorted(self.watch.lines - before), "parts": sorted(self.watch.parts), "memory": news}
         try:
