@@ -17,7 +17,7 @@ from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model, random_model
-from nanoinfer.parallel.replica_loop import WORTH, Beginnings
+from nanoinfer.parallel.replica_loop import WORTH, Beginnings, block_names
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
 
@@ -105,8 +105,8 @@ def alike(device: torch.device) -> float:
 
 def busiest(device: torch.device) -> float:
     """Requests with one prompt: how far the engine with the most rows was ever ahead of the one with the fewest."""
-    rows, known, ahead = [0] * ENGINES, [Beginnings(16) for _ in range(ENGINES)], 0
-    prompt = list(range(512))
+    rows, known, ahead = [0] * ENGINES, [Beginnings() for _ in range(ENGINES)], 0
+    prompt = block_names(range(512), 16)
     for _ in range(REQUESTS):
         best = min(range(ENGINES), key=lambda n: rows[n] - WORTH * known[n].share(prompt))
         known[best].note(prompt)
