@@ -26,7 +26,7 @@ from nanoinfer.model.weights import load_model
 from nanoinfer.parallel.batch import open_job, request_maker
 from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.leader import LeadingEngine
-from nanoinfer.parallel.replicas import ReplicaLoop
+from nanoinfer.parallel.replica_loop import ReplicaLoop
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
 
