@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from threading import RLock
@@ -79,27 +79,34 @@ class ReplicaLoop:
         self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
     ) -> list[Row]:
         """As `EngineLoop.submit`, each request to an engine of its own."""
-        rows = []
-        for request in requests:
-            while True:
-                loop = self._choose(request.prompt_token_ids)
+        rows: dict[int, Row] = {}
+        while left := [n for n in range(len(requests)) if n not in rows]:
+            shares: dict[RemoteLoop, list[int]] = {}  # sent whole: a message a request would keep engines waiting
+            for n in left:
+                loop = self._choose(requests[n].prompt_token_ids, shares)
+                shares.setdefault(loop, []).append(n)
+            for loop, share in shares.items():
+                box = self._mailbox(loop, mailbox.post)
                 try:
-                    rows += loop.submit([request], self._mailbox(loop, mailbox.post), asked, every_token)
-                    break
+                    rows |= zip(share, loop.submit([requests[n] for n in share], box, asked, every_token), strict=True)
                 except RuntimeError:
                     if loop in self.loops and not self._lost(loop):  # it is closed
                         raise
-        return rows
+        return [rows[n] for n in range(len(requests))]
 
-    def _choose(self, text: Sequence[int]) -> RemoteLoop:
-        """The engine with the fewest rows, hits counted; among equals the one that was sent the fewest."""
+    def _choose(self, text: Sequence[int], shares: Mapping[RemoteLoop, Sequence[int]] | None = None) -> RemoteLoop:
+        """The engine with the fewest rows, hits counted; among equals the one that was sent the fewest.
+
+        shares: what each is about to get.
+        """
         names = block_names(text, self._block)
         with self._lock:
             if not self.loops:
                 raise RuntimeError(f"the engine has died: {self.failure}") from self.failure
 
             def cost(loop: RemoteLoop) -> tuple[float, int]:
-                return loop.load - WORTH * self._beginnings[loop].share(names), self._sent[loop]
+                rows = loop.load + len((shares or {}).get(loop, ()))
+                return rows - WORTH * self._beginnings[loop].share(names), self._sent[loop]
 
             best = min(self.loops, key=cost)
             self._beginnings[best].note(names)
