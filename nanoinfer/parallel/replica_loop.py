@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nanoinfer.requests import Request
     from nanoinfer.serve.engine_remote import RemoteLoop
 
+SHARE = 64  # requests of a call, a message: with one each it takes longer, and with all engines wait for their first
 WORTH = 4  # rows more that an engine may have, if it knows the whole prompt
 BEGINNINGS = 1 << 14  # blocks of texts that are remembered of each engine
 
@@ -81,8 +82,8 @@ class ReplicaLoop:
         """As `EngineLoop.submit`, each request to an engine of its own."""
         rows: dict[int, Row] = {}
         while left := [n for n in range(len(requests)) if n not in rows]:
-            shares: dict[RemoteLoop, list[int]] = {}  # sent whole: a message a request would keep engines waiting
-            for n in left:
+            shares: dict[RemoteLoop, list[int]] = {}
+            for n in left[:SHARE]:
                 loop = self._choose(requests[n].prompt_token_ids, shares)
                 shares.setdefault(loop, []).append(n)
             for loop, share in shares.items():
