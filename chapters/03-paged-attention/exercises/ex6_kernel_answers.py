@@ -183,6 +183,17 @@ WRONG = (
         "values * weights[:, None]", "values * weights.to(v_pool.dtype.element_ty).to(tl.float32)[:, None]",
         "a third reader who saw stub and text alone; it passed",
     ),
+    Wrong.patch(
+        "products-in-16-bits", "A product has the type of what is stored.",
+        "tl.sum(keys * query[None, :], 1)",
+        "tl.sum((keys * query[None, :]).to(k_pool.dtype.element_ty).to(tl.float32), 1)",
+        "a fourth reader who saw stub and text alone; it passed", unnamed="half-precision",
+    ),
+    Wrong.patch(
+        "starts-at-minus-1e30", "No score is below -1e30.",
+        'maximum, total, acc = -float("inf")', "maximum, total, acc = -1e30",
+        "a fourth reader who saw stub and text alone; it passed", unnamed="no-running-maximum",
+    ),
 )  # fmt: skip
 
 
