@@ -139,11 +139,11 @@ COVERS: dict[str, Covers] = {
         "boundaries": lambda a: {0, 1, a.k_pool.shape[2] - 1} <= set((a.lengths % a.k_pool.shape[2]).tolist()),
         "empty": lambda a: 0 in a.lengths.tolist() and len(a.lengths) > 1,
         "ends": lambda a: bool((a.lengths == a.tables.shape[1] * a.k_pool.shape[2]).any()),
-        "stand-ins": lambda a: float(a.q.max()) * float(a.k_pool.nan_to_num().max()) < -1e11,
+        "stand-ins": lambda a: above(a.q, 1e18) and above(a.k_pool, 1e18) and float(a.q.min()) < 0,
         "narrow": lambda a: a.q.dtype == torch.bfloat16 and a.k_pool.dtype == torch.float32,
         "mixed": lambda a: len(set(a.lengths.tolist())) > 2,
         "kind": "a kernel writes into the tensor that it is given", "again": "a kernel remembers nothing",
-        "large numbers": "a pool of 2^31 numbers does not go from process to process: the compiled form is read for it",
+        "large numbers": lambda a: above(a.tables, 2**16),  # for more the compiled form is read
     },
     "3.7": PLAIN | not_for("parts have no positions", *ORDER, "boundaries") | {
         "nan": lambda a: nan(a.maxima), "infinite": lambda a: infinite(a.maxima) and infinite(a.accs),
