@@ -132,7 +132,7 @@ def any_rows(case: Case) -> Call:  # noqa: PLR0911  one for each kind
                       "empty between", "any numbers", "large blocks", "beyond floats", "no row"))  # fmt: skip
     size = case.size("block size", 1, 3)
     if kind == "block 0":
-        return call([[], [2]], [size, 2 * size], [0, 1], size)
+        return call([[], [2]], [size, 2 * size], [0, -1], size)
     if kind == "empty between":
         return _rows(case, [0, size, 0, 2 * size + 1, 0], [0, 0, 0, size, 0], size)
     if kind == "no need":
@@ -166,6 +166,7 @@ def any_mixture(case: Case) -> Call:
     """Rows of all kinds side by side, with blocks to spare, just enough, or one too few."""
     size, rows = case.size("block size", 1, 5), case.size("rows", 1, 6)
     lengths, had = (case.ints(name, 0, 4 * size, rows).tolist() for name in ("lengths", "had"))
+    lengths = [length * case.turn((1,) * 7 + (0,)) for length in lengths]  # once all are 0
     asked = _rows(case, lengths, had, size, spare=case.turn((0, 0, 3)))
     del asked.args[2][: case.turn((1, 0, 0, 0))]
     return asked

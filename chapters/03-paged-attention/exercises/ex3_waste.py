@@ -78,7 +78,9 @@ def whole_blocks(case: Case) -> Call:
 
 def any_batch(case: Case) -> Call:
     """Rows without a token, no row, many rows, more than 2^53 bytes, rows that fill the room, blocks of any size."""
-    kind = case.turn(("",) * 4 + ("full",) * 2 + ("less than a block", "large blocks", "beyond floats"))
+    kind = case.turn(("",) * 4 + ("full",) * 2 + ("less than a block", "large blocks", "beyond floats", "no token"))
+    if kind == "no token":
+        return call([0, 0], 5, case.choice("block", (2, 7)), 2 * case.size("width", 1, 9))
     if kind == "beyond floats":  # n / block_size is a whole number where n is one token more
         large, more = case.choice("large", (2**53, 2**63)), case.choice("more", (1, 2 * 2**63 + 1))
         return call([1, large, large + 1], large + more, large, case.choice("bytes", (1, 3)))
@@ -103,5 +105,5 @@ def any_mixture(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(ragged, 4), Check(whole_blocks, 3), Check(any_batch, 9, wide=True), Check(any_mixture, 12, wide=True),
+    Check(ragged, 4), Check(whole_blocks, 3), Check(any_batch, 10, wide=True), Check(any_mixture, 12, wide=True),
 )  # fmt: skip

@@ -185,12 +185,14 @@ def any_parts(case: Case) -> Call:
         totals = torch.tensor([[1.0, 3.0, 2.0], [2.0, 1.0, 1.0]])
         if kind == "below all":  # where not even float64 knows the sum's logarithm
             totals.fill_(1.0)
-        maxima, counts = torch.full((2, 3), level), torch.tensor([[2**32, 3, 0], [0, 2**40, 1]])
+        totals[1], values[1] = totals[1] * 2**26, values[1] * 2**26  # of more tokens than float32 counts
+        maxima, counts = torch.full((2, 3), level), torch.tensor([[2**32, 3, 0], [0, 2**40, 2**30]])
         maxima[counts == 0] = torch.nan
         return call(maxima, totals, values, counts)
-    if kind == "deep":  # what hardly weighs is large
-        accs = torch.tensor([[1.0, -2.0], [1e38, 3e38]]) * case.choice("sign", (1, -1))
-        return call(torch.tensor([[0.0, -86.5]]), torch.ones(1, 2), accs[None], torch.ones(1, 2).long())
+    if kind == "deep":  # what hardly weighs is large; so is what comes out
+        accs = torch.tensor([[[1.0, -2.0], [1e38, 3e38]], [[1e38, -1e38], [2e38, -1e38]]])
+        accs *= case.choice("sign", (1, -1))
+        return call(torch.tensor([[0.0, -86.5], [0.0, 0.0]]), torch.ones(2, 2), accs, torch.ones(2, 2).long())
     tokens = {"one part": [[3], [0], [1]], "many": [[1, 0, 2] * 44] * 2, "contexts": [[1, 2], [0, 1]] * 75}.get(
         kind, tokens
     )

@@ -99,7 +99,7 @@ def few_rows(case: Case) -> Call:
     """With room for many programs the room of a text decides: a begun tile is one, and there is a most."""
     tiles, more = case.turn(AROUND)
     room = SPLIT_TOKENS * tiles + more
-    rows = case.size("rows", 2, 4)
+    rows = case.size("rows", 1, 4)
     lengths = [max(1, room >> halved) for halved in case.sample("halved", range(2, 6), rows)]
     return call(rows, case.choice("heads", (1, 5)), room, lengths)
 
@@ -133,6 +133,7 @@ def any_mixture(case: Case) -> Call:
     heads, tiles = case.choice("heads", (1, 2, 3, 12, 25)), case.choice("tiles", LIMITS[1:])
     fits = case.turn(LIMITS)  # so often does the launch fit into what runs at once
     batch = max(1, PROGRAMS // (heads * fits)) if fits else PROGRAMS
+    batch, heads = case.choice("alone", ((batch, heads), (batch, heads), (1, 1)))
     room = SPLIT_TOKENS * tiles - case.choice("less", (0, 1, SPLIT_TOKENS - 1))
     some = case.choice("rows", (0, 1, int(case.ints("some", 0, batch)), batch - 1, batch))
     return call(batch, heads, room, case.ints("lengths", 0, case.choice("most", (0, 1, room)), some).tolist())

@@ -57,7 +57,7 @@ COVERS: dict[str, Covers] = {
             and max(n - len(b) * a.block_size for b, n in zip(a.owned, a.lengths, strict=True)) <= 0
         ),
         "mixed": lambda a: not a.free and min(_lacks(a)) < 0 < max(_lacks(a)),
-        "stand-ins": lambda a: 0 in a.free and sum(_lacks(a)) == len(a.free),
+        "stand-ins": lambda a: {0, -1} <= set(a.free) and sum(_lacks(a)) == len(a.free),
         "equal": lambda a: len(a.lengths) > len(set(a.lengths)),
         "kind": kind, "again": again, "large numbers": lambda a: max(a.lengths) > 64 * a.block_size,
     },
@@ -94,7 +94,7 @@ COVERS: dict[str, Covers] = {
         "equal": lambda a: len(a.lengths) > len(set(a.lengths)),
         "kind": kind,
         "large numbers": lambda a: a.token_bytes > 2**53 and a.token_bytes % 2,
-        "zeros": "bytes and sizes are at least 1",
+        "zeros": lambda a: len(a.lengths) > 1 and not any(a.lengths),
     },
     "3.4": PLAIN | not_for("it finds places in one row's text, and reads nothing", *ANYTHING, *SCORES, "empty", "mixed",
                            "both sides", "no order", "equal") | {
