@@ -152,7 +152,7 @@ def any_rows(case: Case) -> Call:  # noqa: PLR0911  one for each kind
         large = case.choice("large", (2**53, 2**63))
         return _rows(case, [large + 1, 2 * large, 3 * large + 1, large - 1], [large, 0, large, 0], large)
     if kind == "no row":
-        return call([], [], case.choice("left", ([], [4, 2])), size)
+        return call([], [], [4, 2], size)
     if kind == "any numbers":
         owned, lengths, free, _ = _rows(case, [3 * size, 2 * size], [size, 0], size).args
         lists = [[(2 ** (53 + 11 * (n % 3 == 0)) + n) * (-1) ** n for n in blocks] for blocks in (*owned, free)]
@@ -167,7 +167,7 @@ def any_mixture(case: Case) -> Call:
     size, rows = case.size("block size", 1, 5), case.size("rows", 1, 6)
     lengths, had = (case.ints(name, 0, 4 * size, rows).tolist() for name in ("lengths", "had"))
     lengths = [length * case.turn((1,) * 7 + (0,)) for length in lengths]  # once all are 0
-    asked = _rows(case, lengths, had, size, spare=case.turn((0, 0, 3)))
+    asked = _rows(case, lengths, had, size, spare=case.turn((0, 3, 0)))
     del asked.args[2][: case.turn((1, 0, 0, 0))]
     return asked
 

@@ -147,11 +147,11 @@ def any_step(case: Case) -> Call:  # noqa: PLR0911  one for each kind
 
 def any_mixture(case: Case) -> Call:
     """Some rows in any order, each from any position on, padding anywhere, and anything behind a text in the table."""
-    size, rows = case.size("block size", 1, 7), case.size("rows", 1, 5)
+    size, rows = case.size("block size", 1, 7), case.size("rows", 1, case.turn((5, 5, 1)))
     here = case.permutation("order", rows)[: case.size("here", 1, rows)].tolist()
     starts, counts = (case.ints(name, low, 9, rows).tolist() for name, low in (("starts", 0), ("counts", 1)))
     parts = [(row, starts[row], counts[row]) for row in here]
-    for at in case.ints("padding", 0, len(parts), case.size("padded", 0, 3)).tolist():
+    for at in case.ints("padding", 0, len(parts), case.size("padded", 0, case.turn((0, 3, 3)))).tolist():
         parts.insert(at, (rows, 0, 1))
     tables, *rest = _call(case, parts, rows, 0, size).args
     for row in range(rows):

@@ -192,7 +192,7 @@ def any_parts(case: Case) -> Call:
     if kind == "deep":  # what hardly weighs is large; so is what comes out
         accs = torch.tensor([[[1.0, -2.0], [1e38, 3e38]], [[1e38, -1e38], [2e38, -1e38]]])
         accs *= case.choice("sign", (1, -1))
-        return call(torch.tensor([[0.0, -86.5], [0.0, 0.0]]), torch.ones(2, 2), accs, torch.ones(2, 2).long())
+        return call(torch.tensor([[0.0, -87.25], [0.0, 0.0]]), torch.ones(2, 2), accs, torch.ones(2, 2).long())
     tokens = {"one part": [[3], [0], [1]], "many": [[1, 0, 2] * 44] * 2, "contexts": [[1, 2], [0, 1]] * 75}.get(
         kind, tokens
     )

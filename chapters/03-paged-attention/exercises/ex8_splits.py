@@ -107,7 +107,9 @@ def few_rows(case: Case) -> Call:
 def any_launch(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     """One row, one head, one token, very long texts, and launches at, below and beyond a power of two of programs."""
     kind = case.turn(("one row", "one token", "long", "below", "at", "beyond", "more than run at once", "nothing yet",
-                      "one text", "short texts"))  # fmt: skip
+                      "one text", "short texts", "some rows"))  # fmt: skip
+    if kind == "some rows":  # as many as would leave room for twice as many parts
+        return call(PROGRAMS // 4 + 1, 1, 8 * SPLIT_TOKENS, [9] * (3 * PROGRAMS // 16))
     if kind == "nothing yet":
         return call(2, 1, 3 * SPLIT_TOKENS, [0, 0])
     if kind == "one text":  # the other rows of the captured step are padding now
@@ -140,5 +142,5 @@ def any_mixture(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(many_rows, 10), Check(few_rows, 13), Check(any_launch, 10, wide=True), Check(any_mixture, 28, wide=True),
+    Check(many_rows, 10), Check(few_rows, 13), Check(any_launch, 11, wide=True), Check(any_mixture, 28, wide=True),
 )  # fmt: skip

@@ -52,9 +52,8 @@ COVERS: dict[str, Covers] = {
         "many": lambda a: len(a.owned) > 64,
         "boundaries": lambda a: {n - len(b) * a.block_size for b, n in zip(a.owned, a.lengths, strict=True)} >= {0, 1},
         "empty": lambda a: len(a.lengths) > 4 and a.lengths[0] == a.lengths[2] == a.lengths[-1] == 0 < max(a.lengths),
-        "ends": lambda a: (
-            not a.free
-            and max(n - len(b) * a.block_size for b, n in zip(a.owned, a.lengths, strict=True)) <= 0
+        "ends": (
+            lambda a: not a.free and max(_lacks(a)) <= 0, lambda a: a.owned and a.free and max(_lacks(a)) <= 0,
         ),
         "mixed": lambda a: not a.free and min(_lacks(a)) < 0 < max(_lacks(a)),
         "stand-ins": lambda a: {0, -1} <= set(a.free) and sum(_lacks(a)) == len(a.free),
@@ -62,7 +61,7 @@ COVERS: dict[str, Covers] = {
         "kind": kind, "again": again, "large numbers": lambda a: max(a.lengths) > 64 * a.block_size,
     },
     "3.2": PLAIN | not_for("it finds places, and reads nothing", *ANYTHING, *SCORES) | {
-        "one": lambda a: a.block_size == 1,
+        "one": (lambda a: a.block_size == 1, lambda a: len(a.tables) == 1 and {0, 1} == set(a.row.tolist())),
         "many": lambda a: len(a.tables) > 64,
         "boundaries": lambda a: (
             {0, a.block_size - 1} <= set((a.positions % a.block_size).tolist())
