@@ -147,7 +147,7 @@ def any_step(case: Case) -> Call:  # noqa: PLR0911  one for each kind
 
 def any_mixture(case: Case) -> Call:
     """Some rows in any order, each from any position on, padding anywhere, and anything behind a text in the table."""
-    size, rows = case.size("block size", 1, 7), case.size("rows", 1, case.turn((5, 5, 1)))
+    size, rows = case.size("block size", 1, case.turn((7, 7, 7, 1))), case.size("rows", 1, case.turn((5, 5, 1)))
     here = case.permutation("order", rows)[: case.size("here", 1, rows)].tolist()
     starts, counts = (case.ints(name, low, 9, rows).tolist() for name, low in (("starts", 0), ("counts", 1)))
     parts = [(row, starts[row], counts[row]) for row in here]

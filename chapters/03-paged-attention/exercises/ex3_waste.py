@@ -98,10 +98,11 @@ def any_batch(case: Case) -> Call:
 
 
 def any_mixture(case: Case) -> Call:
-    """Rows of any lengths, 0 and the room too, in blocks smaller and larger than the room."""
-    size, room = case.size("block size", 1, 20), case.size("room", 1, 60)
-    lengths = case.ints("lengths", -room // 4, room + room // 4, case.size("rows", 0, 5)).clamp(0, room).tolist()
-    return call(lengths, room, size, case.size("bytes", 1, 99))
+    """Rows of any lengths, 0 and the room too, in blocks smaller and larger than the room; each size is 1 once."""
+    most = {"block size": 20, "room": 60, "rows": 5, "bytes": 99} | {case.turn(("room", "rows", "", "bytes", "")): 1}
+    size, room = case.size("block size", 1, most["block size"]), case.size("room", 1, most["room"])
+    lengths = case.ints("lengths", -room // 4, room + room // 4, case.size("rows", 0, most["rows"])).clamp(0, room)
+    return call(lengths.tolist(), room, size, case.size("bytes", 1, most["bytes"]))
 
 
 CHECKS = (

@@ -74,6 +74,7 @@ def large_pool(case: Case) -> Call:
     return call(table, size * case.permutation("blocks", 3)[: case.size("tokens", 1, 3)].int(), 0, heads, size, width)
 
 
+SIZES = ("block size", "heads", "width", "blocks", "tokens")
 LARGE = (  # heads, tokens and width of a block of which one product alone is beyond 2^31, or an offset beyond 2^53
     (1, 2**15, 2**17), (2, 2**20, 2**12), (2**20, 1, 2**12), (2**16 + 1, 2**15, 1), (2**14 + 1, 33, 129),
 )  # fmt: skip
@@ -81,15 +82,17 @@ LARGE = (  # heads, tokens and width of a block of which one product alone is be
 
 def any_text(case: Case) -> Call:
     """Texts of many blocks and tokens beyond 16 bits, the last head of many, one block of one token."""
-    kind = case.turn(("far", "long", "last head", "one", "long", *LARGE, *["any"] * 8))
-    if kind == "any":  # sizes, any head, tokens in any order, and the same one twice
-        size, heads, width = (case.size(name, 1, 9) for name in ("block size", "heads", "width"))
-        table = case.permutation("table", case.size("blocks", 1, 6)).int()
-        positions = case.ints("positions", 0, len(table) * size - 1, case.size("tokens", 1, 7)).int()
+    kind = case.turn(("far", "long", "last head", "one", "long", *LARGE, *SIZES, "", ""))
+    if kind in ("", *SIZES):  # one size is 1, the others are any; any head, tokens in any order, the same one twice
+        size, heads, width, blocks, tokens = (case.size(name, 1, 1 if name == kind else 7) for name in SIZES)
+        table, positions = case.permutation("table", blocks).int(), case.ints("positions", 0, blocks * size - 1, tokens)
+        positions = positions.int()
         return call(table, positions, int(case.ints("head", 0, heads - 1)), heads, size, width)
     if kind in LARGE:  # places at the ends of blocks
         heads, size, width = kind
         positions = torch.tensor([2 * size - 1, 0, size, size - 1, 2 * size - 1]).int()
+        if kind == LARGE[0]:  # in block 0
+            return call(torch.tensor([0]).int(), positions[positions < size], 0, heads, size, width)
         last = min(2**31, 2**63 // (heads * size * width)) - 1
         return call(torch.tensor([last, last // 2]).int(), positions, heads - 1, heads, size, width)
     if kind == "far":  # positions whose quotients float32 rounds up
@@ -105,5 +108,5 @@ def any_text(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(layout, 4), Check(large_pool, 6), Check(any_text, 13 + len(LARGE), wide=True),
+    Check(layout, 4), Check(large_pool, 6), Check(any_text, 7 + len(SIZES) + len(LARGE), wide=True),
 )  # fmt: skip

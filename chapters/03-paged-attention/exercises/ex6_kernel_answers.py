@@ -190,6 +190,10 @@ WRONG = (
         "a fourth reader who saw stub and text alone; it passed", unnamed="half-precision",
     ),
     Wrong.patch(
+        "width-is-no-constant", "The width of the tables is a number that has a type.", "row * width",
+        "row * width.to(tl.int64)", "a fourth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
         "starts-at-minus-1e30", "No score is below -1e30.",
         'maximum, total, acc = -float("inf")', "maximum, total, acc = -1e30",
         "a fourth reader who saw stub and text alone; it passed", unnamed="no-running-maximum",

@@ -107,9 +107,9 @@ def few_rows(case: Case) -> Call:
 def any_launch(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     """One row, one head, one token, very long texts, and launches at, below and beyond a power of two of programs."""
     kind = case.turn(("one row", "one token", "long", "below", "at", "beyond", "more than run at once", "nothing yet",
-                      "one text", "short texts", "some rows"))  # fmt: skip
-    if kind == "some rows":  # as many as would leave room for twice as many parts
-        return call(PROGRAMS // 4 + 1, 1, 8 * SPLIT_TOKENS, [9] * (3 * PROGRAMS // 16))
+                      "one text", "short texts", 0, 1, 3 * PROGRAMS // 16))  # fmt: skip
+    if isinstance(kind, int):  # so few rows have a text, which would leave room for twice as many parts
+        return call(PROGRAMS // 4 + 1, 1, 8 * SPLIT_TOKENS, [9] * kind)
     if kind == "nothing yet":
         return call(2, 1, 3 * SPLIT_TOKENS, [0, 0])
     if kind == "one text":  # the other rows of the captured step are padding now
@@ -135,12 +135,13 @@ def any_mixture(case: Case) -> Call:
     heads, tiles = case.choice("heads", (1, 2, 3, 12, 25)), case.choice("tiles", LIMITS[1:])
     fits = case.turn(LIMITS)  # so often does the launch fit into what runs at once
     batch = max(1, PROGRAMS // (heads * fits)) if fits else PROGRAMS
-    batch, heads = case.choice("alone", ((batch, heads), (batch, heads), (1, 1)))
+    batch, heads = case.choice("alone", ((batch, heads), (1, heads), (1, 1)))
     room = SPLIT_TOKENS * tiles - case.choice("less", (0, 1, SPLIT_TOKENS - 1))
     some = case.choice("rows", (0, 1, int(case.ints("some", 0, batch)), batch - 1, batch))
-    return call(batch, heads, room, case.ints("lengths", 0, case.choice("most", (0, 1, room)), some).tolist())
+    lengths = case.ints("lengths", *case.choice("hold", ((0, 0), (1, 1), (0, room), (room, room))), some)
+    return call(batch, heads, room, lengths.tolist())
 
 
 CHECKS = (
-    Check(many_rows, 10), Check(few_rows, 13), Check(any_launch, 11, wide=True), Check(any_mixture, 28, wide=True),
+    Check(many_rows, 10), Check(few_rows, 13), Check(any_launch, 13, wide=True), Check(any_mixture, 28, wide=True),
 )  # fmt: skip
