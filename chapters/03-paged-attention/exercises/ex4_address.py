@@ -82,9 +82,12 @@ LARGE = (  # heads, tokens and width of a block of which one product alone is be
 
 def any_text(case: Case) -> Call:
     """Texts of many blocks and tokens beyond 16 bits, the last head of many, one block of one token."""
-    kind = case.turn(("far", "long", "last head", "one", "long", *LARGE, *SIZES, "", ""))
-    if kind in ("", *SIZES):  # one size is 1, the others are any; any head, tokens in any order, the same one twice
-        size, heads, width, blocks, tokens = (case.size(name, 1, 1 if name == kind else 7) for name in SIZES)
+    kind = case.turn(("far", "long", "last head", "one", "long", *LARGE, *SIZES, "", "equal"))
+    if kind in ("", "equal", *SIZES):  # one size is 1, the others are any; any head, tokens in any order, one twice
+        size, heads, width, blocks, tokens = (
+            case.size(name, 4 if kind == "equal" else 1, 1 if name == kind else 4 if kind == "equal" else 7)
+            for name in SIZES
+        )
         table, positions = case.permutation("table", blocks).int(), case.ints("positions", 0, blocks * size - 1, tokens)
         positions = positions.int()
         return call(table, positions, int(case.ints("head", 0, heads - 1)), heads, size, width)
@@ -99,7 +102,7 @@ def any_text(case: Case) -> Call:
         positions = torch.tensor([16_385 * 1024 - 1, 5, 16_386 * 1024 - 1, 5]).int()
         return call(case.permutation("table", 16_388).int(), positions, 1, 2, 1024, 128)
     if kind == "one":
-        return call(torch.tensor([5]).int(), torch.tensor([0]).int(), 0, 1, 1, case.choice("width", (1, 4)))
+        return call(torch.tensor([9, 5]).int(), torch.tensor([1]).int(), 0, 1, 1, case.choice("width", (1, 4)))
     size, heads, width = (64, 2, 3) if kind == "long" else (16, 96, 128)
     table = case.permutation("table", 1000).int() + (0 if kind == "long" else 20_000)
     positions = case.ints("positions", 0, 1000 * size - 1, 5).int()

@@ -139,7 +139,7 @@ def any_context(case: Case) -> Call:
         down, times = {"hardly weighs": (30.0, 1e15), "weighs 1e-260": (600.0, 1e270)}[kind]
         scores[1:] = [[score - down for score in tile] for tile in scores[1:]]
         values[1:] = [[times * value for value in tile] for tile in values[1:]]
-    if kind == "ragged":  # a tile of one token, and longer ones around it
+    if kind in ("ragged", "weighs 1e-260"):  # a tile of one token, and longer ones around it
         scores[1], values[1] = scores[1][:1], values[1][:1]
     levels = {"ties": (2.0, 0.0), "zero": (0.0, 1.0), "lowest": (-1.797e308, 0.0), "rises a little": (1.0, 1e-4)}
     if kind in levels:  # of the first tile, and how far each is above the one before
