@@ -99,7 +99,7 @@ def any_batch(case: Case) -> Call:
 
 def any_mixture(case: Case) -> Call:
     """Rows of any lengths, 0 and the room too, in small blocks and large ones; each size is 1 once, and all are."""
-    most, one = {"block size": 20, "room": 60, "rows": 5, "bytes": 99}, case.turn(("room", "rows", "all", "bytes", ""))
+    most, one = {"block size": 20, "room": 60, "rows": 5, "bytes": 99}, case.turn(("room", "all", "bytes", *[""] * 9))
     most = {name: 1 if one in (name, "all") else size for name, size in most.items()}
     size, room = case.size("block size", 1, most["block size"]), case.size("room", 1, most["room"])
     lengths = case.ints("lengths", -room // 4, room + room // 4, case.size("rows", 0, most["rows"])).clamp(0, room)

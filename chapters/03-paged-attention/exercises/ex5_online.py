@@ -141,7 +141,7 @@ def any_context(case: Case) -> Call:
         values[1:] = [[times * value for value in tile] for tile in values[1:]]
     if kind in ("ragged", "weighs 1e-260"):  # a tile of one token, and longer ones around it
         scores[1], values[1] = scores[1][:1], values[1][:1]
-    levels = {"ties": (2.0, 0.0), "zero": (0.0, 1.0), "lowest": (-1.797e308, 0.0), "rises a little": (1.0, 1e-4)}
+    levels = {"ties": (2.0, 0.0), "zero": (0.0, 1.0), "lowest": (-1.24e308, 0.0), "rises a little": (1.0, 1e-4)}
     if kind in levels:  # of the first tile, and how far each is above the one before
         first, more = levels[kind]
         scores = [[first + more * at for _ in tile] for at, tile in enumerate(scores)]

@@ -136,7 +136,7 @@ def any_mixture(case: Case) -> Call:
     fits = case.turn(LIMITS)  # so often does the launch fit into what runs at once
     batch = max(1, PROGRAMS // (heads * fits)) if fits else PROGRAMS
     batch, heads = case.choice("alone", ((batch, heads), (1, heads), (1, 1)))
-    room = SPLIT_TOKENS * tiles - case.choice("less", (0, 1, SPLIT_TOKENS - 1))
+    room = SPLIT_TOKENS * tiles - case.choice("less", (0, 1, int(case.ints("some less", 2, 62)), SPLIT_TOKENS - 1))
     some = case.choice("rows", (0, 1, int(case.ints("some", 0, batch)), batch - 1, batch))
     lengths = case.ints("lengths", *case.choice("hold", ((0, 0), (1, 1), (0, room), (room, room))), some)
     return call(batch, heads, room, lengths.tolist())
