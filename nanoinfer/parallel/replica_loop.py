@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from threading import RLock
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from nanoinfer.requests import Request
     from nanoinfer.serve.engine_remote import RemoteLoop
 
-SHARE = 64  # requests of a call, a message: with one each it takes longer, and with all engines wait for their first
 WORTH = 4  # rows more that an engine may have, if it knows the whole prompt
 BEGINNINGS = 1 << 14  # blocks of texts that are remembered of each engine
 
@@ -80,34 +79,27 @@ class ReplicaLoop:
         self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
     ) -> list[Row]:
         """As `EngineLoop.submit`, each request to an engine of its own."""
-        rows: dict[int, Row] = {}
-        while left := [n for n in range(len(requests)) if n not in rows]:
-            shares: dict[RemoteLoop, list[int]] = {}
-            for n in left[:SHARE]:
-                loop = self._choose(requests[n].prompt_token_ids, shares)
-                shares.setdefault(loop, []).append(n)
-            for loop, share in shares.items():
-                box = self._mailbox(loop, mailbox.post)
+        rows = []
+        for request in requests:
+            while True:
+                loop = self._choose(request.prompt_token_ids)
                 try:
-                    rows |= zip(share, loop.submit([requests[n] for n in share], box, asked, every_token), strict=True)
+                    rows += loop.submit([request], self._mailbox(loop, mailbox.post), asked, every_token)
+                    break
                 except RuntimeError:
                     if loop in self.loops and not self._lost(loop):  # it is closed
                         raise
-        return [rows[n] for n in range(len(requests))]
+        return rows
 
-    def _choose(self, text: Sequence[int], shares: Mapping[RemoteLoop, Sequence[int]] | None = None) -> RemoteLoop:
-        """The engine with the fewest rows, hits counted; among equals the one that was sent the fewest.
-
-        shares: what each is about to get.
-        """
+    def _choose(self, text: Sequence[int]) -> RemoteLoop:
+        """The engine with the fewest rows, hits counted; among equals the one that was sent the fewest."""
         names = block_names(text, self._block)
         with self._lock:
             if not self.loops:
                 raise RuntimeError(f"the engine has died: {self.failure}") from self.failure
 
             def cost(loop: RemoteLoop) -> tuple[float, int]:
-                rows = loop.load + len((shares or {}).get(loop, ()))
-                return rows - WORTH * self._beginnings[loop].share(names), self._sent[loop]
+                return loop.load - WORTH * self._beginnings[loop].share(names), self._sent[loop]
 
             best = min(self.loops, key=cost)
             self._beginnings[best].note(names)
