@@ -21,15 +21,15 @@ POLLS = 1 << 29  # of one wait at most: some minutes
 
 
 @triton.jit
-def _wait(pointers, used, lost, EMPTY: tl.constexpr, POLLS: tl.constexpr):
+def _wait(pointers, used, lost, EMPTY: tl.constexpr, POLLS: tl.constexpr, BETWEEN_LOOKS: tl.constexpr = 4096):
     """Until all numbers have arrived. What was read is dropped: the compiler may have read it more than once.
 
     lost: where the host says that some never will. It lies beyond PCIe, so it is looked at seldom.
     """
     late, looks = 1, 0
-    while (late > 0) & (looks < POLLS // 4096):
+    while (late > 0) & (looks < POLLS // BETWEEN_LOOKS):
         polls = 0
-        while (late > 0) & (polls < 4096):
+        while (late > 0) & (polls < BETWEEN_LOOKS):
             bits = tl.load(pointers, mask=used, other=0, volatile=True)
             late = tl.max((bits == EMPTY).to(tl.int32), 0)
             polls += 1

@@ -183,14 +183,13 @@ def test_an_llm_of_several_engines(folder: Path, small_model: GPT2) -> None:
     with LLM(folder, replicas=2, **SETTINGS) as llm:
         llm.warm_up()
         assert (llm.engine, llm.max_batch, llm.facts.max_batch, llm.max_len) == ("paged", 12, 12, 100)
-        assert [c.token_ids for c in llm.generate(prompts, params)] == expected
-        assert llm.loop._sent == dict.fromkeys(llm.loop.loops, 2)
         with ThreadPoolExecutor(4) as pool:
             for done in pool.map(lambda _: llm.generate(prompts, params), range(4)):
                 assert [c.token_ids for c in done] == expected
         pieces = [piece for piece in llm.stream(prompts, params) if piece.index == 2]
         assert tuple(t for piece in pieces for t in piece.token_ids) == expected[2]
-        assert sum(llm.loop._sent.values()) == llm.stats.requests == 24
+        assert llm.loop._sent == dict.fromkeys(llm.loop.loops, 10)
+        assert llm.stats.requests == 20
         stream = llm.stream(prompts, GREEDY)
         next(stream)
         stream.close()
