@@ -19,6 +19,7 @@ from weakref import WeakSet
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.engine.stats import Gauges
+from nanoinfer.requests import uncollected
 
 if TYPE_CHECKING:
     from nanoinfer.requests import Request
@@ -59,7 +60,7 @@ def block_names(text: Sequence[int], block: int) -> list[int]:
 class ReplicaLoop:
     """As an `EngineLoop`, over those of several engines. failure and died: of the last one.
 
-    block: tokens a block of their caches, or 0.
+    block: tokens a block of the prompts that their caches keep, or 0.
     """
 
     def __init__(self, loops: Sequence[RemoteLoop], block: int) -> None:
@@ -75,6 +76,7 @@ class ReplicaLoop:
         for loop in loops:
             loop.leave_behind = partial(self._go_on_elsewhere, loop)
 
+    @uncollected
     def submit(
         self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
     ) -> list[Row]:

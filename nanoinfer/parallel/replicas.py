@@ -48,7 +48,8 @@ class ReplicatedLLM(ServingLLM):
         self.facts = replace(facts, max_batch=facts.max_batch * count, blocks=facts.blocks * count)
         self.engine, self.max_batch, self.max_len = facts.engine, self.facts.max_batch, facts.max_len
         self.tokenizer = self.llms[0].tokenizer
-        self.loop = ReplicaLoop([llm.loop for llm in self.llms], facts.block_size)
+        shared = facts.block_size if self.config.prefix_caching is not False else 0
+        self.loop = ReplicaLoop([llm.loop for llm in self.llms], shared)
 
     @property
     def stats(self) -> Stats:  # type: ignore[override]

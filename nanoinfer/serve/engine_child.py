@@ -6,6 +6,7 @@ messages of them.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import traceback
@@ -69,6 +70,8 @@ class EngineServer:
         except BaseException as error:
             self.link.send(Raised.of(error))
             return
+        gc.collect()
+        gc.freeze()  # what is there now stays: collections need not look at it again
         self.llm = llm
         llm.loop.on_idle = lambda: self.link.send([])  # stats and gauges
         self.link.send(llm.facts)

@@ -15,7 +15,7 @@ from math import inf, log
 from statistics import fmean, median
 
 from nanoinfer.engine.scheduler import Row
-from nanoinfer.speculate.drafts import Drafter, Foreseeing
+from nanoinfer.speculate.drafts import Drafter
 
 PRICE = 0.2  # of a token: what a draft costs. It is brought where it and all before it are accepted as often as that
 FIRST = 0.6  # acceptance of a row of which nothing is known: it is soon known if it brings too few
@@ -182,13 +182,16 @@ class Adaptive:
     def look(self, drafter: Drafter, rows: Sequence[Row], most: int) -> None:
         """A step ran without drafts. Now and then: what would the drafter have guessed of a row's newest tokens?"""
         self._steps += 1
-        if self._steps % EVERY or not isinstance(drafter, Foreseeing):
+        if self._steps % EVERY:
+            return
+        foreseen = getattr(drafter, "foreseen", None)  # a `Foreseeing`'s; isinstance would take longer than the look
+        if foreseen is None:
             return
         row = rows[self._steps // EVERY % len(rows)]
         if self._foreseen == inf:
             self._foreseen = 1.0
         if len(row.token_ids) > most:
-            looks, seen = min(LOOKS, DOUBT + self._steps // EVERY), 1 + drafter.foreseen(row, most)
+            looks, seen = min(LOOKS, DOUBT + self._steps // EVERY), 1 + foreseen(row, most)
             self._foreseen += (seen - self._foreseen) / looks
             self._learn({row: seen})
 

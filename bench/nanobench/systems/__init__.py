@@ -28,6 +28,7 @@ UNFUSED: dict[str, Maker] = {
 }
 ON_REQUEST: dict[str, Maker] = {  # in no preset but those that ask for them by name
     "vllm": VLLM,
+    "vllm-triton-attention": partial(VLLM, attention_config={"backend": "TRITON_ATTN"}),
     "dense-1024": partial(FixedDense, "dense-1024", length=1024),
     "dense-compile-reduce-overhead": partial(FixedDense, "dense-compile-reduce-overhead", mode="reduce-overhead"),
     "dense-compile-max-autotune": partial(FixedDense, "dense-compile-max-autotune", mode="max-autotune"),

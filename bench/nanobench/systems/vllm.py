@@ -42,7 +42,8 @@ class VLLM:
         except ImportError:
             raise Missing("vllm is not installed: pip install 'nanoinfer[vllm]'") from None
         self.name, self._params, self._ids = "vllm", SamplingParams, itertools.count()
-        self.note = f"vLLM {__version__}"
+        backend = options.get("attention_config", {}).get("backend")
+        self.note = f"vLLM {__version__}" + (f", attention {backend}" if backend else "")
         self._folder = tempfile.TemporaryDirectory(prefix="nanoinfer-vllm-")  # gone with this object
         write_folder(model, Path(self._folder.name))
         self.llm: Any = LLM(
