@@ -26,7 +26,7 @@ HOPELESS = {4: 0.75, 8: 0.9}  # of plain speed, after so many steps with drafts:
 LATELY = 32  # steps whose times and tokens count
 LEAST = 1.1  # times plain speed: below it drafts end, since rows that gain nothing by them wait for the others
 SOONEST, LATEST = 32, 4096  # plain steps ahead of a trial, twice as many each time that it finds the same
-EVERY = 4  # plain steps from one look at a row to the next
+EVERY = 4  # plain steps from one that is timed, or looked at, to the next: to do so takes the host as long as a row
 DOUBT, LOOKS = 4, 16  # looks as which "no draft is right" counts at first; of how many the mean is
 PROMISING, BY_CHANCE = 1.2, 0.3  # times what a step with drafts costs: tokens that it must be expected to give; and
 # so much more, divided by the rows: one text may repeat a phrase, and nothing else
@@ -71,27 +71,35 @@ class Trial:
         self._seconds: dict[bool, deque[float]] = {way: deque(maxlen=LATELY) for way in (True, False)}
         self._tokens: deque[float] = deque(maxlen=LATELY)
 
-    def note(self, seconds: float, tokens: float, promise: float = inf, slowest: float = inf) -> None:
-        """The step took so long, and gave each row so many tokens. promise: from 1 on, a trial is worth its price.
-        slowest: tokens that a step with drafts gives the slowest row, where the batch waits for that.
+    @property
+    def settled(self) -> bool:
+        """Whether steps are plain, enough of them were timed, and the next few begin no trial by their number."""
+        timed = not self.drafts and len(self._seconds[False]) >= WITHOUT
+        return timed and not 0 < self._left <= EVERY
+
+    def note(self, seconds: float, tokens: float, promise: float = inf, slowest: float = inf, steps: int = 1) -> None:
+        """A step, the last of so many, took so long, and gave each row so many tokens.
+
+        promise: from 1 on, a trial is worth its price. slowest: tokens that a step with drafts gives the slowest row,
+        where the batch waits for that.
         """
         self._seconds[self.drafts].append(seconds)
-        self._left -= 1
+        self._left -= steps
         if not self.drafts:
             if self._left <= 0 and promise >= 1:
                 self._seconds[True].clear()
                 self._tokens.clear()
                 self.drafts, self._left = True, ANEW
-            elif self._left == -LATEST:
+            elif self._left <= -LATEST:
                 self.cost = None  # who knows what it is by now
             return
         self._tokens.append(tokens)
         self.cost = median(self._seconds[True]) / median(self._seconds[False])  # a step may wait for a compiler
-        steps, speed = len(self._tokens), min(fmean(self._tokens), slowest) / self.cost
-        if speed < (LEAST if steps >= WITH else HOPELESS.get(steps, 0)):
+        tried, speed = len(self._tokens), min(fmean(self._tokens), slowest) / self.cost
+        if speed < (LEAST if tried >= WITH else HOPELESS.get(tried, 0)):
             self.drafts, self._left = False, self._patience
             self._patience = min(LATEST, 2 * self._patience)
-        elif steps == WITH:
+        elif tried == WITH:
             self._patience = SOONEST
         if not self._left:
             self._seconds[False].clear()
@@ -124,6 +132,7 @@ class Adaptive:
         self._means: dict[Row, tuple[float, int]] = {}  # the same of each row alone, and of how many looks at it
         self._marks: dict[Row, int] = {}  # tokens that each row had a few steps with drafts ago
         self._slowest, self._since = inf, 0
+        self._unseen, self._stride = 0, 1  # steps that go by; and how many the next one to be noted stands for
 
     def pays(self, rows: int) -> bool:
         """Whether a step of so many rows is to have drafts at all."""
@@ -151,6 +160,9 @@ class Adaptive:
 
         alone: these rows, if nobody waits for a place. Then it is over when the slowest row is, and that one counts.
         """
+        if self._unseen:
+            self._unseen -= 1
+            return
         trial = self._trial(rows)
         cost = trial.cost or COST + COST_A_ROW * rows
         if trial.drafts:
@@ -160,7 +172,9 @@ class Adaptive:
         slowest = self._slowest if alone else inf
         early = alone and self._foreseen < inf and len(self._means) < min(rows, FEWEST)
         foreseen = 0 if early else min(self._foreseen, slowest)
-        trial.note(seconds, tokens / rows, foreseen / (PROMISING + BY_CHANCE / rows) / cost, slowest)
+        trial.note(seconds, tokens / rows, foreseen / (PROMISING + BY_CHANCE / rows) / cost, slowest, self._stride)
+        self._stride = EVERY if trial.settled else 1
+        self._unseen = self._stride - 1
 
     def _count(self, rows: Sequence[Row]) -> None:
         """A step had drafts: now and then, what each of these rows got by the last ones."""

@@ -923,7 +923,14 @@ class TestAdaptive:
             self.plain_steps(adaptive, Foresees(4), rows)
             while adaptive.pays(1):  # all of a sudden they are wrong
                 adaptive.note_step(1, cost, 1)
-            assert expected <= self.plain_steps(adaptive, Foresees(4), rows, 5000) <= expected + 1
+            assert expected <= self.plain_steps(adaptive, Foresees(4), rows, 5000) <= expected + EVERY
+
+    def test_plain_steps_that_decide_nothing_go_by(self, plain: LLM) -> None:
+        (request,) = plain.requests([[1]], SamplingParams())
+        adaptive, noted = Adaptive(), list[int]()
+        watch(adaptive._trial(1), "note", lambda *given: noted.append(given[-1]))
+        assert self.plain_steps(adaptive, Foresees(0), [Row(request, 0.0, token_ids=[1] * 9)]) == 200
+        assert noted == [1] * 8 + [EVERY] * (192 // EVERY)
 
     @pytest.mark.parametrize("rows", [1, 4, 16])
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
