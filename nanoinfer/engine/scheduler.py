@@ -116,7 +116,7 @@ class Scheduler:
 
     blocks: where rows have to share room; None where each has its own. max_batch: rows at most. max_batched_tokens:
     of a step, at least max_batch. prefill_chunk: of one prompt in a step. mixed: whether prompts share a step with rows
-    that go on. If not, the two kinds of step take turns, so that neither waits for more than one of the other.
+    that decode. If not, the two kinds of step take turns, so that neither waits for more than one of the other.
     preemption: whether a row is admitted with room for its prompt and little more. Where none is left for a row to go
     on, the youngest gives its own back and waits again, ahead of all others; the oldest row never does.
     """
