@@ -73,7 +73,7 @@ class EngineConfig:
     max_batch: rows that run at once; further prompts wait for a row. None is 64, or as many dense rows as half of the
     free memory holds.
     max_len: context in tokens, prompt and new ones together; None is the model's own.
-    max_batched_tokens: of one step at most, prompts and rows that go on together; at least max_batch. None is 256 on a
+    max_batched_tokens: of one step at most, prompts and rows that decode together; at least max_batch. None is 256 on a
     CPU and 2,048 on a GPU, or max_batch where that is more; engine naive takes whole prompts.
     prefill_chunk: tokens of one prompt in one step at most; None sets no limit of its own.
     block_size: tokens a block of the paged cache. kv_blocks: blocks of its pool; None takes what max_batch rows can

@@ -70,7 +70,7 @@ print(f"step {begins}: {fed}, {sum(fed.values())} tokens in all")
 assert sum(fed.values()) <= 8
 
 # %% [markdown]
-# This is the plan. Rows that go on come first, with a token each; prompts get what is left, in order of arrival.
+# This is the plan. Rows that decode come first, with a token each; prompts get what is left, in order of arrival.
 
 # %%
 source(Scheduler.schedule)
@@ -90,10 +90,10 @@ for name, one in (("static", static), ("continuous", made)):
 # %% [markdown]
 # ## 3. A budget
 #
-# Three rows write, and a prompt of 900 tokens comes. Change the budgets.
+# Three rows decode, and a prompt of 900 tokens comes, as in the chapter. Change the budgets.
 
 # %%
-long = [*[clock.Ask(0.0, 8, 120)] * 3, clock.Ask(0.02, 900, 8)]
+long = [*[clock.Ask(0.0, 8, 120)] * 3, clock.Ask(0.005, 900, 8)]
 for budget in (1024, 256, 64, 16):
     one = clock.run(long, clock.engine(4, budget))
     print(f"{budget:5} tokens a step: the longest gap {1e3 * max(one.gaps(0)):5.1f} ms, "
@@ -159,7 +159,7 @@ assert run.one_by_one(run.llm(), texts)[2][len(texts[2]) :] == right
 # %% [markdown]
 # ## Break 2: found once reserved
 #
-# Two equal prompts of three blocks, in pieces of one block, arrive at once. Guess: which of the two goes wrong, and
+# Two equal prompts of three blocks, in chunks of one block, arrive at once. Guess: which of the two goes wrong, and
 # does anything fail?
 
 # %%

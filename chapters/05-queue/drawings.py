@@ -22,7 +22,7 @@ BLOCK = 4  # tokens, in the picture of shared blocks
 
 def drawings() -> list[Drawing]:
     """All diagrams of the chapter."""
-    return [static_continuous(), pieces(), shared(), waiting()]
+    return [static_continuous(), chunks(), shared(), waiting()]
 
 
 def static_continuous() -> Drawing:
@@ -69,8 +69,8 @@ def static_continuous() -> Drawing:
     return Drawing("05-queue/static-continuous", "Static against continuous batching", alt, header, rows, draw)
 
 
-def pieces() -> Drawing:
-    """Steps as wide as they take, with a prompt of 900 tokens in one piece and in pieces."""
+def chunks() -> Drawing:
+    """Steps as wide as they take, with a prompt of 900 tokens at once and in chunks."""
     budgets = (1024, 256, 64)
     asks = [*[clock.Ask(0.0, 8, 120)] * 3, clock.Ask(0.005, 900, 8)]
     runs = {budget: clock.run(asks, clock.engine(4, budget)) for budget in budgets}
@@ -108,7 +108,7 @@ def pieces() -> Drawing:
         f"The longest gap between a row's tokens, and the prompt's own first token: {told}."
     )
     header = ("tokens of a step", "longest gap of a row that decodes", "first token of the prompt")
-    return Drawing("05-queue/pieces", "A long prompt in pieces", alt, header, cells, draw)
+    return Drawing("05-queue/chunks", "A long prompt in chunks", alt, header, cells, draw)
 
 
 def shared() -> Drawing:

@@ -107,9 +107,16 @@ def never_fits() -> None:
 
 
 @cache
-def mixture(share: float) -> Any:
+def mixture(share: float, seed: int = 7) -> Any:
     """800 requests at a share of the capacity, eight rows; prompts of 16 to 128 tokens, 8 to 64 new ones."""
-    return clock.run(clock.poisson(share * capacity(), 800, sizes), clock.engine(8, 256))
+    return clock.run(clock.poisson(share * capacity(), 800, sizes, seed), clock.engine(8, 256))
+
+
+def p99_growth() -> str:
+    """By what factor p99 grows from a fifth of the capacity to four fifths: the range over twelve draws of arrivals."""
+    p99 = [[clock.quantile(mixture(share, seed).waits, 0.99) for share in (0.2, 0.8)] for seed in range(12)]
+    growth = [high / low for low, high in p99]
+    return f"{min(growth):.0f} to {max(growth):.0f}×"
 
 
 def sizes(draws: random.Random) -> tuple[int, int]:
@@ -198,7 +205,7 @@ def not_full() -> None:
 
 
 def not_written() -> None:
-    """Two equal prompts of three blocks, in pieces of one block, asked for at once."""
+    """Two equal prompts of three blocks, in chunks of one block, asked for at once."""
     text = f"{run.KING}{run.THEN}{run.STORM}."
     made = run.llm(prefill_chunk=16)
     run.show("found once written", run.told(made, [text] * 2)[1][len(text) :])
@@ -271,5 +278,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     **measured.NUMBERS,
     "idle static": lambda: f"{twelve(True).idle(4):.0%}",
     "idle continuous": lambda: f"{twelve(False).idle(4):.0%}",
+    "p99 growth": p99_growth,
     "capacity": lambda: f"{capacity():.0f}",
 }

@@ -1,4 +1,4 @@
-"""Chapter 5's numbers from results files: a pool too small, prompts beside rows that go on, rates of arrival.
+"""Chapter 5's numbers from results files: a pool too small, prompts beside rows that decode, rates of arrival.
 
 The files come from `python -m bench queue` and `load`, with `--out bench/results/h200-NAME.json`; `python -m nanobook
 prose` then fills the numbers into the text.
@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from nanobench.load.records import LoadReport, LoadRun
 from nanobench.micro.queue import QueueReport
-from nanobench.micro.queue_arrivals import ArrivalRuns
+from nanobench.micro.queue_arrivals import ArrivalRuns, Gaps
 from nanobench.micro.queue_prefix import PrefixRuns
 from nanobench.micro.queue_records import Run
 from nanobench.report.values import factor, rate, seconds, share
+from nanoinfer.serve.completions import EVENTS_PER_S
+from nanoinfer.serve.config import ServeConfig
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 
@@ -66,28 +68,38 @@ def rates(target: str) -> list[LoadRun]:
     return [run for run in load().runs if run.target == target and run.plan.how == "arrivals"]
 
 
+def longest_gap(gaps: Gaps) -> float:
+    """The longest gap in one of the run's hundred stretches, each about as long as from one prompt to the next."""
+    return median(gaps.longest_s)
+
+
+def feeding(gaps: Gaps) -> float:
+    """Share of the steps that feed prompts."""
+    return gaps.counted.prefill_steps / (gaps.counted.prefill_steps + gaps.counted.decode_steps)
+
+
 def budgets() -> None:
-    """What rows that run notice of prompts of 900 tokens, and how soon these begin."""
-    print(
-        f"{'tokens of a step':18}{'a gap of 64 rows, p99: alone':>31}{'beside':>10}{'first token, p50':>19}{'p99':>10}"
-    )
+    """What 64 rows that decode notice of prompts of 900 tokens, and how soon these begin."""
+    print(f"{'':18}{'the longest gap of a stretch':>30}{'steps that':>22}{'first token':>17}")
+    print(f"{'tokens of a step':18}{'alone':>15}{'beside prompts':>17}{'feed prompts':>20}{'p50':>11}{'p99':>10}")
     for one in sorted(queue().arrivals, key=lambda one: -one.max_batched_tokens):
-        print(f"{one.max_batched_tokens:>10}{seconds(one.alone.itl.p99):>39}{seconds(one.beside.itl.p99):>10}"
-              f"{seconds(one.ttft.p50):>19}{seconds(one.ttft.p99):>10}")  # fmt: skip
+        alone, beside = (f"{1e3 * longest_gap(gaps):.2f} ms" for gaps in (one.alone, one.beside))
+        print(f"{one.max_batched_tokens:>10}{alone:>23}{beside:>17}{share(feeding(one.beside)):>20}"
+              f"{seconds(one.ttft.p50):>11}{seconds(one.ttft.p99):>10}")  # fmt: skip
 
 
 def too_small() -> None:
     """300 requests in a pool for a quarter of the longest texts of 256 rows; medians of the runs."""
-    print(f"{'':14}{'tok/s':>9}{'first token, p50':>19}{'p99':>9}{'a gap, p99':>13}{'preempted':>12}{'fed again':>11}")
+    print(f"{'':14}{'tok/s':>9}{'first token, p50':>19}{'p99':>9}{'longest gap':>14}{'preempted':>12}{'fed again':>11}")
     for name, preemption in (("reservation", False), ("preemption", True)):
         runs = pool(preemption)
         again = runs[0].counted.recomputed_tokens / (runs[0].prompt_tokens + runs[0].new_tokens)
         p50, p99, gap = (
             seconds(median(of(run) for run in runs))
-            for of in (lambda run: run.ttft.p50, lambda run: run.ttft.p99, lambda run: run.itl.p99)
+            for of in (lambda run: run.ttft.p50, lambda run: run.ttft.p99, lambda run: run.itl.longest)
         )
         rate_ = median(run.tokens_per_s for run in runs)
-        print(f"{name:14}{rate_:>9,.0f}{p50:>19}{p99:>9}{gap:>13}{runs[0].counted.preemptions:>12}{share(again):>11}")
+        print(f"{name:14}{rate_:>9,.0f}{p50:>19}{p99:>9}{gap:>14}{runs[0].counted.preemptions:>12}{share(again):>11}")
 
 
 def knee() -> None:
@@ -105,6 +117,16 @@ def _pool_gain() -> str:
     return factor(on / off)
 
 
+def _bursts() -> list[LoadRun]:
+    """The engine's runs with all requests at once, whose mean rate is the 100 percent of the others."""
+    return [run for run in load().runs if run.target == "engine" and run.plan.how == "at once"]
+
+
+def _together(run: LoadRun) -> str:
+    """Tokens that an event of a stream brings."""
+    return f"{run.new_tokens / run.pieces:.0f}"
+
+
 def _late(target: str) -> str:
     late = rates(target)[-1].late
     assert late
@@ -112,9 +134,7 @@ def _late(target: str) -> str:
 
 
 NUMBERS: dict[str, Callable[[], str]] = {
-    "itl whole": lambda: seconds(budget_of(2048).beside.itl.p99),
-    "itl chunks": lambda: seconds(budget_of(256).beside.itl.p99),
-    "itl alone": lambda: seconds(budget_of(2048).alone.itl.p99),
+    "stretch": lambda: seconds(budget_of(2048).beside.bin_s),
     "ttft whole": lambda: seconds(budget_of(2048).ttft.p50),
     "ttft chunks": lambda: seconds(budget_of(256).ttft.p50),
     "prefix gain": lambda: factor(prefix_of("random:gpt2-xl").gain),
@@ -122,10 +142,22 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "prefix computed": lambda: share(prefix_of("random:gpt2-xl").computed_share),
     "prefix shared": lambda: share(prefix_of("random:gpt2-xl").shared_share),
     "pool gain": _pool_gain,
+    "pool gap": lambda: seconds(median(run.itl.longest for run in pool(True))),
+    "pool gap reserved": lambda: seconds(median(run.itl.longest for run in pool(False))),
+    "pool gaps": lambda: f"{pool(True)[0].itl.count:,}",
     "pool blocks": lambda: f"{queue().pool.kv_blocks:,}",  # type: ignore[union-attr]
     "pool preempted": lambda: f"{pool(True)[0].counted.preemptions}",
     "pool again": lambda: f"{pool(True)[0].counted.recomputed_tokens:,}",
     "burst": lambda: rate(max(run.tokens_per_s for run in queue().burst[0].runs)),
+    "burst rate": lambda: f"{mean(run.requests_per_s for run in _bursts()):.0f}",
+    "burst requests": lambda: f"{_bursts()[0].plan.requests:,}",
+    "top done": lambda: f"{rates('serve')[-1].requests_per_s:,.0f}",
+    "top itl p99": lambda: seconds(rates("serve")[-1].itl.p99),  # type: ignore[union-attr]
+    "top mean itl": lambda: seconds(rates("serve")[-1].mean_itl.p50),  # type: ignore[union-attr]
+    "top together": lambda: _together(rates("serve")[-1]),
+    "low together": lambda: _together(rates("serve")[0]),
+    "events": lambda: f"{EVENTS_PER_S:,}",
+    "default queue": lambda: f"{ServeConfig().queue}",
     "engine late": lambda: _late("engine"),
     "serve late": lambda: _late("serve"),
     "top rate": lambda: f"{rates('serve')[-1].plan.per_second:.0f}",

@@ -36,7 +36,7 @@ class Run:
 
 
 def long_prompt() -> Run:
-    """Short prompts write when a long one comes. It goes in by pieces, beside them, within a budget of 24 tokens."""
+    """Short prompts write when a long one comes. It goes in by chunks, beside them, within a budget of 24 tokens."""
     short = ((0, "The fox", 32), (0, "She said to herself: ", 26), (1, "It was a cold night", 22))
     late = ((4, VILLAGE + TALE * 2, 12), (6, "Who is there?", 10), (9, "We have no time", 10))
     settings = {"max_batch": 6, "max_batched_tokens": 24, "prefill_chunk": 16, "kv_blocks": 40}
@@ -64,7 +64,7 @@ def record(run: Run) -> list[Event]:
               for at, (_, _, count) in enumerate(run.asked)]  # fmt: skip
     fixed = {"device": "cpu", "threads": 1, "prefix_caching": True, "preemption": True}
     with LLM("small", engine="paged", **fixed, **run.settings) as llm:
-        llm.core.scheduler.mixed = True  # as on a GPU; on a CPU pieces of prompts and decode steps take turns
+        llm.core.scheduler.mixed = True  # as on a GPU; on a CPU chunks of prompts and decode steps take turns
         return list(recorded(llm, llm.requests(prompts, params), [float(step) for step, _, _ in run.asked], texts=True))
 
 

@@ -55,7 +55,7 @@ def serve(requests: list[Row], static: bool = False) -> list[dict[int, int]]:
             running.append(waiting.popleft())
             running[-1].slot = free.pop()
         work = []
-        for row in sorted(running, key=lambda row: len(row.ids) - row.fed > 1):  # rows that go on come first
+        for row in sorted(running, key=lambda row: len(row.ids) - row.fed > 1):  # rows that decode come first
             work += [(row, at) for at in range(row.fed, min(len(row.ids), row.fed + BUDGET - len(work)))]
         log.append({n: sum(one is row for one, _ in work) for n, row in enumerate(requests)})
         slots, positions = torch.tensor([[row.slot, at] for row, at in work], dtype=torch.int64).view(-1, 2).T

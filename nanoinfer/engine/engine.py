@@ -49,7 +49,7 @@ class InFlight(NamedTuple):
     places: list[int] | None  # where each stands among the tokens, if not in this order
     tokens: Fetch
     logprobs: Fetch | None  # of the tokens, in the order of rows
-    scored: list[tuple[Row, Chunk]]  # pieces of prompts whose own tokens get logprobs
+    scored: list[tuple[Row, Chunk]]  # chunks of prompts whose own tokens get logprobs
     scores: Fetch | None  # these, one after another
 
 
@@ -289,7 +289,7 @@ class Engine:
         kind: int,
         longest: int,
     ) -> tuple[Tensor, Fetch | None]:
-        """A step on the device, of rows that go on and of pieces of prompts: its tokens, and logprobs of the prompts.
+        """A step on the device, of rows that decode and of chunks of prompts: its tokens, and logprobs of the prompts.
 
         following: by row, the tokens of which logprobs are wanted. kind: which of the samplers. longest: of a step
         without pieces, as the runner's `decode` takes it.

@@ -1,7 +1,7 @@
 """Which rows get how many tokens in the next step: host code that knows no tensor. Chapter 1.
 
 Requests wait in order of arrival for a row, and for the room of their longest text. A row is fed what the model has not
-seen of its text: first its prompt, in one piece or several, then its newest token at every step. Pieces and the idea of
+seen of its text: first its prompt, in one chunk or several, then its newest token at every step. Chunks and the idea of
 a budget: Agrawal et al. 2023, "SARATHI: Efficient LLM Inference by Piggybacking Decodes with Chunked Prefills".
 """
 
@@ -104,7 +104,7 @@ class Step(NamedTuple):
     """What is to be done next. On the device, rows move, then rows begin, and then the model runs."""
 
     going: list[Row]  # rows that are fed their newest token, by slot
-    pieces: list[Work]  # of prompts, in order of arrival
+    pieces: list[Work]  # chunks of prompts, in order of arrival
     begun: list[Row]
     sources: list[int]  # slots of rows that move
     targets: list[int]
@@ -116,7 +116,7 @@ class Scheduler:
 
     blocks: where rows have to share room; None where each has its own. max_batch: rows at most. max_batched_tokens:
     of a step, at least max_batch. prefill_chunk: of one prompt in a step. mixed: whether prompts share a step with rows
-    that go on. If not, the two kinds of step take turns, so that neither waits for more than one of the other.
+    that decode. If not, the two kinds of step take turns, so that neither waits for more than one of the other.
     preemption: whether a row is admitted with room for its prompt and little more. Where none is left for a row to go
     on, the youngest gives its own back and waits again, ahead of all others; the oldest row never does.
     """
@@ -154,7 +154,7 @@ class Scheduler:
         self.waiting.append(row)
 
     def schedule(self) -> Step:
-        """The next step: rows that go on, then prompts in order of arrival, within the budget."""
+        """The next step: rows that decode, then prompts in order of arrival, within the budget."""
         self._make_room()
         going = [row for row in self._slots if row and row.going]
         decode, self._decode_next = going and self._decode_next, False
@@ -174,7 +174,7 @@ class Scheduler:
         return Step(going if self.mixed or not pieces else [], pieces, begun, sources, targets, freed)
 
     def _feed(self, row: Row, budget: int, pieces: list[Work]) -> int:
-        """Give a prompt its next piece; how many tokens of the budget that takes."""
+        """Give a prompt its next chunk; how many tokens of the budget that takes."""
         if tokens := min(len(row.prompt) - row.fed, self.prefill_chunk, budget):
             pieces.append(Work(row, tokens))
             if self.blocks and row.fed + tokens > row.room:

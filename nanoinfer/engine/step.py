@@ -23,7 +23,7 @@ Model = Callable[[Batch, Cache], Tensor]  # a GPT2, or what stands for one: logi
 
 @torch.inference_mode()
 def prefill_step(model: Model, cache: Cache, state: BatchState, batch: Batch, sampler: Sampler) -> Tensor:
-    """Run prompts, pieces of them, and rows that go on, side by side; return the tokens that follow (K,).
+    """Run prompts, chunks of them, and rows that decode, side by side; return the tokens that follow (K,).
 
     Each goes to its row of the state, `batch.logits_row`, which is live from then on. A row whose prompt goes on
     changes nothing there.

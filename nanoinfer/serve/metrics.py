@@ -25,7 +25,7 @@ class Collector:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics. Those of the engine are 0 before it is loaded."""
+        """All metrics. Gauges of the engine are 0 before it is loaded."""
         service, books = self._service, self._service.books
         gauges, stats = (service.llm.gauges, service.llm.stats) if service.llm else (Gauges(), Stats())
         for name, value, told in (
@@ -39,15 +39,19 @@ class Collector:
             ("blocks_cached", gauges.blocks_cached, "Blocks kept for texts that begin as an earlier one"),
         ):
             yield GaugeMetricFamily(f"nanoinfer_{name}", told, float(value))
-        for name, count, told in (
+        counters = [
             ("requests_submitted", books.submitted, "Requests for completions that have come"),
             ("prompt_tokens", books.prompt_tokens, "Prompt tokens of requests that have ended"),
             ("new_tokens", books.new_tokens, "New tokens of requests that have ended"),
-            ("prefix_queries_tokens", stats.prompt_tokens, "Prompt tokens of rows that have begun"),
-            ("prefix_hits_tokens", stats.cached_tokens, "Those of them that the prefix cache had"),
-            ("preemptions", stats.preemptions, "Times that a row had to give its room back"),
-            ("recomputed_tokens", stats.recomputed_tokens, "Tokens that were computed again for it"),
-        ):
+        ]
+        if gauges.blocks:  # without them nothing is shared and nobody is preempted
+            counters += [
+                ("prefix_queries_tokens", stats.prompt_tokens, "Prompt tokens of rows that have begun"),
+                ("prefix_hits_tokens", stats.cached_tokens, "Those of them that the prefix cache had"),
+                ("preemptions", stats.preemptions, "Times that a row had to give its room back"),
+                ("recomputed_tokens", stats.recomputed_tokens, "Tokens that were computed again for it"),
+            ]
+        for name, count, told in counters:
             yield CounterMetricFamily(f"nanoinfer_{name}", told, count)
         outcomes = CounterMetricFamily("nanoinfer_requests", "Requests by what became of them", labels=["outcome"])
         for outcome, ended in books.ended.items():

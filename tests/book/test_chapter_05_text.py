@@ -17,6 +17,7 @@ from nanobook.examples import EXAMPLE, load
 from nanocourse.exercises import chapters
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.serve.completions import EVENTS_PER_S
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import (
     blocks_can_be_made,
@@ -109,7 +110,7 @@ class TestSmall:
 
     @pytest.mark.parametrize("static", [False, True])
     def test_tokens_are_those_of_each_text_alone(self, example: ModuleType, static: bool) -> None:
-        """Whoever arrives beside whom, and in how many pieces; a row that is used again has the new text's alone."""
+        """Whoever arrives beside whom, and in how many chunks; a row that is used again has the new text's alone."""
         _, found = example.five(static)
         with LLM(engine="dense", device="cpu", dtype="float32", max_batch=1) as llm:
             for ids, (prompt, length) in zip(found, example.FIVE, strict=True):
@@ -127,14 +128,14 @@ class TestSmall:
                 assert sum(fed[row] for fed in log) == len(ids) - 1
                 assert not any(fed[row] for fed in log[: 3 * row])  # nobody begins before they arrive
 
-    def test_rows_go_on_beside_a_prompt_in_pieces(self, example: ModuleType) -> None:
+    def test_rows_decode_beside_a_prompt_in_chunks(self, example: ModuleType) -> None:
         """What section 2 says of steps 6, 7 and 9."""
         log, _ = example.five()
         assert list(log[6].values()) == [1, 1, 6, 0, 0]
         assert log[7][2] == 5
         assert log[8][3] == 0 < log[9][3]
 
-    def test_in_a_static_batch_nobody_begins_beside_a_row_that_goes_on(self, example: ModuleType) -> None:
+    def test_in_a_static_batch_nobody_begins_beside_a_row_that_decodes(self, example: ModuleType) -> None:
         log, _ = example.five(True)
         assert not any(any(list(fed.values())[1:]) for fed in log[:24])
 
@@ -231,6 +232,11 @@ class TestExamples:
         assert all(abs(row[1] - asked) <= 2 for asked, row in rows.items() if asked < 100)
         assert rows[20][2] > 3 * rows[20][3]  # busy is no utilisation
 
+    def test_how_far_it_explodes_is_a_range(self, example: ModuleType) -> None:
+        """The block's own factor lies in it."""
+        low, high = map(float, example.p99_growth().removesuffix("×").split(" to "))
+        assert 5 < low < numbers("explodes", 4)[5] / numbers("explodes", 1)[5] < high
+
     def test_littles_law_holds(self, example: ModuleType) -> None:
         for line in (1, 2, 3):
             *_, product, there = numbers("little", line)
@@ -266,10 +272,19 @@ class TestMeasured:
         for name, number in example.measured.NUMBERS.items():
             assert re.fullmatch(r"\d[\d,]*(\.\d+)?( ?(µs|ms|s|%|×|tok/s))?", number()), name
 
-    def test_pieces_gain_little_and_cost_first_tokens(self, measured: ModuleType) -> None:
-        whole, pieces = measured.budget_of(2048), measured.budget_of(256)
-        assert 0.8 < pieces.beside.itl.p99 / whole.beside.itl.p99 < 1
-        assert pieces.ttft.p50 > 1.5 * whole.ttft.p50
+    def test_chunks_gain_little_and_cost_first_tokens(self, measured: ModuleType) -> None:
+        """They save hardly more than what two runs differ by in which nothing differs."""
+        whole, chunks = measured.budget_of(2048), measured.budget_of(256)
+        saved, noise = (
+            measured.longest_gap(one) - measured.longest_gap(other)
+            for one, other in ((whole.beside, chunks.beside), (whole.alone, chunks.alone))
+        )
+        assert saved == pytest.approx(0.25e-3, abs=0.05e-3)  # "a quarter of a millisecond"
+        assert 0.5 * saved < noise < saved
+        assert chunks.ttft.p50 > 1.5 * whole.ttft.p50
+        assert 0.01 < measured.feeding(whole.beside) < 0.02 < 2 * measured.feeding(whole.beside)
+        assert measured.feeding(chunks.beside) > 4 * measured.feeding(whole.beside)
+        assert whole.beside.bin_s == pytest.approx(1 / whole.asked_per_s, rel=0.2)  # a prompt in a stretch
 
     def test_shared_prompts_pay_where_prompts_cost(self, measured: ModuleType) -> None:
         large, little = (measured.prefix_of(f"random:{name}") for name in ("gpt2-xl", "gpt2"))
@@ -282,6 +297,8 @@ class TestMeasured:
         assert max(run.ttft.p99 for run in on) < min(run.ttft.p99 for run in off)
         assert all(run.counted.preemptions for run in on)
         assert not any(run.counted.preemptions for run in off)
+        assert min(run.itl.longest for run in on) > 10 * max(run.itl.longest for run in off)
+        assert all(run.counted.preemptions < 0.01 * run.itl.count for run in on)  # so p99 hides them
 
     def test_past_the_knee_the_same_work_is_too_late(self, measured: ModuleType) -> None:
         *below, knee, top = measured.rates("serve")
@@ -290,6 +307,23 @@ class TestMeasured:
         assert top.goodput_per_s < 0.6 * knee.goodput_per_s
         assert any(run.off for run in measured.rates("engine"))
         assert not any(run.off for run in measured.rates("serve"))
+
+    def test_nobody_was_refused_and_done_counts_the_drain(self, measured: ModuleType) -> None:
+        served = measured.rates("serve")
+        assert "--queue 4000" in measured.load().targets["serve"]
+        assert not any(run.refused for run in served)
+        for run in served:
+            arriving = run.plan.requests / run.plan.per_second
+            assert arriving == pytest.approx(5, rel=0.01)
+            assert arriving < run.seconds
+        rate = float(measured.NUMBERS["burst rate"]())
+        assert [round(run.plan.per_second / rate, 2) for run in served] == [0.5, 0.8, 0.95, 1.3, 1.8]
+        assert rate < served[-1].requests_per_s
+
+    def test_tokens_of_an_event_come_together(self, measured: ModuleType) -> None:
+        *_, top = measured.rates("serve")
+        assert top.itl.p50 == 0 < 20 * top.mean_itl.p50 < top.itl.p99
+        assert top.pieces / top.seconds == pytest.approx(EVENTS_PER_S, rel=0.05)
 
 
 class TestNotebook:

@@ -290,6 +290,19 @@ class TestMeasured:
         }
         assert fastest == {1: "persistent", 4: "fused", 16: "fused", 64: "streamed"}
 
+    def test_one_kernel_is_for_one_row(self, measured: ModuleType) -> None:
+        """There it is faster than the first sitting's kernels, every run of it; with more rows nobody asks for it."""
+        found = measured.report("-texts")
+        for key, ways in found.timed.items():
+            assert ("persistent" in ways) == key.startswith("decode of 1 rows"), key
+        samples: dict[tuple[int, str], tuple[float, ...]] = {
+            (one.prompt_tokens, one.engine): one.tokens_per_s.samples
+            for one in found.generated
+            if one.rows == 1 and not one.sampled
+        }
+        for prompt in {prompt for prompt, _ in samples}:
+            assert min(samples[prompt, "persistent"]) > max(samples[prompt, "fused"])
+
     def test_many_rows_behind_long_prompts_gain_nothing(self, measured: ModuleType) -> None:
         """What section 20 says: the ranges of the two engines overlap there, and nowhere in its table."""
         found: dict[tuple[int, int], list[tuple[float, ...]]] = {}

@@ -296,7 +296,13 @@ class TestMeasured:
         for model in (measured.LARGE, measured.XL):
             for rows in measured.rows_measured(model):
                 low, high = (measured.predicted(model, rows, all_halves) for all_halves in (False, True))
-                assert 0.95 * low < measured.gain(model, rows) < (low + high) / 2 + 0.02
+                assert 0.95 * low < measured.gain(model, rows) < (low + high) / 2
+
+    def test_a_small_model_loses_by_the_formula(self, measured: ModuleType) -> None:
+        """Section 17: gpt2's sums take longer than the bytes that a rank need not read."""
+        gpt2 = measured.PRESETS["gpt2"]
+        spared = measured.limit_s(gpt2, 1, 1, 512) - measured.limit_s(gpt2, 2, 1, 512)
+        assert 2 * gpt2.n_layer * measured.sum_s("in one kernel", measured.reduce_rows()[0]) > spared
 
     def test_two_models_give_more_tokens_and_longer_waits(self, measured: ModuleType) -> None:
         for model in (measured.LARGE, measured.XL):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.serve.serving import Hold, Served, engine, serving, until
+from nanoinfer import AsyncLLM
+from tests.serve.serving import Hold, Served, engine, model, serving, until
 
 KEY = {"Authorization": "Bearer s3cret"}
 
@@ -125,6 +127,16 @@ def test_the_books_balance_and_an_idle_engine_is_at_zero() -> None:
         server.post([1] * 40, max_tokens=1)
         server.idle()
         assert 0 < numbers(server)["nanoinfer_prefix_hits_tokens_total"] <= 40
+
+
+def test_an_engine_without_blocks_counts_none() -> None:
+    """A dashboard would show a prefix cache that never hits, where there is none."""
+    with serving(AsyncLLM(model(), engine="dense", threads=1, max_batch=1)) as server:
+        server.post([1] * 40, max_tokens=1)
+        server.idle()
+        found = numbers(server)
+        assert found["nanoinfer_prompt_tokens_total"] == 40
+        assert not [name for name in found if re.search("prefix|preempt|recomputed", name)]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -68,7 +68,7 @@ def _check(rows: list[Row], asked: list[tuple[int, int, bool]], budget: int) -> 
     for at, tokens, follows in asked:
         left = len(rows[at].prompt) - rows[at].fed
         if not rows[at].going and (not 0 < tokens <= left or follows != (tokens == left)):
-            raise ValueError("a piece must have tokens that its prompt has left, and a new token follows at its end")
+            raise ValueError("a chunk must have tokens that its prompt has left, and a new token follows at its end")
 
 
 def _example() -> Call:
