@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.cases import Call, Case, call, large_in_turn
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanoinfer.cache.dense import DenseCache
@@ -161,7 +161,8 @@ def chunk_with_nan(case: Case) -> Call:
     return call(case.floats("q", 1, T, *keys.shape[2:]), keys, values, torch.arange(before, before + T)[None])
 
 
-SIZES = {"many rows": (300, 1, 1), "many heads": (1, 1, 70), "many queries": (1, 300, 1)}
+SIZES = dict(zip(("rows", "queries", "slots", "heads", "size"), large_in_turn(5), strict=True))
+ONE = {"one NaN": torch.nan, "one infinite": torch.inf, "one below all": -torch.inf}  # of several numbers in a slot
 KINDS = (torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -171,30 +172,68 @@ def _counted(case: Case, kind: torch.dtype) -> Call:
     keys[:, 0], keys[:, 257] = 1.0, 2.0
     values[:, 0], values[:, 257] = 11, 12
     q = torch.full((1, 4, 1, 1), 100).to(kind)
-    return call(q, keys.to(kind), values.to(kind), torch.tensor([[256, 257, 255, 299]]))
+    values = values.to(kind) * (1e200 if kind == torch.float64 else 1.0)  # beyond the range of 32 bits
+    return call(q, keys.to(kind), values, torch.tensor([[256, 257, 255, 299]]))
+
+
+def _little_weight(case: Case) -> Call:
+    """A weight of e^-60 counts where its value is large."""
+    keys, values = (torch.tensor(x).view(1, 3, 1, 1) for x in ([0.0, -60.0, 0.0], [1.0, 1e28, 2.0]))
+    return call(torch.ones(1, 3, 1, 1), keys, values, torch.arange(3)[None])
+
+
+def _below_all(case: Case) -> Call:
+    """No stand-in for minus infinity is below -10^12; one slot: logarithms vanish beside that."""
+    values = case.floats("values", 1, 5, 1, 1)
+    return call(torch.full((1, 3, 1, 1), -1e6), torch.full_like(values, 1e6), values, torch.zeros(1, 3).long())
+
+
+def _nan_weighs_nothing(case: Case) -> Call:
+    """But it is read."""
+    keys, values = (torch.tensor(x).view(1, 3, 1, 1) for x in ([0.0, -300.0, 0.0], [4.0, torch.nan, 7.0]))
+    return call(torch.ones(1, 2, 1, 1), keys, values, torch.tensor([[0, 2]]))
+
+
+def _apart(case: Case) -> Call:
+    """By 2^22 and more, above 0 and below it: the highest alone counts."""
+    keys = (case.permutation("order", 5).view(1, 5, 1, 1) - 2) * 2.0**22
+    q = torch.tensor([1.0, -1.0]).view(1, 2, 1, 1)
+    return call(q, keys, torch.arange(5.0).view(keys.shape), torch.tensor([[4, 3]]))
+
+
+OF_THEIR_OWN = {
+    "little weight": _little_weight, "below all": _below_all, "NaN weighs nothing": _nan_weighs_nothing,
+    "apart": _apart,
+}  # fmt: skip
+
+
+def _sized(case: Case, kind: str) -> Call:
+    """A few of everything, or many of one; or one number that is none, in a slot that some read, or in a query."""
+    B, T, slots, heads, size = case.small("rows queries slots heads size")
+    if kind != "few":
+        B, T, slots, heads, size = (max(n, 2) for n in SIZES.get(kind, (2, 2, 3, 2, 2)))
+    keys, values = (case.floats(name, B, slots, heads, size) for name in ("keys", "values"))
+    q, positions = case.floats("q", B, T, heads, size), case.ints("positions", -1, slots - 1, B, T)
+    positions[0, 0] = slots - 1
+    if B > 1 and case.turn((False, True)):
+        positions[case.choice("nobody", (0, -1))] = -1
+    if kind in ONE:
+        positions[:, 0], positions[:, 1], values[1, 1, 1, 0] = 1, 0, ONE[kind]
+    if kind == "NaN asks":
+        positions[:], q[1, 0, 1, 1] = 1, torch.nan
+    return call(q, keys, values, positions)
 
 
 def any_step(case: Case) -> Call:
     """Padding on both sides of a row, positions in any order, high and low scores, and anything where nobody reads."""
     S, kind = 7, case.turn((
         "both sides", "NaN is read", "high", "low", "below all", "huge", "infinite", "NaN weighs nothing", "no order",
-        "middle", *KINDS, "apart", *SIZES,
+        "middle", *KINDS, "apart", *SIZES, "NaN asks", *ONE, "little weight", *["few"] * 9,
     ))  # fmt: skip
-    if kind == "below all":  # no stand-in for minus infinity is below -10^12; one slot: logarithms vanish beside that
-        values = case.floats("values", 1, 5, 1, 1)
-        return call(torch.full((1, 3, 1, 1), -1e6), torch.full_like(values, 1e6), values, torch.zeros(1, 3).long())
-    if kind == "NaN weighs nothing":  # but it is read
-        keys, values = torch.tensor([0.0, -300.0, 0.0]), torch.tensor([4.0, torch.nan, 7.0])
-        return call(torch.ones(1, 2, 1, 1), *(x.view(1, 3, 1, 1) for x in (keys, values)), torch.tensor([[0, 2]]))
-    if kind == "apart":  # by 2^22 and more, above 0 and below it: the highest alone counts
-        keys = (case.permutation("order", 5).view(1, 5, 1, 1) - 2) * 2.0**22
-        return call(torch.tensor([1.0, -1.0]).view(1, 2, 1, 1), keys, torch.arange(5.0).view(keys.shape),
-                    torch.tensor([[4, 3]]))  # fmt: skip
-    if kind in SIZES:
-        B, T, heads = SIZES[kind]
-        size = 70 if kind == "many heads" else 2
-        keys, values = case.floats("keys", B, 5, heads, size), case.floats("values", B, 5, heads, size)
-        return call(case.floats("q", B, T, heads, size), keys, values, case.ints("positions", -1, 4, B, T))
+    if kind in OF_THEIR_OWN:
+        return OF_THEIR_OWN[kind](case)
+    if kind in SIZES or kind in ONE or kind in ("few", "NaN asks"):
+        return _sized(case, kind)
     if kind in KINDS:
         return _counted(case, kind)
     positions = torch.tensor([[-1, 2, -1], [0, 1, S - 1], [-1, -1, -1]])
@@ -217,6 +256,6 @@ def any_step(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(any_step, 17, wide=True), Check(old_text, 3), Check(values_never_set, 3), Check(keys_never_set),
+    Check(any_step, 33, wide=True), Check(old_text, 3), Check(values_never_set, 3), Check(keys_never_set),
     Check(row_of_nobody), Check(chunk, 3), Check(chunk_with_nan),
 )  # fmt: skip
