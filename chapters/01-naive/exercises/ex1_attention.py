@@ -128,8 +128,8 @@ def large_scores(case: Case) -> Call:
 
 def _counted(case: Case, kind: torch.dtype) -> Call:
     """300 tokens in a type that does not count them: a query reads the one key that is far above those it may read."""
-    positions = case.permutation("order", 300)[None]
-    k, v = torch.zeros(1, 300, 1, 1), case.ints("v", -9, 9, 1, 300, 1, 1)
+    positions = torch.stack([case.permutation(f"order {row}", 300) for row in range(2)])
+    k, v = torch.zeros(2, 300, 2, 4), case.ints("v", -9, 9, 2, 300, 2, 4)
     k[positions == 0], k[positions == 257] = 1.0, 2.0
     return call(torch.full_like(k, 100).to(kind), k.to(kind), v.to(kind), positions)
 
@@ -162,13 +162,21 @@ def _beyond_float32(case: Case) -> Call:
 
 def _small(case: Case) -> Call:
     B, T, heads, size = case.small("rows tokens heads size")
-    positions = torch.stack([case.permutation(f"order {row}", T) for row in range(B)])
+    positions = torch.stack([case.permutation(f"order {row}", T) + row for row in range(B)])
     return _inputs(case, positions, heads, size)
+
+
+def _scaled(case: Case, scale: float) -> Call:
+    """Scores that are as ever, of queries or keys that are tiny, or 0, and values that are large."""
+    asked = _inputs(case, torch.arange(4).flip(0).repeat(2, 1), 2, 3)
+    q, k, v, positions = asked.args
+    return call(q * scale, k / scale if scale else k, v * (1 if scale else 1e30), positions)
 
 
 def _large(sizes: list[int], case: Case) -> Call:
     B, T, heads, size = sizes
     T = max(T, 1 + (B > 1 or heads > 1 or size > 1))  # a text, if it is not all there is that is one token
+    B = max(B, 1 + (T > 2))
     return _inputs(case, torch.stack([case.permutation(f"order {row}", T) for row in range(B)]), heads, size)
 
 
@@ -177,7 +185,8 @@ def _at(first: int, rows: int, case: Case) -> Call:
 
 
 def _far(case: Case) -> Call:
-    return _inputs(case, torch.tensor([case.sample(f"row {row}", FAR, len(FAR)) for row in range(2)]), 1, 2)
+    far = torch.tensor([case.sample(f"row {row}", FAR, len(FAR)) for row in range(2)])
+    return _inputs(case, far + torch.tensor([[0], [3]]), 1, 2)
 
 
 def _in_order_in_one(at: int, case: Case) -> Call:
@@ -196,7 +205,8 @@ STEPS = (
     *(partial(_large, sizes) for sizes in large_in_turn(4)), partial(_large, [1] * 4),
     *(partial(_at, first, 2) for first in (2**53, 2**31 - 2, 2**15 - 2, 2**24 - 2, 2046)), partial(_at, 2046, 1),
     *(partial(_in_order_in_one, at) for at in (0, -1)), _in_order_at_the_ends,
-    _hidden, _little_weight, _read_by_all, _beyond_float32, _far, *[_small] * 6,
+    _hidden, _little_weight, _read_by_all, _beyond_float32, _far, *[_small] * 9,
+    *(partial(_scaled, scale=scale) for scale in (1e-20, 1e20, 0.0)),
 )  # fmt: skip
 
 

@@ -121,7 +121,7 @@ def padded_vocabulary(case: Case) -> Call:
     """Rows of the embedding beyond the vocabulary are no tokens and get no logits."""
     tokens = case.size("tokens", 1, 3)
     asked = _parts(case, torch.tensor([tokens]), tokens, case.size("vocabulary", 2, 5), case.size("spare", 1, 3))
-    asked.args[2][asked.args[3] :] = case.turn((torch.nan, 7.0))
+    asked.args[2][asked.args[3] :] = case.turn((torch.nan, 7.0, torch.inf))
     return asked
 
 
@@ -135,7 +135,7 @@ ONE = {"one NaN": torch.nan, "one infinite": torch.inf, "one below all": -torch.
 def _any_size(case: Case, kind: str) -> Call:
     """Many rows, columns, ids, numbers of one token, a few of each; and large, small or no numbers in a last token."""
     few = case.small("rows columns vocabulary width")
-    rows, tokens, vocab, width = SIZES.get(kind, (3, 3, 3, 3) if kind in ONE or kind in SCALES else few)
+    rows, tokens, vocab, width = SIZES.get(kind, few if kind == "few" else (3, 3, 3, 3))
     lengths = torch.tensor([tokens - 1, tokens]).roll(case.choice("roll", (0, 1))).repeat(rows)[:rows].clamp(min=1)
     if kind == "256":
         lengths, tokens = torch.tensor([256, 258]), 259
@@ -144,16 +144,24 @@ def _any_size(case: Case, kind: str) -> Call:
     hidden, wte = asked.args[0], asked.args[2]
     if kind in ONE:  # wherever no number is 0, so that infinity comes out as itself
         wte.abs_().add_(0.1)
-        hidden[1, lengths[1] - 1, case.choice("which", range(width))] = ONE[kind]
+        row = case.choice("row", range(3))
+        hidden[row, lengths[row] - 1, case.choice("which", range(width))] = ONE[kind]
+    if kind == "nothing":  # that is, zeros, in a last token, in a first one, and in all of a text
+        hidden[0, lengths[0] - 1], hidden[1, 0], hidden[2] = 0, 0, 0
+    if kind == "none before":
+        hidden[torch.arange(tokens) < lengths[:, None] - 1] = torch.nan
+    if kind == "no number":
+        hidden[0, lengths[0] - 1] = torch.nan
     return call(hidden * (by := SCALES.get(kind, 1.0)), lengths, wte / by, vocab)
 
 
+NOTHING = ("nothing", "none before", "no number")
 NARROW = (torch.bfloat16, torch.float16, torch.float64)
 
 
 def any_batch(case: Case) -> Call:
     """Rows may be as long as each other, many, or one of one token, and what pads them is arbitrary in all columns."""
-    kind = case.turn((None,) * 6 + NARROW + (*SIZES, *SCALES, *ONE, "256", *["few"] * 6))
+    kind = case.turn((None,) * 6 + NARROW + (*SIZES, *SCALES, *ONE, "256", *NOTHING, *["few"] * 9))
     if isinstance(kind, str):
         return _any_size(case, kind)
     if kind is not None:  # 257 columns and more are not all counted in 8 bits, nor 2049 in 11; the sums are exact
@@ -172,5 +180,5 @@ def any_batch(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(ragged, 5), Check(poisoned_padding, 4), Check(padded_vocabulary), Check(any_batch, 25, wide=True),
+    Check(ragged, 5), Check(poisoned_padding, 4), Check(padded_vocabulary, 3), Check(any_batch, 31, wide=True),
 )  # fmt: skip

@@ -138,11 +138,11 @@ def u_never_one(case: Case) -> Call:
 def any_place(case: Case) -> Call:
     """Steps and ids may be any: far ones, many ids, many rows, one of each, and the same seed again at another step."""
     kind = case.turn(("far steps", "many ids", "many rows", "one", "before", "again", "sums"))
-    if kind == "sums":  # of seed and steps, by what one might take a step to be below
-        seeds, steps = torch.tensor([1, 0, 0, 0]), torch.tensor([0, 256, 1024, 65_536])
+    if kind == "sums":  # of seed and steps, by what one might take a step to be below, or in either order
+        seeds, steps = torch.tensor([1, 0, 0, 0, 3, 5, 4, 0, 2]), torch.tensor([0, 256, 1024, 65_536, 5, 3, 4, 0, 0])
         return call(seeds, steps, 1)
     if kind in ("before", "again"):  # no u is close to 1 in either
-        return call(torch.tensor([0, 5]), torch.tensor([3, 3] if kind == "before" else [3, 4]), 4)
+        return call(torch.tensor([0, 5, 5]), torch.tensor([3, 3, 3] if kind == "before" else [3, 4, 4]), 4)
     if kind == "far steps":
         steps = torch.tensor([255, 256, 65_537, 2**24, 2**24 + 1, 2**31 + 1])[case.permutation("order", 6)]
         return call(_seeds(case, 0, 2**31, 1, steps, 2).expand(6), steps, 2)
@@ -153,11 +153,11 @@ def any_place(case: Case) -> Call:
 
 def far_ids(case: Case) -> Call:
     """Ids beyond 65,536, and rows beyond 1,024, have noise of their own; of so many some u is rounded, as it may be."""
-    step, more = torch.tensor([case.size("step", 0, 9)]), case.size("more", 1, 99)
+    step, more = torch.tensor([case.size("step", 0, 9), 5]), case.size("more", 1, 99)
     if case.turn((False, True)):  # two seeds at several steps, and all others once
         seeds, steps = case.ints("seed", 0, 2**62, MANY), case.ints("steps", 0, 4, MANY)
         return call(seeds.index_fill(0, torch.arange(0, MANY, 9), 5), steps, 3)
-    return call(case.ints("seed", 0, 2**31, 1), step, 70_000 + more)
+    return call(case.ints("seed", 0, 2**31, 2), step, 70_000 + more)
 
 
 CHECKS = (

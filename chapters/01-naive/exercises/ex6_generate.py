@@ -167,7 +167,7 @@ def _call(
     toy = Toy(int(case.ints("model", 0, 10**6, 1)), 12, max(40, context))
     passes, given = list[int](), list[list[float]]()
     prompt, stops = [first + token for token in prompt], [first + token for token in stops]
-    noise = case.floats("noise", max(200, max_tokens), 12) * 6
+    noise = case.floats("noise", 200, 12) * 6
     noise[range(len(new)), list(new)] += 1000
 
     def logits_of(token_ids: list[int]) -> Tensor:
@@ -224,7 +224,8 @@ LENGTHS = (  # prompt (or how long it is), room behind it, max_tokens, first id,
     ([3], 80, 60, 0, [0, 1, 2], [0]), ([3, 0], 80, 60, 0, [1, 0, 1], [0]), ([0], 80, 60, 0, [11, 2], [11, 5]),
     ([5], 80, 60, 0, [5, 5], [5]), ([5], 80, 2, 0, [4, 3, 3], [3]), ([5], 2, 9, 0, [4, 3, 3], [3]),
     ([5], 80, 60, 0, [4, 8, 2, 6, 1, 3], [9, 1, 0]), ([5], 199, 199, 0, [*[4, 2] * 90, 1, 4], [1]),
-    ([1], 80, 60, 50_250, [5, 6, 1], [6, 0]),
+    ([1], 80, 60, 50_250, [5, 6, 1], [6, 0]), ([6, 2, 6], 80, 5, 50_250, [1, 2], [9]), ([3], 1, 1, 0, [4], [4]),
+    ([3, 4], 3, 4, 0, [5, 6, 7], ()), ([7, 8] * 99 + [9], 1, 10**9, 0, [1], [2, 2, 3]), ([3], 5, 2**40, 0, [4, 5], [5, 5]),
 )  # fmt: skip
 
 

@@ -151,7 +151,7 @@ def _few(case: Case) -> Call:
 def any_step(case: Case) -> Call:
     """Tokens come in any order and number, many rows and slots, NaN in padding, and steps of nothing but padding."""
     kind = case.turn(("no order", "dirty padding", "nothing real", "many slots", "many rows",
-                      *KINDS, "many heads", "many layers", "wide", "many tokens", *["few"] * 6))  # fmt: skip
+                      *KINDS, "many heads", "many layers", "wide", "many tokens", "zeros", *["few"] * 9))  # fmt: skip
     if kind == "few":
         return _few(case)
     R, S = {"many slots": (2, 2**15 + 9), "many rows": (MANY, 3), "many tokens": (2, MANY)}.get(kind, (3, 6))
@@ -174,15 +174,18 @@ def any_step(case: Case) -> Call:
     k[~real] = torch.tensor([torch.nan, torch.inf] * len(rows))[: int((~real).sum()), None, None]
     v[~real] = torch.nan
     keys, values = _cache(case, layers, R, S, heads, size)
+    if kind == "zeros":  # of a token, and both of another that are equal
+        k[0], v[0], k[1], v[2], keys[:, 0], values[:, 1] = 0, 0, v[1], 0, 0, 0
     if kind == "no order":  # memory that was never set
         keys[:], values[:, :, ::2] = torch.nan, torch.inf
     if kind in KINDS:  # other types, and a real token whose numbers have overflown
         k[0], k[1], v[0], v[1] = torch.inf, torch.nan, torch.nan, -torch.inf
         keys, values, k, v = (x.to(kind) for x in (keys, values, k, v))
+        real[4] = False
         k[2], v[2] = torch.finfo(kind).max, torch.finfo(kind).min
         if kind == torch.float64:
             k[3:] /= 3  # more places than 32 bits have
     return call(keys, values, layers - 1, k, v, positions, rows, real)
 
 
-CHECKS = (Check(prompts, 3), Check(decode, 3), Check(padding, 4), Check(any_step, 19, wide=True))
+CHECKS = (Check(prompts, 3), Check(decode, 3), Check(padding, 4), Check(any_step, 23, wide=True))

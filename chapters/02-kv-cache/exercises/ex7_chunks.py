@@ -205,17 +205,20 @@ def few_tokens(case: Case) -> Call:
     rows, chunk = case.small("rows chunk")
     left = [case.size(f"left {row}", 1, 3) for row in range(rows)]
     fed = [case.size(f"fed {row}", 0, 2) for row in range(rows)]
-    return call(_texts(case, [n + m for n, m in zip(left, fed, strict=True)]), fed, chunk, case.size("budget", 1, 5))
+    return call(
+        _texts(case, [n + m for n, m in zip(left, fed, strict=True)]), fed, chunk, case.turn((1, 2, 3, 4, 5, 6, 7))
+    )
 
 
 def any_texts(case: Case) -> Call:
     """Texts may be equal, repeat a token, be many, and be longer than any chunk that is usual; ids may be any."""
     kind = case.turn((
-        *ALIKE, "many", "long", "thousands", "any ids", "far", "alone", "by one",
+        *ALIKE, "many", "long", "thousands", "any ids", "far", "alone", "by one", "no limits",
     ))  # fmt: skip
     of_lengths = {
         "thousands": ([1] * 1050, [0] * 1050, 2, 4000),
         "far": ([9000, 2100, 700], [6900, 2060, 300], 5000, 2400),
+        "no limits": ([3, 5], [1, 0], 2**31 + 7, 2**53 + 9),
         "alone": ([9], [1], 8, 4),  # more than fits
         "by one": ([3, 4, 2], [1, 1, 1], 1, 4),  # each brings one token
     }
@@ -233,7 +236,7 @@ def any_texts(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(any_texts, 13, wide=True), Check(few_tokens, 12, wide=True),
+    Check(any_texts, 14, wide=True), Check(few_tokens, 21, wide=True),
     Check(next_tokens, 4, part="token_ids"), Check(within_the_budget, 4, part="token_ids"),
     Check(places_in_the_text, 3, part="positions"), Check(whose_they_are, 3, part="rows"),
     Check(where_they_lie, 4, part="starts"), Check(who_gets_a_token, 6, part="logits_at"),

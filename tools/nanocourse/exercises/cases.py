@@ -20,7 +20,7 @@ MANY = 1100  # more than a GPT-2 has positions, and than Python's calls lie in e
 
 
 FAR = (  # from each other, and around what types hold
-    0, 127, 1023, 1024, 4097, 2**15, 2**16 + 1, 2**24, 2**24 + 1, 2**31 - 1, 2**31 + 5, 2**40, 2**53, 2**53 + 1,
+    0, 127, 1023, 1024, 4097, 2**15, 2**16 + 1, 2**24, 2**24 + 1, 2**31 - 1, 2**31 + 5, 2**40, 2**53, 2**53 + 1, 2**62,
 )  # fmt: skip
 
 
@@ -87,12 +87,17 @@ class Case:
 
     def turn(self, options: Sequence[T]) -> T:
         """One of the options, in turn by the case's number, so that as many cases as options meet them all."""
-        numbers = [part for part in self.seed.split("/") if part.isdecimal()]
-        return options[int(numbers[-1] if numbers else 0) % len(options)]
+        return options[self._number() % len(options)]
 
-    def small(self, names: str, most: int = 3) -> list[int]:
-        """Sizes from 1 on, one for each of the names."""
-        return [self.size(name, 1, most) for name in names.split()]
+    def small(self, names: str) -> list[int]:
+        """Sizes from 1 to 3: any two of the first four names meet in each way in nine cases, one after the other."""
+        a, b = divmod(self._number() % 9, 3)
+        at = (a, b, a + b, a + 2 * b, a * b)
+        return [self.most(name, 1, 1 + n % 3) for name, n in zip(names.split(), at, strict=False)]
+
+    def _number(self) -> int:
+        numbers = [part for part in self.seed.split("/") if part.isdecimal()]
+        return int(numbers[-1] if numbers else 0)
 
     def sample(self, name: str, options: Sequence[T], count: int) -> list[T]:
         """Several of the options, each at most once."""
