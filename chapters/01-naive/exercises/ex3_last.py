@@ -138,7 +138,7 @@ def _any_size(case: Case, kind: str) -> Call:
     rows, tokens, vocab, width = SIZES.get(kind, few if kind == "few" else (3, 3, 3, 3))
     lengths = torch.tensor([tokens - 1, tokens]).roll(case.choice("roll", (0, 1))).repeat(rows)[:rows].clamp(min=1)
     if kind == "256":
-        lengths, tokens = torch.tensor([256, 258]), 259
+        lengths, tokens = torch.tensor([256, 255]), 259
         rows = 2
     asked = _parts(case, lengths, tokens, vocab, 1, width)
     hidden, wte = asked.args[0], asked.args[2]

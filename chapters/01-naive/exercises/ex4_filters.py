@@ -153,8 +153,9 @@ def _thousands(case: Case) -> Call:
 
 def _ends_of_floats(case: Case) -> Call:
     """Scores as low and high as float32 has them."""
-    scores = torch.tensor([[-3e38, -2e38, -1e30, -1e38], [3e38, 1e-30, -3e38, 2e38]])[:, case.permutation("order", 4)]
-    return call(scores, torch.tensor([3, 4]).int(), torch.tensor([1.0, 1e-30]))
+    low, wide = [-3e38, -2e38, -1e30, -1e38], [3e38, 1e-30, -3e38, 2e38]
+    scores = torch.tensor([low, wide, low])[:, case.permutation("order", 4)]
+    return call(scores, torch.tensor([3, 4, 3]).int(), torch.tensor([1.0, 1e-30, 0.9]))
 
 
 def _both(case: Case) -> Call:
@@ -181,7 +182,8 @@ def _few(case: Case) -> Call:
 
 OF_THEIR_OWN = {
     "one cut": _one_cut, "thousands": _thousands, "far": _far, "many rows": _many_rows, "all but one": _all_but_one,
-    "between": _between, "all but ties": _all_but_ties, "ends of floats": _ends_of_floats, "both": _both, "few": _few, "sorted": _sorted,
+    "between": _between, "all but ties": _all_but_ties, "ends of floats": _ends_of_floats, "both": _both, "few": _few,
+    "sorted": _sorted,
 }  # fmt: skip
 
 

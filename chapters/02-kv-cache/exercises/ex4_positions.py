@@ -136,7 +136,8 @@ def any_padding(case: Case) -> Call:
     T, kind = case.size("columns", 4, 6), case.turn(("all sides", "an empty row", "far", "one column", "many columns",
                                                         "first empty", "last empty", "all empty", "one row",
                                                         "many rows", "farther", "1", "2", "3",
-                                                        "an empty one", "plain", "single", "alike", "left"))  # fmt: skip
+                                                        "an empty one", "plain", "single", "alike",
+                                                        "left"))  # fmt: skip
     left, length = torch.tensor([0, T - 2, 1, 0]), torch.tensor([T - 1, 2, T - 2, T])
     if kind == "an empty row":
         length[case.choice("empty", (0, 2))] = 0
