@@ -249,6 +249,7 @@ def _sized(case: Case, kind: str) -> Call:
         keys[unread], values[..., 0][unread] = torch.nan, torch.inf
     if kind in ONE:
         positions[:, 0], positions[:, 1], values[1, 1, 1, 0] = 1, 0, ONE[kind]
+        positions[0] = -1
     if kind == "NaN asks":
         positions[:], q[1, 0, 1, 1] = 1, torch.nan
     return call(q, keys, values, positions)
