@@ -114,13 +114,17 @@ def beyond_the_tolerance(case: Case) -> Call:
 
 
 def padded_rows(case: Case) -> Call:
-    """An engine fails that is wrong in shorter rows, in some rows, where 0 is, or where one prompt is alone."""
+    """An engine fails that is wrong in shorter rows or longest ones, in some rows, where 0 is, or in a prompt alone."""
     some = case.turn((
         lambda engine, text, prompt, lengths: prompt < max(lengths),
         lambda engine, text, prompt, lengths: engine.row > 1,
         lambda engine, text, prompt, lengths: prompt == 1,
         lambda engine, text, prompt, lengths: 0 in text[:prompt],
         lambda engine, text, prompt, lengths: len(lengths) == 1,
+        lambda engine, text, prompt, lengths: engine.row == 0,
+        lambda engine, text, prompt, lengths: engine.row == 1,
+        lambda engine, text, prompt, lengths: engine.row == len(lengths) - 1 > 0,
+        lambda engine, text, prompt, lengths: prompt == max(lengths) > min(lengths),
     ))  # fmt: skip
     return _wrong(case, some)
 
@@ -128,6 +132,12 @@ def padded_rows(case: Case) -> Call:
 def second_token(case: Case) -> Call:
     """An engine fails whose second new token alone is wrong, the first that a decode step makes."""
     return _wrong(case, lambda engine, text, prompt, lengths: len(text) == prompt + 1)
+
+
+def one_place(case: Case) -> Call:
+    """An engine fails that is wrong in one new token of each row, the first, the tenth or another, and in no other."""
+    place = case.turn((0, 2, 3, 6, 9, 12))
+    return _wrong(case, lambda engine, text, prompt, lengths: len(text) == prompt + place)
 
 
 def second_call(case: Case) -> Call:
@@ -238,7 +248,7 @@ EXERCISE = Spec(
 
 
 CHECKS = (
-    Check(near_ties, 8), Check(beyond_the_tolerance, 6), Check(padded_rows, 5), Check(second_token),
-    Check(second_call), Check(end_of_the_context), Check(too_few_tokens),
+    Check(near_ties, 8), Check(beyond_the_tolerance, 6), Check(padded_rows, 9), Check(second_token),
+    Check(one_place, 6), Check(second_call), Check(end_of_the_context), Check(too_few_tokens),
     Check(too_few_rows, 4), Check(no_token, 4),
 )  # fmt: skip
