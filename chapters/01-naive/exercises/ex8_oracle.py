@@ -150,8 +150,16 @@ def second_call(case: Case) -> Call:
 
 
 def end_of_the_context(case: Case) -> Call:
-    """An engine fails that is wrong only at the last position of the context."""
-    return _wrong(case, lambda engine, text, prompt, lengths: len(text) == CONTEXT - 1)
+    """An engine fails that is wrong only at the last position of the context, also if it took a near-tie before."""
+    exact, toy = (
+        case.turn((True, False, False)),
+        NearTies(int(case.ints("ties", 0, 10**6, 1)), VOCAB, CONTEXT, 1.0, 0.7),
+    )
+
+    def last(engine: Engine, text: list[int], prompt: int, lengths: list[int]) -> bool:
+        return len(text) == CONTEXT - 1
+
+    return _wrong(case, last) if exact else call(Engine(toy, last), toy.logits, VOCAB, CONTEXT)
 
 
 def too_few_tokens(case: Case) -> Call:
@@ -249,6 +257,6 @@ EXERCISE = Spec(
 
 CHECKS = (
     Check(near_ties, 8), Check(beyond_the_tolerance, 6), Check(padded_rows, 9), Check(second_token),
-    Check(one_place, 6), Check(second_call), Check(end_of_the_context), Check(too_few_tokens),
+    Check(one_place, 6), Check(second_call), Check(end_of_the_context, 3), Check(too_few_tokens),
     Check(too_few_rows, 4), Check(no_token, 4),
 )  # fmt: skip
