@@ -135,7 +135,7 @@ def one_number_alone(case: Case) -> Call:
 def any_numbers(case: Case) -> Call:
     """Each number may be small, odd or large beside any other."""
     layers, width, words, tokens, size = case.small("layers width words tokens bytes")
-    shape = {"n_layer": (1, 3, 1001)[layers - 1], "vocab_size": (1, 1001, 2**24 + 7)[words - 1]}
+    shape = {"n_layer": (1, 3, 999)[layers - 1], "vocab_size": (1, 1001, 2**24 + 7)[words - 1]}
     shape["n_embd"] = (1, 33, 70_001)[width - 1]
     return call(shape, (1, 2, 2**31 + 1)[tokens - 1], (1, 3, 8)[size - 1])
 
