@@ -175,7 +175,7 @@ def any_step(case: Case) -> Call:
     v[~real] = torch.nan
     keys, values = _cache(case, layers, R, S, heads, size)
     if kind == "zeros":  # of a token, and both of another that are equal
-        k[0], v[0], k[1], v[2], keys[:, 0], values[:, 1] = 0, 0, v[1], 0, 0, 0
+        k[0], v[0], k[1], v[2], keys[:, 0], values[:, 2] = 0, 0, v[1], 0, 0, torch.nan
     if kind == "no order":  # memory that was never set
         keys[:], values[:, :, ::2] = torch.nan, torch.inf
     if kind in KINDS:  # other types, and a real token whose numbers have overflown

@@ -139,7 +139,7 @@ def any_numbers(case: Case) -> Call:
     layers, heads, slots, size, parameters = case.small("layers heads slots bytes parameters")
     shape = {"parameters": (0, 1001, 2**32 + 7)[parameters - 1], "n_layer": (1, 3, 1001)[layers - 1], "n_head": heads}
     shape["n_embd"] = heads * case.turn((1, 1, 11, 96, 1))
-    slots, size, count = (1, 3, 2**31 + 1)[slots - 1], (1, 3, 8)[size - 1], case.turn((0, 1, 2, 3, 2**33 + 1, 4, -1))
+    slots, size, count = (1, 3, 2**31 + 1)[slots - 1], (1, 3, 8)[size - 1], case.turn((0, 1, 2, 3, 2049, 4, -1))
     least = size * (shape["parameters"] + count * 2 * shape["n_layer"] * shape["n_embd"] * slots)
     return call(shape, max(0, least + case.turn((0, -1, 0, 1))), slots, size)
 
