@@ -257,6 +257,6 @@ EXERCISE = Spec(
 
 CHECKS = (
     Check(near_ties, 8), Check(beyond_the_tolerance, 6), Check(padded_rows, 9), Check(second_token),
-    Check(one_place, 6), Check(second_call), Check(end_of_the_context, 3), Check(too_few_tokens),
+    Check(one_place, 6, wide=True), Check(second_call), Check(end_of_the_context, 3), Check(too_few_tokens),
     Check(too_few_rows, 4), Check(no_token, 4),
 )  # fmt: skip
