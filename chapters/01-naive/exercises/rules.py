@@ -141,7 +141,7 @@ COVERS: dict[str, Covers] = {
                            "boundaries", "empty", "ends", "mixed", "no range", "no order", "both sides", "equal",
                            "kind",
                            "large numbers", "again", "calls") | {
-        "middle": lambda a: "place" in getattr(getattr(a.generate, "wrong", None), "__code__", _near_ties.__code__).co_freevars,
+        "middle": lambda a: hasattr(a.generate, "wrong") and "place" in a.generate.wrong.__code__.co_freevars,
         "ties": lambda a: _near_ties(a, 0.0, 1.0),
         "tolerance": lambda a: _near_ties(a, 1.0, 2.0) and float(_logits(a).abs().min()) > 100,
         "left behind": lambda a: "known" in str(getattr(a.generate, "wrong", None).__code__.co_names)
