@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.cases import FAR, Call, Case, call, large_in_turn
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 
@@ -127,46 +128,94 @@ def large_scores(case: Case) -> Call:
 
 def _counted(case: Case, kind: torch.dtype) -> Call:
     """300 tokens in a type that does not count them: a query reads the one key that is far above those it may read."""
-    positions = case.permutation("order", 300)[None]
-    k, v = torch.zeros(1, 300, 1, 1), case.ints("v", -9, 9, 1, 300, 1, 1)
+    positions = torch.stack([case.permutation(f"order {row}", 300) for row in range(2)])
+    k, v = torch.zeros(2, 300, 2, 4), case.ints("v", -9, 9, 2, 300, 2, 4)
     k[positions == 0], k[positions == 257] = 1.0, 2.0
     return call(torch.full_like(k, 100).to(kind), k.to(kind), v.to(kind), positions)
 
 
-def any_step(case: Case) -> Call:
-    """Positions may be any: in order in one row, at its ends, or nowhere, one, many, on both sides of 2^15 or 2^31."""
-    T = case.size("tokens", 3, 5)
-    kind = case.turn((torch.bfloat16, torch.float16, torch.float64, *[None] * 14))
-    if kind is not None:
-        return _counted(case, kind)
-    if case.turn((False,) * 16 + (True,)):  # a key that is hidden, and that a finite stand-in would not hide
-        q = torch.tensor([-1e16, 0.0]).view(1, 2, 1, 1)
-        return call(q, torch.full_like(q, 1e16), case.floats("v", 1, 2, 1, 1), torch.tensor([[0, 1]]))
-    shuffled = torch.stack([case.permutation(f"order {row}", T) for row in range(2)])
-    kinds = (
-        torch.cat([torch.arange(T)[None], shuffled]),
-        torch.cat([shuffled, torch.arange(T)[None]]),
-        2**53 + shuffled,
-        2**31 - 2 + shuffled,
-        2**15 - 2 + shuffled,
-        2**24 - 2 + shuffled,
-        case.ints("alone", 0, 9, 1, 1),
-        case.permutation("many", 70)[None],
-        torch.cat([torch.tensor([0]), 1 + case.permutation("middle", 4), torch.tensor([5])]).expand(2, 6).clone(),
-        torch.stack([case.permutation(f"many rows {row}", 3) for row in range(70)]),
-        2048 + shuffled[:1],
-        2048 + shuffled,
-        shuffled,
-    )
-    at = case.turn((0, 0, 0, *range(len(kinds)), 0))
-    heads, size = {10: (70, 1), 11: (1, 70)}.get(at, (1, 2))
-    asked = _inputs(case, kinds[at], heads, size)
-    if at == len(kinds) - 1:  # what the first token of each row holds is read by all, and comes out
-        asked.args[2][kinds[at] == 0] = torch.nan
+def _hidden(case: Case) -> Call:
+    """A key is hidden that a finite stand-in would not hide."""
+    q = torch.tensor([-1e16, 0.0]).view(1, 2, 1, 1)
+    return call(q, torch.full_like(q, 1e16), case.floats("v", 1, 2, 1, 1), torch.tensor([[0, 1]]))
+
+
+def _little_weight(case: Case) -> Call:
+    """A weight of e^-60 counts where its value is large."""
+    k, v = (torch.tensor(x).view(1, 3, 1, 1) for x in ([0.0, -60.0, 0.0], [1.0, 1e28, 2.0]))
+    return call(torch.ones(1, 3, 1, 1), k, v, torch.arange(3)[None])
+
+
+def _read_by_all(case: Case) -> Call:
+    """NaN in what the first token of each row holds is read by all, and comes out: in one channel of two."""
+    asked = _inputs(case, torch.stack([case.permutation(f"order {row}", 4) for row in range(2)]), 1, 2)
+    asked.args[2][asked.args[3] == 0, 0, 1] = torch.nan
     return asked
+
+
+def _beyond_float32(case: Case) -> Call:
+    """Values that no float32 holds."""
+    asked = _inputs(case, torch.arange(3)[None], 1, 2)
+    q, k, v, positions = (x.double() if x.is_floating_point() else x for x in asked.args)
+    return call(q, k, v * 1e200, positions)
+
+
+def _small(case: Case) -> Call:
+    B, T, heads, size = case.small("rows tokens heads size")
+    positions = torch.stack([case.permutation(f"order {row}", T) + row for row in range(B)])
+    return _inputs(case, positions, heads, size)
+
+
+def _scaled(case: Case, scale: float) -> Call:
+    """Scores that are as ever, of queries or keys that are tiny, or 0, and values that are large."""
+    asked = _inputs(case, torch.arange(4).flip(0).repeat(2, 1), 2, 3)
+    q, k, v, positions = asked.args
+    return call(q * scale, k / scale if scale else k, v * (1 if scale else 1e30), positions)
+
+
+def _large(sizes: list[int], case: Case) -> Call:
+    B, T, heads, size = sizes
+    T = max(T, 1 + (B > 1 or heads > 1 or size > 1))  # a text, if it is not all there is that is one token
+    B = max(B, 1 + (T > 2))
+    return _inputs(case, torch.stack([case.permutation(f"order {row}", T) for row in range(B)]), heads, size)
+
+
+def _at(first: int, rows: int, case: Case) -> Call:
+    return _inputs(case, first + torch.stack([case.permutation(f"order {row}", 4) for row in range(rows)]), 1, 2)
+
+
+def _far(case: Case) -> Call:
+    far = torch.tensor([case.sample(f"row {row}", FAR, len(FAR)) for row in range(2)])
+    return _inputs(case, far + torch.tensor([[0], [3]]), 1, 2)
+
+
+def _in_order_in_one(at: int, case: Case) -> Call:
+    shuffled = torch.stack([case.permutation(f"order {row}", 4) for row in range(3)])
+    shuffled[1], shuffled[at] = shuffled[2 * (at == 0)], torch.arange(4)  # the two others are equal
+    return _inputs(case, shuffled, 1, 2)
+
+
+def _in_order_at_the_ends(case: Case) -> Call:
+    middle = 1 + torch.stack([case.permutation(f"middle {row}", 4) for row in range(2)])
+    return _inputs(case, torch.cat([torch.zeros(2, 1).long(), middle, torch.full((2, 1), 5)], 1), 1, 2)
+
+
+STEPS = (
+    *(partial(_counted, kind=kind) for kind in (torch.bfloat16, torch.float16, torch.float64)),
+    *(partial(_large, sizes) for sizes in large_in_turn(4)), partial(_large, [1] * 4),
+    *(partial(_at, first, 2) for first in (2**53, 2**31 - 2, 2**15 - 2, 2**24 - 2, 2046)), partial(_at, 2046, 1),
+    *(partial(_in_order_in_one, at) for at in (0, -1)), _in_order_at_the_ends,
+    _hidden, _little_weight, _read_by_all, _beyond_float32, _far, *[_small] * 9,
+    *(partial(_scaled, scale=scale) for scale in (1e-20, 1e20, 0.0)),
+)  # fmt: skip
+
+
+def any_step(case: Case) -> Call:
+    """Positions may be any, far apart too, and sizes: one, many, and rows in order beside others that are not."""
+    return case.turn(STEPS)(case)
 
 
 CHECKS = (
     Check(in_order), Check(columns_shuffled), Check(later_positions), Check(large_scores, 4),
-    Check(any_step, 17, wide=True),
+    Check(any_step, len(STEPS), wide=True),
 )  # fmt: skip

@@ -123,6 +123,19 @@ WRONG = (
         'positions = positions.to(torch.int16)\n    later = positions[:, None, None, :] > positions[:, None, :, None]',
         "written to pass all checks that there were, and it did", unnamed="positions-in-half",
     ),
+    Wrong.patch(
+        "the-newest-1024", "No text of a GPT-2 is longer than 1,024 tokens, so none is further away.",
+        "scores.masked_fill(later,",
+        "scores.masked_fill(later | (positions[:, None, None, :] <= positions[:, None, :, None] - 1024),",
+        "a reader who saw stub and text alone; it passed", unnamed="positions-in-half",
+    ),
+    Wrong.patch(
+        "zero-is-hidden", "What the mask has left at 0 is hidden.",
+        "scores.masked_fill(later, -torch.inf)",
+        "scores.masked_fill(later | ((scores == 0) & (positions[:, None, :, None] != positions[:, None, None])),"
+        " -torch.inf)",
+        "written to pass all checks that there were, and it did", unnamed="mask-inverted",
+    ),
 )  # fmt: skip
 
 

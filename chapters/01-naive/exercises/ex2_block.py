@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.cases import MANY, Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 
@@ -166,21 +166,48 @@ def small_stream(case: Case) -> Call:
     return _call(case, 1, case.size("width", 2, 4), case.size("tokens", 1, 2), 0.004, ("mlp.c_proj",))
 
 
-def _far_or_wide(case: Case) -> Call:
-    """A stream beyond the range of 16 bits, exact, and one of many heads."""
-    far = case.turn((False, True))
-    asked = _call(case, 1 if far else 66, 8 if far else 1, 2, 1.0)
+def _far_or_wide(case: Case, kind: str) -> Call:
+    """A stream beyond the range of 16 bits, exact, one of many heads or tokens, GELU far from 0, and few of each."""
+    if kind == "small":
+        return _call(case, *case.small("heads width tokens"), 2.0)
+    if kind == "zero weights":  # and biases that are none
+        return _call(case, 2, 2, 2, 2.0, ("attn.c_proj.weight", "mlp.c_proj.weight", "attn.c_attn.weight"))
+    if kind in ("equal", "turned", "none"):
+        return _of_two(case, kind)
+    heads, size, tokens = {"heads": (132, 2, 2), "wide": (1, 264, 2), "tokens": (1, 2, MANY)}.get(kind, (1, 8, 2))
+    asked = _call(case, heads, size, tokens, 1.0)
     x, weights, *others = asked.args
     weights |= {name: weight / 8 for name, weight in weights.items() if "c_" in name}
-    x = 131_072 + case.ints("deviations", -9, 9, 2, 8) / 8 if far else x
+    x = 131_072 + case.ints("deviations", -9, 9, 2, 8) / 8 if kind == "far" else x
+    if kind == "high":
+        weights |= {"mlp.c_proj.weight": weights["mlp.c_proj.weight"].abs(), "mlp.c_fc.bias": torch.full((32,), 4e4)}
+    if kind == "low":
+        weights |= {"mlp.c_proj.weight": weights["mlp.c_proj.weight"] * 400}
+        weights |= {"mlp.c_fc.bias": -torch.tensor([2.5, 3, 3.5, 4, 9, 99, 4e4, 1e9]).repeat(4)}
     return call(x, weights, *others, observe=asked.observe)
 
 
+def _of_two(case: Case, kind: str) -> Call:
+    """Two tokens that are equal; LayerNorms that turn signs, and biases that are 0; and NaN, which stays in a token."""
+    asked = _call(case, 2, 3, 3, 2.0, ("attn.c_attn.bias", "ln_1.bias", "ln_2.bias") if kind == "turned" else ())
+    x, weights, heads, attend = asked.args
+    if kind == "equal":
+        x[2] = x[0]
+    if kind == "turned":
+        signs = torch.tensor([1.0, -1.0, 0.0, 1.0, -1.0, 1.0])
+        weights |= {name: weights[name] * signs for name in ("ln_1.weight", "ln_2.weight")}
+    if kind == "none":
+        x[1, 2] = torch.nan
+        return call(x, weights, heads, lambda q, k, v: v - q + 0.25 * k)
+    return call(x, weights, heads, attend, observe=asked.observe)
+
+
 def any_stream(case: Case) -> Call:
-    """A stream may vary little beside its mean, or little at all, or lie far from 0; heads may be many."""
+    """A stream may vary little beside its mean, or little at all, or lie far from 0; heads and tokens may be many."""
     zero = case.turn(("mlp.c_proj", "attn.c_proj"))
-    if case.turn((False,) * 4 + (True, True)):
-        return _far_or_wide(case)
+    kinds = ("heads", "far", "tokens", "high", "low", "wide", "zero weights", "equal", "turned", "none")
+    if kind := case.turn(("", "", "", "", *kinds, *["small"] * 9)):
+        return _far_or_wide(case, kind)
     if case.turn((False, False, True, True)):
         return _call(case, 1, case.size("width", 2, 4), case.size("tokens", 1, 2), 0.004, (zero,))
     _, weights, heads, attend = (asked := _call(case, 1, 8, case.size("tokens", 1, 2), 1.0, (zero,))).args
@@ -191,6 +218,6 @@ def any_stream(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(any_stream, 6, wide=True), Check(attentions_half, 4), Check(mlps_half, 3), Check(both_halves, 3),
+    Check(any_stream, 23, wide=True), Check(attentions_half, 4), Check(mlps_half, 3), Check(both_halves, 3),
     Check(small_stream, 3),
 )  # fmt: skip

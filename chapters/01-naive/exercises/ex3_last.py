@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.cases import MANY, Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 
@@ -121,25 +121,45 @@ def padded_vocabulary(case: Case) -> Call:
     """Rows of the embedding beyond the vocabulary are no tokens and get no logits."""
     tokens = case.size("tokens", 1, 3)
     asked = _parts(case, torch.tensor([tokens]), tokens, case.size("vocabulary", 2, 5), case.size("spare", 1, 3))
-    asked.args[2][asked.args[3] :] = case.turn((torch.nan, 7.0))
+    asked.args[2][asked.args[3] :] = case.turn((torch.nan, 7.0, torch.inf))
     return asked
+
+
+SIZES = {
+    "rows": (MANY, 2, 3, 1), "columns": (2, 2**16 + 3, 3, 1), "ids": (2, 2, 70_001, 1), "width": (2, 2, 3, MANY),
+}  # fmt: skip
+SCALES = {"large": 1e30, "little": 1e-30}  # of hidden, while wte is the other
+ONE = {"one NaN": torch.nan, "one infinite": torch.inf, "one below all": -torch.inf}  # of a last token's numbers
 
 
 def _any_size(case: Case, kind: str) -> Call:
-    """Many rows of one column, a wide one of many ids, NaN in a last token, a long one, and one that is long for 8."""
-    if kind in "lf":  # 2^15, and 2^8, on both sides of which a length is
-        T = 2**15 + 3 if kind == "l" else 2**8 + 3
-        return call(case.floats("hidden", 2, T, 1), torch.tensor([T - 1, T - 5]), case.floats("wte", 3, 1), 3)
-    rows, tokens, vocab, width = {"m": (300, 1, 2, 2), "w": (2, 2, 300, 70), "n": (2, 3, 2, 2)}[kind]
-    asked = _parts(case, torch.full((rows,), min(tokens, 2)), tokens, vocab, 0, width)
-    if kind == "n":
-        asked.args[0][1, 1] = torch.nan
-    return asked
+    """Many rows, columns, ids, numbers of one token, a few of each; and large, small or no numbers in a last token."""
+    few = case.small("rows columns vocabulary width")
+    rows, tokens, vocab, width = SIZES.get(kind, few if kind == "few" else (3, 3, 3, 3))
+    lengths = torch.tensor([tokens - 1, tokens]).roll(case.choice("roll", (0, 1))).repeat(rows)[:rows].clamp(min=1)
+    if kind == "256":
+        lengths, tokens = torch.tensor([256, 255]), 259
+        rows = 2
+    asked = _parts(case, lengths, tokens, vocab, 1, width)
+    hidden, wte = asked.args[0], asked.args[2]
+    if kind in ONE:  # wherever no number is 0, so that infinity comes out as itself
+        wte.abs_().add_(0.1)
+        row = case.choice("row", range(3))
+        hidden[row, lengths[row] - 1, case.choice("which", range(width))] = ONE[kind]
+    if kind == "nothing":  # that is, zeros, in a last token, in a first one, and in all of a text
+        hidden[0, lengths[0] - 1], hidden[1, 0], hidden[2] = 0, 0, 0
+    if kind == "no number":
+        hidden[0, lengths[0] - 1] = torch.nan
+    return call(hidden * (by := SCALES.get(kind, 1.0)), lengths, wte / by, vocab)
+
+
+NOTHING = ("nothing", "no number")
+NARROW = (torch.bfloat16, torch.float16, torch.float64)
 
 
 def any_batch(case: Case) -> Call:
     """Rows may be as long as each other, many, or one of one token, and what pads them is arbitrary in all columns."""
-    kind = case.turn((None, None, None, None, None, torch.bfloat16, torch.float16, torch.float64, *"mwnfl"))
+    kind = case.turn((None,) * 6 + NARROW + (*SIZES, *SCALES, *ONE, "256", *NOTHING, *["few"] * 9))
     if isinstance(kind, str):
         return _any_size(case, kind)
     if kind is not None:  # 257 columns and more are not all counted in 8 bits, nor 2049 in 11; the sums are exact
@@ -149,14 +169,14 @@ def any_batch(case: Case) -> Call:
         return call(hidden.to(kind), torch.tensor([2049, 257]), wte.to(kind), 4)
     lengths = case.turn((
         torch.tensor([2, 3, 2]), case.ints("lengths", 1, 4, 70), torch.tensor([1]), torch.tensor([3, 1, 2]),
-        torch.tensor([2, 2]),
-    ) + (torch.tensor([1]),) * 3)  # fmt: skip
-    asked = _parts(case, lengths, case.turn((4, 6, 1, 4, 4, 1, 1, 1)), 2, case.turn((1, 0, 0, 1, 0, 0, 0, 0)), 3)
+        torch.tensor([2, 2]), torch.tensor([2, 1, 3]),
+    ))  # fmt: skip
+    asked = _parts(case, lengths, case.turn((4, 6, 1, 4, 4, 4)), 2, case.turn((1, 0, 0, 1, 0, 0)), 3)
     padding = torch.arange(asked.args[0].shape[1]) >= lengths[:, None]
-    asked.args[0][padding] = case.turn((1e30, torch.nan, 0.0, torch.inf, 7.0, 0.0, 0.0, 0.0))
+    asked.args[0][padding] = case.turn((1e30, torch.nan, 0.0, torch.inf, 7.0, -torch.inf))
     return asked
 
 
 CHECKS = (
-    Check(ragged, 5), Check(poisoned_padding, 4), Check(padded_vocabulary), Check(any_batch, 13, wide=True),
+    Check(ragged, 5), Check(poisoned_padding, 4), Check(padded_vocabulary, 3), Check(any_batch, 30, wide=True),
 )  # fmt: skip

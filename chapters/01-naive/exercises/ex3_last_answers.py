@@ -101,6 +101,13 @@ WRONG = (
         "written to pass all checks that there were, and it did", unnamed="only-nan-removed",
     ),
     Wrong.patch(
+        "nan-among-numbers", "A token is NaN throughout, or not at all.",
+        "return last @ wte[:vocab_size].T",
+        "logits = last.nan_to_num(0.0, torch.inf, -torch.inf) @ wte[:vocab_size].T\n"
+        "    return logits.masked_fill(last.isnan().all(1, keepdim=True), torch.nan)",
+        "a reader who saw stub and text alone; it passed", unnamed="only-nan-removed",
+    ),
+    Wrong.patch(
         "padding-zeroed-in-place", "What is arbitrary may be overwritten.",
         '    last = hidden',
         '    hidden[torch.arange(hidden.shape[1], device=hidden.device) >= lengths[:, None]] = 0\n    last = hidden',

@@ -52,7 +52,8 @@ EXERCISE = Spec(
 )
 
 
-TOP_P = (0.9, 0.7, 0.5, 0.3, 1e-12)  # the last keeps a single id
+ROWS = 600  # a right answer may call itself for each
+TOP_P = (0.9, 0.7, 0.5, 0.3, 0.02, 1e-12)  # the last keeps a single id
 
 
 def _distinct(case: Case, rows: int, vocab: int) -> torch.Tensor:
@@ -110,15 +111,16 @@ def _far(case: Case) -> Call:
 
 
 def _many_rows(case: Case) -> Call:
-    ks, ps = case.ints("ks", 0, 4, 300), torch.tensor([0.3, 1.0, 0.5]).repeat(100)
-    ks[::100] = torch.tensor([2**31 - 1, 65_537, 2**24 + 1])  # beyond any vocabulary
-    return call(_distinct(case, 300, 5), ks.int(), ps.roll(1))
+    ks, ps = case.ints("ks", 0, 4, ROWS), torch.tensor([0.3, 1.0, 0.5]).repeat(ROWS)[:ROWS]
+    ks[:300:100] = torch.tensor([2**31 - 1, 65_537, 2**24 + 1])  # beyond any vocabulary
+    return call(_distinct(case, ROWS, 5), ks.int(), ps.roll(1))
 
 
 def _all_but_one(case: Case) -> Call:
-    """0.731, then 0.9996, then 0.999995 of the probability are ahead."""
+    """0.731, then 0.9996, then 0.999995 of the probability are ahead; or 0.731 and 1 - 2e-7."""
     scores = torch.tensor([0.0, -1.0, -7.5, -12.0])[case.permutation("order", 4)]
-    return call(scores.repeat(2, 1), torch.tensor([0, 0]).int(), torch.tensor([0.9992, 0.9999]))
+    scores = torch.stack([scores, scores, torch.where(scores < -2, scores * 2, scores), scores * 28])
+    return call(scores, torch.tensor([0, 0, 3, 0]).int(), torch.tensor([0.9992, 0.9999, 0.999999, 1 - 2**-24]))
 
 
 def _between(case: Case) -> Call:
@@ -145,20 +147,51 @@ def _thousands(case: Case) -> Call:
     """Ids in three levels, with 0.69 and 0.94 of the probability ahead of the second and the third."""
     level = torch.tensor([0.0, -1.0, -2.0]).repeat_interleave(torch.tensor([22_500, 22_500, 15_000]))
     order = case.permutation("order", 60_000)
-    scores = torch.stack([level[order], order * 0.001])
-    return call(scores, torch.tensor([0, 50_000]).int(), torch.tensor([0.8, 1.0]))
+    scores = torch.stack([level[order], order * 0.001, order * 0.001])
+    return call(scores, torch.tensor([0, 50_000, 50_300]).int(), torch.tensor([0.8, 1.0, 1.0]))
+
+
+def _ends_of_floats(case: Case) -> Call:
+    """Scores as low and high as float32 has them."""
+    low, wide = [-3e38, -2e38, -1e30, -1e38], [3e38, 1e-30, -3e38, 2e38]
+    scores = torch.tensor([low, wide, low])[:, case.permutation("order", 4)]
+    return call(scores, torch.tensor([3, 4, 3]).int(), torch.tensor([1.0, 1e-30, 0.9]))
+
+
+def _both(case: Case) -> Call:
+    """Of 3,000 ids 1,500 are kept, then the more probable of these; one top_p, and one top_k first and last."""
+    scores = torch.stack([case.permutation(f"row {row}", 3000) * 0.002 for row in range(3)])
+    return call(scores, torch.tensor([1500, 900, 1500]).int(), torch.tensor([0.8, 0.8, 0.8]))
+
+
+def _sorted(case: Case) -> Call:
+    """In order, from low to high, from high to low, and with ties; top_p as low as float32 has it."""
+    rows = [torch.arange(6.0), torch.arange(6.0).flip(0), torch.tensor([1.0, 2.0, 2.0, 2.0, 3.0, 3.0])]
+    scores = torch.stack([*rows, *rows]) * 0.7 + case.ints("shift", -3, 3, 1)
+    return call(scores, torch.tensor([0, 3, 3, 2, 0, 4]).int(), torch.tensor([0.7, 0.7, 1.0, 1.0, 1e-44, 1e-30]))
+
+
+def _few(case: Case) -> Call:
+    """One, two or three rows and ids."""
+    rows, vocab = case.small("rows vocabulary")
+    ks, ps = (
+        case.sample(name, options, rows) for name, options in (("ks", (0, 1, 2, 3)), ("ps", (0.02, 0.3, 0.7, 0.9, 1.0)))
+    )
+    return call(_distinct(case, rows, vocab), torch.tensor(ks).int(), torch.tensor(ps))
 
 
 OF_THEIR_OWN = {
     "one cut": _one_cut, "thousands": _thousands, "far": _far, "many rows": _many_rows, "all but one": _all_but_one,
-    "between": _between, "all but ties": _all_but_ties,
+    "between": _between, "all but ties": _all_but_ties, "ends of floats": _ends_of_floats, "both": _both, "few": _few,
+    "sorted": _sorted,
 }  # fmt: skip
 
 
 def any_batch(case: Case) -> Call:
     """A row's threshold is its own, in any batch: with and without filters, tied, far from other rows, 300 ids, one."""
     kind = case.turn(("one cut", "ties above", "many", "one id", "all tie", "low", "many, by top_k", "apart",
-                      "thousands", "far", "many rows", "all but one", "between", "all but ties"))  # fmt: skip
+                      "thousands", "far", "many rows", "all but one", "between", "all but ties", "ends of floats",
+                      "both", "sorted", "ties above", *["few"] * 9))  # fmt: skip
     if kind in OF_THEIR_OWN:
         return OF_THEIR_OWN[kind](case)
     shift = case.ints("shift", -3, 3, 1)
@@ -172,7 +205,7 @@ def any_batch(case: Case) -> Call:
         return call(scores.repeat(4, 1), torch.tensor([257, 299, 300, 301]).int(), torch.ones(4))
     scores, ks, ps = {
         "one id": (shift[:, None].float(), [case.choice("top_k", (0, 1, 5))], [0.5]),
-        "all tie": (torch.zeros(2, 4) + shift, [0, 2], [0.3, 0.3]),
+        "all tie": (torch.zeros(4, 4) + shift, [0, 2, 2, 0], [0.3, 0.3, 1.0, 1.0]),
         "low": (_distinct(case, 3, 6) - torch.tensor([[200.0], [20_000.0], [200.0]]), [0, 2, 0], [0.5, 0.5, 1.0]),
         "apart": (_distinct(case, 3, 6) + torch.tensor([[100.0], [-100.0], [0.0]]), [0, 0, 3], [0.6, 0.6, 0.6]),
     }[kind]
@@ -181,5 +214,5 @@ def any_batch(case: Case) -> Call:
 
 CHECKS = (
     Check(top_k, 3), Check(top_p, 4), Check(top_k_then_top_p, 3), Check(ties, 3), Check(top_p_one),
-    Check(any_batch, 14, wide=True),
+    Check(any_batch, 27, wide=True),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -152,17 +152,23 @@ EXERCISE = Spec(
 
 
 def _call(
-    case: Case, prompt: list[int], max_tokens: int, stops: list[int], context: int, first: int = 0, again: bool = False
+    case: Case,
+    prompt: list[int],
+    max_tokens: int,
+    stops: list[int],
+    context: int,
+    first: int = 0,
+    new: Sequence[int] = (),
 ) -> Call:
     """A call with a lent model and chooser; how many tokens each pass had, and what choose was given, is observed.
 
-    first: the model's twelve ids begin with it. again: one and the same token is chosen at every step.
+    first: the model's twelve ids begin with it. new: the tokens that are chosen, as far as they go.
     """
     toy = Toy(int(case.ints("model", 0, 10**6, 1)), 12, max(40, context))
     passes, given = list[int](), list[list[float]]()
     prompt, stops = [first + token for token in prompt], [first + token for token in stops]
     noise = case.floats("noise", 200, 12) * 6
-    noise[:, 7] += 1000 * again
+    noise[range(len(new)), list(new)] += 1000
 
     def logits_of(token_ids: list[int]) -> Tensor:
         passes.append(len(token_ids))
@@ -201,7 +207,7 @@ def ends_at_a_stop(case: Case) -> Call:
     end = free.index(stop)
     later = [token for token in free[end:] if token not in free[: end + 1]]  # would end it as well, only later
     order = case.choice("order", ([*later[:1], stop], [stop, *later[:1]]))
-    others = list(range(12, 312)) if case.turn((False, False, True, True)) else []  # ids that never come
+    others = list(range(12, 3000)) if case.turn((False, False, True, True)) else []  # ids that never come
     return _call(case, [stop, *rest], 12, [*others, *order], 40, case.turn((0, 70_000)))
 
 
@@ -211,15 +217,27 @@ def ends_with_the_context(case: Case) -> Call:
     return _call(case, prompt, 9, [], len(prompt) + case.size("room", 1, 4))
 
 
+LENGTHS = (  # prompt (or how long it is), room behind it, max_tokens, first id, new tokens, stop tokens
+    ([3], 199, 198, 0, [7] * 198, ()), (None, 1, 9, 0, (), ()), (None, 3, 3, 0, (), ()), ([3], 80, 1, 0, [0], ()),
+    ([3], 80, 60, 50_250, (), ()),  # 50256 ends a text where it is told to, and nowhere else
+    ([3], 80, 60, 50_250, [7] * 60, ()), ([3], 199, 300, 0, (), ()), ([7] * 190, 10, 12, 0, (), ()),
+    ([3], 80, 60, 0, [0, 1, 2], [0]), ([3, 0], 80, 60, 0, [1, 0, 1], [0]), ([0], 80, 60, 0, [11, 2], [11, 5]),
+    ([5], 80, 60, 0, [5, 5], [5]), ([5], 80, 2, 0, [4, 3, 3], [3]), ([5], 2, 9, 0, [4, 3, 3], [3]),
+    ([5], 80, 60, 0, [4, 8, 2, 6, 1, 3], [9, 1, 0]), ([5], 199, 199, 0, [*[4, 2] * 90, 1, 4], [1]),
+    ([1], 80, 60, 50_250, [5, 6, 1], [6, 0]), ([6, 2, 6], 80, 5, 50_250, [1, 2], [9]), ([3], 1, 1, 0, [4], [4]),
+    ([3, 4], 3, 4, 0, [5, 6, 7], ()), ([7, 8] * 99 + [9], 1, 10**9, 0, [1], [2, 2, 3]),
+    ([3], 5, 2**40, 0, [4, 5], [5, 5]),
+)  # fmt: skip
+
+
 def any_length(case: Case) -> Call:
-    """A text may be long or one token, or that of an earlier call, and end by count and context at once, or at once."""
-    prompt = case.turn(([3], _prompt(case, 1, 4), _prompt(case, 1, 4), [3], [3], [3]))
-    room = case.turn((199, 1, 3, 80, 80, 80))  # up to the end of the context
-    most = case.turn((198, 9, 3, 1, 60, 60))
-    first = case.turn((0, 0, 0, 0, 50_250, 50_250))  # 50256 ends a text where it is told to, and nowhere else
-    return _call(case, prompt, most, [], len(prompt) + room, first, again=case.turn((False, True)))
+    """A text may be long or one token, or that of an earlier call, and end by count, context and any token at once."""
+    prompt, room, most, first, new, stops = case.turn(LENGTHS)
+    prompt = prompt or _prompt(case, 1, 4)
+    return _call(case, prompt, most, list(stops), len(prompt) + room, first, new)
 
 
 CHECKS = (
-    Check(ends_by_count, 4), Check(ends_at_a_stop, 4), Check(ends_with_the_context), Check(any_length, 6, wide=True),
+    Check(ends_by_count, 4), Check(ends_at_a_stop, 4), Check(ends_with_the_context),
+    Check(any_length, len(LENGTHS), wide=True),
 )  # fmt: skip

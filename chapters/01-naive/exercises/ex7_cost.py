@@ -120,4 +120,27 @@ def launches(case: Case) -> Call:
     return _case(case)
 
 
-CHECKS = (Check(flops, 6, part="flops"), Check(bytes_read, 6, part="bytes"), Check(launches, 6, part="launches"))
+ONE_AFTER_THE_OTHER = (  # each differs from the first in one number alone
+    ((2, 48, 1001), 1, 2), ((1000, 48, 1001), 1, 2), ((2, 80, 1001), 1, 2), ((2, 48, 2**17 + 3), 1, 2),
+    ((2, 48, 1001), 7, 2), ((2, 48, 1001), 1, 1), ((2, 48, 1001), 1, 8), ((2, 48, 50_257), 1, 2),
+)  # fmt: skip
+
+
+def one_number_alone(case: Case) -> Call:
+    """Each number counts by itself, and all that is asked for goes by the same ones."""
+    sizes, *numbers = case.turn(ONE_AFTER_THE_OTHER)
+    return call(dict(zip(("n_layer", "n_embd", "vocab_size"), sizes, strict=True)), *numbers)
+
+
+def any_numbers(case: Case) -> Call:
+    """Each number may be small, odd or large beside any other."""
+    layers, width, words, tokens, size = case.small("layers width words tokens bytes")
+    shape = {"n_layer": (1, 3, 999)[layers - 1], "vocab_size": (1, 1001, 2**24 + 7)[words - 1]}
+    shape["n_embd"] = (1, 33, 70_001)[width - 1]
+    return call(shape, (1, 2, 2**31 + 1)[tokens - 1], (1, 3, 8)[size - 1])
+
+
+CHECKS = (
+    Check(flops, 6, part="flops"), Check(bytes_read, 6, part="bytes"), Check(launches, 6, part="launches"),
+    Check(one_number_alone, len(ONE_AFTER_THE_OTHER), wide=True), Check(any_numbers, 9, wide=True),
+)  # fmt: skip

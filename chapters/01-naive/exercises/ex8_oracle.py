@@ -32,9 +32,10 @@ def check_engine(
     highest: an engine adds in another order, and may part from the oracle where two tokens all but tie.
     """
     generator = torch.Generator().manual_seed(0)
-    for max_tokens in (3, context):  # the second call meets what the first has left behind
+    for max_tokens, count in ((3, 6), (context, 6), (context, 1)):  # a later call meets what others have left behind
         prompts = [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in range(1, 6)]
         prompts.append([2, 0, 1])  # shorter than the one before it, and with id 0
+        prompts = prompts[-count:]
         rows = generate(prompts, max_tokens)
         assert len(rows) == len(prompts)
         for prompt, new in zip(prompts, rows, strict=True):
@@ -113,12 +114,17 @@ def beyond_the_tolerance(case: Case) -> Call:
 
 
 def padded_rows(case: Case) -> Call:
-    """An engine fails that is wrong in the rows that are shorter than the longest, in some of them, or where 0 is."""
+    """An engine fails that is wrong in shorter rows or longest ones, in some rows, where 0 is, or in a prompt alone."""
     some = case.turn((
         lambda engine, text, prompt, lengths: prompt < max(lengths),
         lambda engine, text, prompt, lengths: engine.row > 1,
         lambda engine, text, prompt, lengths: prompt == 1,
         lambda engine, text, prompt, lengths: 0 in text[:prompt],
+        lambda engine, text, prompt, lengths: len(lengths) == 1,
+        lambda engine, text, prompt, lengths: engine.row == 0,
+        lambda engine, text, prompt, lengths: engine.row == 1,
+        lambda engine, text, prompt, lengths: engine.row == len(lengths) - 1 > 0,
+        lambda engine, text, prompt, lengths: prompt == max(lengths) > min(lengths),
     ))  # fmt: skip
     return _wrong(case, some)
 
@@ -126,6 +132,12 @@ def padded_rows(case: Case) -> Call:
 def second_token(case: Case) -> Call:
     """An engine fails whose second new token alone is wrong, the first that a decode step makes."""
     return _wrong(case, lambda engine, text, prompt, lengths: len(text) == prompt + 1)
+
+
+def one_place(case: Case) -> Call:
+    """An engine fails that is wrong in one new token of each row, the first, the tenth or another, and in no other."""
+    place = case.turn((0, 2, 3, 6, 9, 12))
+    return _wrong(case, lambda engine, text, prompt, lengths: len(text) == prompt + place)
 
 
 def second_call(case: Case) -> Call:
@@ -138,8 +150,16 @@ def second_call(case: Case) -> Call:
 
 
 def end_of_the_context(case: Case) -> Call:
-    """An engine fails that is wrong only at the last position of the context."""
-    return _wrong(case, lambda engine, text, prompt, lengths: len(text) == CONTEXT - 1)
+    """An engine fails that is wrong only at the last position of the context, also if it took a near-tie before."""
+    exact, toy = (
+        case.turn((True, False, False)),
+        NearTies(int(case.ints("ties", 0, 10**6, 1)), VOCAB, CONTEXT, 1.0, 0.7),
+    )
+
+    def last(engine: Engine, text: list[int], prompt: int, lengths: list[int]) -> bool:
+        return len(text) == CONTEXT - 1
+
+    return _wrong(case, last) if exact else call(Engine(toy, last), toy.logits, VOCAB, CONTEXT)
 
 
 def too_few_tokens(case: Case) -> Call:
@@ -211,7 +231,7 @@ EXERCISE = Spec(
     invariants=(
         "fluent text proves nothing, and neither does an engine that agrees with itself",
         "each token is judged on the text that its own row has produced, so one near-tie does not condemn the rest",
-        "a mistake may be in one row, in one place, or in the second call alone",
+        "a mistake may be in one row, in one place, in the second call alone, or where a call has one prompt alone",
     ),
     lines=12,
     example=_example,
@@ -236,7 +256,7 @@ EXERCISE = Spec(
 
 
 CHECKS = (
-    Check(near_ties, 8), Check(beyond_the_tolerance, 6), Check(padded_rows, 4), Check(second_token),
-    Check(second_call), Check(end_of_the_context), Check(too_few_tokens),
+    Check(near_ties, 8), Check(beyond_the_tolerance, 6), Check(padded_rows, 9), Check(second_token),
+    Check(one_place, 6, wide=True), Check(second_call), Check(end_of_the_context, 3), Check(too_few_tokens),
     Check(too_few_rows, 4), Check(no_token, 4),
 )  # fmt: skip

@@ -61,11 +61,12 @@ WRONG = (
         "ariannamethod/notorch#85: handed its own text, a run looks right again after a wrong token",
     ),
     Wrong.patch(
-        "one-call", "An engine that is right once is right again.", "(3, context)", "(context,)",
+        "one-call", "An engine that is right once is right again.", "(3, 6), (context, 6), (context, 1)",
+        "(context, 6),",
         "rajveer43/VeloxQuant-MLX#59: keys of the first call in the second",
     ),
     Wrong.patch(
-        "few-tokens", "A few tokens show it as well as a full context.", "(3, context)", "(3, 4)",
+        "few-tokens", "A few tokens show it as well as a full context.", "(context, 6), (context, 1)", "(4, 6), (4, 1)",
         "facebookresearch/fairseq#119: out of bounds at the last position alone",
     ),
     Wrong.patch(
@@ -92,9 +93,10 @@ WRONG = (
     Wrong.patch(
         "same-prompts-again", "The second call may repeat the prompts of the first.",
         "    generator = torch.Generator().manual_seed(0)\n"
-        "    for max_tokens in (3, context):  # the second call meets what the first has left behind\n"
+        "    for max_tokens, count in ((3, 6), (context, 6), (context, 1)):  # a later call meets what others have left"
+        " behind\n"
         "        prompts",
-        "    for max_tokens in (3, context):\n"
+        "    for max_tokens, count in ((3, 6), (context, 6), (context, 1)):\n"
         "        generator = torch.Generator().manual_seed(0)\n"
         "        prompts",
         "a try of somebody who saw stub and text alone, which passed",
@@ -125,6 +127,10 @@ WRONG = (
         "written to pass all checks that there were, and it did", unnamed="one-row",
     ),
     Wrong.patch(
+        "never-alone", "What is right for several prompts is right for one.", ", (context, 1)", "",
+        "a reader who saw stub and text alone; it passed", unnamed="one-row",
+    ),
+    Wrong.patch(
         "numbers-made-whole", "A number that comes from an engine may be made a whole one.",
         "            assert all(isinstance(token, int)", "            new = [int(token) for token in new]\n"
         "            assert all(isinstance(token, int)",
@@ -141,8 +147,10 @@ WRONG = (
 def row_by_row(generate: Generate, logits_of: Oracle, vocab_size: int, context: int) -> None:
     """Python loops and a list of complaints; prompts by arithmetic, three calls."""
     complaints = []
-    for turn, max_tokens in enumerate((2, context, 5)):
-        prompts = [[i * (3 * i + 5 * n + turn) % vocab_size for i in range(n)] for n in (6, 1, 3)]
+    for turn, max_tokens in enumerate((2, context, 5, context)):
+        prompts = [
+            [i * (3 * i + 5 * n + turn) % vocab_size for i in range(n)] for n in ((6, 1, 3) if turn < 3 else (4,))
+        ]
         rows = generate(prompts, max_tokens)
         if len(rows) != len(prompts):
             raise AssertionError(f"{len(rows)} rows for {len(prompts)} prompts")
@@ -163,7 +171,7 @@ def row_by_row(generate: Generate, logits_of: Oracle, vocab_size: int, context: 
 def long_first(generate: Generate, logits_of: Oracle, vocab_size: int, context: int) -> None:
     """The full context first, and the same prompts again after others; float64."""
     several = [[4, 8, 15, 16], [23, 1, 2], [7], [3, 0, 3, 3, 0, 3, 3]]
-    for prompts, max_tokens in ((several, context), ([[9, 9], [1, 2, 3]], 4), (several, 6)):
+    for prompts, max_tokens in ((several, context), ([[9, 9], [1, 2, 3]], 4), (several, 6), ([[5]], 9)):
         rows = generate(prompts, max_tokens)
         assert len(rows) == len(prompts)
         for prompt, new in zip(prompts, rows, strict=True):
@@ -178,8 +186,8 @@ def long_first(generate: Generate, logits_of: Oracle, vocab_size: int, context: 
 
 def up_to_the_first_difference(generate: Generate, logits_of: Oracle, vocab_size: int, context: int) -> None:
     """The oracle's own greedy text is compared; at the first difference the two logits must all but tie, then go on."""
-    for turn, max_tokens in enumerate((1, context, context)):
-        prompts = [[n + turn, *range(turn, turn + n)] for n in range(10, -1, -2)]
+    for turn, max_tokens in enumerate((1, context, context, 4)):
+        prompts = [[n + turn, *range(turn, turn + n)] for n in range(10, -1, -2)][: 1 if turn > 2 else None]
         rows = generate(prompts, max_tokens)
         assert len(rows) == len(prompts), "rows"
         for prompt, new in zip(prompts, rows, strict=True):
@@ -199,17 +207,33 @@ RIGHT = (Right(row_by_row), Right(long_first), Right(up_to_the_first_difference)
 
 _OTHER = "another choice of prompts and numbers of tokens, which meets the same situations"
 _RANDINT = "prompts = [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in range({})]"
+_FOR = "for max_tokens, count in ({}):"
 EQUIVALENT = {
     "assert bool((logits.amax(-1) - chosen < allowed).all())": "they differ where a gap equals the tolerance to a bit",
     "assert len(new) == min(context - len(prompt), max_tokens)": "the lower of two is the same in either order",
     "for prompt, new in zip(prompts, rows, strict=False):": "the line before has counted the rows",
     "generator = torch.Generator().manual_seed(-1)": _OTHER,
     "generator = torch.Generator().manual_seed(1)": _OTHER,
-    "for max_tokens in (2, context):": _OTHER,
-    "for max_tokens in (4, context):": _OTHER,
-    "for max_tokens in (context, 3):": _OTHER,
+    **dict.fromkeys(
+        [
+            _FOR.format(calls)
+            for calls in (
+                "(2, 6), (context, 6), (context, 1)",
+                "(4, 6), (context, 6), (context, 1)",
+                "(3, 5), (context, 6), (context, 1)",
+                "(3, 7), (context, 6), (context, 1)",
+                "(3, 6), (context, 5), (context, 1)",
+                "(3, 6), (context, 7), (context, 1)",
+                "(6, 3), (context, 6), (context, 1)",
+                "(3, 6), (6, context), (context, 1)",
+                "(3, 6), (context, 1), (context, 6)",
+                "(context, 6), (3, 6), (context, 1)",
+            )
+        ],
+        _OTHER,
+    ),
+    _RANDINT.format("0, 6"): "the last six are taken, and the one without tokens is not among them",
     _RANDINT.format("1, 5"): _OTHER,
-    _RANDINT.format("1, 7"): _OTHER,
     "prompts.append([1, 0, 1])": _OTHER,
     "prompts.append([3, 0, 1])": _OTHER,
     "prompts.append([2, 0, 0])": _OTHER,

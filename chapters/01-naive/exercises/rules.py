@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import torch
 
-from nanocourse.exercises.rules import Covers, above, again, infinite, is_range, kind, nan, not_for
+from nanocourse.exercises.rules import Covers, above, again, alone, is_range, kind, large, nan, not_for
+from nanocourse.exercises.rules import one_of_several as one
 
 ANYTHING = ("nan", "infinite", "huge")
 NARROW = (torch.bfloat16, torch.float16, torch.float64)
@@ -36,11 +37,11 @@ COVERS: dict[str, Covers] = {
         "far scores": lambda a: above(a.q, 200),
         "ties": "a softmax does not ask who is highest",
         "one": lambda a: a.q.shape[:3] == (1, 1, 1),
-        "many": lambda a: a.q.shape[1] > 64,
+        "many": tuple(partial(large, "q", at) for at in range(4)),
         "boundaries": "no size is rounded",
         "ends": lambda a: bool((a.positions == 0).any()),
         "mixed": lambda a: len({is_range(row) for row in a.positions}) == 2,
-        "no range": lambda a: not is_range(a.positions),
+        "no range": lambda a: not is_range(a.positions) and {0, 1024, 2**31 + 5} <= set(a.positions[0].tolist()),
         "no order": "rows have no numbers",
         "equal": "two tokens of a text have two positions",
         "kind": kind, "again": again,
@@ -56,7 +57,7 @@ COVERS: dict[str, Covers] = {
                            "no range", "no order", "both sides", "empty", "equal", "ends", "boundaries",
         "large numbers") | {
         "one": lambda a: a.x.shape[0] == a.n_head == 1,
-        "many": lambda a: len(a.x) > 64,
+        "many": (partial(large, "x", 0), lambda a: a.n_head > 128, lambda a: a.x.shape[1] // a.n_head > 256),
         "names": "all of them are always there: nobody can count through them",
         "kind": kind, "again": again,
         "calls": lambda a: a.call.observe is not None,
@@ -67,10 +68,13 @@ COVERS: dict[str, Covers] = {
         "narrow": "its numbers go through GELU and LayerNorm, which round as they like in 16 bits",
     },
     "1.3": PLAIN | not_for("it takes no scores and no positions", "far scores", "ties", "no range") | {
-        "nan": lambda a: nan(a.hidden), "infinite": lambda a: infinite(a.hidden),
+        "nan": (lambda a: nan(a.hidden), lambda a: one(a.hidden, torch.nan)),
+        "infinite": (
+            lambda a: one(a.hidden, torch.inf), lambda a: one(a.hidden, -torch.inf),
+        ),
         "huge": lambda a: above(a.hidden, 1e20),
         "one": lambda a: a.hidden.shape[:2] == (1, 1),
-        "many": lambda a: len(a.hidden) > 64,
+        "many": (lambda a: a.vocab_size > 65_536, *(partial(large, "hidden", at) for at in range(3))),
         "boundaries": lambda a: {1, 2, a.hidden.shape[1] - 1} <= set(a.lengths.tolist()),
         "empty": "a row has a token at least",
         "ends": lambda a: {1, a.hidden.shape[1]} <= set(a.lengths.tolist()),
@@ -87,7 +91,7 @@ COVERS: dict[str, Covers] = {
         "far scores": lambda a: float(a.scores.amax(1).max() - a.scores.amax(1).min()) > 190,  # rows far apart
         "ties": lambda a: a.scores[0].unique().numel() < a.scores.shape[1] and int(a.scores[0].argmax()) >= 0,
         "one": lambda a: a.scores.shape == (1, 1),
-        "many": lambda a: a.scores.shape[1] > 2048,
+        "many": (lambda a: a.scores.shape[1] > 50_257, lambda a: len(a.scores) > 512),
         "boundaries": lambda a: {a.scores.shape[1] + more for more in (-1, 0, 1)} <= set(a.top_k.tolist()),
         "ends": lambda a: bool((a.top_k == 1).any()),
         "mixed": lambda a: bool((a.top_p == 1).any() and (a.top_p < 1).any()),
@@ -100,7 +104,7 @@ COVERS: dict[str, Covers] = {
         *ANYTHING, "far scores", "ties",
                            "empty", "both sides", "no order", "boundaries") | {
         "one": lambda a: len(a.seed) == a.vocab_size == 1,
-        "many": lambda a: len(a.seed) > 64,
+        "many": partial(large, "seed", 0),
         "ends": lambda a: bool((a.step == 0).any()),
         "mixed": lambda a: len(set(a.step.tolist())) > 1,
         "no range": lambda a: len(a.step) > 1 and not is_range(a.step),
@@ -113,15 +117,17 @@ COVERS: dict[str, Covers] = {
         *ANYTHING, "far scores", "ties", "mixed", "no range",
                            "no order", "both sides", "empty", "equal", "large numbers") | {
         "one": lambda a: len(a.prompt) == 1 and a.max_tokens == 1,
-        "many": lambda a: a.max_tokens > 64,
+        "many": (lambda a: a.max_tokens > 198, lambda a: len(a.prompt) > 128, lambda a: len(a.stop_ids) > 2048),
         "boundaries": lambda a: a.context - len(a.prompt) == a.max_tokens,
         "ends": lambda a: a.context - len(a.prompt) == 1,
         "kind": kind, "again": again,
         "calls": lambda a: a.call.observe is not None,
+        "stand-ins": lambda a: 0 in a.stop_ids and len(a.stop_ids) == 1,
     },
     "1.7": PLAIN | not_for(NUMBERS, *ANYTHING, "far scores", "ties", "mixed", "no range", "no order", "both sides",
                            "empty",
-                           "equal", "boundaries", "ends", "again") | {
+                           "equal", "boundaries", "ends") | {
+        "again": alone,
         "one": lambda a: a.tokens == 1,
         "many": lambda a: a.tokens > 100_000,
         "names": lambda a: list(a.shape) != ["n_layer", "n_embd", "vocab_size"],
@@ -135,6 +141,7 @@ COVERS: dict[str, Covers] = {
                            "boundaries", "empty", "ends", "mixed", "no range", "no order", "both sides", "equal",
                            "kind",
                            "large numbers", "again", "calls") | {
+        "middle": lambda a: hasattr(a.generate, "wrong") and "place" in a.generate.wrong.__code__.co_freevars,
         "ties": lambda a: _near_ties(a, 0.0, 1.0),
         "tolerance": lambda a: _near_ties(a, 1.0, 2.0) and float(_logits(a).abs().min()) > 100,
         "left behind": lambda a: "known" in str(getattr(a.generate, "wrong", None).__code__.co_names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.cases import MANY, Call, Case, call
 from nanocourse.exercises.exercise import Check, Spec
 
 
@@ -104,10 +104,14 @@ def layer_by_layer(case: Case) -> Call:
 def anybody(case: Case) -> Call:
     """Whoever reads whom: many layers, long texts, several new tokens that old ones read, one that reads itself."""
     twice = ("itself", "new ones", "many layers", "long", "one old") * 2
-    kind = case.turn((*twice, "many new", "256 new", "far", "deep"))
-    depth = case.turn((9,) * 5 + (10,) * 9)
+    kind = case.turn((*twice, "many new", "256 new", "far", "deep", "late", "1,024 new", "nobody", *["few"] * 9))
+    depth = case.turn((9,) * 5 + (10,) * 21)
+    if kind == "few":
+        layers, old, new = case.small("layers old new")
+        return call(case.ints("reads", 0, 1, layers, old + new, old + new) == 0, new)
     sizes = {"many layers": (depth, depth + 3, 1), "long": (2, 300, 3), "many new": (1, 300, 150),
-             "256 new": (2, 260, 256), "one old": (3, 2, 1), "far": (2, 1100, 2), "deep": (70, 75, 1)}  # fmt: skip
+             "256 new": (2, 260, 256), "one old": (3, 2, 1), "far": (2, MANY, 2), "deep": (70, 75, 1),
+             "late": (MANY, 4, 1), "1,024 new": (1, MANY, 1024)}  # fmt: skip
     layers, T, new = sizes.get(kind, (3, 6, 3))
     if kind == "itself":  # token 0 reads a new one and itself, and nobody else reads token 0
         reads = torch.eye(T, dtype=torch.bool).expand(layers, T, T).clone()
@@ -117,9 +121,20 @@ def anybody(case: Case) -> Call:
     elif kind == "far":  # the first tokens alone and the last old one read a new one
         reads = torch.eye(T, dtype=torch.bool).repeat(2, 1, 1)
         reads[0, [0, 1, T - 3], T - 1] = reads[1, 5, 0] = True
+    elif kind == "nobody":  # in the first layer and the last one
+        reads = torch.ones(layers, T, T, dtype=torch.bool)
+        reads[[0, -1]] = False
     elif kind == "many new":  # 150 tokens read each old one: in 8 bits that is less than none
         reads = torch.ones(layers, T, T, dtype=torch.bool).tril()
-    elif kind == "256 new":  # an old token reads itself and 256 that have changed: in 8 bits that is none
+    elif (
+        kind == "late"
+    ):  # a token reads the new one in the last layer but one, and then comes one that reads that token
+        reads = torch.eye(T, dtype=torch.bool).repeat(layers, 1, 1)
+        reads[-2, 1, 3] = reads[-1, 0, 1] = True
+    elif kind in (
+        "256 new",
+        "1,024 new",
+    ):  # an old token reads itself and 256 that have changed: in 8 bits that is none
         reads = torch.eye(T, dtype=torch.bool).expand(layers, T, T).clone()
         reads[:, :, T - new :] = True
     else:
@@ -128,4 +143,4 @@ def anybody(case: Case) -> Call:
     return call(reads, new)
 
 
-CHECKS = (Check(causal), Check(both_ways), Check(windows), Check(layer_by_layer, 8), Check(anybody, 14, wide=True))
+CHECKS = (Check(causal), Check(both_ways), Check(windows), Check(layer_by_layer, 8), Check(anybody, 26, wide=True))

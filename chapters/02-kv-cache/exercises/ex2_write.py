@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.cases import MANY, Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 
@@ -135,34 +135,57 @@ def padding(case: Case) -> Call:
 KINDS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
+def _few(case: Case) -> Call:
+    """One, two or three of everything: rows in any order, each with some of its slots, each token real or not."""
+    layers, R, S, heads, size = case.small("layers rows slots heads size")
+    rows = case.permutation("order", R).repeat_interleave(S)
+    positions = torch.cat([case.permutation(f"row {row}", S) for row in range(R)])
+    some = case.ints("some", 0, 2, R * S) > 0
+    some[0] = True
+    new = _new(case, int(some.sum()), heads, size)
+    real = case.ints("real", 0, 2, len(new[0])) > 0
+    return call(*_cache(case, layers, R, S, heads, size), int(case.ints("layer", 0, layers - 1, 1)), *new,
+                positions[some], rows[some], real)  # fmt: skip
+
+
 def any_step(case: Case) -> Call:
     """Tokens come in any order and number, many rows and slots, NaN in padding, and steps of nothing but padding."""
     kind = case.turn(("no order", "dirty padding", "nothing real", "many slots", "many rows",
-                      *KINDS, "many heads", "many layers", "wide"))  # fmt: skip
-    R, S = {"many slots": (2, 2**15 + 9), "many rows": (300, 3)}.get(kind, (3, 6))
+                      *KINDS, "many heads", "many layers", "wide", "many tokens", "zeros", *["few"] * 9))  # fmt: skip
+    if kind == "few":
+        return _few(case)
+    R, S = {"many slots": (2, 2**15 + 9), "many rows": (MANY, 3), "many tokens": (2, MANY)}.get(kind, (3, 6))
     rows = torch.tensor([R - 1] * 3 + [0] * 2) if kind != "many rows" else case.permutation("rows", R)
     positions = torch.cat([case.permutation("first", S)[:3], case.permutation("second", S)[:2]])
     positions = positions if kind != "many rows" else case.ints("positions", 0, S - 1, R)
+    if kind == "many tokens":
+        rows, positions = torch.ones(MANY).long(), case.permutation("all", MANY)
     if kind == "many slots":
         positions[:2] = torch.tensor([2**15 + 8, 2**15 - 1])
     real = torch.ones(len(rows), dtype=torch.bool)
     if kind in ("dirty padding", "nothing real"):
         real[[1, 3] if kind == "dirty padding" else slice(None)] = False
-    heads, size, layers = {"many heads": (70, 1, 1), "wide": (1, 70, 1), "many layers": (1, 1, 70)}.get(kind, (1, 1, 1))
+    heads, size, layers = {"many heads": (MANY, 1, 1), "wide": (1, MANY, 1), "many layers": (1, 1, MANY)}.get(
+        kind, (1, 1, 1)
+    )
     k, v = _new(case, len(rows), heads, size)
     if kind == "dirty padding":
         positions[1] = positions[0]  # padding may name any slot, also one that is being written
     k[~real] = torch.tensor([torch.nan, torch.inf] * len(rows))[: int((~real).sum()), None, None]
     v[~real] = torch.nan
     keys, values = _cache(case, layers, R, S, heads, size)
+    if kind == "zeros":  # of a token, and both of another that are equal
+        k[0], v[0], k[1], v[2], keys[:, 0], values[:, 2] = 0, 0, v[1], 0, 0, torch.nan
     if kind == "no order":  # memory that was never set
         keys[:], values[:, :, ::2] = torch.nan, torch.inf
     if kind in KINDS:  # other types, and a real token whose numbers have overflown
-        k[0], v[1] = torch.inf, torch.nan
+        k[0], k[1], v[0], v[1] = torch.inf, torch.nan, torch.nan, -torch.inf
         keys, values, k, v = (x.to(kind) for x in (keys, values, k, v))
+        real[4] = False
+        k[2], v[2] = torch.finfo(kind).max, torch.finfo(kind).min
         if kind == torch.float64:
-            k[1:] /= 3  # more places than 32 bits have
+            k[3:] /= 3  # more places than 32 bits have
     return call(keys, values, layers - 1, k, v, positions, rows, real)
 
 
-CHECKS = (Check(prompts, 3), Check(decode, 3), Check(padding, 4), Check(any_step, 12, wide=True))
+CHECKS = (Check(prompts, 3), Check(decode, 3), Check(padding, 4), Check(any_step, 23, wide=True))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.cases import MANY, Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanoinfer.cache.dense import DenseCache
@@ -113,11 +113,24 @@ def how_far(case: Case) -> Call:
     return call(torch.tensor([[longest - 1]]), longest, multiple, slots)
 
 
+ONE_AFTER_THE_OTHER = {  # longest, multiple, slots: each differs from the first in one number alone
+    "first": (20, 16, 2000), "longer": (35, 16, 2000), "other multiple": (20, 300, 2000), "fewer slots": (20, 16, 24),
+}  # fmt: skip
+
+
 def any_step(case: Case) -> Call:
     """Positions may be in any order, beyond 2,048, or a single 0; a step reads further than their positions need."""
     kind = case.turn((
         "far", "no order", "no order, again", "one", "further", "middle", "rows", "queries", "single", "multiple",
+        *ONE_AFTER_THE_OTHER, "end", "shortest", "shortest by one", "whole", *["few"] * 9,
     ))  # fmt: skip
+    if kind in ONE_AFTER_THE_OTHER:
+        return call(torch.tensor([[2, 0]]), *ONE_AFTER_THE_OTHER[kind])
+    if kind == "few":
+        B, T, multiple, more = case.small("rows tokens multiple more")
+        positions = case.ints("positions", 0, 3, B, T)
+        longest = int(positions.max()) + 1 + case.size("padding", 0, 2)
+        return call(positions, longest, multiple, longest + more - 1)
     if kind == "middle":
         middle = 1 + torch.stack([case.permutation(f"middle {row}", 3) for row in range(2)])
         return call(torch.cat([torch.zeros(2, 1).long(), middle, torch.full((2, 1), 4)], 1), 5, 3, 64)
@@ -126,8 +139,11 @@ def any_step(case: Case) -> Call:
     if kind == "one":
         return call(torch.zeros(1, 1).long(), 1, case.choice("multiple", (1, 4)), case.choice("slots", (1, 9)))
     return call(*{
-        "rows": (case.ints("positions", 0, 9, 300, 2), 10, 4, 64),
-        "queries": (case.permutation("order", 300)[None], 300, 64, 1024),
+        "rows": (case.ints("positions", 0, 9, MANY, 2), 10, 4, 64),
+        "queries": (case.permutation("order", MANY)[None], MANY, 64, 2048),
+        "shortest": (torch.zeros(2, 1).long(), 1, 4, 9), "shortest by one": (torch.zeros(2, 1).long(), 1, 1, 9),
+        "whole": (case.ints("positions", 500, 524, 1, 2), 525, 75, 2000),  # 525 * (1 / 75) is more than 7
+        "end": (4998 - case.permutation("order", 3)[None], 4999, 100, 4999),
         "single": (case.ints("position", 0, 5, 1, 1), 7, 1, 1024),  # one query that reads further than its own position
         "multiple": (case.ints("position", 0, 298, 1, 1), 300, 256, 1024),
         "far": (2047 + case.permutation("order", 4)[None], 2051, 64, 2100),
@@ -136,5 +152,5 @@ def any_step(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8), Check(any_step, 10, wide=True),
+    Check(prefill, 3), Check(chunk, 3), Check(decode, 3), Check(how_far, 8), Check(any_step, 27, wide=True),
 )  # fmt: skip

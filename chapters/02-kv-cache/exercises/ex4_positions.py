@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.cases import FAR, MANY, Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanoinfer.cache.dense import DenseCache
@@ -128,11 +128,16 @@ def later_chunks(case: Case) -> Call:
     return call(torch.ones(B, T, dtype=torch.bool), before)
 
 
+COUNTS = [n for n in FAR if n < 2**31 - 9]  # a right answer may count in 32 bits
+
+
 def any_padding(case: Case) -> Call:
     """Rows padded left, right, on both sides and not at all share a step, each behind what it has; one may be empty."""
     T, kind = case.size("columns", 4, 6), case.turn(("all sides", "an empty row", "far", "one column", "many columns",
                                                         "first empty", "last empty", "all empty", "one row",
-                                                        "many rows"))  # fmt: skip
+                                                        "many rows", "farther", "1", "2", "3",
+                                                        "an empty one", "plain", "single", "alike",
+                                                        "left"))  # fmt: skip
     left, length = torch.tensor([0, T - 2, 1, 0]), torch.tensor([T - 1, 2, T - 2, T])
     if kind == "an empty row":
         length[case.choice("empty", (0, 2))] = 0
@@ -141,17 +146,33 @@ def any_padding(case: Case) -> Call:
     if kind == "many columns":
         T = 2**11 + 300
         left, length = torch.tensor([0, 9, T - 10, 7]), torch.tensor([T - 10, T - 9, 10, T - 20])
-    if kind == "all empty":
+    if kind == "left":
+        left, length = torch.tensor([1, 2, 1]), torch.tensor([T - 1, T - 2, T - 1])
+    if kind in ("plain", "single"):
+        T = T if kind == "plain" else 1
+        left, length = left * 0, length * 0 + T
+    if kind in ("all empty", "an empty one"):
         length = length * 0
     if kind == "many rows":
-        left, length = case.ints("left", 0, 2, 300), case.ints("length", 0, 2, 300)
-    real = _real(left, length, T)[case.permutation("order", len(left)) if kind != "one row" else [2]]
+        left, length = case.ints("left", 0, 2, MANY), case.ints("length", 0, 2, MANY)
+    if kind in "123":  # every row of so many columns that there is
+        T = int(kind)
+        left, length = torch.tensor([(at, n) for at in range(T) for n in range(T - at + 1)]).T
+    if kind == "farther":
+        left, length = case.ints("left", 0, 2, len(COUNTS)), case.ints("length", 1, 2, len(COUNTS))
+    real = _real(left, length, T)[
+        case.permutation("order", len(left)) if kind not in ("one row", "an empty one", "single") else [2]
+    ]
     if kind in ("first empty", "an empty row", "last empty"):
         real[{"first empty": 0, "an empty row": 1, "last empty": -1}[kind]] = False
-    return call(real, case.ints("before", 0, 9, len(real)) + (2**24 + 1) * (kind == "far"))
+    before = (
+        torch.tensor(COUNTS) if kind == "farther" else case.ints("before", int(kind == "an empty one"), 9, len(real))
+    )
+    before = before * 0 + {"plain": 0, "alike": 7}[kind] if kind in ("plain", "alike") else before
+    return call(real, before + (2**24 + 1) * (kind == "far"))
 
 
 CHECKS = (
     Check(padded_on_the_right, 3), Check(padded_on_the_left, 3), Check(later_chunks, 3),
-    Check(any_padding, 10, wide=True),
+    Check(any_padding, 19, wide=True),
 )  # fmt: skip

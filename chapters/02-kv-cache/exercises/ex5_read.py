@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanocourse.exercises.cases import Call, Case, call
+from nanocourse.exercises.cases import Call, Case, call, large_in_turn
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanoinfer.cache.dense import DenseCache
@@ -161,40 +162,109 @@ def chunk_with_nan(case: Case) -> Call:
     return call(case.floats("q", 1, T, *keys.shape[2:]), keys, values, torch.arange(before, before + T)[None])
 
 
-SIZES = {"many rows": (300, 1, 1), "many heads": (1, 1, 70), "many queries": (1, 300, 1)}
+SIZES = dict(zip(("rows", "queries", "slots", "heads", "size"), large_in_turn(5), strict=True))
+ONE = {"one NaN": torch.nan, "one infinite": torch.inf, "one below all": -torch.inf}  # of several numbers in a slot
 KINDS = (torch.bfloat16, torch.float16, torch.float64)
 
 
 def _counted(case: Case, kind: torch.dtype) -> Call:
     """300 slots in a type that does not count them: a query reads the one key that is far above those it may read."""
-    keys, values = torch.zeros(1, 300, 1, 1), case.ints("values", -9, 9, 1, 300, 1, 1)
+    keys, values = torch.zeros(2, 300, 2, 4), case.ints("values", -9, 9, 2, 300, 2, 4)
     keys[:, 0], keys[:, 257] = 1.0, 2.0
     values[:, 0], values[:, 257] = 11, 12
-    q = torch.full((1, 4, 1, 1), 100).to(kind)
-    return call(q, keys.to(kind), values.to(kind), torch.tensor([[256, 257, 255, 299]]))
+    q = torch.full((2, 4, 2, 4), 100).to(kind)
+    values = values.to(kind) * (1e200 if kind == torch.float64 else 1.0)  # beyond the range of 32 bits
+    return call(q, keys.to(kind), values, torch.tensor([[256, 257, 255, 299], [-1, 299, 256, 257]]))
+
+
+def _little_weight(case: Case) -> Call:
+    """A weight of e^-60 counts where its value is large."""
+    keys, values = (torch.tensor(x).view(1, 3, 1, 1) for x in ([0.0, -60.0, 0.0], [1.0, 1e28, 2.0]))
+    return call(torch.ones(1, 3, 1, 1), keys, values, torch.arange(3)[None])
+
+
+def _below_all(case: Case) -> Call:
+    """No stand-in for minus infinity is below -10^12; one slot: logarithms vanish beside that."""
+    values = case.floats("values", 1, 5, 1, 1)
+    return call(torch.full((1, 3, 1, 1), -1e6), torch.full_like(values, 1e6), values, torch.zeros(1, 3).long())
+
+
+def _nan_weighs_nothing(case: Case) -> Call:
+    """But it is read."""
+    keys, values = (torch.tensor(x).view(1, 3, 1, 1) for x in ([0.0, -300.0, 0.0], [4.0, torch.nan, 7.0]))
+    return call(torch.ones(1, 2, 1, 1), keys, values, torch.tensor([[0, 2]]))
+
+
+def _infinitely_low(case: Case, value: float) -> Call:
+    """A key that is read and has no weight by itself; and its value, be it NaN, is read all the same."""
+    keys, values = (torch.tensor(x).view(1, 3, 1, 1) for x in ([-torch.inf, 0.5, 0.0], [value, 4.0, 7.0]))
+    return call(torch.ones(1, 2, 1, 1), keys, values, torch.tensor([[1, 2]]))
+
+
+def _both_ends(case: Case) -> Call:
+    """Of infinity and minus infinity nothing is left that is a number; only who reads one of them has it."""
+    values = torch.tensor([torch.inf, -torch.inf, 7.0]).view(1, 3, 1, 1)
+    return call(torch.zeros(1, 3, 1, 1), torch.zeros(1, 3, 1, 1), values, torch.tensor([[2, 0, 1]]))
+
+
+def _scaled(case: Case, scale: float) -> Call:
+    """Scores that are as ever, of queries or keys that are tiny, or 0, and values that are large."""
+    keys, values, q = (case.floats(name, 2, 4, 2, 3) for name in ("keys", "values", "q"))
+    at = torch.tensor([[3, 0, 2, -1], [1, 2, 3, 0]])
+    return call(q * scale, keys / scale if scale else keys, values * (1 if scale else 1e30), at)
+
+
+def _nobody(case: Case) -> Call:
+    keys, values = _cache(case, 2, 3)
+    return call(case.floats("q", 2, 2, *keys.shape[2:]), keys, values, torch.full((2, 2), -1))
+
+
+def _apart(case: Case) -> Call:
+    """By 2^22 and more, above 0 and below it: the highest alone counts."""
+    keys = (case.permutation("order", 5).view(1, 5, 1, 1) - 2) * 2.0**22
+    q = torch.tensor([1.0, -1.0]).view(1, 2, 1, 1)
+    return call(q, keys, torch.arange(5.0).view(keys.shape), torch.tensor([[4, 3]]))
+
+
+OF_THEIR_OWN = {
+    "little weight": _little_weight, "below all": _below_all, "NaN weighs nothing": _nan_weighs_nothing,
+    "apart": _apart, "infinitely low": partial(_infinitely_low, value=3.0), "both ends": _both_ends, "nobody": _nobody,
+    "NaN beside that": partial(_infinitely_low, value=torch.nan), "tiny queries": partial(_scaled, scale=1e-20),
+    "tiny keys": partial(_scaled, scale=1e20), "zero queries": partial(_scaled, scale=0.0),
+}  # fmt: skip
+
+
+def _sized(case: Case, kind: str) -> Call:
+    """A few of everything, or many of one; or one number that is none, in a slot that some read, or in a query."""
+    B, T, slots, heads, size = case.small("rows queries slots heads size")
+    if kind != "few":
+        B, T, slots, heads, size = (max(n, 2) for n in SIZES.get(kind, (2, 2, 3, 2, 2)))
+    keys, values = (case.floats(name, B, slots, heads, size) for name in ("keys", "values"))
+    q, positions = case.floats("q", B, T, heads, size), case.ints("positions", -1, slots - 1, B, T)
+    positions[0, 0] = slots - 1
+    if B > 1 and case.turn((False, True)):
+        positions[case.choice("nobody", (0, -1))] = -1
+    if kind == "few":  # what nobody of a row reads
+        unread = torch.arange(slots) > positions.amax(1)[:, None]
+        keys[unread], values[..., 0][unread] = torch.nan, torch.inf
+    if kind in ONE:
+        positions[:, 0], positions[:, 1], values[1, 1, 1, 0] = 1, 0, ONE[kind]
+        positions[0] = -1
+    if kind == "NaN asks":
+        positions[:], q[1, 0, 1, 1] = 1, torch.nan
+    return call(q, keys, values, positions)
 
 
 def any_step(case: Case) -> Call:
     """Padding on both sides of a row, positions in any order, high and low scores, and anything where nobody reads."""
     S, kind = 7, case.turn((
         "both sides", "NaN is read", "high", "low", "below all", "huge", "infinite", "NaN weighs nothing", "no order",
-        "middle", *KINDS, "apart", *SIZES,
+        "middle", *KINDS, *list(OF_THEIR_OWN)[3:], *SIZES, "NaN asks", *ONE, "little weight", *["few"] * 9,
     ))  # fmt: skip
-    if kind == "below all":  # no stand-in for minus infinity is below -10^12; one slot: logarithms vanish beside that
-        values = case.floats("values", 1, 5, 1, 1)
-        return call(torch.full((1, 3, 1, 1), -1e6), torch.full_like(values, 1e6), values, torch.zeros(1, 3).long())
-    if kind == "NaN weighs nothing":  # but it is read
-        keys, values = torch.tensor([0.0, -300.0, 0.0]), torch.tensor([4.0, torch.nan, 7.0])
-        return call(torch.ones(1, 2, 1, 1), *(x.view(1, 3, 1, 1) for x in (keys, values)), torch.tensor([[0, 2]]))
-    if kind == "apart":  # by 2^22 and more, above 0 and below it: the highest alone counts
-        keys = (case.permutation("order", 5).view(1, 5, 1, 1) - 2) * 2.0**22
-        return call(torch.tensor([1.0, -1.0]).view(1, 2, 1, 1), keys, torch.arange(5.0).view(keys.shape),
-                    torch.tensor([[4, 3]]))  # fmt: skip
-    if kind in SIZES:
-        B, T, heads = SIZES[kind]
-        size = 70 if kind == "many heads" else 2
-        keys, values = case.floats("keys", B, 5, heads, size), case.floats("values", B, 5, heads, size)
-        return call(case.floats("q", B, T, heads, size), keys, values, case.ints("positions", -1, 4, B, T))
+    if kind in OF_THEIR_OWN:
+        return OF_THEIR_OWN[kind](case)
+    if kind in SIZES or kind in ONE or kind in ("few", "NaN asks"):
+        return _sized(case, kind)
     if kind in KINDS:
         return _counted(case, kind)
     positions = torch.tensor([[-1, 2, -1], [0, 1, S - 1], [-1, -1, -1]])
@@ -217,6 +287,6 @@ def any_step(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(any_step, 17, wide=True), Check(old_text, 3), Check(values_never_set, 3), Check(keys_never_set),
+    Check(any_step, 40, wide=True), Check(old_text, 3), Check(values_never_set, 3), Check(keys_never_set),
     Check(row_of_nobody), Check(chunk, 3), Check(chunk_with_nan),
 )  # fmt: skip

@@ -105,7 +105,7 @@ WRONG = (
         "nan-scores-to-zero", "A score that is NaN counts as 0.",
         "/ q.shape[-1] ** 0.5)",
         "/ q.shape[-1] ** 0.5).nan_to_num(0.0)",
-        "written to pass all checks that there were, and it did",
+        "written to pass all checks that there were, and it did", unnamed="nan-to-zero-at-the-beginning",
     ),
     Wrong.patch(
         "billion-below", "-10^9 is as good as minus infinity.",

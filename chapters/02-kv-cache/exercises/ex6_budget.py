@@ -120,4 +120,31 @@ def rows(case: Case) -> Call:
     return call(shape, shape["parameters"] * 4 + count * row_bytes + beyond % row_bytes, 1, 4)
 
 
-CHECKS = (Check(token, 4, part="token"), Check(row, 3, part="row"), Check(rows, 16, part="rows"))
+FIRST = {"n_layer": 3, "n_head": 5, "n_embd": 155, "parameters": 1001}, 2**20 + 5, 7, 1
+ONE_AFTER_THE_OTHER = (  # each differs from the first in one number alone, but for a width that has to be a multiple
+    FIRST, ({**FIRST[0], "n_layer": 1000}, *FIRST[1:]), ({**FIRST[0], "n_head": 31}, *FIRST[1:]),
+    ({**FIRST[0], "n_embd": 5}, *FIRST[1:]), ({**FIRST[0], "parameters": 500_000}, *FIRST[1:]),
+    (FIRST[0], 2**28 + 1, *FIRST[2:]), (*FIRST[:2], 9, 1), (*FIRST[:3], 2), (*FIRST[:3], 8), (*FIRST[:3], 4),
+)  # fmt: skip
+
+
+def one_number_alone(case: Case) -> Call:
+    """Each number counts by itself, and all that is asked for goes by the same ones."""
+    shape, *numbers = case.turn(ONE_AFTER_THE_OTHER)
+    return call(dict(shape), *numbers)
+
+
+def any_numbers(case: Case) -> Call:
+    """Each number may be small, odd or large beside any other, and the memory a byte short, just enough, or more."""
+    layers, heads, slots, size, parameters = case.small("layers heads slots bytes parameters")
+    shape = {"parameters": (0, 1001, 2**32 + 7)[parameters - 1], "n_layer": (1, 3, 1001)[layers - 1], "n_head": heads}
+    shape["n_embd"] = heads * case.turn((1, 1, 11, 96, 1))
+    slots, size, count = (1, 3, 2**31 + 1)[slots - 1], (1, 3, 8)[size - 1], case.turn((0, 1, 2, 3, 2049, 4, -1))
+    least = size * (shape["parameters"] + count * 2 * shape["n_layer"] * shape["n_embd"] * slots)
+    return call(shape, max(0, least + case.turn((0, -1, 0, 1))), slots, size)
+
+
+CHECKS = (
+    Check(token, 4, part="token"), Check(row, 3, part="row"), Check(rows, 16, part="rows"),
+    Check(one_number_alone, len(ONE_AFTER_THE_OTHER), wide=True), Check(any_numbers, 18, wide=True),
+)  # fmt: skip

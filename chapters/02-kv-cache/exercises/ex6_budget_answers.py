@@ -85,6 +85,11 @@ WRONG = (
         "a reader who saw stub and text alone", unnamed="rows-capped",
     ),
     Wrong.patch(
+        "no-weights-of-a-byte", "Weights take two bytes a number at least.",
+        FREE, 'memory - shape["parameters"] * max(2, bytes_per_number)',
+        "a reader who saw stub and text alone; it passed", unnamed="weights-uncounted-bytes",
+    ),
+    Wrong.patch(
         "as-floats", "Bytes may be floats.",
         '"token": token, "row": row,',
         '"token": token / 1, "row": float(row),',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -191,14 +192,33 @@ def who_gets_a_token(case: Case) -> Call:
     return call(_texts(case, lengths), [fed[b] for b in order], chunk, 4 * chunk - case.size("less", 0, 3))
 
 
+TWO, EQUAL = [[5, 6, 7, 8, 9], [1, 2, 3, 4]], [[2, 1, 1, 2, 1]] * 3
+ALIKE = {  # texts, fed, chunk, budget: those of two texts differ from the first in one number alone
+    "equal": (EQUAL, [1, 0, 1], 4, 11), "equal, fed otherwise": (EQUAL, [0, 2, 2], 4, 11),
+    "first": (TWO, [1, 0], 3, 5), "fed more": (TWO, [2, 0], 3, 5), "larger chunk": (TWO, [1, 0], 4, 5),
+    "smaller budget": (TWO, [1, 0], 3, 4),
+}  # fmt: skip
+
+
+def few_tokens(case: Case) -> Call:
+    """Whatever is left of a few texts, and whatever chunk and budget are, 1 too: a step brings what it should."""
+    rows, chunk = case.small("rows chunk")
+    left = [case.size(f"left {row}", 1, 3) for row in range(rows)]
+    fed = [case.size(f"fed {row}", 0, 2) for row in range(rows)]
+    return call(
+        _texts(case, [n + m for n, m in zip(left, fed, strict=True)]), fed, chunk, case.turn((1, 2, 3, 4, 5, 6, 7))
+    )
+
+
 def any_texts(case: Case) -> Call:
     """Texts may be equal, repeat a token, be many, and be longer than any chunk that is usual; ids may be any."""
     kind = case.turn((
-        "equal", "many", "long", "equal, fed otherwise", "thousands", "any ids", "far", "alone", "by one",
+        *ALIKE, "many", "long", "thousands", "any ids", "far", "alone", "by one", "no limits",
     ))  # fmt: skip
     of_lengths = {
         "thousands": ([1] * 1050, [0] * 1050, 2, 4000),
         "far": ([9000, 2100, 700], [6900, 2060, 300], 5000, 2400),
+        "no limits": ([3, 5], [1, 0], 2**31 + 7, 2**53 + 9),
         "alone": ([9], [1], 8, 4),  # more than fits
         "by one": ([3, 4, 2], [1, 1, 1], 1, 4),  # each brings one token
     }
@@ -212,11 +232,11 @@ def any_texts(case: Case) -> Call:
         return call(_texts(case, case.ints("lengths", 1, 3, 70).tolist()), [0] * 70, 2, case.size("budget", 80, 110))
     if kind == "long":
         return call([case.ints("repeated", 1, 2, 300).tolist()] * 3, [40, 0, 40], 200, 500)
-    return call([[2, 1, 1, 2, 1]] * 3, [1, 0, 1] if kind == "equal" else [0, 2, 2], 4, 11)
+    return call(*copy.deepcopy(ALIKE[kind]))
 
 
 CHECKS = (
-    Check(any_texts, 9, wide=True),
+    Check(any_texts, 14, wide=True), Check(few_tokens, 21, wide=True),
     Check(next_tokens, 4, part="token_ids"), Check(within_the_budget, 4, part="token_ids"),
     Check(places_in_the_text, 3, part="positions"), Check(whose_they_are, 3, part="rows"),
     Check(where_they_lie, 4, part="starts"), Check(who_gets_a_token, 6, part="logits_at"),

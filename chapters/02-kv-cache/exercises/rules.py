@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import torch
 
-from nanocourse.exercises.rules import Covers, above, again, infinite, is_range, kind, nan, not_for
+from nanocourse.exercises.rules import Covers, above, again, alone, infinite, is_range, kind, large, nan, not_for
+from nanocourse.exercises.rules import one_of_several as one
 
 ANYTHING = ("nan", "infinite", "huge")
 SCORES = ("far scores", "ties")
@@ -37,7 +38,7 @@ COVERS: dict[str, Covers] = {
         *ANYTHING, *SCORES, "both sides", "no range",
                            "no order", "equal") | {
         "one": lambda a: len(a.reads) == 1 or a.reads.shape[1] - a.new == 1,
-        "many": lambda a: a.reads.shape[1] > 256,
+        "many": (lambda a: a.reads.shape[1] > 1024 and a.new == 1024, lambda a: len(a.reads) > 256),
         "boundaries": lambda a: a.new == a.reads.shape[1] - 1,
         "empty": lambda a: not bool(a.reads[0].any(1).all()),
         "ends": lambda a: len(a.reads) > 8,
@@ -45,10 +46,11 @@ COVERS: dict[str, Covers] = {
         "kind": kind, "again": again, "large numbers": lambda a: a.reads.shape[1] > 256,
     },
     "2.2": PLAIN | not_for("scores are not made here, and sizes are not rounded", *SCORES, "boundaries") | {
-        "nan": lambda a: nan(a.k) and nan(a.v), "infinite": lambda a: infinite(a.k), "huge": lambda a: above(a.keys, 9),
+        "nan": lambda a: nan(a.k[a.real]) and nan(a.v[a.real]),
+        "infinite": lambda a: infinite(a.k), "huge": lambda a: above(a.keys, 9),
         "narrow": tuple(partial(_in_type, kind) for kind in NARROW),
         "one": lambda a: a.keys.shape[0] == 1 and a.keys.shape[3] == 1,
-        "many": lambda a: a.keys.shape[1] > 65,
+        "many": (partial(large, "k", 0), *(partial(large, "keys", at) for at in range(5))),
         "empty": lambda a: not bool(a.real.any()),
         "ends": lambda a: bool((a.positions == a.keys.shape[2] - 1).any()),
         "mixed": lambda a: len(set(a.real.tolist())) == 2,
@@ -62,7 +64,7 @@ COVERS: dict[str, Covers] = {
         "it makes the mask that hides what may be anything",
         *ANYTHING, *SCORES, "empty", "both sides") | {
         "one": lambda a: a.positions.shape == (1, 1),
-        "many": lambda a: a.longest > 2048,
+        "many": (lambda a: a.longest > 4096, partial(large, "positions", 0), partial(large, "positions", 1)),
         "middle": lambda a: a.positions.shape[1] > 3 and all(
             row[0] == 0 and row[-1] == len(row) - 1 and not is_range(row) for row in a.positions
         ),
@@ -73,11 +75,11 @@ COVERS: dict[str, Covers] = {
         "no range": lambda a: not is_range(a.positions),
         "no order": "rows have no numbers",
         "equal": "rows know nothing of each other",
-        "kind": kind, "again": again, "large numbers": lambda a: above(a.positions, 2048),
+        "kind": kind, "again": (again, alone), "large numbers": lambda a: above(a.positions, 4096),
     },
     "2.4": PLAIN | not_for("no numbers but truths and counts", *ANYTHING, *SCORES, "no range", "no order") | {
         "one": lambda a: a.real.shape[1] == 1,
-        "many": lambda a: a.real.shape[1] > 256,
+        "many": tuple(partial(large, "real", at) for at in range(2)),
         "boundaries": "no size is rounded",
         "empty": tuple(partial(_empty_row, at) for at in (0, 1, -1)),
         "ends": lambda a: bool((a.before == 0).any()),
@@ -87,17 +89,26 @@ COVERS: dict[str, Covers] = {
         "kind": kind, "again": again, "large numbers": lambda a: above(a.before, 2**24),
     },
     "2.5": PLAIN | {
-        "nan": lambda a: nan(a.q) and nan(a.keys) and nan(a.values) and bool((a.positions >= 0).any()),
-        "infinite": lambda a: infinite(a.keys) and infinite(a.values),
+        "nan": (
+            lambda a: nan(a.q) and nan(a.keys) and nan(a.values) and bool((a.positions >= 0).any()),
+            lambda a: one(a.q, torch.nan), lambda a: one(a.values, torch.nan),
+        ),
+        "infinite": (
+            lambda a: infinite(a.keys) and infinite(a.values), lambda a: one(a.values, torch.inf),
+            lambda a: one(a.values, -torch.inf),
+        ),
         "huge": lambda a: above(a.keys, 1e20) and above(a.values, 1e20),
         "far scores": lambda a: above(a.q, 190) and not nan(a.keys[:, 0]),
         "stand-ins": lambda a: bool((a.positions == 0).any()) and float(a.q.min()) * float(a.keys.max()) < -1e11,
-        "beside": lambda a: nan(a.values[:, 1]) and above(a.keys[:, 1], 299),  # a weight of 0, and still a token's
+        "beside": (  # a weight of 0, and still a token's; one of almost 0
+            lambda a: nan(a.values[:, 1]) and above(a.keys[:, 1], 299),
+            lambda a: above(a.values, 1e20) and not nan(a.values),
+        ),
         "narrow": tuple(partial(_in_type, kind) for kind in NARROW),
         "middle": lambda a: bool((a.positions[:, 0] == 0).all()) and not is_range(a.positions),
         "ties": "a softmax does not ask who is highest",
         "one": lambda a: a.q.shape[:2] == (1, 1) and int(a.positions) == -1,
-        "many": lambda a: a.keys.shape[1] > 256,
+        "many": (partial(large, "q", 1), *(partial(large, "keys", at) for at in range(4))),
         "boundaries": lambda a: bool((a.positions == a.keys.shape[1] - 1).any()),
         "empty": lambda a: bool((a.positions == -1).all(1).any()) and bool((a.positions >= 0).any()),
         "ends": lambda a: bool((a.positions == 0).any()) and bool((a.positions == a.keys.shape[1] - 1).any()),
@@ -111,7 +122,8 @@ COVERS: dict[str, Covers] = {
     "2.6": PLAIN | not_for(
         "it takes plain numbers: no scores, rows or positions",
         *ANYTHING, *SCORES, "mixed", "no range",
-                           "no order", "both sides", "empty", "equal", "again") | {
+                           "no order", "both sides", "empty", "equal") | {
+        "again": alone,
         "one": lambda a: a.slots == a.shape["n_layer"] == a.shape["n_head"] == 1,
         "many": lambda a: a.slots > 100_000,
         "boundaries": lambda a: (a.memory - 4 * a.shape["parameters"]) % (8 * a.shape["n_embd"]) == 0 and a.slots == 1,
@@ -137,6 +149,7 @@ COVERS: dict[str, Covers] = {
             len(a.texts) > len({tuple(text) for text in a.texts})
             and len(a.texts[0]) > len(set(a.texts[0]))
         ),
-        "kind": kind, "again": again, "large numbers": lambda a: a.chunk > 128 and max(map(len, a.texts)) > 256,
+        "kind": kind, "again": (again, alone),
+        "large numbers": lambda a: a.chunk > 128 and max(map(len, a.texts)) > 256,
     },
 }  # fmt: skip

@@ -16,6 +16,17 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
+MANY = 1100  # more than a GPT-2 has positions, and than Python's calls lie in each other
+
+
+FAR = (  # from each other, and around what types hold
+    0, 127, 1023, 1024, 4097, 2**15, 2**16 + 1, 2**24, 2**24 + 1, 2**31 - 1, 2**31 + 5, 2**40, 2**53, 2**53 + 1, 2**62,
+)  # fmt: skip
+
+
+def large_in_turn(sizes: int, large: int = MANY) -> list[list[int]]:
+    """So many sizes, of which one is large and the others are 1: each of them once."""
+    return [[large if at == turn else 1 for at in range(sizes)] for turn in range(sizes)]
 
 
 @dataclass(frozen=True)
@@ -76,8 +87,17 @@ class Case:
 
     def turn(self, options: Sequence[T]) -> T:
         """One of the options, in turn by the case's number, so that as many cases as options meet them all."""
+        return options[self._number() % len(options)]
+
+    def small(self, names: str) -> list[int]:
+        """Sizes from 1 to 3: any two of the first four names meet in each way in nine cases, one after the other."""
+        a, b = divmod(self._number() % 9, 3)
+        at = (a, b, a + b, a + 2 * b, a * b)
+        return [self.most(name, 1, 1 + n % 3) for name, n in zip(names.split(), at, strict=False)]
+
+    def _number(self) -> int:
         numbers = [part for part in self.seed.split("/") if part.isdecimal()]
-        return options[int(numbers[-1] if numbers else 0) % len(options)]
+        return int(numbers[-1] if numbers else 0)
 
     def sample(self, name: str, options: Sequence[T], count: int) -> list[T]:
         """Several of the options, each at most once."""

@@ -7,6 +7,8 @@ Each exercise says for each rule how an input that follows it is told, or why th
 from __future__ import annotations
 
 import inspect
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +23,13 @@ from nanocourse.exercises.exercise import Check, Exercise
 from nanocourse.exercises.outcomes import Returned
 
 RULES = {
-    "nan": "What may be anything is NaN, in each argument where it may stand.",
+    "nan": "What may be anything is NaN, in each argument where it may stand, and so is one number of several.",
     "infinite": "What may be anything is infinite.",
     "huge": "What may be anything is finite: large numbers, and what an old text has left.",
     "far scores": "Scores lie far above 0 and far below it, so that an exponential overflows or vanishes.",
     "ties": "Numbers tie at a maximum, at the k-th place, or where one leads the other by nothing.",
     "one": "There is one row, one token, one head: every size that may be 1 is 1 in some input.",
-    "many": "There are more rows, tokens, ids or steps than any constant of the text, and than a person takes for all.",
+    "many": "Of each size there are more than 1,024 where that may be, one after the other, and ids beyond 16 bits.",
     "boundaries": "Lengths lie before, at and behind every boundary.",
     "empty": "Empty parts stand first, in the middle and last; all of them may be empty.",
     "ends": "The first position, or place, is met, and the last one.",
@@ -47,7 +49,7 @@ RULES = {
     "names": "What comes by name comes in more than one order of the names.",
     "calls": "It is observed how often a lent function is called, and with what.",
     "left behind": "After an error, also that of Ctrl-C, everything is as it was; what is handed over is overwritten.",
-    "again": "Inputs of the same shapes come with other numbers, so that what is remembered by shape is wrong.",
+    "again": "Inputs of the same shapes come with other numbers, or with one alone: what is remembered is wrong.",
     "two at once": "Two of what an answer may remember one of are in use in turns.",
     "host": "What Python sees at a capture is otherwise at a replay.",
     "tolerance": "A result may be wrong by a little less than the tolerance, or more, wherever all its numbers lie.",
@@ -115,6 +117,27 @@ def again(_: SimpleNamespace) -> bool:
     raise TypeError("it is measured on all inputs together")
 
 
+def alone(_: SimpleNamespace) -> bool:
+    """For `COVERS`: of two inputs of a check, each plain number must differ alone, at one time."""
+    raise TypeError("it is measured on all inputs together")
+
+
+def _each_number_alone(exercise: Exercise, made: Inputs) -> bool:
+    flat = [(check.name, _plain(exercise, asked)) for check, asked in made]
+    numbers = {name for _, one in flat for name, value in one.items() if type(value) is int}
+    pairs = [(a, b) for (check, a), (other, b) in itertools.combinations(flat, 2) if check == other]
+    told = [{name for name in a.keys() | b.keys() if a.get(name) != b.get(name)} for a, b in pairs]
+    return all({name} in told for name in numbers)
+
+
+def _plain(exercise: Exercise, asked: Call) -> dict[str, Any]:
+    """Arguments by name, and entries of a dict by theirs; tensors as lists."""
+    found: dict[str, Any] = {}
+    for name, value in exercise.named(asked).items():
+        found |= value if isinstance(value, dict) else {name: _as_lists(value)}
+    return found
+
+
 def _refuses_other_kinds(exercise: Exercise, made: Inputs) -> bool:
     expected = [(check, exercise.expected(asked)) for check, asked in made]
     values = [(check, one, one.value) for check, one in expected if isinstance(one, Returned)]
@@ -170,7 +193,7 @@ def _shapes(args: Sequence[Any]) -> Iterator[str]:
 
 
 PROBES: dict[Predicate, Callable[[Exercise, Inputs], bool]] = {
-    kind: _refuses_other_kinds, again: _same_shapes_again,
+    kind: _refuses_other_kinds, again: _same_shapes_again, alone: _each_number_alone,
 }  # fmt: skip
 
 
@@ -187,6 +210,17 @@ def infinite(tensor: Tensor) -> bool:
 def nan(tensor: Tensor) -> bool:
     """Whether an entry is NaN."""
     return bool(tensor.isnan().any())
+
+
+def one_of_several(tensor: Tensor, number: float) -> bool:
+    """Whether some of the last dimension's numbers are this one, and others of the same are finite."""
+    found = tensor.isnan() if math.isnan(number) else tensor == number
+    return bool((found.any(-1) & torch.isfinite(tensor).any(-1)).any())
+
+
+def large(name: str, dimension: int, arguments: SimpleNamespace) -> bool:
+    """Whether the argument of that name has more of a dimension than a GPT-2 has positions."""
+    return bool(getattr(arguments, name).shape[dimension] > 1024)
 
 
 def above(tensor: Tensor, bound: float) -> bool:
