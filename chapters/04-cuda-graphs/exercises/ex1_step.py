@@ -20,11 +20,12 @@ def decode_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Tensor
 
     host: what Python knows when this is called: lists token, position, seed, temperature, live (an entry a row), and
     rows, read, sampled, stride, vocab. device: tensors token, position, seed, temperature, live (N,), weights (V,),
-    cache (N, room), and rows, read, sampled (no dimension), all int64 and right before every replay. This function is
-    called once for each key that it says there is, and recorded; after that the recording alone runs. The cache's
-    first `read` slots are read; whether to sample is a branch. The tokens (rows,) are left in token, and the positions
-    advanced by live, for the next step; rows behind these stay as they are. A row whose live is 0 is padding: its token
-    becomes 0, its position stays.
+    cache (N, room), and rows, read, sampled (no dimension), all int64 and right before every replay. Tokens, seeds,
+    temperatures, weights and the stride may be any numbers, negative ones too, of which int64 holds all sums and
+    products. This function is called once for each key that it says there is, and recorded; after that the recording
+    alone runs. The cache's first `read` slots are read; whether to sample is a branch. The tokens (rows,) are left in
+    token, and the positions advanced by live, for the next step; rows behind these, and all else, stay as they are. A
+    row whose live is 0 is padding: its token becomes 0, its position stays.
     """
     rows, read = host["rows"], host["read"]
     token, position, live = device["token"][:rows], device["position"][:rows], device["live"][:rows]
@@ -154,30 +155,36 @@ def other_keys(case: Case) -> Call:
 
 def any_values(case: Case) -> Call:
     """What is 0, or equal, for all rows at the capture is not at a replay; steps go on; many rows, and some behind."""
-    kinds = "temperature", "seed", "live", "token", "position", "live again", "large", "behind", "many"
-    kind, rows = case.turn(kinds), 2
+    kinds = "temperature", "seed", "live", "token", "position", "live again", "large", "behind", "many", "negative"
+    kind = case.turn(kinds)
+    rows = 1 if kind == "negative" else 2
     batch, weights = _batch(case, 70 if kind == "many" else 3 if kind == "behind" else rows, 1), _weights(case)
     if kind == "many":
         return call(weights, batch, 8, _script([(70, 8, 1)] * 3, {}), False)
     if kind == "behind":  # where there are fewer rows the last one stays as it is, and goes on later
-        shapes = [(3, 12, 0)] * 2 + [(2, 12, 0)] * 3 + [(3, 12, 0)] * 3
-        return call(weights, batch, 12, _script(shapes, {}), False)
-    if kind == "large":
+        shapes = [(3, 12, 0)] * 2 + [(2, 8, 0)] * 3 + [(3, 12, 0)] * 3 + [(2, 12, 0)]
+        new = {0: [[0, 5, 9, 1, 1, 1]], 2: [[0, 7, 0, 1, 1, 1]]}  # whose first text stands where the next is not read
+        return call(weights, batch, 12, _script(shapes, new), False)
+    if kind in ("large", "negative"):
         batch[scenes.OF_A_ROW.index("seed")] += 2**40
-        return call(weights + 2**33, batch, 12, _script([(rows, 12, 1)] * 5, {}), False, 5)
+        batch[scenes.OF_A_ROW.index("temperature")] *= 2**54 + 1
+        batch[[0, 2, 3], 1:] *= -1
+        large, sign = weights + 2 ** case.choice("bits", (33, 53, 56)), -1 if kind == "negative" else 1
+        batch[[0, 2, 3], :1] *= sign
+        return call(large * sign, batch, 12, _script([(rows, 12, 1)] * 5, {}), False, 5 * sign)
     if kind == "live again":  # what a padding row writes stands in the cache; and a last step fills it
-        new = {at: [[row, 5 + at, at - 1, -3 - at, 6, int(at == 5)] for row in range(rows)] for at in (3, 5)}
+        new = {at: [[row, 5 + at, at - 1, -3 - at, 6, int(at == 4)] for row in range(rows)] for at in (3, 4)}
         return call(weights, batch, 12, _script([(rows, 12, 1)] * 13, new), False)
     batch[scenes.OF_A_ROW.index(kind)] = 0
     if kind == "seed":  # a live row may have token 0
         weights[::2] = 0
     seed, heat = case.size("seed", 30, 34), case.size("temperature", 6, 9)
-    new = [[row, 6 + row, 2 - row, seed + 3 * row, heat + row, 1] for row in range(rows)]
+    new = [[row, 6 + row, 2 - row, seed + 3 * row, heat + row, int(row == 0 or kind != "live")] for row in range(rows)]
     script = _script([(rows, 24, int(kind != "position"))] * 18, {3: new})
     return call(weights, batch, 24, script, False)
 
 
 CHECKS = (
-    Check(any_values, 9, wide=True), Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"),
+    Check(any_values, 10, wide=True), Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"),
     Check(rows_of_nobody, 4, part="positions"), Check(sampled, 3, part="tokens"), Check(other_keys, 6, part="tokens"),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ EXERCISE = Spec(
     section="The key",
     axes=("step",),
     typed=True,
+    exact=True,
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.engine.graphs:GraphRunner._captured",),
@@ -142,39 +144,64 @@ def a_new_cache(case: Case) -> Call:
     """With other tensors all graphs go, also where the address is one that was there before."""
     steps = _of(case, [{}, {"rows": 2}], case.size("steps", 2, 9))
     moves = case.ints("moves", 0, 1, len(steps)).cumsum(0).tolist()
-    addresses = case.turn(((4096, 8192), (4096, 4160), (4096, 8192, 12288), (8192, 4096)))
+    addresses = case.turn((
+        (4096, 8192), (4096, 4160), (4096, 8192, 12288), (8192, 4096), (4096, 4096 + 2**32), (2**53, 2**53 + 1),
+    ))  # fmt: skip
     return call([dict(step, address=addresses[at % len(addresses)]) for step, at in zip(steps, moves, strict=True)], 9)
+
+
+def _alike(kind: str) -> list[dict[str, Any]]:
+    """Kinds of steps whose keys are alike packed, added or multiplied, or that are many."""
+    by_rows = [{"rows": 16 * n} for n in range(1, 7)]
+    kinds: dict[str, list[dict[str, Any]]] = {
+        "shapes": [
+            *({"columns": n, "rows": 64 // n, "read": read} for n in (16, 32) for read in (64, 256)),
+            *(dict(zip(("rows", "columns", "read"), one, strict=True)) for one in permutations((1, 11, 111))),
+        ],
+        # as a float, or by a hash, one number
+        "many rows": [*by_rows, {"rows": 2**53}, {"rows": 2**53 + 1}, {"rows": 16 + 2**61 - 1}],
+        # what makes one difference makes it beside every other one
+        "all": [
+            {"rows": rows, "columns": columns, "read": read, "sampler": sampler}
+            for rows in (1, 2) for columns in (1, 32) for read in (128, 512)
+            for sampler in ("greedy", "sampled", "filtered")
+        ],
+        # whose digits are the same, end to end
+        "digits": [
+            {"rows": 1, "columns": 11}, {"rows": 11, "columns": 1}, {"columns": 12, "read": 128}, {"read": 2128},
+        ],
+        # whose sum is the same, were each given ten or sixteen bits of a number
+        "bits": [{"columns": columns, "read": read} for columns in (2, 3, 4) for read in (1024, 65_536, 131_072)],
+        "many graphs": [{"rows": n} for n in range(1, 330)],
+    }  # fmt: skip
+    return kinds.get(kind, by_rows)
 
 
 def any_steps(case: Case) -> Call:
     """Keys that are alike packed, added or multiplied, many rows, a room for many graphs, and a cache that is back."""
-    runs = "shapes", "bits", "many rows", "many graphs", "comes back", "radix", "digits", "alike", "none", "moves"
-    kind, room = case.turn(runs), 40
-    kinds: list[dict[str, Any]] = [{"rows": 16 * n} for n in range(1, 7)]
-    if kind == "shapes":
-        kinds = [{"columns": n, "rows": 64 // n, "read": read} for n in (16, 32) for read in (64, 256)]
-    if kind == "digits":  # whose digits are the same, end to end
-        kinds = [{"rows": 1, "columns": 11}, {"rows": 11, "columns": 1}, {"columns": 12, "read": 128}, {"read": 2128}]
-    if kind == "bits":  # whose sum is the same, were each given ten or sixteen bits of a number
-        kinds = [{"columns": columns, "read": read} for columns in (2, 3, 4) for read in (1024, 65_536, 131_072)]
-    if kind == "many graphs":
-        kinds, room = [{"rows": n} for n in range(1, 330)], 300
+    kind = case.turn((
+        "shapes", "bits", "many rows", "many graphs", "comes back", "radix", "digits", "alike", "none", "moves", "all",
+    ))  # fmt: skip
+    kinds, room = _alike(kind), 300 if kind == "many graphs" else 40
     if kind == "radix":  # a number in place of a key: one part less 1 is another part more by any base
-        kinds = [{"rows": 2, "columns": 2, "read": 2}]
+        kinds = [{"rows": 2, "columns": 2, "read": 2}, {"rows": 1, "columns": 2, "read": 2}]
         for base in (7, 10, 31, 100, 256, 1000, 1024, 4096, 10_000, 65_536, 10**6, 2**20):
             kinds += [{"rows": 1, "columns": 2 + base, "read": 2}, {"rows": 2, "columns": 1, "read": 2 + base}]
+            kinds += [{"rows": 1 + base, "columns": 3, "read": 2}]  # as its bits exclude one another's
         order = [kinds[at] for turn in range(2) for at in case.permutation(f"order {turn}", len(kinds)).tolist()]
         return call([step | one for step, one in zip(_of(case, [{}], len(order)), order, strict=True)], len(kinds))
-    steps = _of(case, kinds, {"many graphs": 2000, "none": 0}.get(kind, 24))
+    steps = _of(case, kinds, {"many graphs": 2000, "none": 0, "all": 120, "comes back": 150}.get(kind, 24))
     if kind == "alike":  # a step that was captured, gave way, and comes again, equal in everything
         room, steps = 2, [dict(step, tokens=1, length=9, temperature=0.0, rows=step["rows"] % 5) for step in steps]
     if kind == "moves":  # and has other keys, one more than there is room for, before and behind that
         room, steps = 2, [dict(s, address=at // 8, rows=at // 8 * 3 + s["rows"] % 3) for at, s in enumerate(steps)]
     if kind == "comes back":
-        steps = [dict(step, address=4096 * (at // 8 % 2)) for at, step in enumerate(steps)]
+        moves = [0, *case.ints("moves", 0, 1, len(steps) - 10).cumsum(0).tolist(), *[0] * 9]
+        moves[len(moves) // 2] = 1
+        steps = [dict(step, address=4096 * (at % 2)) for at, step in zip(moves, steps, strict=True)]
     if kind == "many rows":
         steps = [dict(reversed(step.items())) if at % 2 == 0 else step for at, step in enumerate(steps)]
     return call(steps, room)
 
 
-CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 10, wide=True))
+CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 6), Check(any_steps, 11, wide=True))

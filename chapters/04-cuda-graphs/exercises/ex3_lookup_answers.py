@@ -140,6 +140,18 @@ WRONG = (
         'if step["address"] // 4096 != address:\n            graphs, address = {}, step["address"] // 4096',
         "a fourth reader who saw stub and text alone; it passed", unnamed="graphs-outlive-the-cache",
     ),
+    Wrong.patch(
+        "key-by-hash", "Two keys of one hash are one key.",
+        'key = step["rows"], step["columns"], step["read"], step["sampler"]',
+        'key = hash((step["rows"], step["columns"], step["read"], step["sampler"]))',
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "address-of-32-bits", "An address is a number of 32 bits.",
+        'if step["address"] != address:\n            graphs, address = {}, step["address"]',
+        'if step["address"] % 2**32 != address:\n            graphs, address = {}, step["address"] % 2**32',
+        "written to pass all checks that there were, and it did", unnamed="graphs-outlive-the-cache",
+    ),
 )  # fmt: skip
 
 

@@ -94,6 +94,10 @@ WRONG = (
         "min(64, max(8, 2 ** n.bit_length() // 8))",
         "a try of somebody who saw stub and text alone, which passed",
     ),
+    Wrong.patch(
+        "a-tuple", "A tuple is as good as a list.", "return sizes, [", "return tuple(sizes), [",
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

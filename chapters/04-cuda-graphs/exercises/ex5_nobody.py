@@ -31,8 +31,8 @@ def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_s
     the blocks of each row, in the order of its text. The row's token is written to its slot: slot s is place s %
     block_size of block s // block_size. Then as many tokens of its table's blocks as you return are read, from the
     first, and averaged: one at least, and no more than the table has room for, of any row. Block `null` belongs to no
-    request: any row may write to it, and all that it holds adds up to a finite number. A slot may be beyond 2^31. The
-    three tensors are the engine's, to be read alone. Recorded once, this runs in every replay.
+    request: any row may write to it, and what it holds adds up to a finite number, however often it is read. A slot may
+    be any int64. The three tensors are the engine's, to be read alone. Recorded once, this runs in every replay.
     """
     nobody = live == 0
     tables = tables.masked_fill(nobody[:, None], null)
@@ -135,8 +135,8 @@ def blocks_of_others(case: Case) -> Call:
 
 
 def far_blocks(case: Case) -> Call:
-    """Slots of a large pool are beyond 2^31, and are told exactly."""
-    return _batches(case, _live(case), "live", first=2**30)
+    """Slots of a large pool are beyond 2^31, or 2^53, and are told exactly."""
+    return _batches(case, _live(case), "live", first=case.turn((2**30, 2**57 + 1)))
 
 
 def blocks_of_no_numbers(case: Case) -> Call:
@@ -150,9 +150,9 @@ def any_rows(case: Case) -> Call:
         [[1, 1], [0, 0], [0, 1]], [[0, 1, 1], [1, 0, 1], [1, 1, 0]], [[1], [0], [1]],
         [[1] * 100, [0, 1] * 50, [1, 0] * 50], [[1, 1], [1, 0]],
     ))  # fmt: skip
-    width, size = case.turn(((5, 2), (4, 1), (2, 3), (2, 2), (20, 1000)))
+    width, size = case.turn(((5, 2), (1, 1), (2, 3), (2, 2), (5, 14_000)))
     asked = _batches(case, live, case.turn(("anywhere", "freed", "live", "freed", "live")), width, size)
-    if size == 1000:  # a long text
+    if size > 1000:  # a long text
         asked.args[2][1]["position"][0] = width * size - 1
     return asked
 

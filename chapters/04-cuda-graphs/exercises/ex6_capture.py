@@ -32,9 +32,9 @@ def capture(
     step: one decode step, no arguments. It reads state and the cache, and writes into both. state (3, N) int64, which
     may be a part of a larger tensor: token, position and live of each row; a row whose live is 0 is padding: it writes
     its key and value where nobody looks. warm(step): runs it a few times, so that kernels are compiled and workspaces
-    are there. record(step): gives the recording, and executes nothing; it fails where the step was not warmed. Whatever
-    either raises goes on to the caller; then, too, state and cache are as they were found, in the memory where they
-    were found.
+    are there. record(step): gives the recording, an object of any kind, and executes nothing; it fails where the step
+    was not warmed. Whatever either raises, of any class, goes on to the caller, itself and no copy; then, too, state
+    and cache are as they were found, in the memory where they were found.
     """
     saved = state.clone()
     state.zero_()
@@ -114,7 +114,7 @@ EXERCISE = Spec(
 
 
 def _case(case: Case, fails: str, at_the_end: bool = False, error: str = "MemoryError", nobody: bool = False) -> Call:
-    """Live rows in the middle of their texts, or one of them at the last slot of its row; the last row is padding.
+    """Live rows in the middle of their texts, or one of them at the last slot of its row; one more row is padding.
 
     nobody: all rows are.
     """
@@ -124,20 +124,22 @@ def _case(case: Case, fails: str, at_the_end: bool = False, error: str = "Memory
         position[int(case.ints("which", 0, rows - 1))] = room - 1
     live, token = torch.ones(rows).long() * (not nobody), case.ints("token", 1, 96, rows) + case.turn((0, 2**54, 0))
     state = torch.stack([torch.cat([row, torch.zeros(1).long()]) for row in (token, position, live)])
+    state = state.roll(int(case.ints("padding", 0, rows)), 1)
     cache = case.ints("cache", 1, 96, rows + 2, room)
-    return call(state, cache, fails, 1 if at_the_end else 3, error, case.turn((False, True)))
+    gives = None if fails else case.turn((None, [], 0, None, "", {}))
+    return call(state, cache, fails, 1 if at_the_end else 3, error, case.turn((False, True)), gives)
 
 
 def live_rows(case: Case) -> Call:
-    """State, cache and the next tokens are those of an uninterrupted generation, also where a row has one slot left."""
+    """A capture changes no state, cache or next token, and hands the recording on, also one that is an empty list."""
     at_the_end = case.turn((False, True, False, False, False, True))
     return _case(case, "", at_the_end)
 
 
 def a_failure(case: Case) -> Call:
     """A warm-up or a recording that fails says so, and leaves all as it was, also after Ctrl-C, an exit or the like."""
-    error = case.turn([error for error in scenes.ERRORS for _ in range(2)])
-    return _case(case, case.turn(("warm", "record")), error=error, nobody=case.turn((False,) * 10 + (True,)))
+    error = case.turn([error for error in scenes.CROSSING for _ in range(2)])
+    return _case(case, case.turn(("warm", "record")), error=error, nobody=case.turn((False,) * 12 + (True,)))
 
 
-CHECKS = (Check(live_rows, 6), Check(a_failure, 11, wide=True))
+CHECKS = (Check(live_rows, 6), Check(a_failure, 13, wide=True))
