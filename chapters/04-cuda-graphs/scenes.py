@@ -118,7 +118,7 @@ def _leave(static: Tensors, padding: list[int], seed: int) -> None:
     for tensor in static.values():
         others = torch.randint(2**40, tensor.shape, generator=generator)
         known = torch.tensor(padding)[others % len(padding)]
-        tensor.copy_(torch.where(others % 2 > 0, known, others))
+        tensor.copy_(torch.where(others % 2 > 0, known, others - 2**39))
 
 
 def attended(

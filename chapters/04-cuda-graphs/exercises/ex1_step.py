@@ -110,7 +110,7 @@ def _batch(case: Case, rows: int, position: int) -> Tensor:
 
 
 def _weights(case: Case) -> Tensor:
-    return case.ints("weights", 1, 60, case.choice("vocab", (61, 53)))
+    return case.ints("weights", 1, 60, case.choice("vocab", (61, 53, 1009)))
 
 
 def sorted_values(case: Case) -> Call:

@@ -136,7 +136,8 @@ def keys(case: Case) -> Call:
 def a_full_dict(case: Case) -> Call:
     """The graph that was not used for the longest time makes room, however often it was used before."""
     room = case.size("room", 1, case.turn((1, 2, 3)))
-    kinds = [{"rows": rows} for rows in range(1, room + 3)]
+    others = [("greedy", 1), ("filtered", 16), ("sampled", 1)]
+    kinds = [dict(zip(("rows", "sampler", "columns"), (n, *others[n % 3]), strict=True)) for n in range(1, room + 3)]
     return call(_of(case, kinds, case.size("steps", 2, 14)), room)
 
 
@@ -182,7 +183,7 @@ def any_steps(case: Case) -> Call:
     kind = case.turn((
         "shapes", "bits", "many rows", "many graphs", "comes back", "radix", "digits", "alike", "none", "moves", "all",
     ))  # fmt: skip
-    kinds, room = _alike(kind), 300 if kind == "many graphs" else 40
+    kinds, room = _alike(kind), {"many graphs": 300, "all": 20}.get(kind, 40)
     if kind == "radix":  # a number in place of a key: one part less 1 is another part more by any base
         kinds = [{"rows": 2, "columns": 2, "read": 2}, {"rows": 1, "columns": 2, "read": 2}]
         for base in (7, 10, 31, 100, 256, 1000, 1024, 4096, 10_000, 65_536, 10**6, 2**20):
@@ -190,7 +191,7 @@ def any_steps(case: Case) -> Call:
             kinds += [{"rows": 1 + base, "columns": 3, "read": 2}]  # as its bits exclude one another's
         order = [kinds[at] for turn in range(2) for at in case.permutation(f"order {turn}", len(kinds)).tolist()]
         return call([step | one for step, one in zip(_of(case, [{}], len(order)), order, strict=True)], len(kinds))
-    steps = _of(case, kinds, {"many graphs": 2000, "none": 0, "all": 120, "comes back": 150}.get(kind, 24))
+    steps = _of(case, kinds, {"many graphs": 2000, "none": 0, "all": 1300, "comes back": 150}.get(kind, 24))
     if kind == "alike":  # a step that was captured, gave way, and comes again, equal in everything
         room, steps = 2, [dict(step, tokens=1, length=9, temperature=0.0, rows=step["rows"] % 5) for step in steps]
     if kind == "moves":  # and has other keys, one more than there is room for, before and behind that

@@ -150,10 +150,12 @@ def any_rows(case: Case) -> Call:
         [[1, 1], [0, 0], [0, 1]], [[0, 1, 1], [1, 0, 1], [1, 1, 0]], [[1], [0], [1]],
         [[1] * 100, [0, 1] * 50, [1, 0] * 50], [[1, 1], [1, 0]],
     ))  # fmt: skip
-    width, size = case.turn(((5, 2), (1, 1), (2, 3), (2, 2), (5, 14_000)))
+    width, size = case.turn(((5, 2), (1, 1), (2, 3), (5, 107), (5, 2**14)))
     asked = _batches(case, live, case.turn(("anywhere", "freed", "live", "freed", "live")), width, size)
     if size > 1000:  # a long text
         asked.args[2][1]["position"][0] = width * size - 1
+    if size == 107:  # 4 * 107 * (1 / 107) is less than 4
+        asked.args[2][0]["position"] = torch.arange(100) % width * size
     return asked
 
 
