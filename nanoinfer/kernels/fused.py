@@ -23,15 +23,14 @@ MAX_SPLITS = 8
 
 @triton.jit
 def keep_and_norm(total, x_out, h_out, weight, bias, row, c, eps, C: tl.constexpr):
-    """Store a row of the residual stream (C_POWER,) float32, and LayerNorm of it."""
+    """Store a row of the residual stream (C_POWER,) float32, and LayerNorm of it. weight, bias: (C_POWER,)."""
     real = c < C
     total = total.to(x_out.dtype.element_ty)  # rounded here, as the stream itself is
     tl.store(x_out + row * C + c, total, mask=real)
     total = total.to(tl.float32)
     centred = tl.where(real, total - tl.sum(total, 0) / C, 0.0)
     variance = tl.sum(centred * centred, 0) / C
-    h = centred * tl.rsqrt(variance + eps) * tl.load(weight + c, mask=real, other=0.0).to(tl.float32)
-    h += tl.load(bias + c, mask=real, other=0.0).to(tl.float32)
+    h = centred * tl.rsqrt(variance + eps) * weight.to(tl.float32) + bias.to(tl.float32)
     tl.store(h_out + row * C + c, h.to(h_out.dtype.element_ty), mask=real)
 
 
@@ -43,10 +42,12 @@ def _add_norm_kernel(
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, C_POWER)
     real = c < C
+    norm_weight = tl.load(weight + c, mask=real, other=0.0)
+    norm_bias = tl.load(bias + c, mask=real, other=0.0)
     total = tl.load(x + row * C + c, mask=real, other=0.0).to(tl.float32)
     for part in tl.static_range(PARTS):  # in order, so that the sum has the same bits every time
         total += tl.load(update + (part * N + row) * C + c, mask=real, other=0.0).to(tl.float32)
-    keep_and_norm(total, x_out, h_out, weight, bias, row, c, eps, C)
+    keep_and_norm(total, x_out, h_out, norm_weight, norm_bias, row, c, eps, C)
 
 
 @triton.jit

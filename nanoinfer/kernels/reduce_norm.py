@@ -1,6 +1,6 @@
 """An all-reduce, the update of the residual stream and LayerNorm in one kernel. Chapter 8.
 
-Each rank stores its term of a sum into every rank's inbox, and reads all terms from its own as soon as they are there.
+Each rank stores its term of a sum into the others' inboxes, and reads theirs from its own as soon as they are there.
 What has not arrived is -0.0, which nobody sends: there is no flag, no fence and no barrier. Idea: the one-shot
 "Lamport" all-reduce of NVIDIA/TensorRT-LLM. Every rank reads the terms of all, so it is for a step's small tensors.
 """
@@ -21,21 +21,33 @@ POLLS = 1 << 29  # of one wait at most: some minutes
 
 
 @triton.jit
-def _wait(pointers, used, lost, EMPTY: tl.constexpr, POLLS: tl.constexpr):
+def _wait(pointers, used, lost, EMPTY: tl.constexpr, POLLS: tl.constexpr, BETWEEN_LOOKS: tl.constexpr = 4096):
     """Until all numbers have arrived. What was read is dropped: the compiler may have read it more than once.
 
-    lost: where the host says that some never will.
+    lost: where the host says that some never will. It lies beyond PCIe, so it is looked at seldom.
     """
-    late, polls = 1, 0
-    while (late > 0) & (polls < POLLS):
-        bits = tl.load(pointers, mask=used, other=0, volatile=True)
-        late = tl.max((bits == EMPTY).to(tl.int32), 0)
-        polls += 1
-        if polls % 4096 == 0:  # noqa: SIM102 - it is beyond PCIe, and `and` would look each time
+    late, looks = 1, 0
+    while (late > 0) & (looks < POLLS // BETWEEN_LOOKS):
+        polls = 0
+        while (late > 0) & (polls < BETWEEN_LOOKS):
+            bits = tl.load(pointers, mask=used, other=0, volatile=True)
+            late = tl.max((bits == EMPTY).to(tl.int32), 0)
+            polls += 1
+        if late > 0:  # noqa: SIM102 - `and` would look in any case
             if tl.load(lost, volatile=True) != 0:
                 late = 0
+        looks += 1
     if late > 0:
         tl.inline_asm_elementwise("trap; mov.u32 $0, 0;", "=r,r", [late], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _term(update, row, c, N, DTYPE: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr):
+    """A row of what this rank adds, rounded as it is sent."""
+    term = tl.zeros(c.shape, tl.float32)
+    for part in tl.static_range(PARTS):
+        term += tl.load(update + (part * N + row) * C + c, mask=c < C, other=0.0).to(tl.float32)
+    return term.to(DTYPE)
 
 
 @triton.jit(do_not_specialize=["half", "N"])
@@ -54,26 +66,31 @@ def _reduce_norm_kernel(
     c = tl.arange(0, C_POWER)
     real = c < C
     for row in range(tl.program_id(0), N, tl.num_programs(0)):
-        term = tl.zeros((C_POWER,), tl.float32)
-        for part in tl.static_range(PARTS):
-            term += tl.load(update + (part * N + row) * C + c, mask=real, other=0.0).to(tl.float32)
-        bits = term.to(DTYPE).to(BITS, bitcast=True)
+        bits = _term(update, row, c, N, DTYPE, PARTS, C).to(BITS, bitcast=True)
         bits = tl.where(bits == EMPTY, 0, bits)
         for peer in tl.static_range(SIZE):
-            inbox = tl.load(inboxes + peer).to(tl.pointer_type(BITS))
-            tl.store(inbox + ((half * SIZE + RANK) * ROWS + row) * C + c, bits, mask=real)
+            if peer != RANK:
+                inbox = tl.load(inboxes + peer).to(tl.pointer_type(BITS))
+                tl.store(inbox + ((half * SIZE + RANK) * ROWS + row) * C + c, bits, mask=real)
     mine = tl.load(inboxes + RANK).to(tl.pointer_type(BITS))
     lost = tl.load(inboxes + SIZE).to(tl.pointer_type(tl.int32))
+    norm_weight = tl.load(weight + c, mask=real, other=0.0)  # before the wait, as all that is here already
+    norm_bias = tl.load(bias + c, mask=real, other=0.0)
     for row in range(tl.program_id(0), N, tl.num_programs(0)):
         total = tl.load(x + row * C + c, mask=real, other=0.0).to(tl.float32)
+        own = _term(update, row, c, N, DTYPE, PARTS, C)
         update_sum = tl.zeros((C_POWER,), tl.float32)
         for source in tl.static_range(SIZE):  # in order, so that all ranks have the same bits
-            arriving = mine + ((half * SIZE + source) * ROWS + row) * C + c
-            _wait(arriving, real, lost, EMPTY, POLLS)
-            update_sum += tl.load(arriving, mask=real, other=0, volatile=True).to(DTYPE, bitcast=True).to(tl.float32)
-            tl.debug_barrier()  # all threads have read it
-            tl.store(arriving, tl.full((C_POWER,), EMPTY, BITS), mask=real)
-        keep_and_norm(total + update_sum, x_out, h_out, weight, bias, row, c, eps, C)
+            if source == RANK:
+                update_sum += own.to(tl.float32)
+            else:
+                arriving = mine + ((half * SIZE + source) * ROWS + row) * C + c
+                _wait(arriving, real, lost, EMPTY, POLLS)
+                term = tl.load(arriving, mask=real, other=0, volatile=True).to(DTYPE, bitcast=True)
+                update_sum += term.to(tl.float32)
+                tl.debug_barrier()  # all threads have read it
+                tl.store(arriving, tl.full((C_POWER,), EMPTY, BITS), mask=real)
+        keep_and_norm(total + update_sum, x_out, h_out, norm_weight, norm_bias, row, c, eps, C)
 
 
 def reduce_norm(

@@ -67,7 +67,7 @@ def mapped(shape: Sequence[int], dtype: torch.dtype, device: torch.device, group
 
 
 class Inbox:
-    """Room for every rank's terms of a sum, twice: (2, size, rows, width) on each rank.
+    """Room for every rank's terms of a sum, twice: (2, size, rows, width) on each rank, whose own place stays empty.
 
     Ranks make it together, and before the first use all must have. Raises as `mapped`. lost: in the host's memory,
     where kernels look while they wait: not 0 once a rank is lost, and then they go on with what is there.

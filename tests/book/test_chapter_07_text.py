@@ -265,19 +265,19 @@ class TestMeasured:
         for name, number in example.measured.NUMBERS.items():
             assert re.fullmatch(r"\d[\d,]*(\.\d+)? ?(%|×)?", number()), name
 
-    def test_texts_that_repeat_themselves_gain_and_batches_of_stories_do_not(self, measured: ModuleType) -> None:
+    def test_texts_that_repeat_themselves_gain_and_large_greedy_batches_lose(self, measured: ModuleType) -> None:
         repeating, story = (measured.written(kind, 0.0) for kind in ("repeating", "story"))
         sampled = measured.written("story", 0.8)
         assert [one.rows for one in repeating] == [1, 4, 16, 64]
         assert min(one.gain for one in repeating[:2]) > 2
-        assert min(one.gain for one in repeating) > 1.1
-        assert story[0].gain > 1.2
-        for one in story[1:]:  # of 4 and 16 rows some runs gain and some lose, of 64 all lose
-            assert min(one.drafted.samples) < min(one.plain.samples)
-            assert (max(one.drafted.samples) > max(one.plain.samples)) == (one.rows < 64)
+        assert repeating[2].gain > 1.5
+        assert story[0].gain > 2
+        assert max(one.tokens_a_step for one in story[1:]) < 1.01  # no row drafts
+        assert repeating[-1].tokens_a_step < 1.05
+        assert max(repeating[-1].drafted.samples) < min(repeating[-1].plain.samples)
+        assert repeating[-1].gain < min(one.gain for one in story)
         assert min(one.gain for one in sampled) > 0.97
         peers = {one.text: one for one in measured.texts_report().cases if one.system == "transformers"}
-        assert peers["story"].gain > 2 > story[0].gain
         assert peers["repeating"].gain < repeating[0].gain
 
     def test_there_is_room_at_one_row_of_a_large_model(self, measured: ModuleType) -> None:

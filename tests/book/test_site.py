@@ -121,6 +121,20 @@ class TestPages:
             == "```text\n[x](../../nanoinfer/cache/paged.py)\n```"
         )
 
+    @pytest.mark.parametrize(
+        "words, shown",
+        [
+            ('<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.plan", begin="block =") ]]]-->', (1, 1)),
+            ('<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.plan", doc=False) ]]]-->', (1, 0)),  # quoted whole
+            ("`GraphRunner.decode`", (0, 0)),  # of chapter 4
+        ],
+    )
+    def test_the_source_is_there_where_it_adds_something(
+        self, pages: Pages, words: str, shown: tuple[int, int]
+    ) -> None:
+        text = pages.text(TEXT, f"## 1. A table\n{words}\n", beside=True)
+        assert (text.count('class="beside"'), text.count("literalinclude")) == shown
+
     def test_marks_of_generated_text_are_gone(self, pages: Pages) -> None:
         text = "a\n<!--[[[cog printed('x') ]]]-->\nb\n<!--[[[end]]]-->\n36.9 kB<!--= token --> c"
         assert pages.text(TEXT, text).split() == ["a", "b", "36.9", "kB", "c"]
@@ -152,6 +166,9 @@ class TestIndex:
             "kernels.paged_attention_torch"
         ]
 
+    def test_a_method_of_classes_is_taken_for_no_function(self, index: Index) -> None:
+        assert index.of("`attend` and `free`") == []  # of each cache, and of one kernel; of the allocator
+
     def test_a_class_comes_whole_or_in_parts(self, index: Index) -> None:
         assert [named.path for named in index.of("`EagerRunner` and `EagerRunner.decode`")] == ["EagerRunner"]
 
@@ -169,20 +186,35 @@ def test_a_listing_holds_every_line_once() -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 @pytest.mark.parametrize("width", [390, 1280, 1920])
-def test_no_line_of_code_is_cut(site: Path, width: int) -> None:
+def test_nothing_is_cut(site: Path, width: int) -> None:
+    """Code has all its columns, folded or not; what a program printed is not even wrapped, up to 88 columns."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    cut = {}
+    chapters = sorted(site.glob("chapters/0*/README.html"))
+    others = [
+        "index",
+        "chapters/TEACHING",
+        "chapters/SERVING",
+        "chapters/WATCHING",
+        "chapters/03-paged-attention/triton",
+    ]
+    wide = "kind => [...document.querySelectorAll(kind)].map(each => each.scrollWidth > each.clientWidth + 1)"
+    cut: dict[str, list[bool]] = {}
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": width, "height": 900})
-        for path in (site / "index.html", *sorted(site.glob("chapters/0*/README.html"))):
+        for path in (*chapters, *(site / f"{name}.html" for name in others)):
             page.goto(path.as_uri())
+            cut[str(path)] = page.evaluate(wide, "pre")
             page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
-            wide = "[...document.querySelectorAll('pre')].map(each => each.scrollWidth > each.clientWidth + 1)"
-            cut[path.parent.name] = page.evaluate(wide)
+            cut[str(path)] += page.evaluate(wide, "pre")
+            if width > 390:  # on a phone wide tables scroll within themselves
+                cut[str(path)] += page.evaluate(wide, "table")
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.evaluate("document.querySelectorAll('pre').forEach(each => { each.style.whiteSpace = 'pre' })")
+            cut[str(path)] += page.evaluate(wide, "[style*='--columns'] pre")
         browser.close()
-    assert min(map(len, cut.values())) > 5
+    assert all(cut.values())
+    assert min(len(cut[str(path)]) for path in chapters) > 20
     assert not {name for name, blocks in cut.items() if any(blocks)}
 
 

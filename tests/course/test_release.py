@@ -532,7 +532,7 @@ def test_the_teachers_notes_have_every_exercise(number: int) -> None:
 def test_teachers_are_told_which_editions_there_are(number: int) -> None:
     chapter = chapters.chapter(number)
     notes = " ".join((chapter.folder / "teacher.md").read_text(encoding="utf-8").split())
-    told = re.search(r"printed in no chapter, exist of ([\d., and]+)\.", notes)
+    told = re.search(r"which no chapter prints: ([\d., and]+)\.", notes)
     assert told
     ids = [one.id for one in chapters.exercises(chapter) if one.editions]
     assert re.findall(r"\d\.\d", told[1]) == ids

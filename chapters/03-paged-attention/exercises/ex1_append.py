@@ -19,7 +19,8 @@ def grow(
     owned: each row's blocks, in the order of its text. lengths: each row's tokens, with those that the step is about to
     write counted already; a block holds `block_size` tokens. free: the free blocks, of any numbers, 0 too; the last
     is taken first, and row 0 takes before row 1. A row that has room takes none, and none that it has is given back or
-    changes its place. The lists may be changed. RuntimeError where a block is needed and none is free.
+    changes its place. The lists may be changed. RuntimeError where a block is needed and none is free. All numbers may
+    be of any size, beyond 64 bits too.
     """
     owned, free = [list(blocks) for blocks in owned], list(free)
     for blocks, length in zip(owned, lengths, strict=True):
@@ -68,6 +69,7 @@ EXERCISE = Spec(
     section="When a row takes a block",
     axes=(("owned", "row", "block"), ("free", "place")),
     typed=True,
+    exact=True,
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.cache.blocks:BlockManager.grow",),
@@ -125,12 +127,12 @@ def no_block_free(case: Case) -> Call:
 
 
 def any_rows(case: Case) -> Call:  # noqa: PLR0911  one for each kind
-    """Many rows, long texts, large blocks, empty ones, any numbers; none free: none is needed, or another has it."""
-    kind = case.turn(("no need", "many rows", "long", "empty", "two rows", "two rows", "another has",
-                      "block 0", "empty between", "any numbers", "large blocks"))  # fmt: skip
+    """No row, many, long texts, large blocks, empty ones, any numbers; none free: none is needed, or another has it."""
+    kind = case.turn(("no need", "many rows", "long", "empty", "two rows", "two rows", "another has", "block 0",
+                      "empty between", "any numbers", "large blocks", "beyond floats", "no row"))  # fmt: skip
     size = case.size("block size", 1, 3)
     if kind == "block 0":
-        return call([[], [2]], [size, 2 * size], [0, 1], size)
+        return call([[], [2]], [size, 2 * size], [0, -1], size)
     if kind == "empty between":
         return _rows(case, [0, size, 0, 2 * size + 1, 0], [0, 0, 0, size, 0], size)
     if kind == "no need":
@@ -146,13 +148,31 @@ def any_rows(case: Case) -> Call:  # noqa: PLR0911  one for each kind
         return _rows(case, [4200 * size + 1, 40 * size], [0, 35 * size], size, spare=0)
     if kind == "large blocks":
         return _rows(case, [20_001, 2], [20_000, 0], 20_000)
+    if kind == "beyond floats":  # n / block_size is a whole number where n is one token more
+        large = case.choice("large", (2**53, 2**63))
+        return _rows(case, [large + 1, 2 * large, 3 * large + 1, large - 1], [large, 0, large, 0], large)
+    if kind == "no row":
+        return call([], [], [4, 2], size)
     if kind == "any numbers":
         owned, lengths, free, _ = _rows(case, [3 * size, 2 * size], [size, 0], size).args
-        lists = [[(2**40 + n) * (-1) ** n for n in blocks] for blocks in (*owned, free)]
+        lists = [[(2 ** (53 + 11 * (n % 3 == 0)) + n) * (-1) ** n for n in blocks] for blocks in (*owned, free)]
         return call(lists[:-1], lengths, lists[-1], size)
     if kind == "two rows":
         return _rows(case, [9, 8], [6, 8], 2)
     return _rows(case, [0, 1, 0], [0, 0, size], size)
 
 
-CHECKS = (Check(one_more_token, 4), Check(prompts, 4), Check(no_block_free, 4), Check(any_rows, 11, wide=True))
+def any_mixture(case: Case) -> Call:
+    """Rows of all kinds side by side, with blocks to spare, just enough, or one too few."""
+    size, rows = case.size("block size", 1, 5), case.size("rows", 1, 6)
+    lengths, had = (case.ints(name, 0, 4 * size, rows).tolist() for name in ("lengths", "had"))
+    lengths = [length * case.turn((1,) * 7 + (0,)) for length in lengths]  # once all are 0
+    asked = _rows(case, lengths, had, size, spare=case.turn((0, 3, 0)))
+    del asked.args[2][: case.turn((1, 0, 0, 0))]
+    return asked
+
+
+CHECKS = (
+    Check(one_more_token, 4), Check(prompts, 4), Check(no_block_free, 4), Check(any_rows, 13, wide=True),
+    Check(any_mixture, 12, wide=True),
+)  # fmt: skip

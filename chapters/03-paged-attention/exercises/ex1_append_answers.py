@@ -191,6 +191,12 @@ WRONG = (
         "            blocks.append(block)",
         "a fourth reader who saw stub and text alone; it passed",
     ),
+    Wrong.patch(
+        "divided-as-floats", "A float's quotient, rounded up, is a whole number's.",
+        "while len(blocks) * block_size < length:",
+        "for _ in range(int(-(-length / block_size // 1)) - len(blocks)):",
+        "a fifth reader who saw stub and text alone; it passed", unnamed="rounded-down",
+    ),
 )  # fmt: skip
 
 
@@ -206,11 +212,11 @@ def by_division(owned: Rows, lengths: list[int], free: list[int], block_size: in
     return after, left
 
 
-def token_by_token(owned: Rows, lengths: list[int], free: list[int], block_size: int) -> tuple[Rows, list[int]]:
-    """Each token is looked at: the first of a block that the row does not have takes one."""
+def block_by_block(owned: Rows, lengths: list[int], free: list[int], block_size: int) -> tuple[Rows, list[int]]:
+    """Every block's first token is looked at: one whose block the row does not have takes one."""
     after, left = tuple(tuple(blocks) for blocks in owned), tuple(free)
     for row, length in enumerate(lengths):
-        for position in range(length):
+        for position in range(0, length, block_size):
             if position // block_size >= len(after[row]):
                 if not left:
                     raise RuntimeError
@@ -233,7 +239,7 @@ def in_place(owned: Rows, lengths: list[int], free: list[int], block_size: int) 
     return [blocks, *rest], left
 
 
-RIGHT = (Right(by_division), Right(token_by_token), Right(in_place))
+RIGHT = (Right(by_division), Right(block_by_block), Right(in_place))
 
 EQUIVALENT = {
     "for blocks, length in zip(owned, lengths, strict=False):": "there is one length for every row",

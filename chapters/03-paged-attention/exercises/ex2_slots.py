@@ -66,6 +66,7 @@ EXERCISE = Spec(
     section="A slot for every token",
     axes=("token",),
     typed=True,
+    pure=True,
     tolerance=1e-9,
     refuse=("nanoinfer.cache.paged:PagedCache.plan",),
     swap=swap,
@@ -114,10 +115,17 @@ def ragged(case: Case) -> Call:
     return _call(case, parts, 3, case.size("padding", 1, 2), size)
 
 
-def any_step(case: Case) -> Call:
+def any_step(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     """Padding first, between, alone, positions in any order, many rows, slots beyond 32 bits, blocks of one token."""
     kind = case.turn(("padding first", "no order", "many rows", "far blocks", "blocks of one", "far positions",
-                      "padding alone"))  # fmt: skip
+                      "padding alone", "one token", 2**23 + 1, 2**24))  # fmt: skip
+    if kind == "one token":
+        return call(torch.tensor([[case.choice("block", (1, 7))]]).int(), torch.zeros(1).long(), torch.tensor([2]), 3)
+    if isinstance(kind, int):  # positions around ends of large blocks, and slots that float64 does not know
+        size, (first, second) = kind, case.permutation("rows", 2).tolist()
+        tables = torch.tensor([[2**31 - 2, 5, 2**30 + 1], [9, 2**31 - 3, 7]]).int()
+        places = torch.tensor([size - 1, size, 2 * size - 1, 2 * size, 3 * size - 1, 0])
+        return call(tables, torch.tensor([first] * 2 + [second] * 3 + [2]), places, size)
     if kind == "padding alone":
         return _call(case, [], 2, 3, 4)
     if kind == "far positions":  # whose quotient float32 rounds up
@@ -137,4 +145,22 @@ def any_step(case: Case) -> Call:
     return call(tables, row, positions, size)
 
 
-CHECKS = (Check(decode, 3), Check(a_chunk, 3), Check(ragged, 3), Check(any_step, 7, wide=True))
+def any_mixture(case: Case) -> Call:
+    """Some rows in any order, each from any position on, padding anywhere, and anything behind a text in the table."""
+    size, rows = case.size("block size", 1, case.turn((7, 7, 7, 1))), case.size("rows", 1, case.turn((5, 5, 1)))
+    here = case.permutation("order", rows)[: case.size("here", 1, rows)].tolist()
+    starts, counts = (case.ints(name, low, 9, rows).tolist() for name, low in (("starts", 0), ("counts", 1)))
+    parts = [(row, starts[row], counts[row]) for row in here]
+    for at in case.ints("padding", 0, len(parts), case.size("padded", 0, case.turn((0, 3, 3)))).tolist():
+        parts.insert(at, (rows, 0, 1))
+    tables, *rest = _call(case, parts, rows, 0, size).args
+    for row in range(rows):
+        last = (starts[row] + counts[row] - 1) // size if row in here else -1
+        tables[row, last + 1 :] = case.choice("behind", (0, 2**31 - 1))
+    return call(tables, *rest)
+
+
+CHECKS = (
+    Check(decode, 3), Check(a_chunk, 3), Check(ragged, 3), Check(any_step, 10, wide=True),
+    Check(any_mixture, 12, wide=True),
+)  # fmt: skip

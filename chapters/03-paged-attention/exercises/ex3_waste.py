@@ -12,7 +12,7 @@ def waste(lengths: list[int], room: int, block_size: int, token_bytes: int) -> t
     lengths: tokens of each row. room: the most that a row may come to hold. token_bytes: keys and values of one token.
     Dense: `room` slots for each row, and a dummy row for padding. Paged: blocks of `block_size` slots, each row as many
     as its tokens need, and the null block; and the table, 4 bytes for every block that a row of `room` tokens would
-    have, a line for each row and a dummy row.
+    have, a line for each row and a dummy row. All numbers may be of any size, beyond 64 bits too.
     """
     tokens, lines = sum(lengths), len(lengths) + 1
     blocks = 1 + sum(-(-length // block_size) for length in lengths)
@@ -42,6 +42,8 @@ EXERCISE = Spec(
     section="What is left of the waste",
     axes=(("the dense cache",), ("the paged cache",)),
     typed=True,
+    pure=True,
+    exact=True,
     tolerance=1e-9,
     imports=(),
     hints=(
@@ -76,7 +78,12 @@ def whole_blocks(case: Case) -> Call:
 
 def any_batch(case: Case) -> Call:
     """Rows without a token, no row, many rows, more than 2^53 bytes, rows that fill the room, blocks of any size."""
-    kind = case.turn(("",) * 4 + ("full",) * 2 + ("less than a block", "large blocks"))
+    kind = case.turn(("",) * 4 + ("full",) * 2 + ("less than a block", "large blocks", "beyond floats", "no token"))
+    if kind == "no token":
+        return call([0, 0], 5, case.choice("block", (2, 7)), 2 * case.size("width", 1, 9))
+    if kind == "beyond floats":  # n / block_size is a whole number where n is one token more
+        large, more = case.choice("large", (2**53, 2**63)), case.choice("more", (1, 2 * 2**63 + 1))
+        return call([1, large, large + 1], large + more, large, case.choice("bytes", (1, 3)))
     if kind == "less than a block":
         return call([3, 5, 0], 5, 8, 2 * case.size("width", 1, 9))
     if kind == "large blocks":
@@ -90,4 +97,15 @@ def any_batch(case: Case) -> Call:
     return call(lengths, size + case.turn((64, 64, 64, 500)), size, case.turn((12, 12, 12, 40_000)))
 
 
-CHECKS = (Check(ragged, 4), Check(whole_blocks, 3), Check(any_batch, 8, wide=True))
+def any_mixture(case: Case) -> Call:
+    """Rows of any lengths, 0 and the room too, in small blocks and large ones; each size is 1 once, and all are."""
+    most, one = {"block size": 20, "room": 60, "rows": 5, "bytes": 99}, case.turn(("room", "all", "bytes", *[""] * 9))
+    most = {name: 1 if one in (name, "all") else size for name, size in most.items()}
+    size, room = case.size("block size", 1, most["block size"]), case.size("room", 1, most["room"])
+    lengths = case.ints("lengths", -room // 4, room + room // 4, case.size("rows", 0, most["rows"])).clamp(0, room)
+    return call(lengths.tolist(), room, size, case.size("bytes", 1, most["bytes"]))
+
+
+CHECKS = (
+    Check(ragged, 4), Check(whole_blocks, 3), Check(any_batch, 10, wide=True), Check(any_mixture, 12, wide=True),
+)  # fmt: skip

@@ -85,19 +85,22 @@ WRONG = (
         "return (lines * room - tokens) * token_bytes / 1, ",
         "written to pass all checks that there were, and it did",
     ),
+    Wrong.patch(
+        "divided-as-floats", "A float's quotient, rounded up, is a whole number's.",
+        TABLE, "4 * lines * int(-(-room / block_size // 1))",
+        "a fifth reader who saw stub and text alone; it passed", unnamed="as-floats",
+    ),
 )  # fmt: skip
 
 
-def slot_by_slot(lengths: list[int], room: int, block_size: int, token_bytes: int) -> tuple[int, int]:
-    """Every slot is looked at, and counted where it is empty."""
+def block_by_block(lengths: list[int], room: int, block_size: int, token_bytes: int) -> tuple[int, int]:
+    """Every block is looked at, and what is empty in it counted."""
     rows = [*lengths, 0]
-    dense = sum(1 for length in rows for slot in range(room) if slot >= length)
+    dense = sum(room - length for length in rows)
     paged = block_size
     for length in lengths:
-        slot = 0
-        while slot < length or slot % block_size:
-            paged += slot >= length
-            slot += 1
+        for first in range(0, length, block_size):
+            paged += max(0, first + block_size - length)
     entries = sum(1 for _ in rows for first in range(0, room, block_size))
     return dense * token_bytes, paged * token_bytes + 4 * entries
 
@@ -118,6 +121,6 @@ def taken_less_used(lengths: list[int], room: int, block_size: int, token_bytes:
     return token_bytes * room * (1 + len(lengths)) - used, int(pool + table - used)
 
 
-RIGHT = (Right(slot_by_slot), Right(by_remainders), Right(taken_less_used))
+RIGHT = (Right(block_by_block), Right(by_remainders), Right(taken_less_used))
 
 EQUIVALENT: dict[str, str] = {}

@@ -86,6 +86,17 @@ WRONG = (
         '(positions & (block_size - 1))',
         "a try of somebody who saw stub and text alone, which passed",
     ),
+    Wrong.patch(
+        "place-in-32-bits", "What lies within a block is small.",
+        "((block * heads + head) * block_size + positions % block_size) * head_size",
+        "(block * heads + head) * block_size * head_size + positions % block_size * head_size",
+        "a fifth reader who saw stub and text alone; it passed", unnamed="32-bits",
+    ),
+    Wrong.patch(
+        "as-float64", "A float64 holds every whole number.",
+        "].long()", "].double()",
+        "an author's own slip: right below 2^53, were it cast back", unnamed="32-bits",
+    ),
 )  # fmt: skip
 
 
@@ -108,7 +119,7 @@ def by_slots(table: Tensor, positions: Tensor, head: int, heads: int, block_size
 
 def of_a_view(table: Tensor, positions: Tensor, head: int, heads: int, block_size: int, head_size: int) -> Tensor:
     """All offsets of each block's head, from which the tokens' are picked."""
-    first = (table.to(torch.float64) * (heads * block_size * head_size)).to(torch.int64) + head * block_size * head_size
+    first = (table.to(torch.int64) * heads + head) * block_size * head_size
     whole = first[:, None] + torch.arange(0, block_size * head_size, head_size, device=table.device)
     return whole.flatten()[positions.long()]
 

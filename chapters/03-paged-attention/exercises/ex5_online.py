@@ -139,9 +139,9 @@ def any_context(case: Case) -> Call:
         down, times = {"hardly weighs": (30.0, 1e15), "weighs 1e-260": (600.0, 1e270)}[kind]
         scores[1:] = [[score - down for score in tile] for tile in scores[1:]]
         values[1:] = [[times * value for value in tile] for tile in values[1:]]
-    if kind == "ragged":  # a tile of one token, and longer ones around it
+    if kind in ("ragged", "weighs 1e-260"):  # a tile of one token, and longer ones around it
         scores[1], values[1] = scores[1][:1], values[1][:1]
-    levels = {"ties": (2.0, 0.0), "zero": (0.0, 1.0), "lowest": (-1e308, 0.0), "rises a little": (1.0, 1e-4)}
+    levels = {"ties": (2.0, 0.0), "zero": (0.0, 1.0), "lowest": (-1.24e308, 0.0), "rises a little": (1.0, 1e-4)}
     if kind in levels:  # of the first tile, and how far each is above the one before
         first, more = levels[kind]
         scores = [[first + more * at for _ in tile] for at, tile in enumerate(scores)]
@@ -154,7 +154,40 @@ def any_context(case: Case) -> Call:
     return _lent(scores, values)
 
 
+def any_mixture(case: Case) -> Call:
+    """Tiles of any lengths, of scores far apart and no token, whatever its slot holds; a token may hold infinity."""
+    kind = case.turn(("any", "long", "any", "infinite", "any", "lowest to highest", *["any"] * 6))
+    if kind != "any":
+        scores, values = _tiles(case, 3, 1200 if kind == "long" else 2, 1.0)
+        if kind == "infinite":
+            values[case.choice("tile", (0, 2))][1] = case.choice("sign", (1, -1)) * math.inf
+        if kind == "lowest to highest":
+            scores = [[8e307 * at - 1e308] * 2 for at in range(3)]
+        return _lent(scores, values)
+    scores, values = _tiles(case, case.size("tiles", 1, 7), 6, case.choice("spread", (0.5, 20.0, 400.0)))
+    for tile, (own, beside) in enumerate(zip(scores, values, strict=True)):
+        for slot, free in enumerate(case.ints(f"free {tile}", 0, 2, 6).tolist()):
+            if not free:
+                own[slot] = -math.inf
+                beside[slot] = case.choice(f"holds {tile} {slot}", (math.nan, math.inf, -math.inf, 1e300, 0.0))
+        del own[1 + tile % 6 :], beside[1 + tile % 6 :]
+    return _lent(scores, values)
+
+
+def nearly_ties(case: Case) -> Call:
+    """The highest score is the highest by however little, and the sums are relative to it."""
+    more = case.turn((1e-7, 1e-9, 1e-12, -1e-9))
+    return _lent(*([[[start + more * at] for at in range(3)] for start in (1.0, 2.0)]))
+
+
+def tiny_values(case: Case) -> Call:
+    """One token among slots of none: its value is the weighted sum, however small it is."""
+    value = case.turn((1e-20, -1e-200)) * float(case.ints("times", 1, 9))
+    return _lent([[-math.inf] * 2, [-math.inf, 0.0], [-math.inf]], [[math.nan] * 2, [1.0, value], [math.inf]])
+
+
 CHECKS = (
     Check(rising, 3), Check(falling, 3), Check(large_scores, 4), Check(empty_slots, 6),
-    Check(any_context, 16, wide=True),
+    Check(any_context, 16, wide=True), Check(any_mixture, 12, wide=True),
+    Check(nearly_ties, 4, wide=True, tolerance=1e-13), Check(tiny_values, 2, wide=True, tolerance=1e-210),
 )  # fmt: skip

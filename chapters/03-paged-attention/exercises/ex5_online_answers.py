@@ -155,6 +155,22 @@ WRONG = (
         'if higher == -math.inf or max(scores) < higher - 100',
         "a fourth reader who saw stub and text alone; it passed", unnamed="hardly-weighs",
     ),
+    Wrong.patch(
+        "rises-by-more-than-a-millionth", "Scores that differ by a millionth are equal.",
+        "higher = max(maximum, *scores)",
+        "higher = max(maximum, *scores)\n        higher = maximum if higher - maximum < 1e-6 else higher",
+        "a fifth reader who saw stub and text alone; it passed", unnamed="no-rescale",
+    ),
+    Wrong.patch(
+        "tiny-is-nothing", "A value near 0 is what rounding has left.",
+        "if s > -math.inf)", "if s > -math.inf and not abs(v) < 1e-12)",
+        "written to pass all checks that there were, and it did", unnamed="no-rescale",
+    ),
+    Wrong.patch(
+        "infinite-is-no-value", "A value that is infinite belongs to no token.",
+        "if s > -math.inf)", "if s > -math.inf and not math.isinf(v))",
+        "written to pass all checks that there were, and it did", unnamed="no-rescale",
+    ),
 )  # fmt: skip
 
 

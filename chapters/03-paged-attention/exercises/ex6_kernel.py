@@ -210,20 +210,47 @@ def _narrow_values(case: Case) -> Call:
     return call(q, keys, values.bfloat16(), torch.ones(1, 1).int(), torch.tensor([2]))
 
 
-def any_text(case: Case) -> Call:
-    """Texts of twenty pages, three heads, many rows, and slots of no token that hold anything infinite or huge."""
-    kind = case.turn(("long", "many rows", "infinite", "huge", "low", "below all", "narrow values", *KINDS))
+def _products(case: Case) -> Call:
+    """Keys in float16, and products with the query beyond what that holds: they cancel out, and scores are small."""
+    q, keys = torch.zeros(1, 1, 16), torch.zeros(2, 1, 4, 16)
+    q[..., :2], q[..., 2] = 2048.0, 4.0
+    keys[1, 0, :, 0], keys[1, 0, :, 1], keys[1, 0, :, 2] = 250.0, -250.0, case.permutation("levels", 4).float()
+    return call(q, keys.half(), case.floats("values", 2, 1, 4, 16), torch.ones(1, 1).int(), torch.tensor([4]))
+
+
+def _extremes(case: Case) -> Call:
+    """Scores near -10^38, where no stand-in for minus infinity is, two near 10^38, and a small weight that counts."""
+    q, keys, values, tables, lengths = _case(case, [1, 2, 2], 1, 2, 1, size=1).args
+    q[:, 0, 0] = torch.tensor([-1e19, 1e19, 1.0])
+    keys[tables[:, 0], 0, :, 0] = torch.tensor([[1e19, torch.nan], [1e19, 5e18], [0.0, -80.0]])
+    values[tables[2, 0], 0, :, 0] = torch.tensor([1.0, 1e36])
+    return call(q, keys, values, tables, lengths)
+
+
+def any_text(case: Case) -> Call:  # noqa: PLR0911  one for each kind
+    """Texts of forty pages, many heads, many rows, and slots of no token that hold anything infinite or huge."""
+    kind = case.turn(("long", "many rows", "infinite", "huge", "low", "extremes", "narrow values", *KINDS, "products",
+                      "many heads", "far blocks", "rises a little"))  # fmt: skip
     if kind == "narrow values":
         return _narrow_values(case)
-    if kind == "below all":  # no stand-in for minus infinity is below -10^12
-        asked = _case(case, [1, 1], 1, 2, 2, size=1)
-        asked.args[0].fill_(-1e6)
-        asked.args[1][asked.args[3][:, 0].long(), :, 0] = 1e6
+    if kind == "products":
+        return _products(case)
+    if kind == "many heads":
+        return _case(case, [3], 18, 2, 2, size=1)
+    if kind == "extremes":
+        return _extremes(case)
+    if kind == "far blocks":
+        pool = case.floats("pool", 2, 70_000, 1, 2, 1)
+        return call(torch.ones(1, 1, 1), pool[0], pool[1], torch.tensor([[69_999, 40_000]]).int(), torch.tensor([3]))
+    if kind == "rises a little":  # from page to page, which adds up
+        asked = _case(case, [2 * 20], 1, 2, 20, size=1)
+        asked.args[0].fill_(1.0)
+        asked.args[1][asked.args[3][0].long()] = torch.arange(20.0).view(20, 1, 1, 1) * 9e-4
         return asked
     if kind in KINDS:
         return _narrow(case, kind)
     if kind == "long":
-        return _case(case, [2 * 20 - 1], 3, 2, 20, size=2)
+        return _case(case, [2 * 40 - 1], 2, 2, 40, size=2)
     if kind == "many rows":
         return _case(case, case.ints("lengths", 0, 4, 20).tolist(), 1, 2, 2, size=1)
     asked = _case(case, [1, 3, 4], 1, 4, 1, size=2, free=torch.inf)
@@ -236,6 +263,12 @@ def any_text(case: Case) -> Call:
     return asked
 
 
+def tiny_values(case: Case) -> Call:
+    """Values may be small: what they are small beside is not there."""
+    q, keys, values, *rest = _case(case, [3, 2], 1, 2, 2, size=2).args
+    return call(q, keys, values * 1e-30, *rest)
+
+
 def compiles(case: Case) -> Call:
     """The compiler takes it too, for three generations of GPUs; a page is loaded at once, by offsets of 64 bits."""
     return call({"H": 12, "D": case.choice("D", (64, 32)), "BLOCK": 16}, compiles=True)
@@ -243,5 +276,6 @@ def compiles(case: Case) -> Call:
 
 CHECKS = (
     Check(rows_and_heads), Check(around_a_page, 4), Check(large_scores, 3), Check(short_and_full_rows, 3),
-    Check(half_precision, 4), Check(any_text, 9, wide=True), Check(compiles, 1),
+    Check(half_precision, 4), Check(any_text, 13, wide=True), Check(tiny_values, 1, wide=True, tolerance=1e-34),
+    Check(compiles, 1),
 )  # fmt: skip

@@ -183,6 +183,39 @@ WRONG = (
         "values * weights[:, None]", "values * weights.to(v_pool.dtype.element_ty).to(tl.float32)[:, None]",
         "a third reader who saw stub and text alone; it passed",
     ),
+    Wrong.patch(
+        "products-in-16-bits", "A product has the type of what is stored.",
+        "tl.sum(keys * query[None, :], 1)",
+        "tl.sum((keys * query[None, :]).to(k_pool.dtype.element_ty).to(tl.float32), 1)",
+        "a fourth reader who saw stub and text alone; it passed", unnamed="half-precision",
+    ),
+    Wrong.patch(
+        "width-is-no-constant", "The width of the tables is a number that has a type.", "row * width",
+        "row * width.to(tl.int64)", "a fourth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "starts-at-minus-1e30", "No score is below -1e30.",
+        'maximum, total, acc = -float("inf")', "maximum, total, acc = -1e30",
+        "a fourth reader who saw stub and text alone; it passed", unnamed="no-running-maximum",
+    ),
+    Wrong.patch(
+        "tiny-is-nothing", "A result near 0 is what rounding has left.",
+        "acc / tl.maximum(total, 1e-30)",
+        "tl.where(tl.abs(acc) < 1e-10, 0.0, acc) / tl.maximum(total, 1e-30)",
+        "written to pass all checks that there were, and it did", unnamed="no-running-maximum",
+    ),
+    Wrong.patch(
+        "block-numbers-in-16-bits", "No pool has more than 32,768 blocks.",
+        "start // BLOCK).to(tl.int64)", "start // BLOCK).to(tl.int16).to(tl.int64)",
+        "written to pass all checks that there were, and it did", unnamed="first-rows-table",
+    ),
+    Wrong.patch(
+        "small-weights-dropped", "What weighs less than e^-15 does not count.",
+        "weights, rescale = tl.exp(scores - higher), tl.exp(maximum - higher)",
+        "weights = tl.where(scores - higher < -15, 0.0, tl.exp(scores - higher))\n"
+        "        rescale = tl.exp(maximum - higher)",
+        "written to pass all checks that there were, and it did", unnamed="no-running-maximum",
+    ),
 )  # fmt: skip
 
 

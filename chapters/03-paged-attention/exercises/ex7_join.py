@@ -17,12 +17,12 @@ from nanoinfer.kernels.paged_attention_torch import gather_pages
 
 
 def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
-    """Attention's result (N, D), from what S programs found in their parts of each of N contexts; float32.
+    """Attention's result (N, D) in float32, from what S programs found in their parts of each of N contexts.
 
     maxima (N, S): the highest score of each part. totals (N, S): the sum of exp(score - the part's maximum). accs
     (N, S, D): the values, summed by these weights. tokens (N, S) int64: how many tokens the part had. Unlike in the
-    engine, a part without tokens was never written: it may hold anything, NaN too. A context without tokens gives 0.
-    Scores may be of any size: added to one of 3e7, the logarithm of a sum vanishes.
+    engine, a part without tokens was never written: it may hold anything, NaN too; others are finite. A context without
+    tokens gives 0. Scores may be of any size: added to one of 3e7, the logarithm of a sum vanishes.
     """
     empty = tokens == 0
     top = maxima.masked_fill(empty, -torch.inf).amax(1, keepdim=True)  # (N, 1)
@@ -97,6 +97,8 @@ EXERCISE = Spec(
     example=_example,
     section="The join",
     axes=("context", "channel"),
+    typed=True,
+    pure=True,
     tolerance=1e-4,
     refuse=("nanoinfer.kernels.paged_attention_torch:attend_pages",),
     swap=swap,
@@ -183,12 +185,14 @@ def any_parts(case: Case) -> Call:
         totals = torch.tensor([[1.0, 3.0, 2.0], [2.0, 1.0, 1.0]])
         if kind == "below all":  # where not even float64 knows the sum's logarithm
             totals.fill_(1.0)
-        maxima, counts = torch.full((2, 3), level), torch.tensor([[2**32, 3, 0], [0, 2**40, 1]])
+        totals[1], values[1] = totals[1] * 2**26, values[1] * 2**26  # of more tokens than float32 counts
+        maxima, counts = torch.full((2, 3), level), torch.tensor([[2**32, 3, 0], [0, 2**40, 2**30]])
         maxima[counts == 0] = torch.nan
         return call(maxima, totals, values, counts)
-    if kind == "deep":  # what hardly weighs is large
-        accs = torch.tensor([[1.0, -2.0], [1e36, 3e36]]) * case.choice("sign", (1, -1))
-        return call(torch.tensor([[0.0, -80.0]]), torch.ones(1, 2), accs[None], torch.ones(1, 2).long())
+    if kind == "deep":  # what hardly weighs is large; so is what comes out
+        accs = torch.tensor([[[1.0, -2.0], [1e38, 3e38]], [[1e38, -1e38], [2e38, -1e38]]])
+        accs *= case.choice("sign", (1, -1))
+        return call(torch.tensor([[0.0, -87.25], [0.0, 0.0]]), torch.ones(2, 2), accs, torch.ones(2, 2).long())
     tokens = {"one part": [[3], [0], [1]], "many": [[1, 0, 2] * 44] * 2, "contexts": [[1, 2], [0, 1]] * 75}.get(
         kind, tokens
     )
@@ -198,6 +202,25 @@ def any_parts(case: Case) -> Call:
     return _parts(case, [tokens[row] for row in order], 1.5, shift, dirt.get(kind, torch.nan), channels)
 
 
+SMALL = ([[0]], [[2]], [[0, 0]], [[0, 1]], [[3, 0]], [[1], [0]], [[0], [0]], [[0, 0], [0, 0]], [[0, 0, 0, 1]])
+
+
+def any_mixture(case: Case) -> Call:
+    """The smallest numbers of contexts, parts and channels, then others, with empty parts that hold anything."""
+    tokens = case.turn((*SMALL, *[None] * 9))
+    if tokens is None:
+        tokens = case.ints("tokens", -2, 4, case.size("contexts", 1, 6), case.size("parts", 1, 6)).clamp(min=0).tolist()
+    dirt = case.choice("dirt", (torch.nan, torch.inf, -torch.inf, 3e38, 0.0))
+    return _parts(case, tokens, case.choice("spread", (0.0, 1.0, 30.0)), case.choice("shift", (0.0, -60.0)), dirt)
+
+
+def tiny_values(case: Case) -> Call:
+    """Values may be small: what they are small beside is not there."""
+    maxima, totals, accs, tokens = _parts(case, [[2, 0, 1], [1, 3, 2]], 1.0).args
+    return call(maxima, totals, accs * 1e-30, tokens)
+
+
 CHECKS = (
     Check(full_parts, 4), Check(empty_parts, 3), Check(far_apart, 4), Check(any_parts, 11, wide=True),
+    Check(any_mixture, 2 * len(SMALL), wide=True), Check(tiny_values, 2, wide=True, tolerance=1e-35),
 )  # fmt: skip

@@ -131,6 +131,17 @@ WRONG = (
         '(maxima - top).clamp(min=-8.5).exp()',
         "a fourth reader who saw stub and text alone; it passed",
     ),
+    Wrong.patch(
+        "one-part-is-not-empty", "Where there is one part alone there is nothing to join.",
+        "empty = tokens == 0", "if maxima.numel() == 1:\n        return accs[:, 0] / totals\n    empty = tokens == 0",
+        "a fifth reader who saw stub and text alone; it passed", unnamed="averaged",
+    ),
+    Wrong.patch(
+        "tiny-is-nothing", "A result near 0 is what rounding has left.",
+        "return acc / total.clamp(min=1e-30)",
+        "acc = acc / total.clamp(min=1e-30)\n    return acc.masked_fill(acc.abs() < 1e-12, 0.0)",
+        "written to pass all checks that there were, and it did", unnamed="averaged",
+    ),
 )  # fmt: skip
 
 
@@ -150,23 +161,24 @@ def part_by_part(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -
 
 
 def by_log_sum_exp(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
-    """Each part's result, weighed by a softmax over log-sum-exps; float64."""
+    """Each part's result, weighed by a softmax over log-sum-exps in float64."""
     real = tokens > 0
     lse = torch.where(real, maxima.double() + totals.double().log(), -torch.inf)
     share = lse.softmax(-1).nan_to_num(0.0)
     each = torch.where(real[..., None], accs.double() / totals.double()[..., None], 0.0)
-    return torch.einsum("ns,nsd->nd", share, each)
+    return torch.einsum("ns,nsd->nd", share, each).float()
 
 
-def in_place(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
+def overwritten(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
     """Empty parts are overwritten with what the engine's kernel writes there: -3e38 and zeros."""
+    maxima, totals, accs = maxima.clone(), totals.clone(), accs.clone()
     maxima[tokens == 0], totals[tokens == 0], accs[tokens == 0] = -3e38, 0.0, 0.0
     weights = torch.exp(maxima - maxima.max(-1, keepdim=True).values)
     total = torch.linalg.vecdot(weights, totals)
     return (weights.unsqueeze(1) @ accs).squeeze(1) / torch.where(total > 0, total, 1.0)[:, None]
 
 
-RIGHT = (Right(part_by_part), Right(by_log_sum_exp), Right(in_place))
+RIGHT = (Right(part_by_part), Right(by_log_sum_exp), Right(overwritten))
 
 _TINY = "a part that is not empty has a sum of at least 1: any number far below it will do"
 EQUIVALENT = {

@@ -15,9 +15,10 @@ def choose_splits(batch: int, heads: int, max_len: int, lengths: list[int]) -> i
     """Into how many parts each context of a decode launch is cut: a power of two, at least 1.
 
     batch, heads: the launch has batch * heads programs for each part. max_len: the most that a row may ever hold.
-    lengths: what the rows hold at this step; a captured graph is replayed with others. The launch should have at most
-    PROGRAMS programs, unless one part is too many already, a context at most MAX_SPLITS parts, and no more parts than
-    SPLIT_TOKENS go into max_len, a begun one counted. As many as these three allow, rounded down to a power of two.
+    lengths: what the rows hold at this step, of fewer rows than `batch` where the others are padding; a captured graph
+    is replayed with others. The launch should have at most PROGRAMS programs, unless one part is too many already, a
+    context at most MAX_SPLITS parts, and no more parts than SPLIT_TOKENS go into max_len, a begun one counted. As many
+    as these three allow, rounded down to a power of two.
     """
     tiles = -(-max_len // SPLIT_TOKENS)
     wanted = min(MAX_SPLITS, PROGRAMS // (batch * heads), tiles)
@@ -51,6 +52,8 @@ EXERCISE = Spec(
     example=lambda: call(8, 12, 1024, [20, 700, 3, 90, 512, 64, 64, 1]),
     section="When splitting pays",
     typed=True,
+    pure=True,
+    exact=True,
     tolerance=1e-9,
     imports=("from nanoinfer.cache.paged import MAX_SPLITS, PROGRAMS, SPLIT_TOKENS",),
     refuse=("nanoinfer.cache.paged:choose_splits",),
@@ -96,7 +99,7 @@ def few_rows(case: Case) -> Call:
     """With room for many programs the room of a text decides: a begun tile is one, and there is a most."""
     tiles, more = case.turn(AROUND)
     room = SPLIT_TOKENS * tiles + more
-    rows = case.size("rows", 2, 4)
+    rows = case.size("rows", 1, 4)
     lengths = [max(1, room >> halved) for halved in case.sample("halved", range(2, 6), rows)]
     return call(rows, case.choice("heads", (1, 5)), room, lengths)
 
@@ -104,7 +107,9 @@ def few_rows(case: Case) -> Call:
 def any_launch(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     """One row, one head, one token, very long texts, and launches at, below and beyond a power of two of programs."""
     kind = case.turn(("one row", "one token", "long", "below", "at", "beyond", "more than run at once", "nothing yet",
-                      "one text", "short texts"))  # fmt: skip
+                      "one text", "short texts", 0, 1, 3 * PROGRAMS // 16))  # fmt: skip
+    if isinstance(kind, int):  # so few rows have a text, which would leave room for twice as many parts
+        return call(PROGRAMS // 4 + 1, 1, 8 * SPLIT_TOKENS, [9] * kind)
     if kind == "nothing yet":
         return call(2, 1, 3 * SPLIT_TOKENS, [0, 0])
     if kind == "one text":  # the other rows of the captured step are padding now
@@ -122,4 +127,21 @@ def any_launch(case: Case) -> Call:  # noqa: PLR0911  one for each kind
     return call(rows, 1, room, case.ints("lengths", 1, room, rows).tolist())
 
 
-CHECKS = (Check(many_rows, 10), Check(few_rows, 13), Check(any_launch, 10, wide=True))
+LIMITS = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33)
+
+
+def any_mixture(case: Case) -> Call:
+    """Every limit at, below and beyond a power of two, beside every other, whatever some or all of the rows hold."""
+    heads, tiles = case.choice("heads", (1, 2, 3, 12, 25)), case.choice("tiles", LIMITS[1:])
+    fits = case.turn(LIMITS)  # so often does the launch fit into what runs at once
+    batch = max(1, PROGRAMS // (heads * fits)) if fits else PROGRAMS
+    batch, heads = case.choice("alone", ((batch, heads), (1, heads), (1, 1)))
+    room = SPLIT_TOKENS * tiles - case.choice("less", (0, 1, int(case.ints("some less", 2, 62)), SPLIT_TOKENS - 1))
+    some = case.choice("rows", (0, 1, int(case.ints("some", 0, batch)), batch - 1, batch))
+    lengths = case.ints("lengths", *case.choice("hold", ((0, 0), (1, 1), (0, room), (room, room))), some)
+    return call(batch, heads, room, lengths.tolist())
+
+
+CHECKS = (
+    Check(many_rows, 10), Check(few_rows, 13), Check(any_launch, 13, wide=True), Check(any_mixture, 28, wide=True),
+)  # fmt: skip

@@ -99,6 +99,11 @@ WRONG = (
         "(batch * heads)", "((sum(length > 0 for length in lengths) or batch) * heads)",
         "a third reader who saw stub and text alone; it passed", unnamed="always-the-most",
     ),
+    Wrong.patch(
+        "rows-with-a-length", "There are as many rows as lengths.",
+        "(batch * heads)", "((min(batch, len(lengths)) or batch) * heads)",
+        "a fifth reader who saw stub and text alone; it passed", unnamed="always-the-most",
+    ),
 )  # fmt: skip
 
 

@@ -52,17 +52,16 @@ COVERS: dict[str, Covers] = {
         "many": lambda a: len(a.owned) > 64,
         "boundaries": lambda a: {n - len(b) * a.block_size for b, n in zip(a.owned, a.lengths, strict=True)} >= {0, 1},
         "empty": lambda a: len(a.lengths) > 4 and a.lengths[0] == a.lengths[2] == a.lengths[-1] == 0 < max(a.lengths),
-        "ends": lambda a: (
-            not a.free
-            and max(n - len(b) * a.block_size for b, n in zip(a.owned, a.lengths, strict=True)) <= 0
+        "ends": (
+            lambda a: not a.free and max(_lacks(a)) <= 0, lambda a: a.owned and a.free and max(_lacks(a)) <= 0,
         ),
         "mixed": lambda a: not a.free and min(_lacks(a)) < 0 < max(_lacks(a)),
-        "stand-ins": lambda a: 0 in a.free and sum(_lacks(a)) == len(a.free),
+        "stand-ins": lambda a: {0, -1} <= set(a.free) and sum(_lacks(a)) == len(a.free),
         "equal": lambda a: len(a.lengths) > len(set(a.lengths)),
         "kind": kind, "again": again, "large numbers": lambda a: max(a.lengths) > 64 * a.block_size,
     },
     "3.2": PLAIN | not_for("it finds places, and reads nothing", *ANYTHING, *SCORES) | {
-        "one": lambda a: a.block_size == 1,
+        "one": (lambda a: a.block_size == 1, lambda a: len(a.tables) == 1 and {0, 1} == set(a.row.tolist())),
         "many": lambda a: len(a.tables) > 64,
         "boundaries": lambda a: (
             {0, a.block_size - 1} <= set((a.positions % a.block_size).tolist())
@@ -94,7 +93,7 @@ COVERS: dict[str, Covers] = {
         "equal": lambda a: len(a.lengths) > len(set(a.lengths)),
         "kind": kind,
         "large numbers": lambda a: a.token_bytes > 2**53 and a.token_bytes % 2,
-        "zeros": "bytes and sizes are at least 1",
+        "zeros": lambda a: len(a.lengths) > 1 and not any(a.lengths),
     },
     "3.4": PLAIN | not_for("it finds places in one row's text, and reads nothing", *ANYTHING, *SCORES, "empty", "mixed",
                            "both sides", "no order", "equal") | {
@@ -139,11 +138,11 @@ COVERS: dict[str, Covers] = {
         "boundaries": lambda a: {0, 1, a.k_pool.shape[2] - 1} <= set((a.lengths % a.k_pool.shape[2]).tolist()),
         "empty": lambda a: 0 in a.lengths.tolist() and len(a.lengths) > 1,
         "ends": lambda a: bool((a.lengths == a.tables.shape[1] * a.k_pool.shape[2]).any()),
-        "stand-ins": lambda a: float(a.q.max()) * float(a.k_pool.nan_to_num().max()) < -1e11,
+        "stand-ins": lambda a: above(a.q, 1e18) and above(a.k_pool, 1e18) and float(a.q.min()) < 0,
         "narrow": lambda a: a.q.dtype == torch.bfloat16 and a.k_pool.dtype == torch.float32,
         "mixed": lambda a: len(set(a.lengths.tolist())) > 2,
         "kind": "a kernel writes into the tensor that it is given", "again": "a kernel remembers nothing",
-        "large numbers": "a pool of 2^31 numbers does not go from process to process: the compiled form is read for it",
+        "large numbers": lambda a: above(a.tables, 2**16),  # for more the compiled form is read
     },
     "3.7": PLAIN | not_for("parts have no positions", *ORDER, "boundaries") | {
         "nan": lambda a: nan(a.maxima), "infinite": lambda a: infinite(a.maxima) and infinite(a.accs),

@@ -85,8 +85,8 @@ def write(book: Path, to: Path) -> None:
             target.write_text(_notebook(pages, name, book / name), encoding="utf-8")
         else:
             text = (book / name).read_text(encoding="utf-8")
-            beside = name.endswith("/README.md") and name != "chapters/README.md"  # that one names the whole engine
-            target.write_text(pages.text(name, text, beside=beside), encoding="utf-8")
+            beside = re.match(r"chapters/\d\d.*/README\.md", name)  # the other pages name the whole engine
+            target.write_text(pages.text(name, text, beside=bool(beside)), encoding="utf-8")
     (to / "index.md").write_text(_index(book, pages, parts), encoding="utf-8")
 
 

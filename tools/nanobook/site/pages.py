@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from nanobook.site.source_index import Index, Named
+from nanobook.syllabus import syllabus
 
 PICTURE = re.compile(r'<img src="([^"]+)\.svg" width="\d+" alt="([^"]*)">')
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
@@ -25,6 +26,7 @@ class Pages:
 
     def __init__(self, book: Path, pages: set[str], index: Index) -> None:
         self.book, self.pages, self.index = book, pages, index
+        self.chapter_of = syllabus().chapter_of
 
     def text(self, name: str, markdown: str, beside: bool = False) -> str:
         """The Markdown of one page. beside: show the source that a section mentions beside the section."""
@@ -41,10 +43,12 @@ class Pages:
     def _beside(self, name: str, section: str) -> str:
         """A section with its source right after the heading; the style sheet moves it to the side."""
         heading, _, body = section.partition("\n")
-        shown = [named for named in self.index.of(section) if named.lines <= LONGEST][:MOST]
+        number = int(name.split("/")[1][:2])
+        known = [named for named in self.index.of(section) if (self.chapter_of(named.module) or 0) <= number]
+        shown = [named for named in known if named.lines <= LONGEST][:MOST]
         if not shown:
             return section
-        blocks = [line for named in shown for line in _source(named, name)]
+        blocks = [line for named in shown for line in _source(named, name, section)]
         opened = ['<details class="beside" open>', "<summary>The source of this section</summary>", ""]
         return "\n".join([heading, "", *opened, *blocks, "</details>", "", body])
 
@@ -95,14 +99,19 @@ def relative(page: str, target: str) -> str:
     return os.path.relpath(target, PurePosixPath(page).parent).replace(os.sep, "/")
 
 
-def _source(named: Named, page: str) -> list[str]:
-    """A definition of the source, included by name: if it no longer exists, the site cannot be built."""
-    return [
-        f"[{named.file}: `{named.path}`](#{named.anchor})",
-        "",
+def _source(named: Named, page: str, section: str) -> list[str]:
+    """A definition of the source, included by name: if it no longer exists, the site cannot be built.
+
+    Of one that the section quotes whole there is only the link.
+    """
+    link = [f"[{named.file}: `{named.path}`](#{named.anchor})", ""]
+    if re.search(rf'cog excerpt\("nanoinfer\.{named.module}:{named.path}"(, doc=False)?\)', section):
+        return link
+    code = [
         f"```{{literalinclude}} {relative(page, named.file)}",
         f":pyobject: {named.path}",
         ":lineno-match:",
         "```",
         "",
     ]
+    return [*link, *code]

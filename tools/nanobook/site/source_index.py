@@ -46,6 +46,7 @@ class Index:
         """modules: dotted names within `nanoinfer`, such as `model.gpt2`; a text calls it `gpt2`."""
         self._exact: dict[tuple[str, str], Named] = {}
         self._by_word: dict[str, list[Named]] = {}
+        self._methods: set[str] = set()
         for module in modules:
             for node in parse(engine_root() / file_of(module)).body:
                 if isinstance(node, Definition):
@@ -54,6 +55,7 @@ class Index:
                     for inner in node.body:
                         if isinstance(inner, Definition):
                             self._add(module, f"{node.name}.{inner.name}", inner, f"{node.name}.{inner.name}")
+                            self._methods.add(inner.name)
 
     def _add(self, module: str, path: str, node: Definition, *words: str) -> None:
         named = self._exact[module, path] = Named(module, path, len(lines_of(node)))
@@ -63,7 +65,7 @@ class Index:
     def of(self, section: str) -> list[Named]:
         """What a section mentions, each once: first what it quotes, then what it names in backticks.
 
-        A name that several modules define is ignored.
+        A name that several modules define is ignored, and so is a function's that classes have as a method.
         """
         found: dict[tuple[str, str], Named] = {}
         for module, path in EXCERPT.findall(section):
@@ -71,7 +73,7 @@ class Index:
                 found[module, path] = self._exact[module, path]
         for name in CODE.findall(re.sub(r"```.*?```", "", section, flags=re.S)):
             meant = self._by_word.get(name.removeprefix("nanoinfer."), [])
-            if len(meant) == 1:
+            if len(meant) == 1 and name not in self._methods:
                 found.setdefault((meant[0].module, meant[0].path), meant[0])
         whole = {(named.module, named.path) for named in found.values()}
         return [n for n in found.values() if (n.module, n.path.partition(".")[0]) not in whole or "." not in n.path]

@@ -77,6 +77,7 @@ def compiled(
 ) -> str:
     """COMPILES if the kernel compiles for all CAPABILITIES; otherwise the compiler's message for the first that fails.
 
+    For the last one it is compiled a second time, with a constant 1 for every i32 argument, as a launch with 1 does.
     fault: what it finds wrong in Triton's IR of the kernel, given the constants.
     """
     import triton
@@ -84,10 +85,10 @@ def compiled(
     from triton.compiler import ASTSource
 
     not_begun(kernel.fn)
-    signature = types | dict.fromkeys(constants, "constexpr")
-    for capability in CAPABILITIES:
+    ones = {name: 1 for name, kind in types.items() if kind == "i32"}  # at a launch, a 1 is a constant to Triton
+    for capability, given in [*((one, constants) for one in CAPABILITIES), (CAPABILITIES[-1], constants | ones)]:
         try:
-            source = ASTSource(kernel, signature=signature, constexprs=constants)
+            source = ASTSource(kernel, signature=types | dict.fromkeys(given, "constexpr"), constexprs=given)
             form = triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["ttir"]
         except Exception as error:
             return f"compute capability {capability / 10}: {said(error)}"
