@@ -36,7 +36,7 @@ def decoded(
     stride: int = 3,
 ) -> dict[str, Any]:
     """Tokens and all rows' positions after every step, by a dict of graphs whose key is what the answer calls one; and
-    what the last one leaves of the rest.
+    what is left on the device at last.
 
     weights (V,) int64. batch (5, N) int64: token, position, seed, temperature and live of each row, at the start. room:
     slots of a row's cache. script: of each step its rows, read and sampled, and the rows that are admitted before it.
@@ -63,8 +63,7 @@ def decoded(
         known[0].replay()
         tokens.append(known[1].tolist())
         positions.append(device["position"].tolist())
-    left = {name: device[name] for name in ("cache", "seed", "temperature", "live")}
-    return {"tokens": tokens, "positions": positions, "left": left} | ({"kinds": dict(kinds)} if tells else {})
+    return {"tokens": tokens, "positions": positions, "left": device} | ({"kinds": dict(kinds)} if tells else {})
 
 
 def _key(kinds: dict[str, str], host: dict[str, Any]) -> str:
@@ -86,9 +85,10 @@ def fed(
 
     recordings: how many of them there are, which take the batches in turn; each has inputs of its own. choices:
     room for so many, or for as many as rows. nobody: of the first batch; of each other one the number behind. left:
-    whether any numbers stand in the inputs before each call, some of them those that padding has then.
+    whether any numbers stand in the inputs before each call, some of them those that padding has then; these inputs
+    are parts of larger tensors.
     """
-    made, seen = [_recorded_inputs(rows, tokens, nobody, choices or rows) for _ in range(recordings)], []
+    made, seen = [_recorded_inputs(rows, tokens, nobody, choices or rows, 1 + left) for _ in range(recordings)], []
     for number, new in enumerate(batches):
         static, graph, found = made[number % recordings]
         given = {name: tensor.clone() for name, tensor in new.items()}
@@ -102,9 +102,12 @@ def fed(
     return seen
 
 
-def _recorded_inputs(rows: int, tokens: int, nobody: int, choices: int) -> tuple[Tensors, Any, Tensors]:
+def _recorded_inputs(rows: int, tokens: int, nobody: int, choices: int, every: int) -> tuple[Tensors, Any, Tensors]:
     lengths = (tokens, tokens, tokens, rows + 2, choices, choices)
-    static = {name: torch.zeros(length, dtype=torch.int64) for name, length in zip(INPUTS, lengths, strict=True)}
+    static = {
+        name: torch.zeros(length * every, dtype=torch.int64)[::every]
+        for name, length in zip(INPUTS, lengths, strict=True)
+    }
     static["row"].fill_(nobody)
     static["logits_row"].fill_(nobody)
     static["starts"][-1] = tokens
@@ -130,7 +133,7 @@ def attended(
     writes its x into its slot, and takes the mean of its text; then all are scaled by the largest, where that is a very
     large one, so that what is infinite or NaN in one row shows in all. first: the number by which the answer knows the
     pool's first block, as if many others stood before it. "reads": whether each row reads a token, and none behind its
-    table, and whether what the answer was given is as it was.
+    table, and whether what the answer was given is as it was. "shapes": of what it gives.
     """
     pool, size = pool.clone(), pool.shape[1]
     state = {name: tensor.clone() for name, tensor in batches[0].items()}
@@ -155,7 +158,7 @@ def attended(
         reads.append([bool(((lengths > 0) & (lengths <= width * size)).all()), same])
         out.append(step()[batch["live"].bool()])
     pool[null] = 0
-    return {"rows": out, "pool": pool, "reads": reads}
+    return {"rows": out, "pool": pool, "reads": reads, "shapes": [list(one.shape) for one in (slots, lengths, tables)]}
 
 
 def captured(
@@ -166,15 +169,15 @@ def captured(
     replays: int = 3,
     error: str = "MemoryError",
     part: bool = False,
-    gives: Any = None,
+    gives: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """What a capture leaves behind, and the tokens of some replays after it.
 
     state (3, N) int64: token, position, live. cache (N + 1, room) int64, the last row for padding. A step writes each
     row's token at its position, one row's slots behind the other's, and advances all rows. fails: at which of "warm"
-    and "record" the step raises, if at any. error: which of CROSSING.
-    part: state is every second number of a larger tensor, a column of it a row. gives: what `record` gives in place of
-    the recording, if anything. "handed on": whether that, or what was raised, came out as the object that it was.
+    and "record" the step raises, if at any. error: which of CROSSING. part: state is every second number of a larger
+    tensor, a column of it a row. gives: the one object that `record` gives in place of the recording, if any. "handed
+    on": whether that, or what was raised, came out as the object that it was.
     """
     found, cache, (spare, room) = state, cache.clone(), (len(cache) - 1, cache.shape[1])
     around = torch.full((2 * state.shape[1], 4 if part else 3), -1)
@@ -206,11 +209,11 @@ def captured(
         if not compiled:
             raise MemoryError("a kernel would be compiled within the capture")
         made.append(record(step)[0])
-        return made[-1] if gives is None else gives
+        return gives[0] if gives else made[-1]
 
     try:
         result, told = answer(step, state, warm, recorded), ""
-        same = result in made if gives is None else type(result) is type(gives) and result == gives
+        same = type(result) is type(gives[0]) and result == gives[0] if gives else result in made
     except (Exception, *CROSSING.values()) as problem:
         told = type(problem).__name__
         if told not in CROSSING or not problem.args:

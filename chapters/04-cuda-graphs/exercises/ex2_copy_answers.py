@@ -211,9 +211,10 @@ def copy_pieces(static: Inputs, pieces: list[Piece], nobody: int) -> None:
     one, else 0. static: six int64 tensors that were recorded. token_ids, positions, row (N,): the tokens of all rows,
     end to end. starts (B + 1,): where each row's tokens begin, and N. logits_at, logits_row (K,): after which tokens
     one is chosen, and for which row. There is room for as many tokens and choices as the pieces have, or more, and for
-    one row more at least; any numbers may stand in them. What is left of them is padding: token 0 at position 0 of row
-    `nobody`, all of it in static's last row. Rows between have no tokens, and begin where the padding does. Choices
-    that are left are made after the token in place 0, for row `nobody`.
+    one row more at least; any numbers may stand in them, and they may be parts of larger ones; a hundred rows and five
+    thousand tokens at most. What is left of them is padding: token 0 at position 0 of row `nobody`, all of it in
+    static's last row. Rows between have no tokens, and begin where the padding does. Choices that are left are made
+    after the token in place 0, for row `nobody`.
     """
     packed: dict[str, list[int]] = {name: [] for name in static}
     for row, first, ids, chosen in pieces:

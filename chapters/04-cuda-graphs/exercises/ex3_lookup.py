@@ -24,8 +24,8 @@ def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
     its cache's address, how much of a context it reads (read), how long the longest context is (length), sampler
     ("greedy", "sampled" or "filtered"), and temperature. Room, read and sampler are Python values in the recorded code;
     tokens, length and temperature are known by tensors. A graph is replayed wherever it does what the step would; else
-    the step is captured, and kept. At most `room` graphs, one or more, are kept: where there is one too many the least
-    recently used one goes. When the cache has another address than at the step before, all graphs go.
+    the step is captured, and kept. At most `room` graphs are kept, of one to a thousand: where there is one too many
+    the least recently used one goes. When the cache has another address than at the step before, all graphs go.
     """
     graphs, address, found = {}, None, []  # key -> number, the least recently used first
     for number, step in enumerate(steps):
@@ -95,6 +95,7 @@ EXERCISE = Spec(
     axes=("step",),
     typed=True,
     exact=True,
+    pure=True,
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.engine.graphs:GraphRunner._captured",),
@@ -145,9 +146,7 @@ def a_new_cache(case: Case) -> Call:
     """With other tensors all graphs go, also where the address is one that was there before."""
     steps = _of(case, [{}, {"rows": 2}], case.size("steps", 2, 9))
     moves = case.ints("moves", 0, 1, len(steps)).cumsum(0).tolist()
-    addresses = case.turn((
-        (4096, 8192), (4096, 4160), (4096, 8192, 12288), (8192, 4096), (4096, 4096 + 2**32), (2**53, 2**53 + 1),
-    ))  # fmt: skip
+    addresses = case.turn(((4096, 8192), (4096, 4160), (4096, 8192, 12288), (8192, 4096)))
     return call([dict(step, address=addresses[at % len(addresses)]) for step, at in zip(steps, moves, strict=True)], 9)
 
 
@@ -173,7 +172,13 @@ def _alike(kind: str) -> list[dict[str, Any]]:
         ],
         # whose sum is the same, were each given ten or sixteen bits of a number
         "bits": [{"columns": columns, "read": read} for columns in (2, 3, 4) for read in (1024, 65_536, 131_072)],
-        "many graphs": [{"rows": n} for n in range(1, 330)],
+        "many graphs": [{"rows": n} for n in range(1, 1101)],
+        # the same number in fewer bits, as a float, by its hash, or rounded
+        "narrow": [
+            {name: number}
+            for name in ("rows", "columns", "read")
+            for number in (*range(1, 20), 127, 128, 129, 2**61, *(1 + 2**n for n in range(5, 64)), 2**53)
+        ],
     }  # fmt: skip
     return kinds.get(kind, by_rows)
 
@@ -182,8 +187,9 @@ def any_steps(case: Case) -> Call:
     """Keys that are alike packed, added or multiplied, many rows, a room for many graphs, and a cache that is back."""
     kind = case.turn((
         "shapes", "bits", "many rows", "many graphs", "comes back", "radix", "digits", "alike", "none", "moves", "all",
+        "narrow", "addresses",
     ))  # fmt: skip
-    kinds, room = _alike(kind), {"many graphs": 300, "all": 20}.get(kind, 40)
+    kinds, room = _alike(kind), {"many graphs": 1000, "all": 20, "narrow": 900}.get(kind, 40)
     if kind == "radix":  # a number in place of a key: one part less 1 is another part more by any base
         kinds = [{"rows": 2, "columns": 2, "read": 2}, {"rows": 1, "columns": 2, "read": 2}]
         for base in (7, 10, 31, 100, 256, 1000, 1024, 4096, 10_000, 65_536, 10**6, 2**20):
@@ -191,7 +197,14 @@ def any_steps(case: Case) -> Call:
             kinds += [{"rows": 1 + base, "columns": 3, "read": 2}]  # as its bits exclude one another's
         order = [kinds[at] for turn in range(2) for at in case.permutation(f"order {turn}", len(kinds)).tolist()]
         return call([step | one for step, one in zip(_of(case, [{}], len(order)), order, strict=True)], len(kinds))
-    steps = _of(case, kinds, {"many graphs": 2000, "none": 0, "all": 1300, "comes back": 150}.get(kind, 24))
+    many = {"many graphs": 1500, "none": 0, "all": 300, "comes back": 150, "narrow": len(kinds), "addresses": 130}
+    steps = _of(case, kinds, many.get(kind, 24))
+    if kind in ("many graphs", "narrow"):  # all of them, and then any
+        order = case.permutation("all", len(kinds)).tolist()
+        steps[: len(kinds)] = [step | kinds[at] for step, at in zip(_of(case, [{}], len(kinds)), order, strict=True)]
+    if kind == "addresses":  # equal in fewer bits, as floats, or by hash
+        others = [4096 + 2 ** (n // 2) * (n % 2) for n in range(128)] + [4096, 4096 + 2**61 - 1]
+        steps = [dict(step, rows=1, address=other) for step, other in zip(steps, others, strict=True)]
     if kind == "alike":  # a step that was captured, gave way, and comes again, equal in everything
         room, steps = 2, [dict(step, tokens=1, length=9, temperature=0.0, rows=step["rows"] % 5) for step in steps]
     if kind == "moves":  # and has other keys, one more than there is room for, before and behind that
@@ -205,4 +218,4 @@ def any_steps(case: Case) -> Call:
     return call(steps, room)
 
 
-CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 6), Check(any_steps, 11, wide=True))
+CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 13, wide=True))

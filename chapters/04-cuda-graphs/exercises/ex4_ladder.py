@@ -74,6 +74,7 @@ EXERCISE = Spec(
     axes=("result", "item"),
     typed=True,
     exact=True,
+    pure=True,
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.engine.graphs:ladder", "nanoinfer.engine.graphs:pick"),
@@ -115,6 +116,13 @@ def _all_rungs() -> list[int]:
     return ladder_and_picks(1_000_000, [])[0]
 
 
+def any_size(case: Case) -> Call:
+    """Also a maximum beyond a thousand is the last size, and a batch finds its own, at a power of two or beside it."""
+    maximum = 2 ** case.turn((*range(9, 15),) * 3 + (17, 10)) + case.turn((0, 1, -1, 3, -3, 77, 1))
+    near = [*range(maximum - 9, maximum + 3), *case.ints("batches", 1, maximum, 9).tolist()]
+    return call(maximum, near)
+
+
 def any_batches(case: Case) -> Call:
     """Ladders of thousands of rows, and batches at a rung, below and beyond it, in any order, and more than once."""
     maximum = case.turn((3000 + case.size("more", 0, 5), 1024, 1, 9, 21, 1_000_000))
@@ -127,4 +135,6 @@ def any_batches(case: Case) -> Call:
     return call(maximum, [near[at] for at in case.permutation("order", len(near)).tolist()] + [1, 1])
 
 
-CHECKS = (Check(any_maximum, 48), Check(rungs, 4), Check(no_rows, 2), Check(any_batches, 6, wide=True))
+CHECKS = (
+    Check(any_maximum, 48), Check(any_size, 20), Check(rungs, 4), Check(no_rows, 2), Check(any_batches, 6, wide=True),
+)  # fmt: skip

@@ -21,7 +21,7 @@ places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 
 
 def keep(replay: Callable[[], None], tokens: Tensor, count: int) -> list[Tensor]:
-    """The tokens of the next `count` steps, thousands maybe: a list with a tensor (B,) for each, to be read any time.
+    """The tokens of the next `count` steps, 512 at most: a list with a tensor (B,) for each, to be read at any time.
 
     replay(): runs the recorded step once, and returns nothing. tokens (B,) of one row or more, whole numbers:
     what the step gave when it was recorded; at first nothing has run, and what it holds is undefined. The caller goes
@@ -106,8 +106,8 @@ def every_step(case: Case) -> Call:
 
 def any_number(case: Case) -> Call:
     """No step, one, more than any ring of buffers has, of one row and of many; tokens beyond 32 bits, or below 0."""
-    rows, steps, more = case.turn(((1, 40, 2), (2, 0, 2), (70, 17, 2), (1, 1, 40), (1, 40, 2), (2, 2100, 1)))
-    below = case.turn((2**60, 99_991, 2**60, -(2**60), 2**60, 99_991))
+    rows, steps, more = case.turn(((1, 40, 2), (2, 0, 2), (1000, 17, 2), (1, 1, 100), (2, 9, 2), (2, 512, 1)))
+    below = case.turn((2**60, 99_991, 2**60, -(2**60), 1, 99_991))  # below 1 there is 0 alone
     return call(case.ints("start", 0, abs(below) - 1, rows), steps, 1, below, more)
 
 

@@ -155,17 +155,17 @@ WRONG = (
     ),
     Wrong(buffers_of_the_last_call, "a try of somebody who saw stub and text alone, which passed", unnamed="one-copy"),
     Wrong.patch(
-        "ring-of-1024", 'No host is a thousand steps behind.',
+        "ring-of-256", 'No host is hundreds of steps behind.',
         "    kept = []\n"
         "    for _ in range(count):\n"
         "        replay()\n"
         "        kept.append(tokens.clone())\n"
         "    return kept\n",
-        "    ring = [torch.empty_like(tokens) for _ in range(min(count, 1024))]\n"
+        "    ring = [torch.empty_like(tokens) for _ in range(min(count, 256))]\n"
         "    kept = []\n"
         "    for n in range(count):\n"
         "        replay()\n"
-        "        kept.append(ring[n % 1024].copy_(tokens))\n"
+        "        kept.append(ring[n % 256].copy_(tokens))\n"
         "    return kept\n",
         "a fourth reader who saw stub and text alone; it passed",
     ),
@@ -217,7 +217,7 @@ EQUIVALENT: dict[str, str] = {}
 
 
 def keep_newest_first(replay: Replay, tokens: Tensor, count: int) -> Tensor:
-    """The tokens of the next `count` steps, maybe thousands: one (count, B), the newest first, to be read any time.
+    """The tokens of the next `count` steps, 512 at most: one (count, B), the newest first, to be read at any time.
 
     replay(): runs the recorded step once, and returns nothing. tokens (B,), whole numbers: what the step gave when it
     was recorded; at first nothing has run, and what it holds is undefined. The caller goes on replaying afterwards. No

@@ -18,8 +18,11 @@ class Stopped(BaseException):
 
 # What a scene may raise in an answer, as that; all else is a ValueError there.
 CROSSING: dict[str, type[BaseException]] = {
-    one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError, Stopped)
-}
+    one.__name__: one
+    for one in (
+        MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError, Stopped, StopIteration, RuntimeError,
+    )
+}  # fmt: skip
 
 
 class Remote:
