@@ -20,12 +20,12 @@ def decode_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Tensor
 
     host: what Python knows when this is called: lists token, position, seed, temperature, live (an entry a row), and
     rows, read, sampled, stride, vocab. device: tensors token, position, seed, temperature, live (N,), weights (V,),
-    cache (N, room), and rows, read, sampled (no dimension), all int64 and right before every replay. N, V and room are
-    a thousand at most; tokens, seeds, temperatures, weights and the stride any numbers, negative ones too, of which
-    int64 holds all sums and products. This function is called once for each key that it says there is, and recorded;
-    after that the recording alone runs. The cache's first `read` slots are read; whether to sample is a branch. The
-    tokens (rows,) are left in token, and the positions advanced by live, for the next step; rows behind these, and all
-    else, stay as they are. A row whose live is 0 is padding: its token becomes 0, its position stays.
+    cache (N, room), and rows, read, sampled (no dimension), all int64 and right before every replay. N is 128 at most,
+    V and room a thousand; tokens, seeds, temperatures, weights and the stride are any numbers, negative ones too, of
+    which int64 holds all sums and products. This function is called once for each key that it says there is, and
+    recorded; after that the recording alone runs. The cache's first `read` slots are read; whether to sample is a
+    branch. The tokens (rows,) are left in token, and the positions advanced by live, for the next step; rows behind
+    these, and all else, stay as they are. A row whose live is 0 is padding: its token becomes 0, its position stays.
     """
     rows, read = host["rows"], host["read"]
     token, position, live = device["token"][:rows], device["position"][:rows], device["live"][:rows]
@@ -160,7 +160,7 @@ def any_values(case: Case) -> Call:
     """What is 0, or equal, for all rows at the capture is not at a replay; steps go on; many rows, and some behind."""
     kinds = "temperature", "seed", "live", "token", "position", "live again", "behind", "many", "long", "one"
     kind = case.turn(kinds)
-    rows = {"many": 1000, "behind": 3, "long": 1, "one": 1}.get(kind, 2)
+    rows = {"many": 128, "behind": 3, "long": 1, "one": 1}.get(kind, 2)
     batch, weights = _batch(case, rows, 1), _weights(case)
     if kind == "many":
         return call(weights, batch, 8, _script([(rows, 8, 1)] * 3, {}), False)

@@ -221,12 +221,12 @@ def sorted_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[dict[s
 
     host: what Python knows when this is called: lists token, position, seed, temperature, live (an entry a row), and
     rows, read, sampled, stride, vocab. device: tensors token, position, seed, temperature, live (N,), weights (V,),
-    cache (room, N), a column a row, and rows, read, sampled (no dimension), all int64 and right before every replay.
-    N, V and room are a thousand at most; tokens, seeds, temperatures, weights and the stride any numbers, negative ones
-    too, of which int64 holds all sums and products. This function is called once for each key that it says there is,
-    and recorded; after that the recording alone runs. The first `read` lines of the cache are read; whether to sample
-    is a branch. The tokens (rows,) are left in token, and the positions advanced by live, for the next step; all else
-    stays as it is. A row whose live is 0 is padding: its token becomes 0, its position stays.
+    cache (room, N), a column a row, and rows, read, sampled (no dimension), all int64 and right before every replay. N
+    is 128 at most, V and room a thousand; tokens, seeds, temperatures, weights and the stride are any numbers, negative
+    ones too, of which int64 holds all sums and products. This function is called once for each key that it says there
+    is, and recorded; after that the recording alone runs. The first `read` lines of the cache are read; whether to
+    sample is a branch. The tokens (rows,) are left in token, and the positions advanced by live, for the next step; all
+    else stays as it is. A row whose live is 0 is padding: its token becomes 0, its position stays.
     """
     rows, read = host["rows"], host["read"]
     token, position, live = (device[name][:rows] for name in ("token", "position", "live"))

@@ -24,8 +24,8 @@ def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
     its cache's address, how much of a context it reads (read), how long the longest context is (length), sampler
     ("greedy", "sampled" or "filtered"), and temperature. Room, read and sampler are Python values in the recorded code;
     tokens, length and temperature are known by tensors. A graph is replayed wherever it does what the step would; else
-    the step is captured, and kept. At most `room` graphs are kept, of one to a thousand: where there is one too many
-    the least recently used one goes. When the cache has another address than at the step before, all graphs go.
+    the step is captured, and kept. At most `room` graphs are kept, of 1 to 256: where there is one too many the least
+    recently used one goes. When the cache has another address than at the step before, all graphs go.
     """
     graphs, address, found = {}, None, []  # key -> number, the least recently used first
     for number, step in enumerate(steps):
@@ -172,7 +172,7 @@ def _alike(kind: str) -> list[dict[str, Any]]:
         ],
         # whose sum is the same, were each given ten or sixteen bits of a number
         "bits": [{"columns": columns, "read": read} for columns in (2, 3, 4) for read in (1024, 65_536, 131_072)],
-        "many graphs": [{"rows": n} for n in range(1, 1101)],
+        "many graphs": [{"rows": n} for n in range(1, 281)],
         # the same number in fewer bits, as a float, by its hash, or rounded
         "narrow": [
             {name: number}
@@ -189,7 +189,7 @@ def any_steps(case: Case) -> Call:
         "shapes", "bits", "many rows", "many graphs", "comes back", "radix", "digits", "alike", "none", "moves", "all",
         "narrow", "addresses",
     ))  # fmt: skip
-    kinds, room = _alike(kind), {"many graphs": 1000, "all": 20, "narrow": 900}.get(kind, 40)
+    kinds, room = _alike(kind), {"many graphs": 256, "all": 20, "narrow": 900}.get(kind, 40)
     if kind == "radix":  # a number in place of a key: one part less 1 is another part more by any base
         kinds = [{"rows": 2, "columns": 2, "read": 2}, {"rows": 1, "columns": 2, "read": 2}]
         for base in (7, 10, 31, 100, 256, 1000, 1024, 4096, 10_000, 65_536, 10**6, 2**20):
@@ -197,7 +197,7 @@ def any_steps(case: Case) -> Call:
             kinds += [{"rows": 1 + base, "columns": 3, "read": 2}]  # as its bits exclude one another's
         order = [kinds[at] for turn in range(2) for at in case.permutation(f"order {turn}", len(kinds)).tolist()]
         return call([step | one for step, one in zip(_of(case, [{}], len(order)), order, strict=True)], len(kinds))
-    many = {"many graphs": 1500, "none": 0, "all": 300, "comes back": 150, "narrow": len(kinds), "addresses": 130}
+    many = {"many graphs": 700, "none": 0, "all": 300, "comes back": 150, "narrow": len(kinds), "addresses": 130}
     steps = _of(case, kinds, many.get(kind, 24))
     if kind in ("many graphs", "narrow"):  # all of them, and then any
         order = case.permutation("all", len(kinds)).tolist()

@@ -223,8 +223,8 @@ def captures(steps: list[tuple[Any, ...]], room: int) -> list[tuple[int, int]]:
     ("greedy", "sampled" or "filtered"), and its temperature. Room, what is read and the sampler are Python values in
     the recorded code; how many tokens are real, the longest context's length and the temperature are known by tensors.
     A graph is replayed wherever it does what the step would; else the step is captured, kept, and is its first use. At
-    most `room` graphs are kept, of one to a thousand: where there is one too many the least recently used one goes.
-    When the cache has another address than at the step before, all graphs go.
+    most `room` graphs are kept, of 1 to 256: where there is one too many the least recently used one goes. When the
+    cache has another address than at the step before, all graphs go.
     """
     graphs: dict[tuple[Any, ...], int] = {}
     uses: dict[int, int] = {}
