@@ -86,15 +86,16 @@ def fed(
     recordings: how many of them there are, which take the batches in turn; each has inputs of its own. choices:
     room for so many, or for as many as rows. nobody: of the first batch; of each other one the number behind. left:
     whether any numbers stand in the inputs before each call, some of them those that padding has then; these inputs
-    are parts of larger tensors.
+    are parts of larger tensors, and nobody is the same for all batches.
     """
     made, seen = [_recorded_inputs(rows, tokens, nobody, choices or rows, 1 + left) for _ in range(recordings)], []
     for number, new in enumerate(batches):
         static, graph, found = made[number % recordings]
         given = {name: tensor.clone() for name, tensor in new.items()}
+        padding = nobody + number * (not left)
         if left:
-            _leave(static, [0, nobody + number, len(new["token_ids"])], number)
-        answer({name: tensor.detach() for name, tensor in static.items()}, given, nobody + number)
+            _leave(static, [0, padding, len(new["token_ids"])], number)
+        answer({name: tensor.detach() for name, tensor in static.items()}, given, padding)
         for tensor in given.values():
             tensor.fill_(-1)  # of it nothing may be needed after the call
         graph.replay()

@@ -165,8 +165,9 @@ def any_values(case: Case) -> Call:
     if kind == "many":
         return call(weights, batch, 8, _script([(rows, 8, 1)] * 3, {}), False)
     if kind == "long":
-        batch[1] = 997
-        return call(weights, batch, 1000, _script([(1, 1000, 1)] * 3, {}), False)
+        batch[1] = 998
+        new = {2: [[0, 3, 600, 1, 1, 1]]}  # behind which tokens of an earlier row stand
+        return call(weights, batch, 1000, _script([(1, 1000, 1)] * 5, new), False)
     if kind == "one":  # row, slot and weight; a padding row, and a live one
         batch[1], batch[4] = 0, 0
         return call(weights[:1], batch, 1, _script([(1, 1, 1)] * 3, {2: [[0, 5, 0, 1, 1, 1]]}), False)
