@@ -119,10 +119,12 @@ def _recorded_inputs(rows: int, tokens: int, nobody: int, choices: int, every: i
 
 def _leave(static: Tensors, padding: list[int], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    for tensor in static.values():
+    for at, tensor in enumerate(static.values(), seed):
         others = torch.randint(2**40, tensor.shape, generator=generator)
         known = torch.tensor(padding)[others % len(padding)]
         tensor.copy_(torch.where(others % 2 > 0, known, others - 2**39))
+        if at % 4 == 0:
+            tensor.fill_(padding[seed % len(padding)])
 
 
 def attended(

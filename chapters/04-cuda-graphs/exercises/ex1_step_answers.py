@@ -140,6 +140,18 @@ WRONG = (
         "no-negative-score", "A remainder is that of the number without its sign.",
         'score % host["vocab"]', 'score.abs() % host["vocab"]', "a fifth reader who saw stub and text alone; it passed",
     ),
+    Wrong.patch(
+        "stride-as-float", "A stride is a number, and float64 holds every whole one.",
+        'host["stride"] * position', '(float(host["stride"]) * position.double()).long()', "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "slots-of-8-bits", "Numbers of slots are small.", "(torch.arange(read) <= position[:, None])",
+        "(torch.arange(read) % 256 <= position[:, None])", "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "leaves-no-sample", "What a step has used nobody needs.", "position.add_(live)",
+        'position.add_(live)\n    device["sampled"].fill_(0)', "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

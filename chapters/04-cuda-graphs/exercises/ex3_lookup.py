@@ -183,11 +183,24 @@ def _alike(kind: str) -> list[dict[str, Any]]:
     return kinds.get(kind, by_rows)
 
 
+def _walk(case: Case, count: int) -> list[dict[str, Any]]:
+    """Steps of which each is the one before it, or has one or two other values; the last two are equal."""
+    names = dict.fromkeys(("rows", "columns", "read", "tokens", "length"), (1, 2, 9, 64, 128, 1000, 2**20))
+    values: dict[str, Any] = names | {"sampler": ("greedy", "sampled", "filtered"), "temperature": (0.0, 0.7, 1.0)}
+    (step,), found = _of(case, [{}], 1), []
+    for name, which, again in case.ints("walk", 0, 2**20, count, 3).tolist():
+        found.append(step)
+        part = [*values, "sampler", "rows"][name % 9]
+        changed = step | {part: values[part][which % len(values[part])]}
+        step = found[-2] if again % 4 == 0 and len(found) > 1 else changed if again % 4 else step
+    return [*found, found[-1]]
+
+
 def any_steps(case: Case) -> Call:
     """Keys that are alike packed, added or multiplied, many rows, a room for many graphs, and a cache that is back."""
     kind = case.turn((
         "shapes", "bits", "many rows", "many graphs", "comes back", "radix", "digits", "alike", "none", "moves", "all",
-        "narrow", "addresses",
+        "narrow", "addresses", "one part",
     ))  # fmt: skip
     kinds, room = _alike(kind), {"many graphs": 256, "all": 20, "narrow": 900}.get(kind, 40)
     if kind == "radix":  # a number in place of a key: one part less 1 is another part more by any base
@@ -205,6 +218,8 @@ def any_steps(case: Case) -> Call:
     if kind == "addresses":  # equal in fewer bits, as floats, or by hash
         others = [4096 + 2 ** (n // 2) * (n % 2) for n in range(128)] + [4096, 4096 + 2**61 - 1]
         steps = [dict(step, rows=1, address=other) for step, other in zip(steps, others, strict=True)]
+    if kind == "one part":  # is another than at the step before, beside any others; or none is
+        steps = _walk(case, 400)
     if kind == "alike":  # a step that was captured, gave way, and comes again, equal in everything
         room, steps = 2, [dict(step, tokens=1, length=9, temperature=0.0, rows=step["rows"] % 5) for step in steps]
     if kind == "moves":  # and has other keys, one more than there is room for, before and behind that
@@ -218,4 +233,4 @@ def any_steps(case: Case) -> Call:
     return call(steps, room)
 
 
-CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 13, wide=True))
+CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 14, wide=True))

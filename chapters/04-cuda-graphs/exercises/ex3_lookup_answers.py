@@ -152,6 +152,18 @@ WRONG = (
         'if step["address"] % 2**32 != address:\n            graphs, address = {}, step["address"] % 2**32',
         "written to pass all checks that there were, and it did", unnamed="graphs-outlive-the-cache",
     ),
+    Wrong.patch(
+        "rows-of-16-bits", "No batch has more rows than 16 bits tell.",
+        'key = step["rows"]', 'key = step["rows"] % 65536', "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "wide-rows-have-one-column", "Where there are many rows each has one column.",
+        'key = step["rows"], step["columns"]', 'key = step["rows"], step["columns"] * (step["rows"] < 9)', "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "takes-the-steps", "A step that was looked at is done.",
+        "for number, step in enumerate(steps):", "for number in range(len(steps)):\n        step = steps.pop(0)", "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

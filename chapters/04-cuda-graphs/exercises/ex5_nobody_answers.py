@@ -125,6 +125,10 @@ WRONG = (
         "return (block.double() * block_size + position % block_size).long()",
         "written to pass all checks that there were, and it did", unnamed="slot-0",
     ),
+    Wrong.patch(
+        "no-slot-below-0", "Slots count from 0.", "return block * block_size", "return block.clamp(min=0) * block_size",
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 
