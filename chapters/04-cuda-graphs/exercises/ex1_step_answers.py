@@ -142,7 +142,8 @@ WRONG = (
     ),
     Wrong.patch(
         "stride-as-float", "A stride is a number, and float64 holds every whole one.",
-        'host["stride"] * position', '(float(host["stride"]) * position.double()).long()', "written to pass all checks that there were, and it did",
+        'host["stride"] * position', '(float(host["stride"]) * position.double()).long()',
+        "written to pass all checks that there were, and it did",
     ),
     Wrong.patch(
         "slots-of-8-bits", "Numbers of slots are small.", "(torch.arange(read) <= position[:, None])",

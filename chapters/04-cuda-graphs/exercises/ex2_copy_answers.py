@@ -163,14 +163,16 @@ WRONG = (
     Wrong.patch(
         "padded-once", "Where as many are left as at the last call, padding is there.",
         "    for name, value in padding.items():\n        static[name].fill_(value)\n",
-        '    key = [static["row"].data_ptr(), *map(len, new.values())]\n    same = copy_from.__dict__.get("key") == key\n'
+        '    key = [static["row"].data_ptr(), *map(len, new.values())]\n'
+        '    same = copy_from.__dict__.get("key") == key\n'
         '    copy_from.__dict__["key"] = key\n    for name, value in padding.items():\n'
         "        if not same:\n            static[name].fill_(value)\n",
         "written to pass all checks that there were, and it did", unnamed="padding-is-left",
     ),
     Wrong.patch(
         "a-copy-is-written", "What is contiguous is the same tensor.", "static[name][: len(new[name])] = new[name]",
-        "static[name].contiguous()[: len(new[name])] = new[name]", "written to pass all checks that there were, and it did",
+        "static[name].contiguous()[: len(new[name])] = new[name]",
+        "written to pass all checks that there were, and it did",
     ),
 )  # fmt: skip
 

@@ -99,11 +99,13 @@ WRONG = (
         "written to pass all checks that there were, and it did",
     ),
     Wrong.patch(
-        "sorts-the-batches", "A list may be sorted first.", "    sizes = [", "    batches.sort()\n    sizes = [", "written to pass all checks that there were, and it did",
+        "sorts-the-batches", "A list may be sorted first.", "    sizes = [", "    batches.sort()\n    sizes = [",
+        "written to pass all checks that there were, and it did",
     ),
     Wrong.patch(
         "no-two-neighbours", "Far up, a size just below the maximum is one too many.", "if maximum:",
-        "if maximum > 5000 and maximum - sizes[-1] == 1:\n        sizes[-1] = maximum\n    elif maximum:", "written to pass all checks that there were, and it did",
+        "if maximum > 5000 and maximum - sizes[-1] == 1:\n        sizes[-1] = maximum\n    elif maximum:",
+        "written to pass all checks that there were, and it did",
     ),
 )  # fmt: skip
 

@@ -168,16 +168,19 @@ WRONG = (
     ),
     Wrong.patch(
         "padding-needs-nothing", "Rows of nobody are restored to nothing.", "saved = state.clone()",
-        "saved = state.clone()\n    saved[0].masked_fill_(saved[2] == 0, 0)", "written to pass all checks that there were, and it did",
+        "saved = state.clone()\n    saved[0].masked_fill_(saved[2] == 0, 0)",
+        "written to pass all checks that there were, and it did",
     ),
     Wrong.patch(
         "runs-as-a-generator", "What a generator raises is what its caller gets.", TRY[TRY.index("    try") :],
         "    def run():\n        try:\n            warm(step)\n            yield record(step)\n"
-        "        finally:\n            state.copy_(saved)\n\n    return next(run())\n", "written to pass all checks that there were, and it did", unnamed="another-error",
+        "        finally:\n            state.copy_(saved)\n\n    return next(run())\n",
+        "written to pass all checks that there were, and it did", unnamed="another-error",
     ),
     Wrong.patch(
         "first-of-two", "A tuple is a graph and its result.", "return record(step)",
-        "found = record(step)\n        return found[0] if isinstance(found, tuple) else found", "written to pass all checks that there were, and it did",
+        "found = record(step)\n        return found[0] if isinstance(found, tuple) else found",
+        "written to pass all checks that there were, and it did",
     ),
 )  # fmt: skip
 

@@ -182,7 +182,8 @@ WRONG = (
     ),
     Wrong.patch(
         "equal-steps-once", "Tokens that are those of the step before are kept already.", COPY,
-        "kept += [tokens.clone()] if not kept or not kept[-1].equal(tokens) else []", "written to pass all checks that there were, and it did",
+        "kept += [tokens.clone()] if not kept or not kept[-1].equal(tokens) else []",
+        "written to pass all checks that there were, and it did",
     ),
 )  # fmt: skip
 
