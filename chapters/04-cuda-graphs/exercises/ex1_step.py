@@ -163,7 +163,7 @@ def any_values(case: Case) -> Call:
     rows = {"many": 128, "behind": 3, "long": 1, "one": 1}.get(kind, 2)
     batch, weights = _batch(case, rows, 1), _weights(case)
     if kind == "many":
-        return call(weights, batch, 8, _script([(rows, 8, 1)] * 3, {}), False)
+        return call(weights, batch, 8, _script([(rows, 8, 1)] * 3, {}))
     if kind == "long":
         batch[1] = 998
         new = {2: [[0, 3, 600, 1, 1, 1]]}  # behind which tokens of an earlier row stand
@@ -196,7 +196,7 @@ def any_numbers(case: Case) -> Call:
     at, lives, shapes, admitted = [0] * rows, [1] * rows, [], {}
     for step, (shape, sampled, part, *draws) in enumerate(drawn):
         now = 1 + shape % rows
-        new = [row for row in range(now) if step == 0 or at[row] == room or draws[row] % 5 == 0]
+        new = [row for row in range(rows) if step == 0 or at[row] == room or draws[row] % 5 == 0]
         for row in new:
             at[row], lives[row] = draws[row] // 5 % room, int(draws[row] % 3 > 0)
         admitted[step] = [

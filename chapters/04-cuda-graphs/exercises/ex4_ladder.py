@@ -95,8 +95,8 @@ EXERCISE = Spec(
 
 def any_maximum(case: Case) -> Call:
     """The ladder ends in the maximum, whatever that is, and steps widen with it."""
-    near = case.turn((*range(1, 41), 63, 64, 80, 128, 144, 256, 288, 512))
-    return call(near + case.choice("more", (0, 0, 1)), [near])
+    maximum = case.turn((*range(1, 42), 63, 64, 65, 80, 81, 128, 129, 144))
+    return call(maximum, [maximum - case.choice("less", (0, 0, 1)) or 1])
 
 
 def rungs(case: Case) -> Call:
@@ -136,5 +136,5 @@ def any_batches(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(any_maximum, 48), Check(any_size, 42), Check(rungs, 4), Check(no_rows, 2), Check(any_batches, 7, wide=True),
+    Check(any_maximum, 49), Check(any_size, 42), Check(rungs, 4), Check(no_rows, 2), Check(any_batches, 7, wide=True),
 )  # fmt: skip
