@@ -153,7 +153,7 @@ def any_batches(case: Case) -> Call:
     if kind == "large":
         for name in ("token_ids", "positions", "row", "logits_row"):
             first[name] += 2**53 + 1
-        return call(rows, tokens, 2**57 + 9, [first, last, dict(reversed(_chunks(case, "second", 2, 9).items()))])
+        return call(rows, tokens, 2**40 + 9, [first, last, dict(reversed(_chunks(case, "second", 2, 9).items()))])
     if kind == "same ids":  # of other rows, at other positions; and nobody has a lower number than anybody
         others = {name: tensor + 7 * (name in ("positions", "row", "logits_row")) for name, tensor in first.items()}
         ends = {"starts": 2, "logits_at": 1, "logits_row": 1}

@@ -172,7 +172,7 @@ WRONG = (
     Wrong.patch(
         "a-copy-is-written", "What is contiguous is the same tensor.", "static[name][: len(new[name])] = new[name]",
         "static[name].contiguous()[: len(new[name])] = new[name]",
-        "written to pass all checks that there were, and it did",
+        "written to pass all checks that there were, and it did", unnamed="entries-rebound",
     ),
 )  # fmt: skip
 

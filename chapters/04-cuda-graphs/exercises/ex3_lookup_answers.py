@@ -159,12 +159,7 @@ WRONG = (
     Wrong.patch(
         "wide-rows-have-one-column", "Where there are many rows each has one column.",
         'key = step["rows"], step["columns"]', 'key = step["rows"], step["columns"] * (step["rows"] < 9)',
-        "written to pass all checks that there were, and it did",
-    ),
-    Wrong.patch(
-        "takes-the-steps", "A step that was looked at is done.",
-        "for number, step in enumerate(steps):", "for number in range(len(steps)):\n        step = steps.pop(0)",
-        "written to pass all checks that there were, and it did",
+        "written to pass all checks that there were, and it did", unnamed="without-columns",
     ),
 )  # fmt: skip
 

@@ -127,7 +127,7 @@ WRONG = (
     ),
     Wrong.patch(
         "no-slot-below-0", "Slots count from 0.", "return block * block_size", "return block.clamp(min=0) * block_size",
-        "written to pass all checks that there were, and it did",
+        "written to pass all checks that there were, and it did", unnamed="slot-0",
     ),
 )  # fmt: skip
 

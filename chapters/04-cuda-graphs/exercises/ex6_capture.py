@@ -125,7 +125,7 @@ def _case(case: Case, fails: str, at_the_end: bool = False, error: str = "Memory
     if case.turn((True, True, False, True, True)):  # one more row, of padding
         state = torch.cat([state, torch.tensor([[55], [1], [0]])], 1).roll(int(case.ints("padding", 0, rows)), 1)
     cache = case.ints("cache", 1, 96, state.shape[1] + 1, room)
-    gives = [] if fails else case.turn(([], [[]], [0], [(3, 4)], [None], [""], [{}], [False], [[7, 8]], [1.5]))
+    gives = [] if fails else case.turn(([], [[]], [], [(3, 4)], [], [None], [], [""], [], [0]))
     return call(state, cache, fails, 1 if at_the_end else 3, error, case.turn((False, True)), gives)
 
 

@@ -106,9 +106,10 @@ def every_step(case: Case) -> Call:
 
 def any_number(case: Case) -> Call:
     """No step, one, more than any ring of buffers has, of one row and of many; tokens beyond 32 bits, or below 0."""
-    rows, steps, more = case.turn(((1, 40, 2), (2, 0, 2), (1000, 17, 2), (1, 1, 100), (2, 9, 2), (2, 512, 1)))
-    below = case.turn((2**60, 99_991, 2**60, -(2**60), 1, 99_991))  # below 1 there is 0 alone
+    sizes = (1, 40, 2), (2, 0, 2), (1000, 17, 2), (1, 1, 100), (2, 9, 2), (2, 512, 1), (1, 40, 2)
+    rows, steps, more = case.turn(sizes)
+    below = case.turn((2**60, 99_991, 2**60, -(2**60), 1, 99_991, 2**60))  # below 1 there is 0 alone
     return call(case.ints("start", 0, abs(below) - 1, rows), steps, 1, below, more)
 
 
-CHECKS = (Check(every_step, 6), Check(any_number, 6, wide=True))
+CHECKS = (Check(every_step, 6), Check(any_number, 7, wide=True))
