@@ -86,7 +86,7 @@ WRONG = (
     Wrong.patch(
         "powers-to-65536", "The powers of two end at 65,536.",
         "max(8, 2 ** n.bit_length() // 8)", "max(8, min(2**16, 2 ** n.bit_length()) // 8)",
-        "a reader who saw stub and text alone",
+        "a reader who saw stub and text alone", unnamed="steps-of-64-at-most",
     ),
     Wrong.patch(
         "steps-of-64-at-most", "No step is wider than 64.",
@@ -99,13 +99,9 @@ WRONG = (
         "written to pass all checks that there were, and it did",
     ),
     Wrong.patch(
-        "sorts-the-batches", "A list may be sorted first.", "    sizes = [", "    batches.sort()\n    sizes = [",
-        "written to pass all checks that there were, and it did",
-    ),
-    Wrong.patch(
         "no-two-neighbours", "Far up, a size just below the maximum is one too many.", "if maximum:",
         "if maximum > 5000 and maximum - sizes[-1] == 1:\n        sizes[-1] = maximum\n    elif maximum:",
-        "written to pass all checks that there were, and it did",
+        "written to pass all checks that there were, and it did", unnamed="without-the-maximum",
     ),
 )  # fmt: skip
 
