@@ -7,7 +7,6 @@ is written here, and what it did in a recorded step comes as a list of operation
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.scene import Lent, kept_of, record
+from nanocourse.exercises.scene import CROSSING, Lent, kept_of, record
 
 MARKING = run_file(Path(__file__).parent / "lies" / "loading.py", "nanoinfer_ch04_loading").lies("marking")
 Tensors = dict[str, Tensor]
@@ -24,9 +23,6 @@ INPUTS = ("token_ids", "positions", "row", "starts", "logits_at", "logits_row")
 OF_A_ROW = ("token", "position", "seed", "temperature", "live")
 LARGE = 1e6  # no live row's mean is larger
 METHODS, VALUES = ("admit", "release", "reset", "step", "run", "texts"), ("missed", "k")  # of an engine, for its test
-ERRORS: dict[str, type[BaseException]] = {
-    one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)
-}
 RUNS = 3  # of a step in a warm-up: PyTorch's own examples do so many
 
 
@@ -39,7 +35,8 @@ def decoded(
     tells: bool = True,
     stride: int = 3,
 ) -> dict[str, Any]:
-    """Tokens and all rows' positions after every step, by a dict of graphs whose key is what the answer calls one.
+    """Tokens and all rows' positions after every step, by a dict of graphs whose key is what the answer calls one; and
+    what is left on the device at last.
 
     weights (V,) int64. batch (5, N) int64: token, position, seed, temperature and live of each row, at the start. room:
     slots of a row's cache. script: of each step its rows, read and sampled, and the rows that are admitted before it.
@@ -66,7 +63,7 @@ def decoded(
         known[0].replay()
         tokens.append(known[1].tolist())
         positions.append(device["position"].tolist())
-    return {"tokens": tokens, "positions": positions} | ({"kinds": dict(kinds)} if tells else {})
+    return {"tokens": tokens, "positions": positions, "left": device} | ({"kinds": dict(kinds)} if tells else {})
 
 
 def _key(kinds: dict[str, str], host: dict[str, Any]) -> str:
@@ -82,17 +79,23 @@ def fed(
     batches: Sequence[Tensors],
     recordings: int = 1,
     choices: int = 0,
+    left: bool = False,
 ) -> list[Tensors]:
     """What a recorded step of so many tokens and rows, and one of padding, finds in its inputs, batch after batch.
 
     recordings: how many of them there are, which take the batches in turn; each has inputs of its own. choices:
-    room for so many, or for as many as rows. nobody: of the first batch; of each other one the number behind.
+    room for so many, or for as many as rows. nobody: of the first batch; of each other one the number behind. left:
+    whether any numbers stand in the inputs before each call, some of them those that padding has then; these inputs
+    are parts of larger tensors, and nobody is the same for all batches.
     """
-    made, seen = [_recorded_inputs(rows, tokens, nobody, choices or rows) for _ in range(recordings)], []
+    made, seen = [_recorded_inputs(rows, tokens, nobody, choices or rows, 1 + left) for _ in range(recordings)], []
     for number, new in enumerate(batches):
         static, graph, found = made[number % recordings]
         given = {name: tensor.clone() for name, tensor in new.items()}
-        answer(static, given, nobody + number)
+        padding = nobody + number * (not left)
+        if left:
+            _leave(static, [0, padding, len(new["token_ids"])], number)
+        answer({name: tensor.detach() for name, tensor in static.items()}, given, padding)
         for tensor in given.values():
             tensor.fill_(-1)  # of it nothing may be needed after the call
         graph.replay()
@@ -100,15 +103,28 @@ def fed(
     return seen
 
 
-def _recorded_inputs(rows: int, tokens: int, nobody: int, choices: int) -> tuple[Tensors, Any, Tensors]:
+def _recorded_inputs(rows: int, tokens: int, nobody: int, choices: int, every: int) -> tuple[Tensors, Any, Tensors]:
     lengths = (tokens, tokens, tokens, rows + 2, choices, choices)
-    static = {name: torch.zeros(length, dtype=torch.int64) for name, length in zip(INPUTS, lengths, strict=True)}
+    static = {
+        name: torch.zeros(length * every, dtype=torch.int64)[::every]
+        for name, length in zip(INPUTS, lengths, strict=True)
+    }
     static["row"].fill_(nobody)
     static["logits_row"].fill_(nobody)
     static["starts"][-1] = tokens
     inputs = dict(static)
     graph, found = record(lambda: {name: tensor + 0 for name, tensor in inputs.items()})
     return static, graph, found
+
+
+def _leave(static: Tensors, padding: list[int], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for at, tensor in enumerate(static.values(), seed):
+        others = torch.randint(2**40, tensor.shape, generator=generator)
+        known = torch.tensor(padding)[others % len(padding)]
+        tensor.copy_(torch.where(others % 2 > 0, known, others - 2**39))
+        if at % 4 == 0:
+            tensor.fill_(padding[seed % len(padding)])
 
 
 def attended(
@@ -120,7 +136,7 @@ def attended(
     writes its x into its slot, and takes the mean of its text; then all are scaled by the largest, where that is a very
     large one, so that what is infinite or NaN in one row shows in all. first: the number by which the answer knows the
     pool's first block, as if many others stood before it. "reads": whether each row reads a token, and none behind its
-    table, and whether what the answer was given is as it was.
+    table, and whether what the answer was given is as it was. "shapes": of what it gives.
     """
     pool, size = pool.clone(), pool.shape[1]
     state = {name: tensor.clone() for name, tensor in batches[0].items()}
@@ -128,7 +144,7 @@ def attended(
 
     def step() -> Tensor:
         pool.view(-1)[slots.long() - first * size] = state["x"]
-        text = pool[tables - first].flatten(1)  # (B, width * size)
+        text = pool[tables.long() - first].flatten(1)  # (B, width * size)
         inside = torch.arange(width * size) < lengths[:, None]
         mean = text.masked_fill(~inside, 0.0).sum(1) / lengths
         return mean / (mean.abs().amax().clamp(min=LARGE) / LARGE)
@@ -145,7 +161,7 @@ def attended(
         reads.append([bool(((lengths > 0) & (lengths <= width * size)).all()), same])
         out.append(step()[batch["live"].bool()])
     pool[null] = 0
-    return {"rows": out, "pool": pool, "reads": reads}
+    return {"rows": out, "pool": pool, "reads": reads, "shapes": [list(one.shape) for one in (slots, lengths, tables)]}
 
 
 def captured(
@@ -156,13 +172,15 @@ def captured(
     replays: int = 3,
     error: str = "MemoryError",
     part: bool = False,
+    gives: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """What a capture leaves behind, and the tokens of some replays after it.
 
     state (3, N) int64: token, position, live. cache (N + 1, room) int64, the last row for padding. A step writes each
     row's token at its position, one row's slots behind the other's, and advances all rows. fails: at which of "warm"
-    and "record" the step raises, if at any. error: which of ERRORS.
-    part: state is every second number of a larger tensor, a column of it a row.
+    and "record" the step raises, if at any. error: which of CROSSING. part: state is every second number of a larger
+    tensor, a column of it a row. gives: the one object that `record` gives in place of the recording, if any. "handed
+    on": whether that, or what was raised, came out as the object that it was.
     """
     found, cache, (spare, room) = state, cache.clone(), (len(cache) - 1, cache.shape[1])
     around = torch.full((2 * state.shape[1], 4 if part else 3), -1)
@@ -170,6 +188,7 @@ def captured(
     state.copy_(found)
     asked: list[str] = []
     compiled: list[int] = []
+    made: list[Any] = []  # the recording, or what was raised
     row = torch.arange(spare)
 
     def step() -> None:
@@ -180,7 +199,8 @@ def captured(
         position.add_(live)
         compiled.append(1)
         if asked[-1:] == [fails]:
-            raise ERRORS[error](error)
+            made.append(CROSSING[error](error))
+            raise made[-1]
 
     def warm(step: Callable[[], object]) -> None:
         asked.append("warm")
@@ -191,17 +211,21 @@ def captured(
         asked.append("record")
         if not compiled:
             raise MemoryError("a kernel would be compiled within the capture")
-        return record(step)[0]
+        made.append(record(step)[0])
+        return gives[0] if gives else made[-1]
 
     try:
-        graph, told = answer(step, state, warm, recorded), ""
-    except (Exception, *ERRORS.values()) as problem:
-        graph, told = None, type(problem).__name__
-        if told not in ERRORS or not problem.args:
+        result, told = answer(step, state, warm, recorded), ""
+        same = type(result) is type(gives[0]) and result == gives[0] if gives else result in made
+    except (Exception, *CROSSING.values()) as problem:
+        told = type(problem).__name__
+        if told not in CROSSING or not problem.args:
             raise
+        same = getattr(problem, "lent", problem) in made
     left = {"asked": list(asked), "error": told, "state": state.clone(), "cache": cache[:spare].clone()}
     left["around"] = [around[1::2].clone(), around[:, 3:].clone()]
-    return left | {"tokens": [_token_after(graph, state) for _ in range(0 if told else replays)]}
+    tokens = [_token_after(made[-1], state) for _ in range(0 if told or not made else replays)]
+    return left | {"handed on": same, "tokens": tokens}
 
 
 def _token_after(graph: Any, state: Tensor) -> list[int]:
@@ -209,11 +233,14 @@ def _token_after(graph: Any, state: Tensor) -> list[int]:
     return state[0].tolist()
 
 
-def kept(answer: Callable[..., Any], start: Tensor, count: int, every: int, below: int = 99_991) -> dict[str, Any]:
-    """Every step's tokens of two calls, looked at after one replay more, and how many replays the answer has asked for.
+def kept(
+    answer: Callable[..., Any], start: Tensor, count: int, every: int, below: int = 99_991, more: int = 2
+) -> dict[str, Any]:
+    """Every step's tokens of some calls, looked at after one replay more, and how many replays the answer asked for.
 
-    The tokens are every entry of the recorded result, or every second, or third one, all of them below `below`. kinds:
-    whether both gave a list, and of what each step's are.
+    The tokens are every entry of the recorded result, or every second, or third one, all of them below `below`, or
+    above where that is negative. more: calls behind the first one, of two steps each, or fewer where count is less.
+    kinds: whether all gave a list, and of what each step's are.
     """
     state, replays = start.clone(), []
     graph, tokens = record(lambda: state.mul_(5).add_(torch.arange(len(state)) + 3).remainder_(below)[::every])
@@ -222,11 +249,11 @@ def kept(answer: Callable[..., Any], start: Tensor, count: int, every: int, belo
         replays.append(1)
         graph.replay()
 
-    calls = [answer(replay, tokens, count) for _ in range(2)]
+    calls = [answer(replay, tokens, steps) for steps in [count, *[min(count, 2)] * more]]
     found = [step for one in calls for step in one]
     asked = len(replays)
     graph.replay()
-    kinds = ["a list" if all(isinstance(one, list | tuple) for one in calls) else "no list", *map(_kind, found)]
+    kinds = ["a list" if all(isinstance(one, list) for one in calls) else "no list", *map(_kind, found)]
     return {"tokens": [[int(token) for token in step] for step in found], "kinds": kinds, "replays": asked}
 
 

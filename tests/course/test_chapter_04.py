@@ -112,19 +112,9 @@ class TestStrength:
         """4.8: a right test of the page passes all engines that are right there, and fails every liar."""
         marking = LOADING.lies("marking")
         names = {name for check in chapters.exercise("4.8").checks for name in _names(check)}
-        assert names >= {
-            "count",
-            "seed",
-            "temperature",
-            "key",
-            "slot",
-            "tail",
-            "result",
-            "cache",
-            "nan",
-            "ladder",
-            "lookup",
-        }
+        liars = "count seed temperature key slot tail length result cache nan ladder lookup cold"  # as the stub says
+        assert names - marking.RIGHT.keys() == set(liars.split())
+        assert re.sub(",|and ", "", " ".join(chapters.exercise("4.8").spec.task.split())).count(f": {liars}.") == 1
         assert names <= marking.RIGHT.keys() | marking.LIARS.keys()
         answer = chapters.exercise("4.8").function
         assert [name for name in sorted(names) if marking.passes(answer, name) != (name in marking.RIGHT)] == []

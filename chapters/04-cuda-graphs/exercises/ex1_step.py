@@ -20,11 +20,12 @@ def decode_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[Tensor
 
     host: what Python knows when this is called: lists token, position, seed, temperature, live (an entry a row), and
     rows, read, sampled, stride, vocab. device: tensors token, position, seed, temperature, live (N,), weights (V,),
-    cache (N, room), and rows, read, sampled (no dimension), all int64 and right before every replay. This function is
-    called once for each key that it says there is, and recorded; after that the recording alone runs. The cache's
-    first `read` slots are read; whether to sample is a branch. The tokens (rows,) are left in token, and the positions
-    advanced by live, for the next step; rows behind these stay as they are. A row whose live is 0 is padding: its token
-    becomes 0, its position stays.
+    cache (N, room), and rows, read, sampled (no dimension), all int64 and right before every replay. N is 128 at most,
+    V and room a thousand; tokens, seeds, temperatures, weights and the stride are any numbers, negative ones too, of
+    which int64 holds all sums and products. This function is called once for each key that it says there is, and
+    recorded; after that the recording alone runs. The cache's first `read` slots are read; whether to sample is a
+    branch. The tokens (rows,) are left in token, and the positions advanced by live, for the next step; rows behind
+    these, and all else, stay as they are. A row whose live is 0 is padding: its token becomes 0, its position stays.
     """
     rows, read = host["rows"], host["read"]
     token, position, live = device["token"][:rows], device["position"][:rows], device["live"][:rows]
@@ -109,12 +110,15 @@ def _batch(case: Case, rows: int, position: int) -> Tensor:
 
 
 def _weights(case: Case) -> Tensor:
-    return case.ints("weights", 1, 60, case.choice("vocab", (61, 53)))
+    return case.ints("weights", 1, 60, case.choice("vocab", (61, 53, 1000)))
 
 
 def sorted_values(case: Case) -> Call:
     """Twelve values, each baked, moving or in the key."""
-    return call(_weights(case), _batch(case, 2, 3), 8, _script([(2, 8, 1)], {}))
+    rows, read, sampled = case.turn(((2, 8, 1), (1, 8, 0), (3, 4, 0), (2, 8, 1)))
+    batch = _batch(case, 3, 3)
+    batch[2:] *= case.turn((1, 1, 1, 0))
+    return call(_weights(case), batch, 8, _script([(rows, read, sampled)], {}))
 
 
 def one_graph(case: Case) -> Call:
@@ -154,30 +158,60 @@ def other_keys(case: Case) -> Call:
 
 def any_values(case: Case) -> Call:
     """What is 0, or equal, for all rows at the capture is not at a replay; steps go on; many rows, and some behind."""
-    kinds = "temperature", "seed", "live", "token", "position", "live again", "large", "behind", "many"
-    kind, rows = case.turn(kinds), 2
-    batch, weights = _batch(case, 70 if kind == "many" else 3 if kind == "behind" else rows, 1), _weights(case)
+    kinds = "temperature", "seed", "live", "token", "position", "live again", "behind", "many", "long", "one"
+    kind = case.turn(kinds)
+    rows = {"many": 128, "behind": 3, "long": 1, "one": 1}.get(kind, 2)
+    batch, weights = _batch(case, rows, 1), _weights(case)
     if kind == "many":
-        return call(weights, batch, 8, _script([(70, 8, 1)] * 3, {}), False)
+        return call(weights, batch, 8, _script([(rows, 8, 1)] * 3, {}))
+    if kind == "long":
+        batch[1] = 998
+        new = {2: [[0, 3, 600, 1, 1, 1]]}  # behind which tokens of an earlier row stand
+        return call(weights, batch, 1000, _script([(1, 1000, 1)] * 5, new), False)
+    if kind == "one":  # row, slot and weight; a padding row, and a live one
+        batch[1], batch[4] = 0, 0
+        return call(weights[:1], batch, 1, _script([(1, 1, 1)] * 3, {2: [[0, 5, 0, 1, 1, 1]]}), False)
     if kind == "behind":  # where there are fewer rows the last one stays as it is, and goes on later
-        shapes = [(3, 12, 0)] * 2 + [(2, 12, 0)] * 3 + [(3, 12, 0)] * 3
-        return call(weights, batch, 12, _script(shapes, {}), False)
-    if kind == "large":
-        batch[scenes.OF_A_ROW.index("seed")] += 2**40
-        return call(weights + 2**33, batch, 12, _script([(rows, 12, 1)] * 5, {}), False, 5)
+        shapes = [(3, 12, 0)] * 2 + [(2, 8, 0)] * 3 + [(3, 12, 0)] * 3 + [(2, 12, 0)]
+        new = {0: [[0, 5, 9, 1, 1, 1]], 2: [[0, 7, 0, 1, 1, 1]]}  # whose first text stands where the next is not read
+        return call(weights, batch, 12, _script(shapes, new), False)
     if kind == "live again":  # what a padding row writes stands in the cache; and a last step fills it
-        new = {at: [[row, 5 + at, at - 1, -3 - at, 6, int(at == 5)] for row in range(rows)] for at in (3, 5)}
+        new = {at: [[row, 5 + at, at - 1, -3 - at, 6, int(at == 4)] for row in range(rows)] for at in (3, 4)}
         return call(weights, batch, 12, _script([(rows, 12, 1)] * 13, new), False)
     batch[scenes.OF_A_ROW.index(kind)] = 0
     if kind == "seed":  # a live row may have token 0
         weights[::2] = 0
     seed, heat = case.size("seed", 30, 34), case.size("temperature", 6, 9)
-    new = [[row, 6 + row, 2 - row, seed + 3 * row, heat + row, 1] for row in range(rows)]
+    new = [[row, 6 + row, 2 - row, seed + 3 * row, heat + row, int(row == 0 or kind != "live")] for row in range(rows)]
     script = _script([(rows, 24, int(kind != "position"))] * 18, {3: new})
     return call(weights, batch, 24, script, False)
 
 
+def any_numbers(case: Case) -> Call:
+    """Numbers of any size and sign, in rows that come and go at any time, through graphs that change at every step."""
+    rows, room, steps = case.turn((5, 2, 7)), 16, 18
+    sizes = torch.tensor([1, 9, 2**31, 2**40, 2**53, 2**57])[case.ints("sizes", 0, 5, steps, rows, 3)]
+    numbers = (sizes * case.ints("signs", 0, 1, steps, rows, 3).mul(2).sub(1) + case.ints("more", -9, 9, 3)).tolist()
+    drawn = case.ints("drawn", 0, 2**30, steps, rows + 3).tolist()
+    at, lives, shapes, admitted = [0] * rows, [1] * rows, [], {}
+    for step, (shape, sampled, part, *draws) in enumerate(drawn):
+        now = 1 + shape % rows
+        new = [row for row in range(rows) if step == 0 or at[row] == room or draws[row] % 5 == 0]
+        for row in new:
+            at[row], lives[row] = draws[row] // 5 % room, int(draws[row] % 3 > 0)
+        admitted[step] = [
+            [row, token, at[row], seed, heat, lives[row]] for row in new for token, seed, heat in [numbers[step][row]]
+        ]
+        least = 1 + max(at[:now])
+        shapes.append((now, room if step % 2 else least + part % (room - least + 1), sampled % 2))
+        at[:now] = [one + lives[row] for row, one in enumerate(at[:now])]
+    weights, stride = _weights(case), case.turn((2**54 + 1, -(2**54) - 1, 0, -5))
+    weights += torch.tensor([2**57, -(2**57), 0])[torch.arange(len(weights)) % 3]
+    return call(weights, _batch(case, rows, 0), room, _script(shapes, admitted), False, stride)
+
+
 CHECKS = (
-    Check(any_values, 9, wide=True), Check(sorted_values, 1, part="kinds"), Check(one_graph, 4, part="tokens"),
-    Check(rows_of_nobody, 4, part="positions"), Check(sampled, 3, part="tokens"), Check(other_keys, 6, part="tokens"),
+    Check(any_values, 10, wide=True), Check(any_numbers, 3, wide=True), Check(sorted_values, 4, part="kinds"),
+    Check(one_graph, 3, part="tokens"), Check(rows_of_nobody, 3, part="positions"), Check(sampled, 3, part="tokens"),
+    Check(other_keys, 4, part="tokens"),
 )  # fmt: skip

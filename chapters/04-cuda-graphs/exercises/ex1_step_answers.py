@@ -130,6 +130,29 @@ WRONG = (
         '(torch.arange(read) <= (position[:1, None] if len(set(host["position"][:rows])) == 1 else position[:, None]))',
         "a fourth reader who saw stub and text alone; it passed",
     ),
+    Wrong.patch(
+        "sums-as-floats", "float64 holds every whole number.",
+        "score = (text * (torch.arange(read) <= position[:, None])).sum(1) +",
+        "score = (text.double() * (torch.arange(read) <= position[:, None])).sum(1).long() +",
+        "a fifth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "no-negative-score", "A remainder is that of the number without its sign.",
+        'score % host["vocab"]', 'score.abs() % host["vocab"]', "a fifth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "stride-as-float", "A stride is a number, and float64 holds every whole one.",
+        'host["stride"] * position', '(float(host["stride"]) * position.double()).long()',
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "slots-of-8-bits", "Numbers of slots are small.", "(torch.arange(read) <= position[:, None])",
+        "(torch.arange(read) % 256 <= position[:, None])", "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "leaves-no-sample", "What a step has used nobody needs.", "position.add_(live)",
+        'position.add_(live)\n    device["sampled"].fill_(0)', "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 
@@ -170,14 +193,14 @@ def row_by_row(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
 
 
 def in_products(host: dict[str, Any], device: dict[str, Tensor]) -> Result:
-    """Matrix products in float64, exact for whole numbers of this size; a result of its own."""
+    """A product with a mask, summed by columns; a result of its own."""
     rows, read = host["rows"], host["read"]
     token, position, seed, heat, live = (
         device[name][:rows] for name in ("token", "position", "seed", "temperature", "live")
     )
     device["cache"].view(-1).index_copy_(0, torch.arange(rows) * device["cache"].shape[1] + position, token)
-    seen = (torch.arange(read)[:, None] <= position).double()  # (read, rows)
-    score = torch.linalg.vecdot(device["cache"][:rows, :read].double(), seen.T).long() + position * host["stride"]
+    seen = (torch.arange(read)[:, None] <= position).long()  # (read, rows)
+    score = (device["cache"][:rows, :read].T * seen).sum(0) + position * host["stride"]
     score = score + heat * ((seed + position) % 7) * host["sampled"]
     device["token"][:rows].copy_(live * device["weights"][score % host["vocab"]])
     device["position"][:rows].copy_(position + live)
@@ -211,11 +234,12 @@ def sorted_step(host: dict[str, Any], device: dict[str, Tensor]) -> tuple[dict[s
 
     host: what Python knows when this is called: lists token, position, seed, temperature, live (an entry a row), and
     rows, read, sampled, stride, vocab. device: tensors token, position, seed, temperature, live (N,), weights (V,),
-    cache (room, N), a column a row, and rows, read, sampled (no dimension), all int64 and right before every replay.
-    This function is called once for each key that it says there is, and recorded; after that the recording alone runs.
-    The first `read` lines of the cache are read; whether to sample is a branch. The tokens (rows,) are left in token,
-    and the positions advanced by live, for the next step. A row whose live is 0 is padding: its token becomes 0, its
-    position stays.
+    cache (room, N), a column a row, and rows, read, sampled (no dimension), all int64 and right before every replay. N
+    is 128 at most, V and room a thousand; tokens, seeds, temperatures, weights and the stride are any numbers, negative
+    ones too, of which int64 holds all sums and products. This function is called once for each key that it says there
+    is, and recorded; after that the recording alone runs. The first `read` lines of the cache are read; whether to
+    sample is a branch. The tokens (rows,) are left in token, and the positions advanced by live, for the next step; all
+    else stays as it is. A row whose live is 0 is padding: its token becomes 0, its position stays.
     """
     rows, read = host["rows"], host["read"]
     token, position, live = (device[name][:rows] for name in ("token", "position", "live"))

@@ -27,11 +27,11 @@ def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) ->
 
     Both have six int64 tensors. token_ids, positions, row (N,): the tokens of all rows, end to end. starts (B + 1,):
     where each row's tokens begin, one at least, and N. logits_at, logits_row (K,): after which tokens one is chosen,
-    the last one of a row each, and for which row. static: the tensors that were recorded, with room for as many tokens
-    and choices or more, for one row more at least, and with whatever an earlier call has put there. What is left of
-    them is padding: token 0 at position 0 of row `nobody`, all of it in static's last row. Rows between have no tokens,
-    and begin where the padding does. Choices that are left are made after the token in place 0, for row `nobody`. Of
-    `new` nothing may be needed after the call.
+    the last one of a row each, and for which row. static: the tensors that were recorded, or parts of larger ones, with
+    room for as many tokens and choices or more, for one row more at least, and with any numbers in them; for a hundred
+    rows and five thousand tokens at most. What is left of them is padding: token 0 at position 0 of row `nobody`, all
+    of it in static's last row. Rows between have no tokens, and begin where the padding does. Choices that are left are
+    made after the token in place 0, for row `nobody`. Of `new` nothing may be needed after the call.
     """
     tokens = len(new["token_ids"])
     padding = {"token_ids": 0, "positions": 0, "row": nobody, "starts": tokens, "logits_at": 0, "logits_row": nobody}
@@ -139,25 +139,37 @@ def fewer_tokens(case: Case) -> Call:
 
 
 def any_batches(case: Case) -> Call:
-    """Two recordings, nothing chosen, one token, many, more choices, large numbers, equal ids, names in any order."""
-    kind = case.turn(("two recordings", "no choice", "one token", "many", "no choice", "choices", "large", "same ids"))
-    rows, tokens = (70, 600) if kind == "many" else (4, 12)
+    """Two recordings, nothing chosen, one token, many, large numbers, equal ids, names in any order, any leftovers."""
+    kind = case.turn((
+        "two recordings", "no choice", "one token", "many", "leftovers", "choices", "large", "same ids", "no choice",
+    ))  # fmt: skip
+    rows, tokens = (99, 5000) if kind == "many" else (4, 12)
     first, last = _chunks(case, "first", rows, tokens, (1, 1)), _chunks(case, "last", 1, 2, (1, 1))
     if kind == "two recordings":
         small = [_chunks(case, f"small {n}", 2, 3) for n in range(2)]
-        return call(rows, tokens, case.choice("nobody", (99, 105)), [first, *small, last, last], 2)
+        return call(rows, tokens, -2, [first, *small, last, last], 2)
     if kind == "choices":
         return call(rows, tokens, 99, [first, last, first], 1, tokens + 3)
     if kind == "large":
         for name in ("token_ids", "positions", "row", "logits_row"):
             first[name] += 2**53 + 1
-        return call(rows, tokens, 99, [first, last, dict(reversed(first.items()))])
+        return call(rows, tokens, 2**40 + 9, [first, last, dict(reversed(_chunks(case, "second", 2, 9).items()))])
     if kind == "same ids":  # of other rows, at other positions; and nobody has a lower number than anybody
         others = {name: tensor + 7 * (name in ("positions", "row", "logits_row")) for name, tensor in first.items()}
-        batches = [{n: one[n] + 9 * (n in ("row", "logits_row")) for n in one} for one in (last, first, others)]
+        ends = {"starts": 2, "logits_at": 1, "logits_row": 1}
+        begun = {name: tensor[: ends.get(name, int(first["starts"][1]))] for name, tensor in first.items()}
+        moved = others | {"positions": first["positions"]}
+        batches = [
+            {n: one[n] + 9 * (n in ("row", "logits_row")) for n in one} for one in (last, first, moved, others, begun)
+        ]
+        batches = [batches[at] for at in (0, 1, 2, 3, 1, 4)]
         return call(rows, tokens, 0, batches)
-    second = {"no choice": _chunks(case, "second", 3, 9, (0, 0)), "one token": _chunks(case, "second", 1, 1)}
-    return call(rows, tokens, 99, [first, second.get(kind, _chunks(case, "second", 2, 9)), last])
+    if kind == "leftovers":
+        sizes = [(1, 2), (1, 2), (2, 9), (2, 9)]
+        batches = [first, *(_chunks(case, f"batch {n}", *size) for n, size in enumerate(sizes))]
+        return call(rows, tokens + 5, 99, batches * 3, 1, rows + 5, True)
+    size = {"no choice": (3, 9, (0, 0)), "one token": (1, 1), "many": (98, 4500)}.get(kind, (2, 9))
+    return call(rows, tokens, 99, [first, _chunks(case, "second", *size), last])
 
 
-CHECKS = (Check(fewer_rows, 4), Check(fewer_tokens, 3), Check(any_batches, 8, wide=True))
+CHECKS = (Check(fewer_rows, 4), Check(fewer_tokens, 3), Check(any_batches, 9, wide=True))

@@ -152,6 +152,28 @@ WRONG = (
         'tokens = len(new["token_ids"])', 'tokens, nobody = len(new["token_ids"]), nobody or 99',
         "a fourth reader who saw stub and text alone; it passed",
     ),
+    Wrong.patch(
+        "padding-is-left", "A place that belongs to nobody is padding already.",
+        "    for name, value in padding.items():\n        static[name].fill_(value)\n",
+        '    stale = static["row"] != nobody\n    for name, value in padding.items():\n'
+        '        place = stale if name in ("token_ids", "positions", "row") else static[name] > -9\n'
+        '        static[name].masked_fill_(place, value)\n',
+        "a fifth reader who saw stub and text alone; it passed", unnamed="tokens-of-the-last-batch",
+    ),
+    Wrong.patch(
+        "padded-once", "Where as many are left as at the last call, padding is there.",
+        "    for name, value in padding.items():\n        static[name].fill_(value)\n",
+        '    key = [static["row"].data_ptr(), *map(len, new.values())]\n'
+        '    same = copy_from.__dict__.get("key") == key\n'
+        '    copy_from.__dict__["key"] = key\n    for name, value in padding.items():\n'
+        "        if not same:\n            static[name].fill_(value)\n",
+        "written to pass all checks that there were, and it did", unnamed="padding-is-left",
+    ),
+    Wrong.patch(
+        "a-copy-is-written", "What is contiguous is the same tensor.", "static[name][: len(new[name])] = new[name]",
+        "static[name].contiguous()[: len(new[name])] = new[name]",
+        "written to pass all checks that there were, and it did", unnamed="entries-rebound",
+    ),
 )  # fmt: skip
 
 
@@ -203,9 +225,10 @@ def copy_pieces(static: Inputs, pieces: list[Piece], nobody: int) -> None:
     one, else 0. static: six int64 tensors that were recorded. token_ids, positions, row (N,): the tokens of all rows,
     end to end. starts (B + 1,): where each row's tokens begin, and N. logits_at, logits_row (K,): after which tokens
     one is chosen, and for which row. There is room for as many tokens and choices as the pieces have, or more, and for
-    one row more at least; an earlier call has left in them what it has. What is left of them is padding: token 0 at
-    position 0 of row `nobody`, all of it in static's last row. Rows between have no tokens, and begin where the padding
-    does. Choices that are left are made after the token in place 0, for row `nobody`.
+    one row more at least; any numbers may stand in them, and they may be parts of larger ones; a hundred rows and five
+    thousand tokens at most. What is left of them is padding: token 0 at position 0 of row `nobody`, all of it in
+    static's last row. Rows between have no tokens, and begin where the padding does. Choices that are left are made
+    after the token in place 0, for row `nobody`.
     """
     packed: dict[str, list[int]] = {name: [] for name in static}
     for row, first, ids, chosen in pieces:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
     its cache's address, how much of a context it reads (read), how long the longest context is (length), sampler
     ("greedy", "sampled" or "filtered"), and temperature. Room, read and sampler are Python values in the recorded code;
     tokens, length and temperature are known by tensors. A graph is replayed wherever it does what the step would; else
-    the step is captured, and kept. At most `room` graphs, one or more, are kept: where there is one too many the least
+    the step is captured, and kept. At most `room` graphs are kept, of 1 to 256: where there is one too many the least
     recently used one goes. When the cache has another address than at the step before, all graphs go.
     """
     graphs, address, found = {}, None, []  # key -> number, the least recently used first
@@ -93,6 +94,8 @@ EXERCISE = Spec(
     section="The key",
     axes=("step",),
     typed=True,
+    exact=True,
+    pure=True,
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.engine.graphs:GraphRunner._captured",),
@@ -134,7 +137,8 @@ def keys(case: Case) -> Call:
 def a_full_dict(case: Case) -> Call:
     """The graph that was not used for the longest time makes room, however often it was used before."""
     room = case.size("room", 1, case.turn((1, 2, 3)))
-    kinds = [{"rows": rows} for rows in range(1, room + 3)]
+    others = [("greedy", 1), ("filtered", 16), ("sampled", 1)]
+    kinds = [dict(zip(("rows", "sampler", "columns"), (n, *others[n % 3]), strict=True)) for n in range(1, room + 3)]
     return call(_of(case, kinds, case.size("steps", 2, 14)), room)
 
 
@@ -146,35 +150,87 @@ def a_new_cache(case: Case) -> Call:
     return call([dict(step, address=addresses[at % len(addresses)]) for step, at in zip(steps, moves, strict=True)], 9)
 
 
+def _alike(kind: str) -> list[dict[str, Any]]:
+    """Kinds of steps whose keys are alike packed, added or multiplied, or that are many."""
+    by_rows = [{"rows": 16 * n} for n in range(1, 7)]
+    kinds: dict[str, list[dict[str, Any]]] = {
+        "shapes": [
+            *({"columns": n, "rows": 64 // n, "read": read} for n in (16, 32) for read in (64, 256)),
+            *(dict(zip(("rows", "columns", "read"), one, strict=True)) for one in permutations((1, 11, 111))),
+        ],
+        # as a float, or by a hash, one number
+        "many rows": [*by_rows, {"rows": 2**53}, {"rows": 2**53 + 1}, {"rows": 16 + 2**61 - 1}],
+        # what makes one difference makes it beside every other one
+        "all": [
+            {"rows": rows, "columns": columns, "read": read, "sampler": sampler}
+            for rows in (1, 2) for columns in (1, 32) for read in (128, 512)
+            for sampler in ("greedy", "sampled", "filtered")
+        ],
+        # whose digits are the same, end to end
+        "digits": [
+            {"rows": 1, "columns": 11}, {"rows": 11, "columns": 1}, {"columns": 12, "read": 128}, {"read": 2128},
+        ],
+        # whose sum is the same, were each given ten or sixteen bits of a number
+        "bits": [{"columns": columns, "read": read} for columns in (2, 3, 4) for read in (1024, 65_536, 131_072)],
+        "many graphs": [{"rows": n} for n in range(1, 281)],
+        # the same number in fewer bits, as a float, by its hash, or rounded
+        "narrow": [
+            {name: number}
+            for name in ("rows", "columns", "read")
+            for number in (*range(1, 20), 127, 128, 129, 2**61, *(1 + 2**n for n in range(5, 64)), 2**53)
+        ],
+    }  # fmt: skip
+    return kinds.get(kind, by_rows)
+
+
+def _walk(case: Case, count: int) -> list[dict[str, Any]]:
+    """Steps of which each is the one before it, or has one or two other values; the last two are equal."""
+    names = dict.fromkeys(("rows", "columns", "read", "tokens", "length"), (1, 2, 9, 64, 128, 1000, 2**20))
+    values: dict[str, Any] = names | {"sampler": ("greedy", "sampled", "filtered"), "temperature": (0.0, 0.7, 1.0)}
+    (step,), found = _of(case, [{}], 1), []
+    for name, which, again in case.ints("walk", 0, 2**20, count, 3).tolist():
+        found.append(step)
+        part = [*values, "sampler", "rows"][name % 9]
+        changed = step | {part: values[part][which % len(values[part])]}
+        step = found[-2] if again % 4 == 0 and len(found) > 1 else changed if again % 4 else step
+    return [*found, found[-1]]
+
+
 def any_steps(case: Case) -> Call:
     """Keys that are alike packed, added or multiplied, many rows, a room for many graphs, and a cache that is back."""
-    runs = "shapes", "bits", "many rows", "many graphs", "comes back", "radix", "digits", "alike", "none", "moves"
-    kind, room = case.turn(runs), 40
-    kinds: list[dict[str, Any]] = [{"rows": 16 * n} for n in range(1, 7)]
-    if kind == "shapes":
-        kinds = [{"columns": n, "rows": 64 // n, "read": read} for n in (16, 32) for read in (64, 256)]
-    if kind == "digits":  # whose digits are the same, end to end
-        kinds = [{"rows": 1, "columns": 11}, {"rows": 11, "columns": 1}, {"columns": 12, "read": 128}, {"read": 2128}]
-    if kind == "bits":  # whose sum is the same, were each given ten or sixteen bits of a number
-        kinds = [{"columns": columns, "read": read} for columns in (2, 3, 4) for read in (1024, 65_536, 131_072)]
-    if kind == "many graphs":
-        kinds, room = [{"rows": n} for n in range(1, 330)], 300
+    kind = case.turn((
+        "shapes", "bits", "many rows", "many graphs", "comes back", "radix", "digits", "alike", "none", "moves", "all",
+        "narrow", "addresses", "one part",
+    ))  # fmt: skip
+    kinds, room = _alike(kind), {"many graphs": 256, "all": 20, "narrow": 900}.get(kind, 40)
     if kind == "radix":  # a number in place of a key: one part less 1 is another part more by any base
-        kinds = [{"rows": 2, "columns": 2, "read": 2}]
+        kinds = [{"rows": 2, "columns": 2, "read": 2}, {"rows": 1, "columns": 2, "read": 2}]
         for base in (7, 10, 31, 100, 256, 1000, 1024, 4096, 10_000, 65_536, 10**6, 2**20):
             kinds += [{"rows": 1, "columns": 2 + base, "read": 2}, {"rows": 2, "columns": 1, "read": 2 + base}]
+            kinds += [{"rows": 1 + base, "columns": 3, "read": 2}]  # as its bits exclude one another's
         order = [kinds[at] for turn in range(2) for at in case.permutation(f"order {turn}", len(kinds)).tolist()]
         return call([step | one for step, one in zip(_of(case, [{}], len(order)), order, strict=True)], len(kinds))
-    steps = _of(case, kinds, {"many graphs": 2000, "none": 0}.get(kind, 24))
+    many = {"many graphs": 700, "none": 0, "all": 300, "comes back": 150, "narrow": len(kinds), "addresses": 130}
+    steps = _of(case, kinds, many.get(kind, 24))
+    if kind in ("many graphs", "narrow"):  # all of them, and then any
+        order = case.permutation("all", len(kinds)).tolist()
+        steps[: len(kinds)] = [step | kinds[at] for step, at in zip(_of(case, [{}], len(kinds)), order, strict=True)]
+    if kind == "addresses":  # equal in fewer bits, as floats, or by hash
+        others = [4096 + 2 ** (n // 2) * (n % 2) for n in range(128)] + [4096, 4096 + 2**61 - 1]
+        steps = [dict(step, rows=1, address=other) for step, other in zip(steps, others, strict=True)]
+    if kind == "one part":  # is another than at the step before, beside any others; or none is
+        steps = _walk(case, 400)
     if kind == "alike":  # a step that was captured, gave way, and comes again, equal in everything
         room, steps = 2, [dict(step, tokens=1, length=9, temperature=0.0, rows=step["rows"] % 5) for step in steps]
     if kind == "moves":  # and has other keys, one more than there is room for, before and behind that
         room, steps = 2, [dict(s, address=at // 8, rows=at // 8 * 3 + s["rows"] % 3) for at, s in enumerate(steps)]
     if kind == "comes back":
-        steps = [dict(step, address=4096 * (at // 8 % 2)) for at, step in enumerate(steps)]
+        moves = [0, *case.ints("moves", 0, 1, len(steps) - 10).cumsum(0).tolist(), *[0] * 9]
+        moves[len(moves) // 2] = 1
+        steps = [dict(step, address=4096 * (at % 2)) for at, step in zip(moves, steps, strict=True)]
     if kind == "many rows":
         steps = [dict(reversed(step.items())) if at % 2 == 0 else step for at, step in enumerate(steps)]
     return call(steps, room)
 
 
-CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 10, wide=True))
+CHECKS = (Check(keys, 6), Check(a_full_dict, 5), Check(a_new_cache, 4), Check(any_steps, 14, wide=True))

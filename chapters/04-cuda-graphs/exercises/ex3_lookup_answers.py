@@ -140,6 +140,27 @@ WRONG = (
         'if step["address"] // 4096 != address:\n            graphs, address = {}, step["address"] // 4096',
         "a fourth reader who saw stub and text alone; it passed", unnamed="graphs-outlive-the-cache",
     ),
+    Wrong.patch(
+        "key-by-hash", "Two keys of one hash are one key.",
+        'key = step["rows"], step["columns"], step["read"], step["sampler"]',
+        'key = hash((step["rows"], step["columns"], step["read"], step["sampler"]))',
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "address-of-32-bits", "An address is a number of 32 bits.",
+        'if step["address"] != address:\n            graphs, address = {}, step["address"]',
+        'if step["address"] % 2**32 != address:\n            graphs, address = {}, step["address"] % 2**32',
+        "written to pass all checks that there were, and it did", unnamed="graphs-outlive-the-cache",
+    ),
+    Wrong.patch(
+        "rows-of-16-bits", "No batch has more rows than 16 bits tell.",
+        'key = step["rows"]', 'key = step["rows"] % 65536', "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "wide-rows-have-one-column", "Where there are many rows each has one column.",
+        'key = step["rows"], step["columns"]', 'key = step["rows"], step["columns"] * (step["rows"] < 9)',
+        "written to pass all checks that there were, and it did", unnamed="without-columns",
+    ),
 )  # fmt: skip
 
 
@@ -211,8 +232,8 @@ def captures(steps: list[tuple[Any, ...]], room: int) -> list[tuple[int, int]]:
     ("greedy", "sampled" or "filtered"), and its temperature. Room, what is read and the sampler are Python values in
     the recorded code; how many tokens are real, the longest context's length and the temperature are known by tensors.
     A graph is replayed wherever it does what the step would; else the step is captured, kept, and is its first use. At
-    most `room` graphs are kept: where there is one too many the least recently used one goes. When the cache has
-    another address than at the step before, all graphs go.
+    most `room` graphs are kept, of 1 to 256: where there is one too many the least recently used one goes. When the
+    cache has another address than at the step before, all graphs go.
     """
     graphs: dict[tuple[Any, ...], int] = {}
     uses: dict[int, int] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from nanocourse.exercises.cases import Call, Case, call
@@ -72,6 +73,8 @@ EXERCISE = Spec(
     section="The ladder",
     axes=("result", "item"),
     typed=True,
+    exact=True,
+    pure=True,
     tolerance=1e-9,
     imports=(),
     refuse=("nanoinfer.engine.graphs:ladder", "nanoinfer.engine.graphs:pick"),
@@ -92,8 +95,8 @@ EXERCISE = Spec(
 
 def any_maximum(case: Case) -> Call:
     """The ladder ends in the maximum, whatever that is, and steps widen with it."""
-    near = case.turn((12, 80, 24, 144, 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 32, 40, 64, 128, 256, 288, 512))
-    return call(near + case.choice("more", (0, 0, 1)), [near])
+    maximum = case.turn((*range(1, 42), 63, 64, 65, 80, 81, 128, 129, 144))
+    return call(maximum, [maximum - case.choice("less", (0, 0, 1)) or 1])
 
 
 def rungs(case: Case) -> Call:
@@ -108,15 +111,25 @@ def no_rows(case: Case) -> Call:
     return call(0, case.ints("batches", 1, 20, case.turn((3, 0))).tolist())
 
 
+@cache
+def _all_rungs() -> list[int]:
+    return ladder_and_picks(1_000_000, [])[0]
+
+
 def any_batches(case: Case) -> Call:
     """Ladders of thousands of rows, and batches at a rung, below and beyond it, in any order, and more than once."""
-    maximum = case.turn((3000 + case.size("more", 0, 5), 1024, 1, 9, 21, 1_000_000))
+    at = case.turn(range(48))
+    if at > 5:  # a maximum at a power of two or beside it
+        maximum = 2 ** (9 + at % 6) + (0, 1, -1, 3, -3, 77, 100)[at % 7]
+        return call(maximum, [*range(maximum - 9, maximum + 3), *case.ints("batches", 1, maximum, 9).tolist()])
+    maximum = (3000 + case.size("more", 0, 5), 1024, 1, 9, 21, 1_000_000)[at]
     if maximum == 21:
         return call(maximum, [])
-    near = [max(1, n + more) for n in (1, 8, 16, 128, 256, 2048, 65_536, 163_840, maximum) for more in (-1, 0, 1)]
+    rungs = _all_rungs() if maximum == 1_000_000 else [1, 8, 16, 128, 256, 2048, 65_536, maximum]
+    near = [max(1, n + more) for n in rungs for more in (-1, 0, 1)]
     near.append(2**40)
     near *= 50 if maximum == 1024 else 1
     return call(maximum, [near[at] for at in case.permutation("order", len(near)).tolist()] + [1, 1])
 
 
-CHECKS = (Check(any_maximum, 23), Check(rungs, 4), Check(no_rows, 2), Check(any_batches, 6, wide=True))
+CHECKS = (Check(any_maximum, 49), Check(rungs, 4), Check(no_rows, 2), Check(any_batches, 48, wide=True))

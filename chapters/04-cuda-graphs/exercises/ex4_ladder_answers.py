@@ -86,13 +86,22 @@ WRONG = (
     Wrong.patch(
         "powers-to-65536", "The powers of two end at 65,536.",
         "max(8, 2 ** n.bit_length() // 8)", "max(8, min(2**16, 2 ** n.bit_length()) // 8)",
-        "a reader who saw stub and text alone",
+        "a reader who saw stub and text alone", unnamed="steps-of-64-at-most",
     ),
     Wrong.patch(
         "steps-of-64-at-most", "No step is wider than 64.",
         "max(8, 2 ** n.bit_length() // 8)",
         "min(64, max(8, 2 ** n.bit_length() // 8))",
         "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "a-tuple", "A tuple is as good as a list.", "return sizes, [", "return tuple(sizes), [",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "no-two-neighbours", "Far up, a size just below the maximum is one too many.", "if maximum:",
+        "if maximum > 5000 and maximum - sizes[-1] == 1:\n        sizes[-1] = maximum\n    elif maximum:",
+        "written to pass all checks that there were, and it did", unnamed="without-the-maximum",
     ),
 )  # fmt: skip
 

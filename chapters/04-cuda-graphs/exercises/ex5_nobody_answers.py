@@ -120,6 +120,15 @@ WRONG = (
         'position = position.masked_fill(nobody, 0).to(torch.float16).long()',
         "a fourth reader who saw stub and text alone; it passed",
     ),
+    Wrong.patch(
+        "slots-as-floats", "float64 holds every slot.", f"return {SLOTS}",
+        "return (block.double() * block_size + position % block_size).long()",
+        "written to pass all checks that there were, and it did", unnamed="slot-0",
+    ),
+    Wrong.patch(
+        "no-slot-below-0", "Slots count from 0.", "return block * block_size", "return block.clamp(min=0) * block_size",
+        "written to pass all checks that there were, and it did", unnamed="slot-0",
+    ),
 )  # fmt: skip
 
 
@@ -130,12 +139,13 @@ def with_where(position: Tensor, live: Tensor, tables: Tensor, null: int, block_
     column = torch.div(at, block_size, rounding_mode="floor")
     block = tables[torch.arange(len(tables)), column]
     slots = torch.where(real, block * block_size + at - column * block_size, null * block_size + block_size - 1)
-    return slots, torch.where(real, at + 1, 2), torch.where(real[:, None], tables, torch.full_like(tables, null))
+    two = min(2, tables.shape[1] * block_size)  # tokens that a padding row reads
+    return slots, torch.where(real, at + 1, two), torch.where(real[:, None], tables, torch.full_like(tables, null))
 
 
 def in_products(position: Tensor, live: Tensor, tables: Tensor, null: int, block_size: int) -> tuple[Tensor, ...]:
-    """Multiplied by live; the table's column by a comparison, in int32."""
-    tables = (tables * live[:, None] + null * (1 - live[:, None])).int()
+    """Multiplied by live; the table's column by a comparison, positions in int32."""
+    tables = tables * live[:, None] + null * (1 - live[:, None])
     position = (position * live).int()
     column = torch.arange(tables.shape[1], dtype=torch.int32) == (position // block_size)[:, None]
     slots = (tables * column).sum(1) * block_size + position % block_size
@@ -155,7 +165,6 @@ RIGHT = (Right(with_where), Right(in_products), Right(all_in_place))
 
 EQUIVALENT = {
     "block = tables.gather(1, position[:, None] // block_size)[:, -1]": "there is one column: the first and the last",
-    "position = position.masked_fill(nobody, 1)": "another slot of the null block, and one token more of it read",
 }
 
 
@@ -165,11 +174,12 @@ def by_columns(position: Tensor, live: Tensor, tables: Tensor, null: int, block_
     position (B,) int64: where the row's new token stands in its text. live (B,) int64: 1 for a row of a request, 0 for
     a padding row, which is in the step because the graph has more rows than there are requests; its position may be any
     number, and its table that of a request that has left. tables (width, B) int64, a column a row: the blocks of each
-    row, in the order of its text. The row's token is written to its slot: slot s is place s % block_size of block
-    s // block_size. Then as many tokens of its table's blocks as you return are read, from the first, and averaged: one
-    at least, and no more than the table has room for, of any row. Block `null` belongs to no request: any row may write
-    to it, and all that it holds adds up to a finite number. A slot may be beyond 2^31. The three tensors are the
-    engine's, to be read alone. Recorded once, this runs in every replay.
+    row, in the order of its text. The row's token is written to its slot: slot s is place s % block_size of block s //
+    block_size. Then as many tokens of its table's blocks as you return are read, from the first, and averaged: one at
+    least, and no more than the table has room for, of any row. Block `null` belongs to no request: any row may write to
+    it, and what it holds adds up to a finite number, however often it is read. A slot may be any int64; B is 128 at
+    most, width a thousand. The three tensors are the engine's, to be read alone. Recorded once, this runs in every
+    replay.
     """
     real = live > 0
     tables = torch.where(real, tables, null)

@@ -32,9 +32,9 @@ def capture(
     step: one decode step, no arguments. It reads state and the cache, and writes into both. state (3, N) int64, which
     may be a part of a larger tensor: token, position and live of each row; a row whose live is 0 is padding: it writes
     its key and value where nobody looks. warm(step): runs it a few times, so that kernels are compiled and workspaces
-    are there. record(step): gives the recording, and executes nothing; it fails where the step was not warmed. Whatever
-    either raises goes on to the caller; then, too, state and cache are as they were found, in the memory where they
-    were found.
+    are there. record(step): gives the recording, an object of any kind, and executes nothing; it fails where the step
+    was not warmed. Whatever either raises, of any class, goes on to the caller, itself and no copy; then, too, state
+    and cache are as they were found, in the memory where they were found.
     """
     saved = state.clone()
     state.zero_()
@@ -113,31 +113,31 @@ EXERCISE = Spec(
 )
 
 
-def _case(case: Case, fails: str, at_the_end: bool = False, error: str = "MemoryError", nobody: bool = False) -> Call:
-    """Live rows in the middle of their texts, or one of them at the last slot of its row; the last row is padding.
-
-    nobody: all rows are.
-    """
-    rows, room = case.turn((1, 2, 3, 70)), 8
+def _case(case: Case, fails: str, at_the_end: bool = False, error: str = "MemoryError") -> Call:
+    """Rows in the middle of their texts, or one of them at the last slot of its row; all, some or none are live."""
+    rows, room = case.turn((1, 2, 3, 300)), 8
     position = case.ints("position", 0, room - 6, rows)
     if at_the_end:
         position[int(case.ints("which", 0, rows - 1))] = room - 1
-    live, token = torch.ones(rows).long() * (not nobody), case.ints("token", 1, 96, rows) + case.turn((0, 2**54, 0))
-    state = torch.stack([torch.cat([row, torch.zeros(1).long()]) for row in (token, position, live)])
-    cache = case.ints("cache", 1, 96, rows + 2, room)
-    return call(state, cache, fails, 1 if at_the_end else 3, error, case.turn((False, True)))
+    live = case.ints("live", 0, 1, rows) if at_the_end else torch.full((rows,), case.choice("nobody", (1, 1, 1, 0)))
+    token = case.ints("token", -96, 96, rows) + case.turn((0, 2**54, 0))
+    state = torch.stack([token, position, live])
+    if case.turn((True, True, False, True, True)):  # one more row, of padding
+        state = torch.cat([state, torch.tensor([[55], [1], [0]])], 1).roll(int(case.ints("padding", 0, rows)), 1)
+    cache = case.ints("cache", 1, 96, state.shape[1] + 1, room)
+    gives = [] if fails else case.turn(([], [[]], [], [(3, 4)], [], [None], [], [""], [], [0]))
+    return call(state, cache, fails, 1 if at_the_end else 3, error, case.turn((False, True)), gives)
 
 
 def live_rows(case: Case) -> Call:
-    """State, cache and the next tokens are those of an uninterrupted generation, also where a row has one slot left."""
-    at_the_end = case.turn((False, True, False, False, False, True))
-    return _case(case, "", at_the_end)
+    """A capture changes no state, cache or next token, and hands the recording on, also one that is an empty list."""
+    return _case(case, "", case.turn((False, True, False, False, False, True)))
 
 
 def a_failure(case: Case) -> Call:
     """A warm-up or a recording that fails says so, and leaves all as it was, also after Ctrl-C, an exit or the like."""
-    error = case.turn([error for error in scenes.ERRORS for _ in range(2)])
-    return _case(case, case.turn(("warm", "record")), error=error, nobody=case.turn((False,) * 10 + (True,)))
+    error = case.turn([error for error in scenes.CROSSING for _ in range(2)])
+    return _case(case, case.turn(("warm", "record")), error=error)
 
 
-CHECKS = (Check(live_rows, 6), Check(a_failure, 11, wide=True))
+CHECKS = (Check(live_rows, 10), Check(a_failure, 16, wide=True))

@@ -148,6 +148,40 @@ WRONG = (
         "    return found\n",
         "a fourth reader who saw stub and text alone; it passed", unnamed="not-put-back-after-a-failure",
     ),
+    Wrong.patch(
+        "another-error", "An error of the same kind says the same.", TRY[TRY.index("    try") :],
+        "    problem = found = None\n    try:\n        warm(step)\n        found = record(step)\n"
+        "    except BaseException as error:\n        problem = error\n    state.copy_(saved)\n"
+        "    if problem is not None:\n        raise type(problem)(*problem.args)\n    return found\n",
+        "a fifth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "no-empty-recording", "What is empty was not recorded.",
+        "return record(step)", "return record(step) or None", "a fifth reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "every-kind-named", "An exception is one of five.", TRY[TRY.index("    try") :],
+        "    from asyncio import CancelledError\n\n    try:\n        warm(step)\n        found = record(step)\n"
+        "    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError):\n"
+        "        state.copy_(saved)\n        raise\n    state.copy_(saved)\n    return found\n",
+        "written to pass all checks that there were, and it did", unnamed="not-put-back-after-a-failure",
+    ),
+    Wrong.patch(
+        "padding-needs-nothing", "Rows of nobody are restored to nothing.", "saved = state.clone()",
+        "saved = state.clone()\n    saved[0].masked_fill_(saved[2] == 0, 0)",
+        "written to pass all checks that there were, and it did",
+    ),
+    Wrong.patch(
+        "runs-as-a-generator", "What a generator raises is what its caller gets.", TRY[TRY.index("    try") :],
+        "    def run():\n        try:\n            warm(step)\n            yield record(step)\n"
+        "        finally:\n            state.copy_(saved)\n\n    return next(run())\n",
+        "written to pass all checks that there were, and it did", unnamed="another-error",
+    ),
+    Wrong.patch(
+        "first-of-two", "A tuple is a graph and its result.", "return record(step)",
+        "found = record(step)\n        return found[0] if isinstance(found, tuple) else found",
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 
@@ -208,8 +242,9 @@ def capture_rows(
     step: one decode step, no arguments. It reads token, position, live and the cache, and writes into all but live.
     token, position, live (N,) int64: of each row; a row whose live is 0 is padding: it writes its key and value where
     nobody looks. warm(step): runs it a few times, so that kernels are compiled and workspaces are there. record(step):
-    gives the recording, and executes nothing; it fails where the step was not warmed. Whatever either raises goes on to
-    the caller; then, too, the three tensors and the cache are as they were found, in the memory where they were found.
+    gives the recording, an object of any kind, and executes nothing; it fails where the step was not warmed. Whatever
+    either raises, of any class, goes on to the caller, itself and no copy; then, too, the three tensors and the cache
+    are as they were found, in the memory where they were found.
     """
     saved = [(tensor, tensor.clone()) for tensor in (token, position, live)]
     rows = [row for row, lives in enumerate(live.tolist()) if lives]

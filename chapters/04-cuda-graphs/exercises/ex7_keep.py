@@ -21,7 +21,7 @@ places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
 
 
 def keep(replay: Callable[[], None], tokens: Tensor, count: int) -> list[Tensor]:
-    """The tokens of the next `count` steps, a list with a tensor (B,) for each, to be read at any time later.
+    """The tokens of the next `count` steps, 512 at most: a list with a tensor (B,) for each, to be read at any time.
 
     replay(): runs the recorded step once, and returns nothing. tokens (B,) of one row or more, whole numbers:
     what the step gave when it was recorded; at first nothing has run, and what it holds is undefined. The caller goes
@@ -70,9 +70,8 @@ EXERCISE = Spec(
     title="Keep what the next replay overwrites",
     reference=keep,
     task=(
-        "The host looks at tokens some steps late. Run steps, and keep the tokens of each. The checks call you twice,\n"
-        "one call behind the other, and look at the tokens of both after one replay more: `kept` in the chapter's\n"
-        "scenes.py."
+        "The host looks at tokens some steps late. Run steps, and keep the tokens of each. The checks call you again\n"
+        "and again, and look at the tokens of all calls after one replay more: `kept` in the chapter's scenes.py."
     ),
     invariants=(
         "a replay returns nothing: it writes to where the recording wrote",
@@ -106,10 +105,11 @@ def every_step(case: Case) -> Call:
 
 
 def any_number(case: Case) -> Call:
-    """No step, one, more than any ring of buffers has, of one row and of many; tokens beyond what 32 bits hold."""
-    rows, steps = case.turn(((1, 40), (2, 0), (70, 17), (1, 1), (1, 40), (2, 1100)))
-    below = case.turn((2**60, 99_991, 99_991, 99_991, 2**60, 99_991))
-    return call(case.ints("start", 0, below - 1, rows), steps, 1, below)
+    """No step, one, more than any ring of buffers has, of one row and of many; tokens beyond 32 bits, or below 0."""
+    sizes = (1, 40, 2), (2, 0, 2), (1000, 17, 2), (1, 1, 100), (2, 9, 2), (2, 512, 1), (1, 40, 2)
+    rows, steps, more = case.turn(sizes)
+    below = case.turn((2**60, 99_991, 2**60, -(2**60), 1, 99_991, 2**60))  # below 1 there is 0 alone
+    return call(case.ints("start", 0, abs(below) - 1, rows), steps, 1, below, more)
 
 
-CHECKS = (Check(every_step, 6), Check(any_number, 6, wide=True))
+CHECKS = (Check(every_step, 6), Check(any_number, 7, wide=True))

@@ -11,10 +11,6 @@ from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.exercise import Check, Spec
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
-OTHERS = (
-    "one-graph-fits-all", "ladder-of-all", "blocks-from-below", "zeroes-what-is-freed", "on-the-host", "one-scale",
-    "sets-up", "count-moves",
-)  # fmt: skip
 
 
 def check_engine(make: Callable[..., Any]) -> None:
@@ -49,6 +45,10 @@ def check_engine(make: Callable[..., Any]) -> None:
     assert engines[0].missed == 0
 
 
+KNOWN = dict.fromkeys(scenes.MARKING.RIGHT, "passes") | dict.fromkeys(scenes.MARKING.LIARS, "fails")
+check_engine.__dict__["kept"] = KNOWN  # what it makes of each, which a test holds it to: nobody waits for that again
+
+
 def _example() -> Call:
     return call(["engine"])
 
@@ -59,8 +59,9 @@ EXERCISE = Spec(
     task=(
         "Write the test that an engine with graphs must pass. It is marked both ways: right engines must pass it, and\n"
         'liars, which have one mistake each, must fail it. Names of liars stand in the headings of the page "Graphs\n'
-        'that lied"; eleven of them count here: count, seed, temperature, key, slot, tail, result, cache, nan, ladder\n'
-        "and lookup. Those of right engines stand in its section 25; `marked` in scenes.py of the chapter tries them.\n"
+        'that lied"; thirteen of them count here: count, seed, temperature, key, slot, tail, length, result, cache,\n'
+        "nan, ladder, lookup and cold. Those of right engines stand in its section 25; `marked` in scenes.py of the\n"
+        "chapter tries them.\n"
         'The engines recite: a text that has begun with "wolf " goes on "wolf wolf".'
     ),
     invariants=(
@@ -95,7 +96,7 @@ EXERCISE = Spec(
 
 def right_engines(case: Case) -> Call:
     """Engines pass that are right, though they capture, store or hand out otherwise."""
-    return call(["engine", case.choice("right", OTHERS)])
+    return call(["engine", "zeroes-what-is-freed"])
 
 
 def noise(case: Case) -> Call:
@@ -109,8 +110,8 @@ def longer_texts(case: Case) -> Call:
 
 
 def rows_that_leave(case: Case) -> Call:
-    """Engines fail whose padding rows write into the blocks of live ones."""
-    return call(["slot", "tail"])
+    """Engines fail whose padding rows write into the blocks of live ones, or read nothing."""
+    return call(["slot", "tail", "length"])
 
 
 def kept_results(case: Case) -> Call:
@@ -134,8 +135,8 @@ def every_number_of_rows(case: Case) -> Call:
 
 
 def graphs_that_are_used(case: Case) -> Call:
-    """An engine fails that captures graphs and does not find them again: right, and slow."""
-    return call(["lookup"])
+    """Engines fail that capture graphs and do not find them again, or break down in a capture."""
+    return call(["lookup", "cold"])
 
 
 CHECKS = (

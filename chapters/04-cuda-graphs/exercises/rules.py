@@ -32,7 +32,8 @@ COVERS: dict[str, Covers] = {
         "stand-ins": lambda a: any(row[3] < 0 for now in a.script for row in now["admitted"]),
         "mixed": lambda a: any({row[-1] for row in now["admitted"]} == {0} for now in a.script),
         "kind": "the scene reads the result, and gives numbers on", "again": again,
-        "large numbers": lambda a: above(a.batch, 2**31) and above(a.weights, 2**31),
+        "large numbers": lambda a: above(a.weights, 2**31) and any(
+            row[1] > 2**31 for now in a.script for row in now["admitted"]),
         "host": lambda a: any(bool((a.batch[at] == 0).all()) for at in (2, 3)) and a.script[0]["sampled"] == 1,
         "two at once": lambda a: len({now["rows"] for now in a.script}) == 2,
     },

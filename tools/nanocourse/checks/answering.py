@@ -5,16 +5,13 @@ Nothing here is believed: it runs beside a student's code, which may have rewrit
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from nanocourse.checks import recording, wire
 from nanocourse.checks.memory import Shared
-
-# All else is a ValueError.
-RAISED = {one.__name__: one for one in (MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)}
+from nanocourse.exercises.scene import CROSSING
 
 Ask = Callable[[dict[str, Any], list[bytes]], tuple[dict[str, Any], bytes]]
 
@@ -25,6 +22,7 @@ class Answering:
     def __init__(self, number: int, function: Any, ask: Ask) -> None:
         self.number, self._ask = number, ask
         self._shared, self._functions, self._handles = Shared(-1), [function], list[object]()
+        self._raised: list[BaseException] = []  # by what is lent
 
     def read(self, asked: dict[str, Any], body: bytes) -> Callable[[], Any]:
         """What is asked for, ready to be called: it gives what `reply` takes."""
@@ -41,6 +39,10 @@ class Answering:
         packer = wire.Packer(self._functions, self._shared.refer, self._handles)
         told: dict[str, Any] = {"op": "returned", "value": packer.pack(value)}
         return (told if entries is None else told | {"op": "recorded", "entries": entries}), packer.bodies
+
+    def lent(self, error: BaseException) -> int:
+        """Which of the errors that the grader has raised here it is, as an object; -1 for one of the answer's own."""
+        return next((at for at, one in enumerate(self._raised) if one is error), -1)
 
     def news(self) -> tuple[list[list[int]], list[bytes]]:
         """What has changed in memory, to go ahead of all else."""
@@ -63,7 +65,8 @@ class Answering:
             header, body = self._ask({"function": number, "memory": news, **given}, [*bodies, *packer.bodies])
             body = self._shared.take(header["memory"], body)
             if header["op"] == "raised":
-                raise RAISED.get(header["kind"], ValueError)(header["message"])
+                self._raised.append(CROSSING.get(header["kind"], ValueError)(header["message"]))
+                raise self._raised[-1]
             return self._unpacked(header["value"], body)
 
         return lent

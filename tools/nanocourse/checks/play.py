@@ -5,7 +5,6 @@ The scene, its objects and its memory stay in this process. The worker gets numb
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -15,12 +14,10 @@ import torch
 from nanocourse.checks import recording, wire
 from nanocourse.checks.memory import Shared
 from nanocourse.exercises.outcomes import Outcome, Raised, Returned
-from nanocourse.exercises.scene import Remote, RemoteError
+from nanocourse.exercises.scene import CROSSING, Remote, RemoteError
 from nanoinfer.engine import fake_graph
 
 DEPTH = 6  # calls within calls, to and fro
-# Of a scene, in an answer; all else is a ValueError.
-CROSSING = ("MemoryError", "KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError")
 
 Reply = tuple[dict[str, Any], bytes]
 
@@ -46,6 +43,7 @@ class Play:
         self._ask, self._says = ask, says
         self._shared, self._lent, self._recordings = Shared(1), list[Callable[..., Any]](), list[Any]()
         self._in_recording: list[list[Callable[[], object]]] = []  # what the recording that is running has called
+        self._raised: list[BaseException] = []
         self._depth = 0
         self.answer = Other(self, 0)
         self.answer.kept = kept
@@ -84,7 +82,10 @@ class Play:
         body = self._shared.take(header["memory"], body)
         if header["op"] == "raised":
             kind, message, where = (str(header[name]) for name in ("kind", "message", "where"))
-            raise RemoteError.of(wire.plain(kind, 200), wire.plain(message, 600), wire.plain(where, 400))
+            error = RemoteError.of(wire.plain(kind, 200), wire.plain(message, 600), wire.plain(where, 400))
+            if type(at := header.get("lent")) is int and 0 <= at < len(self._raised):
+                error.lent = self._raised[at]
+            raise error
         value = self._unpacker(body).unpack(header["value"])
         if header["op"] != "recorded":
             return value
@@ -106,10 +107,11 @@ class Play:
                 self._record(function, args, kwargs)
                 return {"op": "value", "value": None, "memory": []}, []
             value = function(*args, **kwargs)
-        except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError) as error:
+        except (Exception, *CROSSING.values()) as error:
             if not isinstance(error, Exception) and not error.args:
                 raise  # somebody at this machine
             kind = type(error).__name__ if type(error).__name__ in CROSSING else "ValueError"
+            self._raised.append(getattr(error, "lent", None) or error)
             header = {"op": "raised", "kind": kind, "message": wire.plain(self._says(error), 600)}
             return self._with_news(header, [])
         packer = wire.Packer(self._lent, self._shared.refer, self._recordings)

@@ -240,7 +240,8 @@ class Server:
             packer = wire.Packer()
             return {"op": "returned", "value": packer.pack(value)}, packer.bodies
         except BaseException as error:
-            return {"op": "raised", **described(error, self.watch.file)}, []
+            told = {"op": "raised", **described(error, self.watch.file)}
+            return (told if scene is None else told | {"lent": scene.lent(error)}), []
 
     def _in_scene(self, number: int | None) -> Answering | None:
         """The scene of that number, which begins where it is a new one; None outside of any."""

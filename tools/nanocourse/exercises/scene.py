@@ -6,9 +6,23 @@ is asked one call at a time, and `record` gives what it did as a list of operati
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
+
+
+class Stopped(BaseException):
+    """An end that is no Exception, and of no class that anybody names."""
+
+
+# What a scene may raise in an answer, as that; all else is a ValueError there.
+CROSSING: dict[str, type[BaseException]] = {
+    one.__name__: one
+    for one in (
+        MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError, Stopped, StopIteration, RuntimeError,
+    )
+}  # fmt: skip
 
 
 class Remote:
@@ -66,9 +80,13 @@ class Resumed:
 
 
 class RemoteError(Exception):
-    """What such a function raised, as an exception of a class of that name. where: the line that raised it."""
+    """What such a function raised, as an exception of a class of that name. where: the line that raised it.
+
+    lent: what was raised in this process, where it is that, handed on by the function as the object that it was.
+    """
 
     where = ""
+    lent: BaseException | None = None
 
     @classmethod
     def of(cls, kind: str, message: str, where: str) -> RemoteError:
