@@ -218,7 +218,7 @@ def masks() -> None:
         "score -inf": torch.where(inside, scores, -torch.inf).softmax(0) @ values,
         "score -inf, value 0": torch.where(inside, scores, -torch.inf).softmax(0) @ torch.where(inside, values, 0.0),
     }
-    print("values in the four slots: 3 of a token; NaN, 7, 5 that no text wrote, for which is put:")
+    print("values in the four slots: 3, a token's; NaN, 7 and 5, of no token. Put in place of these three:")
     for name, result in ways.items():
         print(f"{name:22}{float(result):6.2f}")
 
