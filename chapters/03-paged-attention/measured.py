@@ -128,10 +128,8 @@ def kv_usage_table() -> None:
     for h in report.held:
         cells = "".join(f"{size(value):>12}" for value in (h.allocated, h.promised, h.owned, h.tokens))
         print(f"{h.engine:8}{cells}{share(h.fragmentation):>18}")
-    print("allocated: the whole cache. reserved: what running rows may take, owned: what they have taken")
-    print(
-        "(a dense row: all its room, at once). tokens: what is written. The last column: the share of owned without a token."
-    )
+    print("allocated: the whole cache. reserved: what running rows may take. owned: what they have taken (a dense")
+    print("row: all its room at once). tokens: what is written. The last column: how much of owned holds no token.")
 
 
 def fixed_pool_table() -> None:
@@ -188,7 +186,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "idle reservation": lambda: share(_usage("paged").idle_reservation),
     "dense owned": lambda: size(_usage("dense").owned),
     "paged owned": lambda: size(_usage("paged").owned),
-    "copy speed": lambda: f"{kernels().copy_bytes_per_s / 1e12:.2f} TB/s",
     "most rows sdpa": lambda: share(time_of(256, 1024, "sdpa").bytes_share),
     "requests": lambda: f"{kv_usage().requests}",
     "recompiled": lambda: f"{sum(recompiles().runs[-1].kernels.values())}",
