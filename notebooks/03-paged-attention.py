@@ -347,8 +347,8 @@ print("changed:", sum(a != b for a, b in zip(right, wrong, strict=True)), "of 3"
 assert [a != b for a, b in zip(right, wrong, strict=True)] == [False, True, False]
 
 # %% [markdown]
-# *Repaired.* Only the second text changed. The others lost a key of each new block too, and did not miss it: a text that
-# reads well proves nothing.
+# *Repaired.* Only the second text changed. The others lost a key of each new block too, and did not miss it: a text
+# that reads well proves nothing.
 
 # %%
 assert told(*PROMPTS) == right
