@@ -20,7 +20,7 @@ ROOM = 1024  # slots of a row in the dense cache
 
 def drawings() -> list[Drawing]:
     """All diagrams of the chapter."""
-    return [pool(), room(), walk()]
+    return [pool(), room(), walk(split=False), walk(split=True)]
 
 
 def pool() -> Drawing:

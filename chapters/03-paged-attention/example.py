@@ -18,7 +18,6 @@ from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 from nanoinfer.model.config import PRESETS
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")
@@ -33,6 +32,12 @@ def interpreted(name: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", str(here / "first_kernel.py"), name]
     print(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout, end="")
+
+
+def small_file() -> None:
+    """What small.py prints."""
+    command = [sys.executable, str(here / "small.py")]
+    print(subprocess.run(command, capture_output=True, text=True, check=True).stdout, end="")
 
 
 programs, masked, sums = (partial(interpreted, name) for name in ("programs", "masks", "sums"))
@@ -62,6 +67,7 @@ def tables() -> None:
 def slots() -> None:
     """From a position to a slot, for some tokens of row 0."""
     held = run.pool()
+    print(f"blocks of {run.BLOCK} tokens, table {', '.join(map(str, held.tables[0]))}")
     print("position  token      which of its blocks  block  place  slot")
     for at in (2, 3, 4, 5, 8):
         block = held.tables[0][at // run.BLOCK]
@@ -73,6 +79,7 @@ def slots() -> None:
 def neighbours() -> None:
     """The text with every token written behind the slot of the row's first."""
     right, wrong = run.continued(), run.continued(("3.2", "neighbours"))
+    print("blocks of 16 tokens, as in the engine")
     run.show("by the table", right[1])
     run.show("as if contiguous", wrong[1])
 
@@ -80,11 +87,12 @@ def neighbours() -> None:
 def growing() -> None:
     """Blocks of 16 by the length of the text, newest token included."""
     grow = answers.reference("3.1")
-    print("tokens written  length with the newest  blocks before the step  blocks after")
+    print("blocks of 16 tokens, as in the engine")
+    print("tokens written  length with the newest  blocks before grow  blocks after grow")
     for written in (15, 16, 17, 31, 32, 33):
         owned = [list(range(-(-written // 16)))]
         after, _ = grow(owned, [written + 1], [99], 16)
-        print(f"{written:>14}  {written + 1:>22}  {len(owned[0]):>22}  {len(after[0]):>12}")
+        print(f"{written:>14}  {written + 1:>22}  {len(owned[0]):>18}  {len(after[0]):>17}")
 
 
 def late_by_one() -> None:
@@ -99,6 +107,7 @@ def minus_one() -> None:
     """Slots of a padded step, with padding at slot 0 and at slot -1."""
     tables, row = torch.tensor([[3, 5], [7, 1]]), torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
     positions = torch.tensor([2, 3, 4, 0, 1, 0, 0, 0])
+    print(f"blocks of {run.BLOCK} tokens; tables: row 0 {tables[0].tolist()}, row 1 {tables[1].tolist()}")
     print(f"row                {row.tolist()}   rows 0 and 1, and three of padding")
     print(f"position           {positions.tolist()}")
     for name, function in (
@@ -205,11 +214,11 @@ def masks() -> None:
     inside = torch.arange(4) < 1
     ways = {
         "no mask": scores.softmax(0) @ values,
-        "score 0 outside": torch.where(inside, scores, 0.0).softmax(0) @ torch.where(inside, values, 0.0),
-        "score -inf outside": torch.where(inside, scores, -torch.inf).softmax(0) @ values,
-        "and values 0 outside": torch.where(inside, scores, -torch.inf).softmax(0) @ torch.where(inside, values, 0.0),
+        "score 0, value 0": torch.where(inside, scores, 0.0).softmax(0) @ torch.where(inside, values, 0.0),
+        "score -inf": torch.where(inside, scores, -torch.inf).softmax(0) @ values,
+        "score -inf, value 0": torch.where(inside, scores, -torch.inf).softmax(0) @ torch.where(inside, values, 0.0),
     }
-    print("slots: one token of value 3, then never written: NaN, 7, 5")
+    print("values in the four slots: 3, a token's; NaN, 7 and 5, of no token. Put in place of these three:")
     for name, result in ways.items():
         print(f"{name:22}{float(result):6.2f}")
 
@@ -281,16 +290,6 @@ def work() -> None:
     size_of = tile_of(layout.tokens, layout.rows)
     told = f"{layout.tokens} / {size_of}, rounded up, + {layout.rows}"
     print(f"at most {told} = {-(-layout.tokens // size_of) + layout.rows} tiles")
-
-
-def small_file() -> None:
-    """What small.py makes of the first two prompts, and how many blocks it needed."""
-    small = load(here / "small.py")
-    rows = [gpt2_tokenizer().encode(prompt) for prompt in run.PROMPTS[:2]]
-    most = small.generate(rows, 24, 16, *small.load(small.DATA / "small"))
-    for row, ids in enumerate(rows):
-        run.show(f"row {row}", gpt2_tokenizer().decode(ids))
-    print(f"at most {most} of 16 blocks of {small.BLOCK} in use, for {sum(map(len, rows))} tokens at the end")
 
 
 NUMBERS = measured.NUMBERS | {"token": lambda: size(TOKEN)}

@@ -90,5 +90,8 @@ SHOWN = {function.__name__: function for function in (programs, masks, sums)}
 
 
 if __name__ == "__main__":
+    if DEVICE == "cuda" and not torch.cuda.is_available():
+        print("There is no GPU here: set TRITON_INTERPRET=1, which runs kernels on the CPU.", file=sys.stderr)
+        sys.exit(2)
     for name in sys.argv[1:] or SHOWN:
         SHOWN[name]()

@@ -69,6 +69,6 @@ def generate(rows: list[list[int]], n: int, blocks: int, w: dict[str, torch.Tens
 if __name__ == "__main__":
     ranks = {base64.b64decode(token): int(n) for token, n in map(bytes.split, (DATA / "gpt2.tiktoken").open("rb"))}
     bpe = tiktoken.Encoding("gpt2", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": END})
-    rows = [bpe.encode_ordinary(text) for text in sys.argv[1:] or ("Once upon a time", "The fox")]
-    generate(rows, 40, 16, *load(DATA / "small"))
-    print("\n---\n".join(map(bpe.decode, rows)))
+    rows = [bpe.encode_ordinary(text) for text in sys.argv[1:] or ("Once upon a time", "The old fox looked up at")]
+    most = generate(rows, 40, 16, *load(DATA / "small"))
+    print("\n---\n".join(map(bpe.decode, rows)), f"at most {most} of 16 blocks in use", sep="\n---\n")

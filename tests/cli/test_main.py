@@ -234,7 +234,11 @@ def test_a_broken_torch_is_one_sentence(tmp_path: Path) -> None:
 
 
 @posix
-@pytest.mark.parametrize("arguments", [["generate", "x", "-q"], ["doctor"], ["--version"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [["generate", "x", "-q"], ["doctor"], ["read", "1", "--terminal"], ["--version"], ["--help"]],
+    ids=" ".join,
+)
 def test_a_closed_pipe_ends_silently(arguments: list[str]) -> None:
     process = start("-m", "nanoinfer", *arguments)
     assert process.stdout is not None

@@ -74,6 +74,15 @@ def test_start_names_the_exercise_that_the_text_comes_to_first(
     assert f"nanoinfer course check {first}" in invoke(capsys, "start", chapter).out
 
 
+def test_start_goes_on_behind_what_is_solved(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Chapter 3's text comes to 3.2 first, then to 3.1."""
+    folder = Folder(here / "my-course")
+    progress = folder.load()
+    progress.of("3.2").last = "passed"
+    folder.save(progress)
+    assert "ex1_append.py (section 4).\nThen: nanoinfer course check 3.1\n" in invoke(capsys, "start", "3").out
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_the_folder_is_ignored_by_git(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
@@ -219,7 +228,7 @@ def test_predictions_stand_beside_bound_and_measurement(
     )
     monkeypatch.setattr(predict, "predictions", lambda chapter: (told, told))
     done = invoke(capsys, "predict", "1", "--guess", "12,3x")
-    assert "guess 12, bound 8, measured 6 times" in done.out
+    assert "guess 12, by arithmetic 8, measured 6 times" in done.out
     assert "The difference: 2 less" in done.out
     assert done.out.endswith("Your guesses so far: 2, off by a factor of 2.00 in the middle (1 is exact).\n")
     assert [one["guess"] for one in Folder(here / "my-course").load().predictions] == [12, 3]

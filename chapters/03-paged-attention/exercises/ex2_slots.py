@@ -75,7 +75,8 @@ EXERCISE = Spec(
         "while the place within the block stays.",
         "Place: two numbers come out of a position, which of the row's blocks it is in, and where in it. The first\n"
         "is a column of the table, and the token's row is the line: PyTorch takes one entry for each pair of the\n"
-        "two. Padding has no line, so it must not be looked up, or what comes of that must not be used.",
+        "two. Padding has no line here (the engine's tables have one for it), so it must not be looked up, or what\n"
+        "comes of that must not be used. And block numbers have 32 bits, which a slot of a large pool does not fit.",
         "Pseudocode:\n"
         "  for each token, the number of its block among the row's blocks, and its place in it\n"
         "  look the block up in the row's line; any line will do for padding\n"

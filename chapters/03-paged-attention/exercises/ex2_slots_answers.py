@@ -116,7 +116,11 @@ WRONG = (
         "multiplied-in-32-bits", "A slot of 64 bits may be multiplied in 32.",
         'which].long()',
         'which]',
-        "a try of somebody who saw stub and text alone, which passed", unnamed="neighbours",
+        "a try of somebody who saw stub and text alone, which passed",
+    ),
+    Wrong.patch(
+        "looked-up-like-any", "The tables have a line for padding, as the engine's have.",
+        LINE, "row", "a reader who took section 3's line as it is",
     ),
 )  # fmt: skip
 

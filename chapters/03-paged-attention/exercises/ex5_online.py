@@ -14,9 +14,9 @@ def attend_tiles(read: Callable[[int], tuple[list[float], list[float]]], tiles: 
 
     read: the number of a tile, from 0 -> its scores and its values, one of each a token, in a tile one at least. Each
     tile is read once, in order. Weights are exp(score - highest), where `highest` is that of all tiles, so the last two
-    of the result are relative to the first. A score of minus infinity belongs to no token, and its value may be
-    anything, NaN too. Where there is no token at all, the result is minus infinity and two zeros. Milakov and
-    Gimelshein 2018, section 3.
+    of the result are relative to the first. A score is any float, below -3e38 too; one of minus infinity belongs to no
+    token, and its value may be anything, NaN too. Where there is no token at all, the result is minus infinity and two
+    zeros. Milakov and Gimelshein 2018, section 3.
     """
     maximum, total, acc = -math.inf, 0.0, 0.0
     for tile in range(tiles):

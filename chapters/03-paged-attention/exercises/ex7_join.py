@@ -102,7 +102,7 @@ EXERCISE = Spec(
     tolerance=1e-4,
     refuse=("nanoinfer.kernels.paged_attention_torch:attend_pages",),
     swap=swap,
-    displaced={"3.6": "your 3.6 does not split"},
+    displaced={"3.6": "your 3.6 does not split, and 3.7 runs where 3.6 is the reference's"},
     hints=(
         "Invariant: join the parts of a context that has only one part with tokens, and you get that part's weighted\n"
         "sum over its sum, to the last digit, whatever its maximum is.",

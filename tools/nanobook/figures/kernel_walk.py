@@ -31,11 +31,12 @@ STEPS = 10  # in which its rows grow side by side
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the batch: its pages in the text's order, and those of each program."""
+    """A row of the batch: its pages in the text's order, and those of each program, with the programs' colours."""
 
     length: int
     pages: tuple[int, ...]
     splits: tuple[tuple[int, ...], ...]
+    colors: tuple[str, ...]
 
 
 def history() -> PagedCache:
@@ -72,15 +73,14 @@ def history() -> PagedCache:
     return cache
 
 
-def batch(cache: PagedCache) -> list[Row]:
-    """The rows, longest first, with what each program reads."""
+def batch(cache: PagedCache, splits: int) -> list[Row]:
+    """The rows, longest first, with what each program reads. Unsplit, a row is one program, of a colour of its own."""
     lengths = [GROWN[i] for i in (2, 3, 0, 1)]
-    splits = choose_splits(len(lengths), HEADS, cache.max_len)
     found = []
     for row, length in enumerate(lengths):
         pages = tuple(cache.tables[row, : -(-length // PAGE)].tolist())
         parts = [pages[first // PAGE : -(-end // PAGE)] for first, end in parted(length, splits)]
-        found.append(Row(length, pages, tuple(parts)))
+        found.append(Row(length, pages, tuple(parts), PEERS[row : row + 1] if splits == 1 else PEERS[:splits]))
     return sorted(found, key=lambda row: -row.length)
 
 
@@ -92,11 +92,12 @@ def parted(length: int, splits: int) -> list[tuple[int, int]]:
     return [(start, max(start, min(start + per_split, length))) for start in starts]
 
 
-def walk() -> Drawing:
-    """The drawing; its table has every program's pages."""
+def walk(split: bool) -> Drawing:
+    """The drawing; its table has every program's pages. split: by the engine's choice, or a program reads a row."""
     cache = history()
-    rows = batch(cache)
-    splits = len(rows[0].splits)
+    splits = choose_splits(len(GROWN), HEADS, cache.max_len) if split else 1
+    rows = batch(cache, splits)
+    parts = f"{splits} splits of whole tiles of {TILE} tokens" if split else "not split"
 
     def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 6.75), layout=None)
@@ -105,7 +106,7 @@ def walk() -> Drawing:
             ax.axis("off")
             ax.set_xlim(LEFT, COLUMNS + 0.2)
             make(ax, rows)
-        corner(figure, f"blocks of {PAGE} tokens, {splits} splits of whole tiles of {TILE} tokens, gpt2's heads")
+        corner(figure, f"blocks of {PAGE} tokens, {parts}, gpt2's heads")
         return figure
 
     header = ("row", "tokens", *(f"program s = {split} reads" for split in range(splits)))
@@ -116,12 +117,16 @@ def walk() -> Drawing:
     alt = (
         f"Above, the block tables of {len(rows)} rows of {', '.join(str(row.length) for row in rows)} tokens: each "
         f"row's pages in the order of its text, in the colour of the program that reads them. Below, the same pages "
-        f"where they lie in the pool, out of order. Each row and head has {splits} programs, and each reads up to "
-        f"{TILE // PAGE} pages; those of short rows have nothing to read."
+        f"where they lie in the pool, out of order. "
     )
-    return Drawing(
-        "03-paged-attention/kernel-walk", "The paged kernel's walk through memory", alt, header, tuple(table), draw
-    )
+    if split:
+        alt += f"Each row and head has {splits} programs, and each reads up to {TILE // PAGE} pages; "
+        alt += "those of short rows have nothing to read."
+        name, title = "kernel-splits", "The same walk, split"
+    else:
+        alt += "Each row and head has one program, which reads all of the row's pages."
+        name, title = "kernel-walk", "The paged kernel's walk through memory"
+    return Drawing(f"03-paged-attention/{name}", title, alt, header, tuple(table), draw)
 
 
 def _tables(ax: Axes, rows: list[Row]) -> None:
@@ -134,9 +139,9 @@ def _tables(ax: Axes, rows: list[Row]) -> None:
         ax.text(-0.25, y + 0.42, f"{chr(65 + i)}: {row.length} tokens", ha="right", va="center", fontsize=10.5)
         for split, pages in enumerate(row.splits):
             for page in pages:
-                _cell(ax, at, y, str(page), PEERS[split])
+                _cell(ax, at, y, str(page), row.colors[split])
                 at += 1
-            if pages:
+            if pages and len(row.splits) > 1:
                 middle = at - len(pages) / 2 - 0.04
                 ax.text(middle, y + 0.98, f"s = {split}", ha="center", va="center", fontsize=9, color=MUTED)
         for empty in range(at, MAX_LEN // PAGE):
@@ -147,10 +152,11 @@ def _pool(ax: Axes, rows: list[Row]) -> None:
     """All blocks as they lie, and the walk of one program through them."""
     pitch, lines = 1.3, BLOCKS // COLUMNS
     ax.set_ylim(pitch * lines, -0.95)
-    title = "The pool: the same pages where they lie in memory; outlined, the walk of program A, s = 0"
+    program = "program A, s = 0" if len(rows[0].splits) > 1 else "A's program"
+    title = f"The pool: the same pages where they lie in memory; outlined and numbered, the walk of {program}"
     ax.text(LEFT + 0.15, -0.6, title, fontsize=11, va="center")
     owner = {page: (i, s) for i, row in enumerate(rows) for s, part in enumerate(row.splits) for page in part}
-    walked = dict(zip(rows[0].splits[0], ("1st", "2nd", "3rd", "4th"), strict=True))
+    walked = {page: f"{at}." for at, page in enumerate(rows[0].splits[0], 1)}
     for block in range(BLOCKS):
         x, y = block % COLUMNS, pitch * (block // COLUMNS)
         ax.text(x + 0.46, y + 0.98, str(block), ha="center", va="center", fontsize=8.5, color=MUTED)
@@ -158,7 +164,7 @@ def _pool(ax: Axes, rows: list[Row]) -> None:
             _cell(ax, x, y, "null" if block == NULL else "free", GROUND, faint=True)
             continue
         row, split = owner[block]
-        _cell(ax, x, y, walked.get(block, chr(65 + row)), PEERS[split])
+        _cell(ax, x, y, walked.get(block, chr(65 + row)), rows[row].colors[split])
         if block in walked:
             ax.add_patch(Rectangle((x + 0.02, y + 0.02), 0.88, 0.76, fill=False, edgecolor=TEXT, linewidth=2.6))
     for y in range(lines):
@@ -175,7 +181,7 @@ def _page(ax: Axes, rows: list[Row]) -> None:
     ax.text(-0.25, 0.42, f"page {rows[0].pages[0]}", ha="right", va="center", fontsize=10.5)
     for head in range(HEADS):
         chosen = head == 3
-        _cell(ax, head * wide, 0, f"h = {head}", PEERS[0] if chosen else GROUND,
+        _cell(ax, head * wide, 0, f"h = {head}", rows[0].colors[0] if chosen else GROUND,
               faint=not chosen, width=wide - 0.12)  # fmt: skip
 
 

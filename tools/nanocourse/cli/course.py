@@ -47,7 +47,10 @@ app = typer.Typer(
 
 @app.command()
 def start(chapter: ChapterNumber, mine: Mine = HERE, plain: Plain = False) -> None:
-    """Write the stubs of a chapter into your folder. What is there already stays as it is."""
+    """Write a chapter's stubs into your folder, and name the first that is not solved, in the order of the text.
+
+    What is there already stays as it is.
+    """
     from nanocourse.exercises.chapters import first
 
     out = Lines(plain)
@@ -55,8 +58,11 @@ def start(chapter: ChapterNumber, mine: Mine = HERE, plain: Plain = False) -> No
         found, folder = opened(chapter, mine)
         for path, new in folder.start(found):
             out.line(f"{'written' if new else 'kept   '}  {_shown(path)}")
-        one = first(found, folder.exercises(found))
-    out.line(f"Begin with {_shown(folder.file(found, one))}, then: nanoinfer course check {one.id}{_option(mine)}")
+        progress, every = folder.load(), folder.exercises(found)
+        one, section = first(found, [one for one in every if progress.of(one.id).last != "passed"] or every)
+    file = _shown(folder.file(found, one))
+    out.line(f"Next in the order of the text is {file} (section {section}).")
+    out.line(f"Then: nanoinfer course check {one.id}{_option(mine)}")
 
 
 @app.command()

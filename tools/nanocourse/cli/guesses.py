@@ -35,9 +35,9 @@ def predict(
         result = compare(one, guessed, device)
         progress.predictions.append(result.to_json(chapter))
         folder.save(progress)
-        numbers = f"guess {guessed:.4g}, bound {result.bound:.4g}, measured {result.measured:.4g} {one.unit}"
+        numbers = f"guess {guessed:.4g}, by arithmetic {result.bound:.4g}, measured {result.measured:.4g} {one.unit}"
         out.line(f"   {numbers} on {device.type}")
-        out.line(f"   The bound: {one.bound_says}")
+        out.line(f"   By arithmetic: {one.bound_says}")
         out.line(f"   The difference: {one.why(result.bound, result.measured)}")
     if (score := calibration(progress.predictions)) is not None:
         count = len(progress.predictions)

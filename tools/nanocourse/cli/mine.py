@@ -26,9 +26,16 @@ def generate_mine(
 
     The text that is written is the learner's. Refused where none of their functions may run in the engine.
     """
-    from nanocourse.learner.own_functions import in_the_engine, own_functions, why_not_called
+    from nanocourse.learner.own_functions import (
+        in_the_engine,
+        interpreted,
+        own_functions,
+        quick_reference,
+        why_not_called,
+    )
     from nanocourse.learner.side_by_side import last_token_bytes, side_by_side
 
+    remark(f"nanoinfer: checking what is in {folder}")
     with refusing():
         own = own_functions(folder)
     used = [one for one in own if one.function is not None]
@@ -39,18 +46,23 @@ def generate_mine(
         raise Refused(f"{folder} has no function that passes its checks and has a place in the engine")
     if model.engine == "auto":
         model = replace(model, engine=used[-1].engine)
+    if interpreted():
+        remark(
+            "nanoinfer: your kernel runs in Triton's interpreter, at about a token a second; the reference in PyTorch"
+        )
     # Two tokens of each text before anything is timed: kernels are compiled by then.
     short = [replace(one, max_tokens=min(2, one.max_tokens)) for one in params]
     with model.load() as llm:
-        llm.generate(list(prompts), short)
-        reference = llm.generate(list(prompts), list(params))
+        with quick_reference():
+            llm.generate(list(prompts), short)
+            reference = llm.generate(list(prompts), list(params))
+            reference_bytes = last_token_bytes(llm, reference[0])
         with in_the_engine(used):
             llm.generate(list(prompts), short)
             with refusing():
                 pieces = llm.stream(list(prompts), list(params))
             done = Writer(prompts, echo).run(pieces, progress=not quiet)
             mine_bytes = last_token_bytes(llm, done[0])
-        reference_bytes = last_token_bytes(llm, reference[0])
     for line in side_by_side(done, reference, (mine_bytes, reference_bytes)):
         remark(line)
     for one in used:

@@ -66,11 +66,12 @@ def exercises(of: Chapter) -> list[Exercise]:
     return [load(path, of.number) for path in exercise_files(of)]
 
 
-def first(of: Chapter, among: list[Exercise]) -> Exercise:
-    """The exercise to begin with: the one whose section comes first in the chapter's text."""
+def first(of: Chapter, among: list[Exercise]) -> tuple[Exercise, int]:
+    """The exercise whose section comes first in the chapter's text, and that section's number."""
     text = (of.folder / "README.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## \d+\. (.+)$", text, re.M)
-    return min(among, key=lambda one: headings.index(one.spec.section))
+    number, one = min(((headings.index(one.spec.section) + 1, one) for one in among), key=lambda pair: pair[0])
+    return one, number
 
 
 def exercise_files(of: Chapter) -> list[Path]:

@@ -18,8 +18,9 @@ from nanocourse.exercises import kernels
 from nanocourse.exercises.chapters import chapters, run_file
 from nanocourse.exercises.exercise import Exercise, Function
 from nanocourse.exercises.stubs import stub
-from nanocourse.exercises.swap import has_place, swapped
+from nanocourse.exercises.swap import has_place, replaced, swapped
 from nanocourse.learner.folder import Folder
+from nanoinfer.kernels import paged_attention_torch
 
 
 @dataclass(eq=False)
@@ -75,6 +76,21 @@ def in_the_engine(own: Sequence[Own]) -> Iterator[None]:
         for one in own:
             if one.function is not None:
                 stack.enter_context(swapped(one.exercise, one.function, one.called))
+        yield
+
+
+def interpreted() -> bool:
+    """Whether the engine's kernels run in Triton's interpreter."""
+    return os.environ.get(kernels.INTERPRET) == "1"
+
+
+@contextmanager
+def quick_reference() -> Iterator[None]:
+    """Until the block ends, decode attention is PyTorch's where it would be interpreted, ten seconds a token."""
+    with ExitStack() as stack:
+        if interpreted():
+            attend_pages = paged_attention_torch.attend_pages
+            stack.enter_context(replaced("nanoinfer.kernels.paged_attention:attend_pages", attend_pages))
         yield
 
 

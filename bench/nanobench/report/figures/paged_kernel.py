@@ -84,11 +84,11 @@ def _style(name: str) -> dict[str, Any]:
 
 
 def _bytes(ax: Axes, report: KernelReport, batch: int, contexts: Sequence[int]) -> None:
-    """The time that keys and values alone take at the copy bandwidth."""
+    """The time that a copy takes for as many bytes. It also writes, so that reading alone can be faster."""
     one = next(t for t in report.times if t.batch == batch)
     a_token = one.seconds.median * one.bytes_share / one.context
     least = [1e6 * a_token * context for context in contexts]
-    ax.plot(contexts, least, color=TEXT, linewidth=1.4, zorder=2, label="the bytes alone")
+    ax.plot(contexts, least, color=TEXT, linewidth=1.4, zorder=2, label="at copy speed")
 
 
 def _axes(times: Axes, shares: Axes, contexts: Sequence[int]) -> None:
