@@ -265,18 +265,19 @@ class TestMeasured:
         for name, number in example.measured.NUMBERS.items():
             assert re.fullmatch(r"\d[\d,]*(\.\d+)? ?(%|×)?", number()), name
 
-    def test_texts_that_repeat_themselves_gain_and_large_greedy_batches_lose(self, measured: ModuleType) -> None:
+    def test_texts_that_repeat_themselves_gain_and_others_hardly_lose(self, measured: ModuleType) -> None:
         repeating, story = (measured.written(kind, 0.0) for kind in ("repeating", "story"))
-        sampled = measured.written("story", 0.8)
         assert [one.rows for one in repeating] == [1, 4, 16, 64]
         assert min(one.gain for one in repeating[:2]) > 2
-        assert repeating[2].gain > 1.5
+        assert min(one.gain for one in repeating) > 1.3
         assert story[0].gain > 2
-        assert max(one.tokens_a_step for one in story[1:]) < 1.01  # no row drafts
-        assert repeating[-1].tokens_a_step < 1.05
-        assert max(repeating[-1].drafted.samples) < min(repeating[-1].plain.samples)
-        assert repeating[-1].gain < min(one.gain for one in story)
-        assert min(one.gain for one in sampled) > 0.97
+        (worst,) = [one for one in measured.undrafted() if one.gain < 0.97]
+        assert worst.tokens_a_step == 1
+        assert (max(worst.drafted.samples) - min(worst.drafted.samples)) / worst.drafted.median > 1 - worst.gain
+        assert {one.rows for one in measured.many_rows()} == {64}
+        lookup, ngram = ([one for one in measured.many_rows() if one.drafts == who] for who in ("lookup", "ngram"))
+        assert min(one.gain for one in lookup) > 0.97
+        assert {one.text for one in ngram if one.gain < 0.97} == {"repeating"}
         peers = {one.text: one for one in measured.texts_report().cases if one.system == "transformers"}
         assert peers["repeating"].gain < repeating[0].gain
 
