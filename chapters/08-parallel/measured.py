@@ -37,6 +37,14 @@ def path() -> Path:
 
 
 @cache
+def replicas() -> dict[int, float]:
+    """Tokens/s of two engines over one's, by how many requests came at once."""
+    known = RanksReport.load(RESULTS / "h200-replicas.json").replicated
+    rates = {(one.requests, one.replicas): one.tokens_per_s.median for one in known}
+    return {requests: rates[requests, 2] / rates[requests, 1] for requests, count in rates if count == 2}
+
+
+@cache
 def copy_bytes_per_s() -> float:
     """How fast one of these GPUs copies memory, by the throughput runs of the book."""
     return Report.load(RESULTS / "h200-xl.json").copy_bytes_per_s
@@ -245,4 +253,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "xl many": lambda: factor(gain(XL, rows_measured(XL)[-1])),
     "both most": lambda: factor(max(_more())),
     "both least": lambda: factor(min(_more())),
+    "replicas few": lambda: factor(min(replicas().values())),
+    "replicas many": lambda: factor(max(replicas().values())),
 }

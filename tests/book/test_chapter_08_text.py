@@ -304,6 +304,11 @@ class TestMeasured:
         spared = measured.limit_s(gpt2, 1, 1, 512) - measured.limit_s(gpt2, 2, 1, 512)
         assert 2 * gpt2.n_layer * measured.sum_s("in one kernel", measured.reduce_rows()[0]) > spared
 
+    def test_two_engines_give_less_than_twice_the_tokens(self, measured: ModuleType) -> None:
+        gains = measured.replicas()
+        assert list(gains) == [1000, 4000]
+        assert 1.6 < gains[1000] < gains[4000] < 1.9
+
     def test_two_models_give_more_tokens_and_longer_waits(self, measured: ModuleType) -> None:
         for model in (measured.LARGE, measured.XL):
             for rows in measured.rows_measured(model):

@@ -45,7 +45,7 @@ SETTINGS: dict[str, Any] = {
 
 MARKERS = dict(zip(ENGINES, "os^DvH8", strict=True))
 UNFUSED_MARKERS = {"dense-graph-unfused": "<", "paged-graph-unfused": ">"}
-OTHER_MARKERS = ("P", "X", "*", "p", "h", "d", "1")
+OTHER_MARKERS = ("P", "X", "*", "p", "h", "d", "1", "2")
 OTHER_SIZES = {"*": 11.0, "P": 8.0, "X": 8.0}
 
 
