@@ -98,7 +98,7 @@ def byte_times() -> None:
         "gpt2's heads, bfloat16. The L2 cache is cold: it holds none of these keys. In a captured graph: the calls were"
     )
     print("recorded and are replayed at one go, so the host's time does not count. at copy speed: a copy that moves as")
-    print("many bytes, read plus written. share: of that time in the kernel's.")
+    print("many bytes, read plus written. share: that time over the kernel's.")
 
 
 def ragged_time(case: str, variant: str = "ragged kernel") -> float:

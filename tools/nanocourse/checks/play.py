@@ -18,6 +18,7 @@ from nanocourse.exercises.scene import CROSSING, Remote, RemoteError
 from nanoinfer.engine import fake_graph
 
 DEPTH = 6  # calls within calls, to and fro
+CAUGHT: tuple[type[BaseException], ...] = (Exception, *CROSSING.values())
 
 Reply = tuple[dict[str, Any], bytes]
 
@@ -107,7 +108,7 @@ class Play:
                 self._record(function, args, kwargs)
                 return {"op": "value", "value": None, "memory": []}, []
             value = function(*args, **kwargs)
-        except (Exception, *CROSSING.values()) as error:
+        except CAUGHT as error:
             if not isinstance(error, Exception) and not error.args:
                 raise  # somebody at this machine
             kind = type(error).__name__ if type(error).__name__ in CROSSING else "ValueError"
