@@ -153,7 +153,7 @@ def _pool(ax: Axes, rows: list[Row]) -> None:
     pitch, lines = 1.3, BLOCKS // COLUMNS
     ax.set_ylim(pitch * lines, -0.95)
     program = "program A, s = 0" if len(rows[0].splits) > 1 else "A's program"
-    title = f"The pool: the same pages where they lie in memory; outlined and numbered, the walk of {program}"
+    title = f"The pool: the same pages in memory; outlined and numbered, the walk of {program}"
     ax.text(LEFT + 0.15, -0.6, title, fontsize=11, va="center")
     owner = {page: (i, s) for i, row in enumerate(rows) for s, part in enumerate(row.splits) for page in part}
     walked = {page: f"{at}." for at, page in enumerate(rows[0].splits[0], 1)}
