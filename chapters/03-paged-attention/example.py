@@ -180,7 +180,8 @@ def online() -> None:
         rescale = math.exp(top - higher)
         weights = [math.exp(s - higher) for s in page]
         print(
-            f"        maximum {top:5.2f} -> {higher:5.2f}   what is kept is multiplied by exp({top - higher:.2f}) = {rescale:.3f}"
+            f"        maximum {top:5.2f} -> {higher:5.2f}   what is kept is multiplied by "
+            f"exp({top - higher:.2f}) = {rescale:.3f}"
         )
         total = total * rescale + sum(weights)
         acc = acc * rescale + sum(w * v for w, v in zip(weights, held, strict=True))
