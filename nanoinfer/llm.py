@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanoinfer.config import MAX_BATCH, RECIPES, EngineConfig, Facts
 from nanoinfer.engine.loop import CLOSED, EngineLoop, Mailbox
-from nanoinfer.requests import Completion, Piece, Request, SamplingParams
+from nanoinfer.requests import SAMPLES_LIMIT, Completion, Piece, Request, SamplingParams, uncollected
 from nanoinfer.worker import Worker
 
 if TYPE_CHECKING:
@@ -244,8 +244,9 @@ class LLM:
         Raises ValueError for a bad prompt, before anything is computed.
         """
         asked = time.perf_counter()
-        done = list(self._run(self.requests(prompts, params), asked, self._completion))
-        return sorted(done, key=lambda completion: (completion.index, completion.sample))
+        done = list(self._run(partial(self.requests, prompts, params), asked, self._completion))
+        # By numbers: as many new tuples would set off a collection of garbage.
+        return sorted(done, key=lambda completion: completion.index * SAMPLES_LIMIT + completion.sample)
 
     def stream(
         self,
@@ -267,28 +268,29 @@ class LLM:
                 readers[row] = RowReader(row, self.tokenizer)
             return readers[row].piece(1)
 
-        return self._run(requests, asked, piece, every_token=True)
+        return self._run(lambda: requests, asked, piece, every_token=True)
 
     def _run(
-        self, requests: list[Request], asked: float, record: Callable[[Row], Any], every_token: bool = False
+        self, make: Callable[[], list[Request]], asked: float, record: Callable[[Row], Any], every_token: bool = False
     ) -> Generator[Any, None, None]:
-        """Submit the requests; yield the records of their tokens, or of their ends, as the engine's thread goes on."""
+        """Make the requests and submit them; yield records of their tokens, or of their ends, as the engine goes on."""
         self._check_open()
         posted: SimpleQueue[list[Row]] = SimpleQueue()
         mailbox = Mailbox(posted.put)
-        rows = self.loop.submit(requests, mailbox, asked, every_token)
-        left = len(rows)
+        with uncollected():
+            left = set(self.loop.submit(make(), mailbox, asked, every_token))
         try:
             while left:
                 for row in _next(posted):
                     if row.cancelled:
                         raise row.cancelled
                     made = record(row)
-                    left -= isinstance(made, Completion) or made.completion is not None
+                    if isinstance(made, Completion) or made.completion is not None:
+                        left.discard(row)  # to be freed now, while the engine works, and not all of them at the end
                     yield made
                     self._check_open()
         finally:
-            self.loop.cancel(rows)
+            self.loop.cancel(list(left))
             self.loop.leave(mailbox)
 
     def _completion(self, row: Row) -> Completion:

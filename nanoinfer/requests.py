@@ -8,18 +8,15 @@ from __future__ import annotations
 import gc
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from nanoinfer.text.stop import TextStream
 
 FinishReason = Literal["stop", "length"]
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 MAX_SEED = 2**63 - 1
 TOP_K_LIMIT = 2**31 - 1  # top_k is held as int32 on the device
@@ -122,22 +119,18 @@ class SamplingParams:
         return self.presence_penalty != 0 or self.frequency_penalty != 0
 
 
-def uncollected(make: Callable[P, T]) -> Callable[P, T]:
-    """`make` without Python's garbage collector, which would look at all that is alive, over and over, for nothing:
-    records of thousands of requests are no garbage. After Mercurial's `util.nogc`.
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without Python's garbage collector, which would look at all that is alive, over and over, for nothing: records of
+    thousands of requests are no garbage. After Mercurial's `util.nogc`.
     """
-
-    @wraps(make)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> T:
-        on = gc.isenabled()
-        gc.disable()
-        try:
-            return make(*args, **kwargs)
-        finally:
-            if on:
-                gc.enable()
-
-    return inside
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:

@@ -19,7 +19,6 @@ from weakref import WeakSet
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.engine.stats import Gauges
-from nanoinfer.requests import uncollected
 
 if TYPE_CHECKING:
     from nanoinfer.requests import Request
@@ -76,7 +75,6 @@ class ReplicaLoop:
         for loop in loops:
             loop.leave_behind = partial(self._go_on_elsewhere, loop)
 
-    @uncollected
     def submit(
         self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
     ) -> list[Row]:

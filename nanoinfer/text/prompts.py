@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanoinfer.model.config import END_OF_TEXT
-from nanoinfer.requests import MAX_SEED, Request, SamplingParams, uncollected
+from nanoinfer.requests import MAX_SEED, Request, SamplingParams
 from nanoinfer.text.stop import TextStream
 from nanoinfer.text.tokenizer import Tokenizer
 
@@ -31,7 +31,6 @@ class RequestMaker:
     seeds: random.Random
     end_of_text: Sequence[int] = (END_OF_TEXT,)
 
-    @uncollected
     def requests(self, prompts: Any, params: Any) -> list[Request]:
         """The requests of one call, n for each prompt, its samples side by side.
 
@@ -60,10 +59,11 @@ class RequestMaker:
             raise ValueError(f"{name} has {len(ids)} tokens, but the context is {self.max_len}")
         if params.max_tokens > 0 and len(ids) >= self.max_len:
             raise ValueError(f"{name} has {len(ids)} tokens and no room for a new one: the context is {self.max_len}")
+        ids = tuple(ids)  # ahead of the looks at each: the copy fetches ids that lie anywhere in memory all at once
         if {*map(type, ids)} != {int} or not 0 <= min(ids) <= max(ids) < self.vocab_size:
             wrong = next(token for token in ids if type(token) is not int or not 0 <= token < self.vocab_size)
             raise ValueError(f"{name} must hold token ids from 0 to {self.vocab_size - 1}, not {wrong!r}")
-        return tuple(ids)
+        return ids
 
     def _requests(self, index: int, token_ids: tuple[int, ...], params: SamplingParams) -> list[Request]:
         seed = self.seeds.getrandbits(32) if params.seed is None else params.seed  # one a prompt, however many samples
