@@ -32,7 +32,7 @@ def bench() -> None:
 @app.command()
 def run(
     preset: Annotated[
-        str, typer.Option(help="laptop, cpu, colab, gpu, rungs, xl, graphs, ratios, context, compile or full.")
+        str, typer.Option(help="laptop, cpu, colab, gpu, xl, graphs, ratios, context, compile or full.")
     ] = "laptop",
     device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Results file; by default my-bench/PRESET.json.")] = None,

@@ -246,7 +246,7 @@ def test_names_stand_beside_their_lines_and_not_on_each_other() -> None:
     figure.subplots_adjust(right=0.7)
     ax = figure.subplots()
     for n in range(10):
-        ax.plot([1, 2], [1, 5 + n / 100], label=f"number {n}")
+        ax.plot([1, 2], [1, 8 + n / 100], label=f"number {n}")
     ax.plot([1, 2], [1, 9], label="alone")
     name_lines(ax)
     renderer = FigureCanvasAgg(figure).get_renderer()
@@ -254,6 +254,7 @@ def test_names_stand_beside_their_lines_and_not_on_each_other() -> None:
     boxes = sorted((text.get_window_extent(renderer) for text in ax.texts), key=lambda box: box.y0)
     assert len(boxes) == 11
     assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
+    assert max(text.get_position()[1] for text in ax.texts) <= 1
     assert [text.get_text() for text in sorted(ax.texts, key=lambda text: text.get_position()[1])][-1] == "alone"
     assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
 

@@ -124,16 +124,15 @@ PRESETS = {
             "ratios", ("random:gpt2",), (64, 256), prompt_tokens=(1,), new_tokens=512,
             engines=("dense", "dense-1024", "paged"), timed_s=40, case_budget_s=10,
         ),
-        # Every rung beside its peers, vLLM among them: six to eight minutes on an H200.
+        # Whole generations from a prompt of one token: the book's fastest engines, and its fastest peers, vLLM among
+        # them. Six minutes on an H200.
         Preset(
-            "rungs", ("random:gpt2",), _FEW[:4], prompt_tokens=(1,), new_tokens=512, timed_s=2.5, repeats=5,
-            uncached_tokens=32, engines=(*ENGINES, "transformers", "transformers-static-compile", "vllm"),
-        ),
-        # Whole generations from a prompt of one token: the fastest engines of the book, and the fastest peer.
-        Preset(
-            "graphs", ("random:gpt2",), _FEW, prompt_tokens=(1,), new_tokens=512,
-            engines=("dense-graph", "paged-graph-unfused", "paged-graph", "transformers-static-compile"), timed_s=5,
-            case_budget_s=10,
+            "graphs", ("random:gpt2",), (1, 2, 4, 8, 16, 64, 256, 512), prompt_tokens=(1,), new_tokens=512,
+            engines=(
+                "dense-graph", "paged-graph-unfused", "paged-graph", "fused", "persistent",
+                "transformers-static-compile", "vllm",
+            ),
+            timed_s=2.5, other_batches=_FEW, case_budget_s=10,
         ),
         Preset(
             "xl", ("random:gpt2-xl",), (1, 8, 64, 256), prompt_tokens=(128,), new_tokens=64, timed_s=2.5,

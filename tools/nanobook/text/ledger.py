@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nanobench.core.records import Report, Result
 from nanobench.report.intervals import interval as bootstrap
 from nanobench.report.intervals import verdict
-from nanobench.report.values import case_bytes, factor, models_of, prompts_of, significant
+from nanobench.report.values import case_bytes, engine_label, factor, models_of, prompts_of, significant
 from nanobench.systems import UNFUSED
 from nanobook.syllabus import syllabus
 from nanoinfer.config import ENGINES
@@ -35,6 +35,7 @@ RUNGS = {
     "fused": Rung(6, "paged-graph"),
     "persistent": Rung(6, "fused"),
 }
+GRAPHED_PEERS = ("transformers-static-compile", "vllm", "vllm-triton-attention")
 
 
 def ledger(
@@ -43,7 +44,8 @@ def ledger(
     """Header and rows: an engine a row, in the book's order. Only engines that exist.
 
     Graphs and fused kernels are two rows, so that neither is credited with the other's gain. If the report has no
-    graphs without fused kernels, as on a CPU, an engine with graphs is compared with the one without.
+    graphs without fused kernels, as on a CPU, an engine with graphs is compared with the one without. Below, the last
+    engine that was run, over the peers that replay graphs too.
     """
     model = model or models_of(report)[0]
     header = ["engine", "chapter", "added lines", *(f"B = {batch}" for batch in batches), "where it loses"]
@@ -63,6 +65,12 @@ def ledger(
         losses = "; ".join(_losses(report, model, engine, before))
         over = f" over `{before}`" if before else ""
         rows.append([f"`{engine}`{over}", str(rung.chapter), lines, *gains, losses or "–"])
+    newest = [engine for engine in RUNGS if report.find(model=model, engine=engine)][-1]
+    for peer in GRAPHED_PEERS:
+        if report.find(model=model, engine=peer):
+            gains = [_gain(report, model, newest, peer, batch) for batch in batches]
+            losses = "; ".join(_losses(report, model, newest, peer))
+            rows.append([f"`{newest}` over {engine_label(peer)}", "", "", *gains, losses or "–"])
     return header, rows
 
 

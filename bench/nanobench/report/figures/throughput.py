@@ -166,6 +166,8 @@ def name_lines(ax: Axes) -> None:
             if push > 0:
                 at[low], at[high] = at[low] - push, at[high] + push
         at = [max(at[0], 0.0), *at[1:]] if at else at
+    for n in reversed(range(len(at))):  # none above the panel
+        at[n] = min(at[n], 1 - gap * (len(at) - 1 - n))
     for (line, x, y), height in zip(ends, at, strict=True):
         look: dict[str, Any] = {"transform": ax.transAxes, "clip_on": False, "color": line.get_color()}
         ax.plot([x + 0.012, 1.012, 1.03], [y, y, height], linewidth=0.8, label="_name", **look)
