@@ -27,10 +27,10 @@ GPT2, BFLOAT16 = PRESETS["gpt2"], torch.bfloat16
 TOKEN = GPT2.kv_numbers * 2  # bytes of keys and values of one token, in bfloat16
 
 
-def interpreted(name: str) -> None:
-    """What first_kernel.py prints of that name in Triton's interpreter, which is chosen before Python starts."""
+def interpreted(file: str, *names: str) -> None:
+    """What a file of kernels prints in Triton's interpreter, which is chosen before Python starts."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(here / "first_kernel.py"), name]
+    command = [sys.executable, "-W", "ignore", str(here / file), *names]
     print(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout, end="")
 
 
@@ -40,7 +40,10 @@ def small_file() -> None:
     print(subprocess.run(command, capture_output=True, text=True, check=True).stdout, end="")
 
 
-programs, masked, sums = (partial(interpreted, name) for name in ("programs", "masks", "sums"))
+programs, masked, sums, both = (
+    partial(interpreted, "first_kernel.py", name) for name in ("programs", "masks", "sums", "both")
+)
+smallest = partial(interpreted, "small_kernel.py")
 
 
 def room() -> None:
