@@ -156,7 +156,7 @@ class TestSmallKernel:
         from nanocourse.exercises.kernels import compiled
 
         kernel, types = load(CHAPTER / "small_kernel.py").attend_kernel, load(CHAPTER / "launch_attend.py").TYPES
-        assert compiled(kernel, types, {"H": 12, "D": 64, "BLOCK": 16}) == "it compiles"
+        assert compiled(kernel, types, {"H": 12, "D": 64, "PAGE": 16}) == "it compiles"
 
     @pytest.mark.gpu
     def test_equals_the_reference_on_a_gpu(self) -> None:
