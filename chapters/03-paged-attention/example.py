@@ -239,7 +239,8 @@ def joined() -> None:
         parts.append((float(s.max()), float(weights.sum()), float(weights @ v), len(s)))
     for at, (top, total, acc, count) in enumerate(parts):
         sums = f"maximum {top:.2f}   sum {total:.3f}   weighted values {acc:.3f}"
-        print(f"part {at}, {('page 0', 'pages 1, 2')[at]}: {count} tokens   {sums}   alone {acc / total:.3f}")
+        name = f"part {at}, {('page 0', 'pages 1, 2')[at]}: {count} tokens"
+        print(f"{name:28} {sums}   alone {acc / total:.3f}")
     highest = max(top for top, *_ in parts)
     shares = [math.exp(top - highest) for top, *_ in parts]
     acc, total = (sum(s * p[i] for s, p in zip(shares, parts, strict=True)) for i in (2, 1))

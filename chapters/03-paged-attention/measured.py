@@ -171,8 +171,8 @@ def fixed_pool_table() -> None:
     mean, most = statistics.mean(lengths), max(lengths)
     _note(
         f"gpt2, {len(lengths)} requests of {min(lengths)} to {most:,} tokens, {mean:.0f} in the mean: half prompt, "
-        f"half new tokens, of which each makes all. Room of a dense row: {most:,}. Blocks of {report.block_size}, as many "
-        "as all requests need at once."
+        f"half new tokens, of which each makes all. Room of a dense row: {most:,}. Blocks of {report.block_size}, as "
+        "many as all requests need at once."
     )
 
 

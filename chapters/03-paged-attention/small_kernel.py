@@ -16,7 +16,9 @@ from torch import Tensor
 
 
 @triton.jit
-def attend_kernel(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr):
+def attend_kernel(
+    q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr
+):  # fmt: skip
     """Program (b, h) reads the pages of row b, and of each its head's part."""
     row, head, d = tl.program_id(0), tl.program_id(1), tl.arange(0, D)
     query = tl.load(q + (row * H + head) * D + d).to(tl.float32) * D**-0.5  # (D,)
