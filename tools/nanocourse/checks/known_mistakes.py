@@ -40,11 +40,14 @@ class Tells:
     def __init__(self, exercise: Exercise, seed: str, solver: Callable[[Wrong], Solve] | None = None) -> None:
         self.exercise, self.seed = exercise, seed
         self.wrong = tuple(wrong for wrong in exercise.real_wrong if not wrong.unnamed)
-        self._solves = [(solver or self._here)(wrong) for wrong in self.wrong]
-        self._had: dict[tuple[int, str], Outcome] = {}  # by wrong answer and seed of the case
-        self.needed = 1 if exercise.spec.fixed else NEEDED
         idle = (_passes, _fails) if exercise.spec.verdicts else ()
-        self._idle = [partial(local, exercise.known(answer)) for answer in idle]
+        self._solves: list[Solve] = [  # the wrong answers, then what is none: the right one, and those that do no work
+            *((solver or self._here)(wrong) for wrong in self.wrong),
+            exercise.expected,
+            *(partial(local, exercise.known(answer)) for answer in idle),
+        ]
+        self._had: dict[tuple[int, str], Outcome] = {}  # by place in `_solves` and seed of the case
+        self.needed = 1 if exercise.spec.fixed else NEEDED
 
     @cached_property
     def found(self) -> dict[str, list[Tell]]:
@@ -103,16 +106,18 @@ class Tells:
 
     def _look(self, one: Input, tells: dict[int, list[Tell]], agrees: Agrees) -> None:
         """Add an input to the tells of every wrong answer that it tells apart from the rest."""
-        sound: list[Solve] = [self.exercise.expected, *self._idle]
-        right = [[solve(self.exercise.call(check, case)) for check, case in one] for solve in sound]
         for at, tell in list(tells.items()):
-            own, rest = self._outcomes(at, one), (other for other in range(len(self.wrong)) if other != at)
-            if not all(self._differ(one, other, own) for other in right):
+            own = self._outcomes(at, one)
+            if not self._alone(one, own, range(len(self.wrong), len(self._solves))):
                 continue
             if not agrees(one, own):
                 del tells[at]
-            elif all(self._differ(one, self._outcomes(other, one), own) for other in rest):
+            elif self._alone(one, own, (other for other in range(len(self.wrong)) if other != at)):
                 tell.append((one, own))
+
+    def _alone(self, one: Input, own: list[Outcome], others: Iterable[int]) -> bool:
+        """Whether these outcomes are none of the others'."""
+        return all(self._differ(one, self._outcomes(other, one), own) for other in others)
 
     def _varied(self, tells: list[Tell]) -> list[Tell]:
         """Choose three tells: from different checks as far as possible, the largest of each check first."""
