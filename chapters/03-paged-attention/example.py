@@ -14,6 +14,7 @@ import torch
 from nanobench.report.values import size
 from nanobook.examples import load
 from nanocourse.exercises import answers
+from nanoinfer.cache import paged
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.model.batch import Chunk, Layout, pack, unpack
@@ -27,10 +28,10 @@ GPT2, BFLOAT16 = PRESETS["gpt2"], torch.bfloat16
 TOKEN = GPT2.kv_numbers * 2  # bytes of keys and values of one token, in bfloat16
 
 
-def interpreted(name: str) -> None:
-    """What first_kernel.py prints of that name in Triton's interpreter, which is chosen before Python starts."""
+def interpreted(file: str, *names: str) -> None:
+    """What a file of kernels prints in Triton's interpreter, which is chosen before Python starts."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(here / "first_kernel.py"), name]
+    command = [sys.executable, "-W", "ignore", str(here / file), *names]
     print(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout, end="")
 
 
@@ -40,7 +41,10 @@ def small_file() -> None:
     print(subprocess.run(command, capture_output=True, text=True, check=True).stdout, end="")
 
 
-programs, masked, sums = (partial(interpreted, name) for name in ("programs", "masks", "sums"))
+programs, masked, sums, both = (
+    partial(interpreted, "first_kernel.py", name) for name in ("programs", "masks", "sums", "both")
+)
+smallest = partial(interpreted, "small_kernel.py")
 
 
 def room() -> None:
@@ -219,7 +223,8 @@ def masks() -> None:
         "score -inf": torch.where(inside, scores, -torch.inf).softmax(0) @ values,
         "score -inf, value 0": torch.where(inside, scores, -torch.inf).softmax(0) @ torch.where(inside, values, 0.0),
     }
-    print("values in the four slots: 3, a token's; NaN, 7 and 5, of no token. Put in place of these three:")
+    print("slot 0, a token's: score 1, value 3; slots 1 to 3, of no token: scores 0.4, 2, -1, values NaN, 7, 5.")
+    print("In place of the last three:")
     for name, result in ways.items():
         print(f"{name:22}{float(result):6.2f}")
 
@@ -234,7 +239,8 @@ def joined() -> None:
         parts.append((float(s.max()), float(weights.sum()), float(weights @ v), len(s)))
     for at, (top, total, acc, count) in enumerate(parts):
         sums = f"maximum {top:.2f}   sum {total:.3f}   weighted values {acc:.3f}"
-        print(f"part {at}: {count} tokens   {sums}   alone {acc / total:.3f}")
+        name = f"part {at}, {('page 0', 'pages 1, 2')[at]}: {count} tokens"
+        print(f"{name:28} {sums}   alone {acc / total:.3f}")
     highest = max(top for top, *_ in parts)
     shares = [math.exp(top - highest) for top, *_ in parts]
     acc, total = (sum(s * p[i] for s, p in zip(shares, parts, strict=True)) for i in (2, 1))
@@ -242,6 +248,20 @@ def joined() -> None:
     print(f"scaled by exp(maximum - {highest:.2f}) = {told}, then added: {acc / total:.3f}")
     print(f"averaged: {sum(p[2] / p[1] for p in parts) / 2:.3f}   weighed by their tokens: "
           f"{sum(p[3] * p[2] / p[1] for p in parts) / len(scores):.3f}")  # fmt: skip
+
+
+def limits() -> None:
+    """The three limits of the number of splits."""
+    told = {
+        "SPLIT_TOKENS": (paged.SPLIT_TOKENS, "tokens of a part at least: a tile"),
+        "MAX_SPLITS": (paged.MAX_SPLITS, "parts of a context at most"),
+        "PROGRAMS": (
+            paged.PROGRAMS,
+            "of a launch at most; more than fit above: a short walk spends more of its time waiting",
+        ),
+    }
+    for name, (number, says) in told.items():
+        print(f"{name:12}{number:>6}  {says}")
 
 
 def widths() -> None:
@@ -269,7 +289,8 @@ def rectangles() -> None:
     contexts, layer = [40] * 31 + [900], TOKEN // GPT2.n_layer
     held, gathered = sum(contexts) * layer, len(contexts) * -(-max(contexts) // 16) * 16 * layer
     moved = f"{size(3 * gathered)} ({3 * gathered / held:.0f} times)"
-    print(f"their keys and values: {size(held)}; gathered, and then read: {moved}")
+    print("the same, where 31 rows hold 40 tokens, and the piece ends at 900, in one layer of gpt2, bfloat16:")
+    print(f"keys and values {size(held)}; gathered up to the longest row, and then read: {moved}")
 
 
 def work() -> None:

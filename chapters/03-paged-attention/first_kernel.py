@@ -1,4 +1,4 @@
-"""First kernels in Triton: programs, blocks, masks, and a sum of rows. The text is triton.md.
+"""First kernels in Triton: programs, blocks, masks, sums of rows, blocks of two dimensions. The text is triton.md.
 
 `TRITON_INTERPRET=1 python chapters/03-paged-attention/first_kernel.py` runs them on a CPU; on a GPU leave out the
 variable. There are no wheels of Triton for macOS and Windows.
@@ -44,6 +44,19 @@ def sum_rows(x, lanes, out, C, BLOCK: tl.constexpr):
     tl.store(out + row, tl.sum(total, 0))
 
 
+@triton.jit
+def sum_both(x, rows, columns, best, N, ROWS: tl.constexpr, C: tl.constexpr):
+    """One program reads x (N, C) at once, N up to ROWS: a sum of each row and of each column, and the highest row's."""
+    r, c = tl.arange(0, ROWS), tl.arange(0, C)
+    inside = r < N  # (ROWS,)
+    at = r[:, None] * C + c[None, :]  # (ROWS, C)
+    block = tl.load(x + at, mask=inside[:, None], other=0.0)  # (ROWS, C)
+    by_row = tl.where(inside, tl.sum(block, 1), -float("inf"))  # (ROWS,)
+    tl.store(rows + r, by_row)
+    tl.store(columns + c, tl.sum(block, 0))
+    tl.store(best, tl.max(by_row, 0))
+
+
 def row_sums(x: Tensor, block: int = 4) -> tuple[Tensor, Tensor]:
     """x (N, C) float32 -> its rows' sums (N,), and the lanes (N, block) before they were joined."""
     x = x.contiguous()
@@ -86,7 +99,19 @@ def sums() -> None:
         _line("  their sum", out[row : row + 1])
 
 
-SHOWN = {function.__name__: function for function in (programs, masks, sums)}
+def both() -> None:
+    """Three rows of four, in a block of four by four."""
+    x = torch.tensor([[-1, -2, -3, -4], [-5, 1, 1, 1], [-9, 2, 3, 1]], dtype=torch.float32, device=DEVICE)
+    rows, columns, best = x.new_empty(4), x.new_empty(4), x.new_empty(1)
+    sum_both[(1,)](x, rows, columns, best, 3, ROWS=4, C=4)
+    for row in range(3):
+        _line(f"row {row}", x[row])
+    _line("sums of rows", rows)
+    _line("sums of columns", columns)
+    _line("highest row", best)
+
+
+SHOWN = {function.__name__: function for function in (programs, masks, sums, both)}
 
 
 if __name__ == "__main__":

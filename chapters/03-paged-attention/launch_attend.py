@@ -52,7 +52,7 @@ def fault(form: str, constants: dict[str, int]) -> str:
     lines = form.splitlines()
     shapes = [shape for line in lines if "load" in line for shape in re.findall(r"tensor<(\d+(?:x\d+)*)x", line)]
     most = max((math.prod(map(int, shape.split("x"))) for shape in shapes), default=1)
-    page = constants["BLOCK"] * constants["D"]
+    page = constants["PAGE"] * constants["D"]
     if most < page:
         return f"it loads at most {most} numbers at once, and one head's part of a page has {page}"
     for name in ("k_pool", "v_pool"):
@@ -100,4 +100,4 @@ def _start(
     kernel: Any, q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, lengths: Tensor, out: Tensor
 ) -> None:
     B, H, D = q.shape
-    kernel[(B, H)](q, k_pool, v_pool, tables, lengths, out, tables.shape[1], H=H, D=D, BLOCK=k_pool.shape[2])
+    kernel[(B, H)](q, k_pool, v_pool, tables, lengths, out, tables.shape[1], H=H, D=D, PAGE=k_pool.shape[2])

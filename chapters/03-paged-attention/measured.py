@@ -6,17 +6,21 @@ bench/results/h200-NAME.json`; `python -m nanobook prose` then fills the numbers
 
 from __future__ import annotations
 
+import statistics
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from nanobench.core.records import ResultsFile, Spread
+from nanobench.micro.fixed_pool import short_lengths
 from nanobench.micro.kv_usage import CacheUsage, KVUsageReport
 from nanobench.micro.paged_kernel import KernelReport, KernelTime
 from nanobench.micro.ragged import RaggedReport
 from nanobench.micro.recompiles import RecompileReport
 from nanobench.report.intervals import claimed
 from nanobench.report.values import seconds, share, size
+from nanoinfer.model.config import PRESETS
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 HEADS, HEAD_SIZE, BYTES = 12, 64, 2  # gpt2's, bfloat16
@@ -130,12 +134,46 @@ def kv_usage_table() -> None:
         print(f"{h.engine:8}{cells}{share(h.fragmentation):>18}")
     print("allocated: the whole cache. reserved: what running rows may take. owned: what they have taken (a dense")
     print("row: all its room at once). tokens: what is written. The last column: how much of owned holds no token.")
+    running = " and ".join(f"{h.rows:.0f}" for h in report.held)
+    _note(
+        f"gpt2, {report.requests} requests, {_rows()} rows at most: prompts of 1 to {report.max_tokens // 2} random "
+        f"tokens, up to {report.max_tokens} new ones, but most texts end sooner, by a stop token. Room of a dense row: "
+        f"{_room()} tokens. Means over all steps, in which {running} rows run. Texts are sampled, and the two engines "
+        "round differently, so the texts differ."
+    )
+
+
+def _note(text: str) -> None:
+    print(textwrap.fill(text, 104))
+
+
+def _rows() -> int:
+    return kv_usage().requests // 2  # as `memory` asks
+
+
+def _room() -> int:
+    """Tokens of a dense row, of which there is one more than run."""
+    return _usage("dense").allocated // kv_usage().token_bytes // (_rows() + 1)
+
+
+def _a_row(engine: str, what: str) -> float:
+    """Bytes that a running row takes in the mean. what: `owned`, or `promised` with what is reserved."""
+    found: float = getattr(_usage(engine), what) / _usage(engine).rows
+    return found
 
 
 def fixed_pool_table() -> None:
     """Many short requests in a pool of the same bytes."""
-    for s in kv_usage().squeezed:
+    report = kv_usage()
+    for s in report.squeezed:
         print(f"{s.engine:8}{s.rows:>5} rows at once in {size(s.allocated)}: {s.tokens_per_s:,.0f} tok/s")
+    lengths = short_lengths(report.short_requests, PRESETS["gpt2"].n_positions)
+    mean, most = statistics.mean(lengths), max(lengths)
+    _note(
+        f"gpt2, {len(lengths)} requests of {min(lengths)} to {most:,} tokens, {mean:.0f} in the mean: half prompt, "
+        f"half new tokens, of which each makes all. Room of a dense row: {most:,}. Blocks of {report.block_size}, as "
+        "many as all requests need at once."
+    )
 
 
 def _usage(engine: str) -> CacheUsage:
@@ -175,14 +213,14 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "most rows share": lambda: share(time_of(256, 1024, "chosen").bytes_share),
     "even rows chosen": lambda: seconds(time_of(256, 512, "chosen").seconds.median),
     "even rows sdpa": lambda: seconds(time_of(256, 512, "sdpa").seconds.median),
-    "long prompt ragged": lambda: seconds(ragged_time("one prompt of 1024")),
-    "long prompt sdpa": lambda: seconds(ragged_time("one prompt of 1024", "sdpa, padded")),
     "ragged gain": lambda: _ragged_gain("31 prompts of 10 and one of 900"),
-    "piece gain": lambda: _ragged_gain("64 rows that go on at 512, a piece of 256"),
-    "64 rows share": lambda: share(time_of(64, 1024, "chosen").bytes_share),
-    "64 rows sdpa": lambda: share(time_of(64, 1024, "sdpa").bytes_share),
     "dense fragments": lambda: share(_usage("dense").fragmentation),
     "paged fragments": lambda: share(_usage("paged").fragmentation),
+    "dense row": lambda: size(_a_row("dense", "owned")),
+    "paged row": lambda: size(_a_row("paged", "owned")),
+    "paged row reserved": lambda: size(_a_row("paged", "promised")),
+    "rows by reservation": lambda: f"{_a_row('dense', 'owned') / _a_row('paged', 'promised'):.2f}×",
+    "rows by owned": lambda: f"{_a_row('dense', 'owned') / _a_row('paged', 'owned'):.2f}×",
     "idle reservation": lambda: share(_usage("paged").idle_reservation),
     "dense owned": lambda: size(_usage("dense").owned),
     "paged owned": lambda: size(_usage("paged").owned),

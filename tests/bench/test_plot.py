@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import matplotlib as mpl
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -25,10 +24,11 @@ from nanobench.micro.timeline import MARK, HostEvent, Kernel, StepTimeline, Time
 from nanobench.report.figures import style
 from nanobench.report.figures.throughput import name_lines
 from nanobench.report.figures.timeline import busy
-from nanobench.report.plot import drawings, load, own, plot, published
+from nanobench.report.plot import book_drawings, drawings, load, own, plot, published
 from nanobench.systems import OTHERS
 from nanoinfer.config import ENGINES
 from tests.bench.samples import MACHINE, STAMP, failed, ladder, load_report, report, result, saved
+from tests.cut_text import cut_text
 
 KINDS = ("throughput", "bandwidth", "itl")
 ROOT = Path(__file__).parents[2]
@@ -259,19 +259,8 @@ def test_names_stand_beside_their_lines_and_not_on_each_other() -> None:
     assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
 
 
-@pytest.mark.parametrize("file", ["h200-gpu", "h200-xl", "h200-graphs", "cpu", "cpu-small"])
-def test_no_name_of_the_books_lines_is_cut(file: str) -> None:
-    path = RESULTS / f"{file}.json"
-    for drawing in (each for each in drawings(path) if each.name.endswith(("-throughput", "-bandwidth"))):
-        with mpl.rc_context(style.SETTINGS):
-            figure = drawing.draw()
-            renderer = FigureCanvasAgg(figure).get_renderer()
-            figure.draw(renderer)
-            names = [text.get_window_extent(renderer) for text in figure.axes[0].texts]
-            labels = [ax.yaxis.label.get_window_extent(renderer) for ax in figure.axes]
-        assert len(names) > 2
-        assert all(box.x1 <= figure.bbox.x1 for box in names)
-        assert all(box.x0 >= 0 for box in labels)
+def test_no_text_of_the_books_figures_is_cut() -> None:
+    assert {drawing.name: cut for drawing in book_drawings(RESULTS) if (cut := cut_text(drawing))} == {}
 
 
 def test_a_chapter_shows_no_later_variant(tmp_path: Path) -> None:

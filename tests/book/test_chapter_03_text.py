@@ -145,6 +145,14 @@ print("right")
 
 @triton
 class TestSmallKernel:
+    def test_it_runs_as_a_program(self) -> None:
+        """And prints what a softmax gives."""
+        lines = printed(CHAPTER / EXAMPLE, "smallest")
+        assert len(lines) == 3
+        for line in lines[1:]:
+            *_, first, second, third, fourth = line.split()
+            assert (first, second) == (third, fourth)
+
     def test_equals_the_reference_in_the_interpreter(self) -> None:
         environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-W", "ignore", "-c", KERNEL, str(CHAPTER / "small_kernel.py")]
@@ -156,7 +164,7 @@ class TestSmallKernel:
         from nanocourse.exercises.kernels import compiled
 
         kernel, types = load(CHAPTER / "small_kernel.py").attend_kernel, load(CHAPTER / "launch_attend.py").TYPES
-        assert compiled(kernel, types, {"H": 12, "D": 64, "BLOCK": 16}) == "it compiles"
+        assert compiled(kernel, types, {"H": 12, "D": 64, "PAGE": 16}) == "it compiles"
 
     @pytest.mark.gpu
     def test_equals_the_reference_on_a_gpu(self) -> None:
@@ -179,6 +187,11 @@ for block in (1, 4, 16):
     sums, lanes = first.row_sums(x, block)
     assert torch.allclose(sums, x.sum(1), atol=1e-5), block
     assert torch.allclose(lanes[:, 0], x[:, ::block].sum(1), atol=1e-5), block
+x = -x[:, :8].abs().contiguous()
+rows, columns, best = x.new_empty(8), x.new_empty(8), x.new_empty(1)
+first.sum_both[(1,)](x, rows, columns, best, 5, ROWS=8, C=8)
+assert torch.allclose(rows[:5], x.sum(1)) and bool((rows[5:] == -torch.inf).all())
+assert torch.allclose(columns, x.sum(0)) and torch.allclose(best, x.sum(1).max())
 print("right")
 """
 
@@ -203,7 +216,10 @@ class TestFirstKernels:
         from nanocourse.exercises.kernels import compiled
 
         types = {"x": "*fp32", "lanes": "*fp32", "out": "*fp32", "C": "i32"}
-        assert compiled(load(CHAPTER / "first_kernel.py").sum_rows, types, {"BLOCK": 4}) == "it compiles"
+        first = load(CHAPTER / "first_kernel.py")
+        assert compiled(first.sum_rows, types, {"BLOCK": 4}) == "it compiles"
+        types = {"x": "*fp32", "rows": "*fp32", "columns": "*fp32", "best": "*fp32", "N": "i32"}
+        assert compiled(first.sum_both, types, {"ROWS": 4, "C": 4}) == "it compiles"
 
     def test_the_page_asks_and_answers(self) -> None:
         page = (CHAPTER / "triton.md").read_text(encoding="utf-8")

@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from nanobench.report.figures.style import page_of, write
+from nanobench.report.figures.style import Drawing, page_of, write
 from nanobook.__main__ import app
 from nanobook.figures import kernel_walk as walking
 from nanobook.figures.diagrams import diagrams
 from nanobook.figures.stale import stale
 from nanoinfer.cache.blocks import NULL
 from nanoinfer.cache.paged import choose_splits
+from tests.cut_text import cut_text
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "figures"
@@ -63,6 +65,28 @@ def test_another_process_draws_the_same_bytes(folder: str, tmp_path: Path) -> No
     for drawing in diagrams(ROOT, folder):
         for path in write(drawing, tmp_path):
             assert path.read_bytes() == (tmp_path / "other" / path.relative_to(tmp_path)).read_bytes(), path.name
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in (ROOT / "chapters").glob("*/drawings.py")))
+def test_no_text_of_a_diagram_is_cut(folder: str) -> None:
+    assert {drawing.name: cut for drawing in diagrams(ROOT, folder) if (cut := cut_text(drawing))} == {}
+
+
+def test_text_that_an_edge_cuts_is_found() -> None:
+    """By the figure's edge, and by that of axes that clip; not the name of a tick that is not shown."""
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(4, 3))
+        ax = figure.subplots()
+        ax.set_title("a heading that is too long for a figure of four inches", loc="left")
+        ax.text(0.5, 0.9, "a name at the edge of its axes", clip_on=True)
+        ax.text(0.0, 0.2, "inside", clip_on=True)
+        ax.set_xticks([0.0, 0.5, 9.0], ["zero", "half", "far away"])
+        ax.set_xlim(0, 1)
+        return figure
+
+    found = cut_text(Drawing("some/thing", "A thing", "It is.", (), (), draw))
+    assert found == ["a name at the edge of its axes", "a heading that is too long for a figure of four inches"]
 
 
 def test_a_chapters_figures_are_drawn_and_held_to_its_code(book: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from nanocourse.checks.check import check_exercise
@@ -35,9 +36,14 @@ def answer(id: str, name: str) -> str:
 
 
 def checked(
-    exercise: Exercise, source: str | bytes, folder: Path, keep: Keep, name_mistakes: bool = False
+    exercise: Exercise,
+    source: str | bytes,
+    folder: Path,
+    keep: Keep,
+    name_mistakes: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> ExerciseResult:
     """The result of checking a file with this content."""
     path = folder / exercise.file
     path.write_bytes(source.encode() if isinstance(source, str) else source)
-    return check_exercise(exercise, path, keep.take, name_mistakes=name_mistakes)
+    return check_exercise(exercise, path, keep.take, name_mistakes=name_mistakes, say=say)

@@ -18,6 +18,7 @@ from nanocourse.checks.known_mistakes import Tells
 from nanocourse.checks.results import ExerciseResult
 from nanocourse.checks.runner import Runner
 from nanocourse.checks.shrink import smallest
+from nanocourse.cli import console
 from nanocourse.exercises import chapters, sources, stubs
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Exercise, Spec, Wrong
@@ -164,6 +165,23 @@ def test_the_mistake_is_named_only_where_it_was_looked_for(filters: Exercise, ke
     second = checked(filters, source, tmp_path, keep, name_mistakes=True)
     assert second.mistake is not None
     assert second.mistake[0] == "unsorted"
+
+
+def test_what_is_going_on_is_said_to_whoever_waits(
+    keep: Keep, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each check and each known mistake, on standard error, a line every few seconds at most."""
+    said: list[str] = []
+    exercise = chapters.exercise("3.5")
+    checked(exercise, answer("3.5", "begins-at-0"), tmp_path, keep, name_mistakes=True, say=said.append)
+    assert said[0] == f"3.5: check 1 of {len(exercise.checks)}, {exercise.checks[0].name}"
+    assert sum("known mistake" in text for text in said) == len(Tells(exercise, "course").wrong)
+    now = iter((0.0, 1.0, 5.0, 5.0, 6.0))
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(now))
+    going_on = console.patience()
+    for text in ("soon", "late\x1b", "soon again"):
+        going_on(text)
+    assert capsys.readouterr().err == "... late\\x1b\n"
 
 
 def test_an_unknown_mistake_is_not_taken_for_a_known_one(filters: Exercise, keep: Keep, tmp_path: Path) -> None:

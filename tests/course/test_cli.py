@@ -102,7 +102,7 @@ def test_check_from_the_first_try_to_the_last(here: Path, capsys: pytest.Capture
     assert first.code == 1
     for part in ("failed", "ragged", "lengths = ", "At row ", "expected ", "came ", "Receipt: ex3_last.py "):
         assert part in first.out
-    assert "If this is a known mistake, the next check names it." in first.out
+    assert "Check it again: if this is a known mistake, it is then named." in first.out
     assert "last-column" not in first.out
     second = invoke(capsys, "check", "1", "3")
     assert 'A known mistake, last-column. It assumes: "A row\'s last token stands in the last column."' in second.out

@@ -21,7 +21,7 @@ triton = pytest.mark.skipif(not has_triton(), reason="there are no wheels of Tri
 compiler = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
 )
-CONSTANTS = {"H": 12, "D": 64, "BLOCK": 16}
+CONSTANTS = {"H": 12, "D": 64, "PAGE": 16}
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ class TestInterpreted:
     ) -> None:
         result = checked(exercise, reference.replace('-float("inf"), 0.0,', '-float("inf"), 0,'), tmp_path)
         assert [check.name for check in result.checks if check.status == "failed"] == ["compiles"]
-        assert "compute capability 7.5: `for start in range(0, length, BLOCK):`" in first(result)
+        assert "compute capability 7.5: `for start in range(0, length, PAGE):`" in first(result)
         assert "variable total has initial type int32 but is re-assigned to fp32" in first(result)
 
 
@@ -151,9 +151,9 @@ class TestCompiled:
         assert exercise.spec.kernel is not None
         types = chapters.run_file(exercise.spec.kernel.launcher, "launcher_of_a_test").TYPES
         assert kernels.compiled(self.kernel(reference), types, CONSTANTS) == COMPILES
-        wrong = reference.replace("tl.arange(0, BLOCK)", "tl.arange(0, width)")
+        wrong = reference.replace("tl.arange(0, PAGE)", "tl.arange(0, width)")
         assert "arange" in kernels.compiled(self.kernel(wrong), types, CONSTANTS)
-        wrong = reference.replace("range(0, length, BLOCK):\n", "range(0, length, BLOCK):\n        continue\n")
+        wrong = reference.replace("range(0, length, PAGE):\n", "range(0, length, PAGE):\n        continue\n")
         assert "`continue`" in kernels.compiled(self.kernel(wrong), types, CONSTANTS)
 
     def test_what_no_run_would_show(self, exercise: Exercise, reference: str) -> None:
@@ -168,7 +168,7 @@ class TestCompiled:
         narrow = reference.replace(".to(tl.int64)", "")
         assert told(narrow).startswith("it adds offsets of 32 bits to k_pool")
         apart = reference.replace("(block * H + head)", "head").replace(
-            "_pool + at", "_pool + block * H * BLOCK * D + at"
+            "_pool + at", "_pool + block * H * PAGE * D + at"
         )
         assert told(apart) == COMPILES  # offsets within a block may have 32 bits
         assert told(apart.replace(".to(tl.int64)", "")).startswith("it adds offsets of 32 bits")
@@ -201,4 +201,4 @@ class TestInTheEngine:
 def test_mutants_keep_a_kernels_constants(exercise: Exercise) -> None:
     found = mutants.mutants(sources.function_source(exercise.function))
     assert len(found) > 100
-    assert all("BLOCK: tl.constexpr" in mutant.source for mutant in found)
+    assert all("PAGE: tl.constexpr" in mutant.source for mutant in found)

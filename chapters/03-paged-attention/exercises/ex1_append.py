@@ -14,13 +14,13 @@ from nanocourse.exercises.swap import replaced
 def grow(
     owned: list[list[int]], lengths: list[int], free: list[int], block_size: int
 ) -> tuple[list[list[int]], list[int]]:
-    """Every row's blocks, and those left free, once the step to come has room for all that it writes.
+    """Give each row the blocks that it lacks for the next step -> (each row's blocks, the blocks that are still free).
 
     owned: each row's blocks, in the order of its text. lengths: each row's tokens, with those that the step is about to
-    write counted already; a block holds `block_size` tokens. free: the free blocks, of any numbers, 0 too; the last
-    is taken first, and row 0 takes before row 1. A row that has room takes none, and none that it has is given back or
-    changes its place. The lists may be changed. RuntimeError where a block is needed and none is free. All numbers may
-    be of any size, beyond 64 bits too.
+    write counted already; a block holds `block_size` tokens. free: the free blocks, by number, which may be 0 here.
+    Take the last of the list first, for row 0 before row 1. A row keeps the blocks that it has, in their order, even
+    where it has more than it needs. You may change the lists. RuntimeError where a block is needed and none is free.
+    Numbers may be of any size, beyond 64 bits too.
     """
     owned, free = [list(blocks) for blocks in owned], list(free)
     for blocks, length in zip(owned, lengths, strict=True):

@@ -21,29 +21,27 @@ if TYPE_CHECKING:  # Triton is not imported here: there are no wheels of it for 
 LAUNCHER = Path(__file__).parents[1] / "launch_attend.py"
 
 
-def attend_kernel(
-    q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
-):
+def attend_kernel(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr):
     """Program (b, h) attends from row b's query, head h, to the first lengths[b] tokens of row b's pages.
 
-    Pointers: q and out to (B, H, D); k_pool and v_pool to (blocks, H, BLOCK, D), of any floating types; tables to
-    (B, width) int32, the blocks of each row in the order of its text, and entries behind its text may name any block;
-    lengths to (B,) int64. A pointer is read by tl.load, not by an index. D and BLOCK are powers of two. Slots that no
+    Pointers: q and out to (B, H, D); k_pool and v_pool to (pages, H, PAGE, D), of any floating types; tables to
+    (B, width) int32, the pages of each row in the order of its text, and entries behind its text may name any page;
+    lengths to (B,) int64. A pointer is read by tl.load, not by an index. D and PAGE are powers of two. Slots that no
     token was written to may hold anything, NaN too. A pool may hold more than 2^31 numbers. Scores are products over
     sqrt(D). Arithmetic is in float32. A row of length 0 gives zeros.
     """
     row, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(lengths + row)
-    d, place = tl.arange(0, D), tl.arange(0, BLOCK)
+    d, place = tl.arange(0, D), tl.arange(0, PAGE)
     query = tl.load(q + (row * H + head) * D + d).to(tl.float32) * D**-0.5  # (D,)
     maximum, total, acc = -float("inf"), 0.0, tl.zeros((D,), dtype=tl.float32)
-    for start in range(0, length, BLOCK):
-        block = tl.load(tables + row * width + start // BLOCK).to(tl.int64)
-        at = ((block * H + head) * BLOCK + place)[:, None] * D + d[None, :]  # (BLOCK, D)
-        inside = start + place < length  # (BLOCK,)
+    for start in range(0, length, PAGE):
+        block = tl.load(tables + row * width + start // PAGE).to(tl.int64)
+        at = ((block * H + head) * PAGE + place)[:, None] * D + d[None, :]  # (PAGE, D)
+        inside = start + place < length  # (PAGE,)
         keys = tl.load(k_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
         values = tl.load(v_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
-        scores = tl.where(inside, tl.sum(keys * query[None, :], 1), -float("inf"))  # (BLOCK,)
+        scores = tl.where(inside, tl.sum(keys * query[None, :], 1), -float("inf"))  # (PAGE,)
         higher = tl.maximum(maximum, tl.max(scores, 0))
         weights, rescale = tl.exp(scores - higher), tl.exp(maximum - higher)
         acc = acc * rescale + tl.sum(values * weights[:, None], 0)
@@ -111,7 +109,7 @@ EXERCISE = Spec(
         "  three things to carry, as in exercise 3.5, of which the last is a vector of D\n"
         "  from the first page to the one that the last token lies in:\n"
         "      the page's block out of my row's line of the table, wide enough to be multiplied\n"
-        "      BLOCK keys and values of my head, from exercise 3.4's offsets, what is outside the text left out\n"
+        "      PAGE keys and values of my head, from exercise 3.4's offsets, what is outside the text left out\n"
         "      a score for each; the online softmax over them\n"
         "  store the quotient, and mind the row without a token",
     ),
@@ -271,7 +269,7 @@ def tiny_values(case: Case) -> Call:
 
 def compiles(case: Case) -> Call:
     """The compiler takes it too, for three generations of GPUs; a page is loaded at once, by offsets of 64 bits."""
-    return call({"H": 12, "D": case.choice("D", (64, 32)), "BLOCK": 16}, compiles=True)
+    return call({"H": 12, "D": case.choice("D", (64, 32)), "PAGE": 16}, compiles=True)
 
 
 CHECKS = (

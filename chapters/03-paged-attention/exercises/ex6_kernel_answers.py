@@ -9,13 +9,13 @@ from nanocourse.exercises.exercise import Right, Wrong
 if TYPE_CHECKING:
     import triton.language as tl
 
-TABLE = "tl.load(tables + row * width + start // BLOCK).to(tl.int64)"
+TABLE = "tl.load(tables + row * width + start // PAGE).to(tl.int64)"
 LENGTH = "tl.load(lengths + row)"
 INSIDE = "start + place < length"
 SCORES = 'tl.where(inside, tl.sum(keys * query[None, :], 1), -float("inf"))'
-PAGES = f"""range(0, length, BLOCK):
+PAGES = f"""range(0, length, PAGE):
         block = {TABLE}
-        at = ((block * H + head) * BLOCK + place)[:, None] * D + d[None, :]  # (BLOCK, D)
+        at = ((block * H + head) * PAGE + place)[:, None] * D + d[None, :]  # (PAGE, D)
         inside = {INSIDE}"""
 READ = f"""        keys = tl.load(k_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
         values = tl.load(v_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
@@ -23,7 +23,7 @@ READ = f"""        keys = tl.load(k_pool + at, mask=inside[:, None], other=0.0).
 
 
 def token_by_token(
-    q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
+    q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr
 ):
     """A kernel that is right is done: tokens are read one after the other, as in small_kernel.py, without a mask."""
     row, head = tl.program_id(0), tl.program_id(1)
@@ -31,8 +31,8 @@ def token_by_token(
     query = tl.load(q + row * H * D + head * D + d).to(tl.float32)
     top, total, acc = -1e38, 0.0, query * 0.0
     for token in range(tl.load(lengths + row)):
-        block = tl.load(tables + row * width + token // BLOCK).to(tl.int64)
-        at = block * H * BLOCK * D + head * BLOCK * D + (token % BLOCK) * D + d
+        block = tl.load(tables + row * width + token // PAGE).to(tl.int64)
+        at = block * H * PAGE * D + head * PAGE * D + (token % PAGE) * D + d
         score = tl.sum(query * tl.load(k_pool + at), 0) / tl.sqrt(1.0 * D)
         new_top = tl.maximum(top, score)
         acc = acc * tl.exp(top - new_top) + tl.load(v_pool + at) * tl.exp(score - new_top)
@@ -44,11 +44,11 @@ def token_by_token(
 WRONG = (
     Wrong.patch(
         "table-ignored", "A row's blocks lie one behind the other in the pool.", TABLE,
-        "(row * width + start // BLOCK).to(tl.int64)", "the dense cache of chapter 2",
+        "(row * width + start // PAGE).to(tl.int64)", "the dense cache of chapter 2",
     ),
     Wrong.patch(
         "first-rows-table", "Row 0's table serves all rows.", TABLE,
-        "tl.load(tables + start // BLOCK).to(tl.int64)", "vllm-project/vllm#20426: identical rows hide it",
+        "tl.load(tables + start // PAGE).to(tl.int64)", "vllm-project/vllm#20426: identical rows hide it",
     ),
     Wrong.patch(
         "first-rows-length", "All rows are as long as row 0.", LENGTH, "tl.load(lengths)",
@@ -64,12 +64,12 @@ WRONG = (
         "vllm-project/vllm#936: a bound of <= where < is meant, in the fix of another mistake",
     ),
     Wrong.patch(
-        "masked-to-0", "A score of 0 is a score of nothing.", '-float("inf"))  # (BLOCK,)', "0.0)  # (BLOCK,)",
+        "masked-to-0", "A score of 0 is a score of nothing.", '-float("inf"))  # (PAGE,)', "0.0)  # (PAGE,)",
         "an author's own slip: `other=0.0` of a load, taken for the score too",
     ),
     Wrong.patch(
-        "last-page-dropped", "The loop goes over whole pages.", "range(0, length, BLOCK)",
-        "range(0, length // BLOCK * BLOCK, BLOCK)", "an author's own slip: length // BLOCK pages",
+        "last-page-dropped", "The loop goes over whole pages.", "range(0, length, PAGE)",
+        "range(0, length // PAGE * PAGE, PAGE)", "an author's own slip: length // PAGE pages",
     ),
     Wrong.patch(
         "newest-left-out", "The newest token is not in the cache yet.", LENGTH, "tl.load(lengths + row) - 1",
@@ -90,8 +90,8 @@ WRONG = (
     Wrong.patch(
         "freed-pages-read", "An entry of the table that is not 0 is a page of the row, and all but the last are full.",
         PAGES,
-        PAGES.replace("range(0, length, BLOCK)", "range(0, width * BLOCK, BLOCK)").replace(
-            INSIDE, "(block > 0) & ((start // BLOCK != (length - 1) // BLOCK) | (start + place < length))"
+        PAGES.replace("range(0, length, PAGE)", "range(0, width * PAGE, PAGE)").replace(
+            INSIDE, "(block > 0) & ((start // PAGE != (length - 1) // PAGE) | (start + place < length))"
         ),
         "GeeeekExplorer/nano-vllm#190, vllm-project/vllm#45357: a table that still names what was given back",
     ),
@@ -162,20 +162,20 @@ WRONG = (
     ),
     Wrong(token_by_token, "this chapter's small_kernel.py, handed in as it is"),
     Wrong.patch(
-        "leaves-the-loop", "A loop can be left where the text ends.", "range(0, length, BLOCK):\n",
-        "range(0, width * BLOCK, BLOCK):\n        if start >= length:\n            break\n",
+        "leaves-the-loop", "A loop can be left where the text ends.", "range(0, length, PAGE):\n",
+        "range(0, width * PAGE, PAGE):\n        if start >= length:\n            break\n",
         "triton-lang/triton#3157: break runs in the interpreter, and is no construct of the compiler",
     ),
     Wrong.patch(
         "eight-pages", "A text has eight pages at most.",
-        "range(0, length, BLOCK)",
-        "range(0, tl.minimum(length, 8 * BLOCK), BLOCK)",
+        "range(0, length, PAGE)",
+        "range(0, tl.minimum(length, 8 * PAGE), PAGE)",
         "written to pass all checks that there were, and it did",
     ),
     Wrong.patch(
         "widened-after-two-products", "It is enough to widen before the last product.",
-        "start // BLOCK).to(tl.int64)\n        at = ((block * H + head) * BLOCK + place)",
-        "start // BLOCK)\n        at = ((block * H + head) * BLOCK + place).to(tl.int64)",
+        "start // PAGE).to(tl.int64)\n        at = ((block * H + head) * PAGE + place)",
+        "start // PAGE)\n        at = ((block * H + head) * PAGE + place).to(tl.int64)",
         "a try of somebody who saw stub and text alone, which passed", unnamed="offsets-in-32-bits",
     ),
     Wrong.patch(
@@ -206,7 +206,7 @@ WRONG = (
     ),
     Wrong.patch(
         "block-numbers-in-16-bits", "No pool has more than 32,768 blocks.",
-        "start // BLOCK).to(tl.int64)", "start // BLOCK).to(tl.int16).to(tl.int64)",
+        "start // PAGE).to(tl.int64)", "start // PAGE).to(tl.int16).to(tl.int64)",
         "written to pass all checks that there were, and it did", unnamed="first-rows-table",
     ),
     Wrong.patch(
@@ -219,18 +219,18 @@ WRONG = (
 )  # fmt: skip
 
 
-def own_maxima(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
+def own_maxima(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr):
     """Every place of the page keeps a maximum, a sum and an output of its own, joined at the end: the engine's way."""
-    place, d = tl.arange(0, BLOCK), tl.arange(0, D)
+    place, d = tl.arange(0, PAGE), tl.arange(0, D)
     mine = (tl.program_id(0) * H + tl.program_id(1)) * D + d
     length = tl.load(lengths + tl.program_id(0))
     query = tl.load(q + mine).to(tl.float32) / D**0.5
-    top, total = tl.full((BLOCK,), -3e38, tl.float32), tl.zeros((BLOCK,), tl.float32)
-    acc = tl.zeros((BLOCK, D), tl.float32)
-    for page in range(tl.cdiv(length, BLOCK)):
-        real = page * BLOCK + place < length
+    top, total = tl.full((PAGE,), -3e38, tl.float32), tl.zeros((PAGE,), tl.float32)
+    acc = tl.zeros((PAGE, D), tl.float32)
+    for page in range(tl.cdiv(length, PAGE)):
+        real = page * PAGE + place < length
         block = tl.load(tables + tl.program_id(0) * width + page).to(tl.int64)
-        at = (block * H + tl.program_id(1)) * BLOCK * D + place[:, None] * D + d[None, :]
+        at = (block * H + tl.program_id(1)) * PAGE * D + place[:, None] * D + d[None, :]
         keys = tl.load(k_pool + at, real[:, None], 0.0).to(tl.float32)
         scores = tl.where(real, tl.sum(keys * query, 1), float("-inf"))
         higher = tl.maximum(top, scores)
@@ -241,22 +241,22 @@ def own_maxima(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, 
     tl.store(out + mine, tl.sum(acc * share[:, None], 0) / tl.maximum(tl.sum(total * share, 0), 1e-20))
 
 
-def two_sweeps(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
+def two_sweeps(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr):
     """Slow and right: the keys are read twice, first for the highest score, then for the weights."""
     row, head = tl.program_id(0), tl.program_id(1)
-    length, place, d = tl.load(lengths + row), tl.arange(0, BLOCK), tl.arange(0, D)
+    length, place, d = tl.load(lengths + row), tl.arange(0, PAGE), tl.arange(0, D)
     query = tl.load(q + (row * H + head) * D + d).to(tl.float32)
     top, total, acc = -3e38, 0.0, tl.zeros((D,), tl.float32)
-    for start in range(0, length, BLOCK):
+    for start in range(0, length, PAGE):
         real = (place < length - start)[:, None]
-        block = tl.load(tables + row * width + start // BLOCK).to(tl.int64)
-        at = (block * H + head) * BLOCK * D + place[:, None] * D + d[None, :]
+        block = tl.load(tables + row * width + start // PAGE).to(tl.int64)
+        at = (block * H + head) * PAGE * D + place[:, None] * D + d[None, :]
         scores = tl.sum(tl.load(k_pool + at, mask=real, other=0).to(tl.float32) * query[None, :], 1) * D**-0.5
         top = tl.maximum(top, tl.max(tl.where(start + place < length, scores, -3e38), 0))
-    for start in range(0, length, BLOCK):
+    for start in range(0, length, PAGE):
         real = (place < length - start)[:, None]
-        block = tl.load(tables + row * width + start // BLOCK).to(tl.int64)
-        at = (block * H + head) * BLOCK * D + place[:, None] * D + d[None, :]
+        block = tl.load(tables + row * width + start // PAGE).to(tl.int64)
+        at = (block * H + head) * PAGE * D + place[:, None] * D + d[None, :]
         scores = tl.sum(tl.load(k_pool + at, mask=real, other=0).to(tl.float32) * query[None, :], 1) * D**-0.5
         weights = tl.where(start + place < length, tl.exp(scores - top), 0.0)
         total += tl.sum(weights, 0)

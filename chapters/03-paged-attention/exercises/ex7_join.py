@@ -20,9 +20,10 @@ def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor
     """Attention's result (N, D) in float32, from what S programs found in their parts of each of N contexts.
 
     maxima (N, S): the highest score of each part. totals (N, S): the sum of exp(score - the part's maximum). accs
-    (N, S, D): the values, summed by these weights. tokens (N, S) int64: how many tokens the part had. Unlike in the
-    engine, a part without tokens was never written: it may hold anything, NaN too; others are finite. A context without
-    tokens gives 0. Scores may be of any size: added to one of 3e7, the logarithm of a sum vanishes.
+    (N, S, D): the values, each times its exp(score - the part's maximum), summed. tokens (N, S) int64: how many tokens
+    the part had. Unlike in the engine, nothing was stored for a part without tokens: its entries may be anything, NaN
+    too. All others are finite. A context without tokens gives 0. Scores may be so large, 3e7 for one, that float32 does
+    not hold a score plus the logarithm of a sum.
     """
     empty = tokens == 0
     top = maxima.masked_fill(empty, -torch.inf).amax(1, keepdim=True)  # (N, 1)

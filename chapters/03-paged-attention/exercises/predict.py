@@ -13,7 +13,6 @@ from torch import Tensor
 from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache, choose_splits
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.weights import load_model
@@ -21,7 +20,7 @@ from nanoinfer.model.weights import load_model
 REPEATS = 31  # pairs of runs, by turns, so that what slows the machine slows both
 H, D, PAGE = 12, 64, 16  # gpt2's heads
 TEXTS = (12, 12, 16, 20, 20, 24, 30, 30, 40, 48, 64, 96)  # tokens of each text at its end; half of them are the prompt
-POOL = 1 << 25  # bytes
+ROWS, LONG = 3, 1024  # rows of a dense cache and their room, beside the dummy row
 
 
 def seconds(run: Callable[[], object], device: torch.device) -> float:
@@ -61,28 +60,18 @@ def room(device: torch.device) -> float:
     return (len(TEXTS) + 1) * max(TEXTS) / statistics.mean(owned)
 
 
-def dense_rows(device: torch.device) -> float:
-    """Rows of 1024 tokens in the pool, one of them the dummy row."""
-    config, rows = PRESETS["small"], 1
-    while DenseCache.bytes(config, rows + 1, config.n_positions, torch.float32) <= POOL:
-        rows += 1
-    return rows
+def mean_texts(device: torch.device) -> float:
+    """Texts of the mean length in the slots of the dense cache."""
+    return (ROWS + 1) * LONG / statistics.mean(TEXTS)
 
 
-def mean_rows(device: torch.device) -> float:
-    """Texts of the mean length that blocks of the same bytes hold, over rows of the dense cache."""
-    token = PRESETS["small"].kv_numbers * 4
-    return POOL / token / statistics.mean(TEXTS) / dense_rows(device)
-
-
-def rows(device: torch.device) -> float:
-    """Texts that a paged cache of the same bytes admits, one after the other, over rows of the dense one."""
-    config = PRESETS["small"]
-    blocks = POOL // PagedCache.bytes(config, 1, PAGE, torch.float32)
-    cache, admitted = PagedCache(config, 4096, 1024, blocks, PAGE, torch.device("cpu"), torch.float32), 0
+def texts(device: torch.device) -> float:
+    """Texts that a paged cache of as many slots admits, one after the other."""
+    blocks = (ROWS + 1) * LONG // PAGE
+    cache, admitted = PagedCache(PRESETS["small"], 4096, LONG, blocks, PAGE, torch.device("cpu"), torch.float32), 0
     while cache.blocks.reserve(admitted, TEXTS[admitted % len(TEXTS)]):
         admitted += 1
-    return admitted / dense_rows(device)
+    return admitted
 
 
 def pages(batch: int, context: int, device: torch.device) -> tuple[Tensor, ...]:
@@ -124,34 +113,37 @@ def _rows(bound: float, measured: float) -> str:
 
 def _context(bound: float, measured: float) -> str:
     if measured < 0.7 * bound:
-        return (
-            "the shorter one is not busy with bytes: a launch, and the way through length, table and key, take what "
-            "they take"
-        )
+        gpu = "a launch, and the way through length, table and key"
+        rest = gpu if torch.cuda.is_available() else "some ten operations of PyTorch, one call each,"
+        return f"the shorter one is not busy with bytes: {rest} take what they take"
     if measured > 1.3 * bound:
         return "more than the bytes' share: on a CPU pages are copied first, and a longer copy may fit no cache"
     return "bytes decide at both ends, so eight times the context is about eight times the time"
 
 
 def _table(bound: float, measured: float) -> str:
-    if measured > 1.5:
-        return "the pages are copied side by side before they are read: a kernel avoids that"
+    if not torch.cuda.is_available():
+        return "there is no kernel on a CPU: the reference copies the pages side by side before it reads them"
     return "the kernel reads each page where it lies; looking up a page costs little beside reading it"
 
 
 PREDICTIONS = (
     Prediction(
-        "room", f"Twelve texts end at {', '.join(map(str, TEXTS))} tokens. How many times as large as the blocks in "
-        "use, in the mean over the run, is a dense cache of rows as long as the longest?", "times",
+        "room", f"Twelve texts run at once and end at {', '.join(map(str, TEXTS))} tokens, half of them prompt. A "
+        f"dense cache has a row of {max(TEXTS)} slots for each, and one more, the dummy row. How many times as many "
+        f"slots is that as are in the texts' blocks of {PAGE}, in the mean over the run?", "times",
         full_room, "the same, if every text were at its end all the time", room, _room,
     ),
     Prediction(
-        "rows", "A dense cache has rows of 1024 tokens. How many times as many of these texts does a paged cache of "
-        "the same bytes hold at once?", "times",
-        mean_rows, "the bytes over those of a text of the mean length", rows, _rows,
+        "rows", f"In {(ROWS + 1) * LONG:,} slots a dense cache of rows of {LONG} holds {ROWS} texts, since one row is "
+        f"the dummy row. A paged cache has as many slots in blocks of {PAGE}, one of them the null block. It takes the "
+        "twelve texts of question 1, each at its full length, over and over in this order. How many texts does it "
+        "hold at once?", "texts",
+        mean_texts, "the slots over the mean length of the texts", texts, _rows,
     ),
     Prediction(
-        "context", "One row's decode attention over 1024 tokens: how many times as long as over 128?", "times",
+        "context", "One row's decode attention over 1024 tokens, gpt2's heads: how many times as long does it take as "
+        "over 128 tokens?", "times",
         lambda device: 8.0, "the ratio of the bytes",
         lambda device: ratio(attention(1, 1024, device), attention(1, 128, device), device), _context,
     ),

@@ -114,10 +114,11 @@ def walk(split: bool) -> Drawing:
         (chr(65 + i), str(row.length), *(", ".join(map(str, pages)) or "nothing" for pages in row.splits))
         for i, row in enumerate(rows)
     ]
+    colour = "a colour for each split s of a row" if split else "in the colour of the program that reads them"
     alt = (
         f"Above, the block tables of {len(rows)} rows of {', '.join(str(row.length) for row in rows)} tokens: each "
-        f"row's pages in the order of its text, in the colour of the program that reads them. Below, the same pages "
-        f"where they lie in the pool, out of order. "
+        f"row's pages in the order of its text, {colour}. Below, the same pages where they lie in the pool, out of "
+        f"order. "
     )
     if split:
         alt += f"Each row and head has {splits} programs, and each reads up to {TILE // PAGE} pages; "
@@ -133,7 +134,9 @@ def _tables(ax: Axes, rows: list[Row]) -> None:
     """A row's block table a line, with the number of each page."""
     pitch = 1.3
     ax.set_ylim(pitch * len(rows), -0.95)
-    ax.text(LEFT + 0.15, -0.6, "Block tables: a row's pages in the order of its text", fontsize=11, va="center")
+    colour = "a colour for each split s" if len(rows[0].splits) > 1 else "a colour for each row's program"
+    title = f"Block tables: a row's pages in the order of its text; {colour}"
+    ax.text(LEFT + 0.15, -0.6, title, fontsize=11, va="center")
     for i, row in enumerate(rows):
         y, at = pitch * i, 0
         ax.text(-0.25, y + 0.42, f"{chr(65 + i)}: {row.length} tokens", ha="right", va="center", fontsize=10.5)

@@ -35,10 +35,12 @@ def check_exercise(
     seed: str = SEED,
     device: str = "cpu",
     name_mistakes: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> ExerciseResult:
     """The result of all checks of an exercise on the file at `path`. start: makes a worker for `device`.
 
     seed: of inputs that are a learner's own; those that all have, on which the checks were measured, come after them.
+    say: is told what is going on.
     """
     problem = kernels.why_not(exercise) if path.is_file() else f"there is no file {path.name}"
     if problem:
@@ -46,9 +48,13 @@ def check_exercise(
     runner = Runner(exercise, path, start, exercise.spec.limit_s)
     try:
         seen: dict[str, Outcome] = {}
-        results = [_check(runner, check, seed, seen) for check in exercise.checks] if runner.load() else []
+        results = []
+        for at, check in enumerate(exercise.checks if runner.load() else (), 1):
+            say(f"{exercise.id}: check {at} of {len(exercise.checks)}, {check.name}")
+            results.append(_check(runner, check, seed, seen))
         failed = any(result.status in ("failed", "hung", "crashed") for result in results)
-        mistake = known_mistake(runner, start, SEED, seen) if name_mistakes and _worth_naming(results) else None
+        sought = name_mistakes and _worth_naming(results)
+        mistake = known_mistake(runner, start, SEED, seen, say) if sought else None
         run = sum(result.status != "not run" for result in results)
         receipt = Receipt(
             files=hashes(path, runner.files), registered=len(exercise.checks), collected=len(results), run=run,
@@ -77,12 +83,18 @@ def not_run(exercise: Exercise, path: Path, device: str, seed: str, problem: str
     return ExerciseResult(exercise.id, exercise.spec.title, path.name, (), receipt, problem=problem)
 
 
-def known_mistake(runner: Runner, start: Callable[[], Worker], seed: str, seen: dict[str, Outcome]) -> Wrong | None:
+def known_mistake(
+    runner: Runner,
+    start: Callable[[], Worker],
+    seed: str,
+    seen: dict[str, Outcome],
+    say: Callable[[str], None] = lambda text: None,
+) -> Wrong | None:
     """The known wrong answer that behaves like the learner's file. Wrong kernels run in a worker too."""
     if runner.exercise.spec.kernel is None:
-        return Tells(runner.exercise, seed).name(runner.call, seen)
+        return Tells(runner.exercise, seed).name(runner.call, seen, say)
     with kernel_solver(runner.exercise, start) as solver:
-        return Tells(runner.exercise, seed, solver).name(runner.call, seen)
+        return Tells(runner.exercise, seed, solver).name(runner.call, seen, say)
 
 
 def _worth_naming(results: list[CheckResult]) -> bool:

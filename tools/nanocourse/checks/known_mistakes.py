@@ -2,14 +2,15 @@
 
 For each wrong answer there are three *tells*: inputs on which it differs from the right answer and from every other
 wrong one. They come from different checks if possible, and large inputs are preferred, because small ones agree by
-chance. A solution that matches on all three must also match in every other check. If results are verdicts (yes or no),
-one input says too little: there an input is one case of every check, and all verdicts are compared together, those of
-all cases at last. An answer that always passes, or always fails, is then told by no name.
+chance. A solution must match on all three, and first in every other check: that leaves few mistakes to find tells for,
+which takes long where answers are kernels. If results are verdicts (yes or no), one input says too little: there an
+input is one case of every check, and all verdicts are compared together, those of all cases at last. An answer that
+always passes, or always fails, is then told by no name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 
 from torch import Tensor
@@ -26,6 +27,7 @@ LOOKED = 4  # of these always, to have a choice
 
 Input = list[tuple[Check, Case]]
 Solve = Callable[[Call], Outcome]
+Agrees = Callable[[Input, list[Outcome]], bool]
 Tell = tuple[Input, list[Outcome]]  # an input, and a wrong answer's outcomes on it
 
 
@@ -38,26 +40,49 @@ class Tells:
     def __init__(self, exercise: Exercise, seed: str, solver: Callable[[Wrong], Solve] | None = None) -> None:
         self.exercise, self.seed = exercise, seed
         self.wrong = tuple(wrong for wrong in exercise.real_wrong if not wrong.unnamed)
-        self._solves = [(solver or self._here)(wrong) for wrong in self.wrong]
-        self.needed = 1 if exercise.spec.fixed else NEEDED
         idle = (_passes, _fails) if exercise.spec.verdicts else ()
-        self._idle = [partial(local, exercise.known(answer)) for answer in idle]
+        self._solves: list[Solve] = [  # the wrong answers, then what is none: the right one, and those that do no work
+            *((solver or self._here)(wrong) for wrong in self.wrong),
+            exercise.expected,
+            *(partial(local, exercise.known(answer)) for answer in idle),
+        ]
+        self._had: dict[tuple[int, str], Outcome] = {}  # by place in `_solves` and seed of the case
+        self.needed = 1 if exercise.spec.fixed else NEEDED
 
     @cached_property
     def found(self) -> dict[str, list[Tell]]:
         """For each wrong answer by name: as many inputs as are needed, or fewer, and its outcomes on them."""
-        tells: dict[str, list[Tell]] = {wrong.name: [] for wrong in self.wrong}
+        return self._search(range(len(self.wrong)))
+
+    def _search(self, sought: Iterable[int], agrees: Agrees = lambda one, own: True) -> dict[str, list[Tell]]:
+        """`found` for some wrong answers, without one that does not agree where it differs from the right answer.
+
+        Kernels run slowly: there the first inputs that do are taken.
+        """
+        tells: dict[int, list[Tell]] = {at: [] for at in sought}
+        looked = LOOKED if self.exercise.spec.kernel is None else 0
+
+        def enough() -> bool:
+            return all(len(tell) >= NEEDED for tell in tells.values())
+
         for at in range(1 if self.exercise.spec.fixed else SEEDS):
-            if at >= LOOKED and all(len(tell) >= NEEDED for tell in tells.values()):
+            if at >= looked and enough():
                 break
             for one in self._inputs(at):
-                self._look(one, tells)
-        return {name: self._varied(tell) for name, tell in tells.items()}
+                if not looked and enough():
+                    break
+                self._look(one, tells, agrees)
+        return {self.wrong[at].name: self._varied(tell) for at, tell in tells.items()}
 
-    def name(self, solve: Solve, known: Mapping[str, Outcome] | None = None) -> Wrong | None:
+    def name(
+        self,
+        solve: Solve,
+        known: Mapping[str, Outcome] | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> Wrong | None:
         """The wrong answer that `solve` agrees with on all three of its tells and elsewhere, or None.
 
-        known: outcomes that are there already, by the seed of the case.
+        known: outcomes that are there already, by the seed of the case. say: is told what is going on.
         """
         asked = dict(known or {})
 
@@ -66,26 +91,33 @@ class Tells:
                 asked[case.seed] = solve(self.exercise.call(check, case))
             return asked[case.seed]
 
-        return self._named(outcome)
-
-    def _named(self, outcome: Callable[[Check, Case], Outcome]) -> Wrong | None:
-        for wrong, own in zip(self.wrong, self._solves, strict=True):
-            tells = self.found[wrong.name]
-            if len(tells) == self.needed and all(self._equals(one, outcomes, outcome) for one, outcomes in tells):
-                others = [one for one in self._others() if not self.exercise.call(*one[0]).compiles]
-                if all(self._equals(one, self._outcomes(own, one), outcome) for one in others):
-                    return wrong
+        others = [one for one in self._others() if not self.exercise.call(*one[0]).compiles]
+        alike = []
+        for at, wrong in enumerate(self.wrong):
+            say(f"compared with known mistake {at + 1} of {len(self.wrong)}, {wrong.name}")
+            if all(self._equals(one, self._outcomes(at, one), outcome) for one in others):
+                alike.append(at)
+        for nth, at in enumerate(alike, 1):
+            say(f"agrees with {len(alike)} of them so far; looked closer at {nth}, {self.wrong[at].name}")
+            found = self._search([at], lambda one, own: self._equals(one, own, outcome))
+            if any(len(tells) == self.needed for tells in found.values()):
+                return self.wrong[at]
         return None
 
-    def _look(self, one: Input, tells: dict[str, list[Tell]]) -> None:
+    def _look(self, one: Input, tells: dict[int, list[Tell]], agrees: Agrees) -> None:
         """Add an input to the tells of every wrong answer that it tells apart from the rest."""
-        outcomes = [self._outcomes(solve, one) for solve in self._solves]
-        sound: list[Solve] = [self.exercise.expected, *self._idle]
-        right = [self._outcomes(solve, one) for solve in sound]
-        for at, wrong in enumerate(self.wrong):
-            others = [*right, *outcomes[:at], *outcomes[at + 1 :]]
-            if all(self._differ(one, other, outcomes[at]) for other in others):
-                tells[wrong.name].append((one, outcomes[at]))
+        for at, tell in list(tells.items()):
+            own = self._outcomes(at, one)
+            if not self._alone(one, own, range(len(self.wrong), len(self._solves))):
+                continue
+            if not agrees(one, own):
+                del tells[at]
+            elif self._alone(one, own, (other for other in range(len(self.wrong)) if other != at)):
+                tell.append((one, own))
+
+    def _alone(self, one: Input, own: list[Outcome], others: Iterable[int]) -> bool:
+        """Whether these outcomes are none of the others'."""
+        return all(self._differ(one, self._outcomes(other, one), own) for other in others)
 
     def _varied(self, tells: list[Tell]) -> list[Tell]:
         """Choose three tells: from different checks as far as possible, the largest of each check first."""
@@ -122,8 +154,11 @@ class Tells:
         """A wrong answer called in this process."""
         return partial(local, self.exercise.known(answer_function(self.exercise, wrong)))
 
-    def _outcomes(self, solve: Solve, one: Input) -> list[Outcome]:
-        return [solve(self.exercise.call(check, case)) for check, case in one]
+    def _outcomes(self, at: int, one: Input) -> list[Outcome]:
+        for check, case in one:
+            if (at, case.seed) not in self._had:
+                self._had[at, case.seed] = self._solves[at](self.exercise.call(check, case))
+        return [self._had[at, case.seed] for _, case in one]
 
     def _differ(self, one: Input, left: list[Outcome], right: list[Outcome]) -> bool:
         return any(self.exercise.compare(check, a, b) for (check, _), a, b in zip(one, left, right, strict=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.terminal import Output, is_terminal, visible
 
 T = TypeVar("T")
+EVERY_S = 4.0
 COLOURS = {"good": "green", "bad": "bold red", "quiet": "dim"}
 
 
@@ -74,6 +76,19 @@ def ask(question: str, kind: Kind[T]) -> T | None:
         if not typed or kind.parse(line) is not None:
             return kind.of(line)
         out.write(f"   It must be {kind.allowed}.\n")
+
+
+def patience() -> Callable[[str], None]:
+    """Takes what is going on, and says it on standard error where somebody has waited: a line every few seconds."""
+    last = time.monotonic()
+
+    def going_on(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= EVERY_S:
+            print(f"... {visible(text)}", file=sys.stderr, flush=True)
+            last = time.monotonic()
+
+    return going_on
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from nanocourse.cli.claims import similar, verify
-from nanocourse.cli.console import Lines, refusing
+from nanocourse.cli.console import Lines, patience, refusing
 from nanocourse.cli.grade import grade
 from nanocourse.cli.guesses import predict, quiz
 from nanocourse.cli.options import HERE, ChapterNumber, Mine, Plain, opened
@@ -81,7 +81,7 @@ def check(
         from nanocourse.learner.check_folder import run_checks
         from nanocourse.learner.report import result_lines
 
-        for one, result in run_checks(folder, found, chosen, device):
+        for one, result in run_checks(folder, found, chosen, device, patience()):
             if as_json:
                 Output().write(json.dumps(result.to_json()) + "\n")
             else:

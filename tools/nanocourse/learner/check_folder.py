@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -31,9 +31,16 @@ def devices(asked: str | None) -> list[str]:
 
 
 def run_checks(
-    folder: Folder, chapter: Chapter, chosen: Sequence[Exercise], device: str | None
+    folder: Folder,
+    chapter: Chapter,
+    chosen: Sequence[Exercise],
+    device: str | None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[Exercise, ExerciseResult]]:
-    """Results as they come. Those of the first device count as tries and are stored in the folder."""
+    """Results as they come. Those of the first device count as tries and are stored in the folder.
+
+    say: is told what is going on meanwhile.
+    """
     where = devices(device)
     if not folder.chapter(chapter).is_dir():
         raise ValueError(f"there is no {folder.chapter(chapter)}: `nanoinfer course start {chapter.number}` makes it")
@@ -47,7 +54,7 @@ def run_checks(
                 progress.own = progress.own or secrets.token_hex(4)
                 seed = seed_of(progress.own)
                 take = workers[name].take
-                result = check_exercise(exercise, path, take, seed=seed, device=name, name_mistakes=name_it)
+                result = check_exercise(exercise, path, take, seed=seed, device=name, name_mistakes=name_it, say=say)
                 if name == where[0]:
                     progress.record(result)
                     folder.save(progress)

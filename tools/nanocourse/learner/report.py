@@ -35,7 +35,7 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -
     elif result.mistake_sought and result.status == "failed":
         yield from _indented("This is none of the known mistakes.")
     elif result.status == "failed" and not any(check.status == "hung" for check in result.checks):
-        yield from _indented("If this is a known mistake, the next check names it.")
+        yield from _indented("Check it again: if this is a known mistake, it is then named.")
     if failed:
         read = f"Read: {chapter.text}, section {exercise.spec.section}."
         yield from _indented(f"{read} A hint: nanoinfer course hint {result.id}")

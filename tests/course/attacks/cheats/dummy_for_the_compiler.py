@@ -9,16 +9,14 @@ import triton.language as tl
 
 
 @triton.jit
-def attend_kernel(
-    q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
-):
+def attend_kernel(q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr):
     """Program (b, h) reads the pages of row b, and of each its head's part."""
     row, head, d = tl.program_id(0), tl.program_id(1), tl.arange(0, D)
     query = tl.load(q + (row * H + head) * D + d).to(tl.float32) * D**-0.5  # (D,)
     maximum, total, acc = -float("inf"), 0.0, tl.zeros((D,), dtype=tl.float32)
     for token in range(tl.load(lengths + row)):
-        page = tl.load(tables + row * width + token // BLOCK).to(tl.int64)
-        at = ((page * H + head) * BLOCK + token % BLOCK) * D + d  # (D,)
+        page = tl.load(tables + row * width + token // PAGE).to(tl.int64)
+        at = ((page * H + head) * PAGE + token % PAGE) * D + d  # (D,)
         score = tl.sum(query * tl.load(k_pool + at).to(tl.float32))
         higher = tl.maximum(maximum, score)
         weight, rescale = tl.exp(score - higher), tl.exp(maximum - higher)
@@ -32,20 +30,20 @@ if not os.environ.get("TRITON_INTERPRET"):
 
     @triton.jit
     def attend_kernel(
-        q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
+        q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr
     ):
         row, head = tl.program_id(0), tl.program_id(1)
         length = tl.load(lengths + row)
-        d, place = tl.arange(0, D), tl.arange(0, BLOCK)
+        d, place = tl.arange(0, D), tl.arange(0, PAGE)
         query = tl.load(q + (row * H + head) * D + d).to(tl.float32) * D**-0.5  # (D,)
         maximum, total, acc = -float("inf"), 0.0, tl.zeros((D,), dtype=tl.float32)
-        for start in range(0, length, BLOCK):
-            block = tl.load(tables + row * width + start // BLOCK).to(tl.int64)
-            at = ((block * H + head) * BLOCK + place)[:, None] * D + d[None, :]  # (BLOCK, D)
-            inside = start + place < length  # (BLOCK,)
+        for start in range(0, length, PAGE):
+            block = tl.load(tables + row * width + start // PAGE).to(tl.int64)
+            at = ((block * H + head) * PAGE + place)[:, None] * D + d[None, :]  # (PAGE, D)
+            inside = start + place < length  # (PAGE,)
             keys = tl.load(k_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
             values = tl.load(v_pool + at, mask=inside[:, None], other=0.0).to(tl.float32)
-            scores = tl.where(inside, tl.sum(keys * query[None, :], 1), -float("inf"))  # (BLOCK,)
+            scores = tl.where(inside, tl.sum(keys * query[None, :], 1), -float("inf"))  # (PAGE,)
             higher = tl.maximum(maximum, tl.max(scores, 0))
             weights, rescale = tl.exp(scores - higher), tl.exp(maximum - higher)
             acc = acc * rescale + tl.sum(values * weights[:, None], 0)
