@@ -56,7 +56,7 @@ class Call:
 
 
 def strided(tensor: Tensor) -> Tensor:
-    """The same numbers as a part of a larger tensor, transposed: neither they nor a clone's lie end to end in memory."""
+    """The same numbers as a part of a larger tensor, transposed: neither it nor a clone lies end to end in memory."""
     larger = tensor.new_empty([2 * n + 1 for n in reversed(tensor.shape)])
     return larger[(slice(1, None, 2),) * tensor.dim()].permute([*reversed(range(tensor.dim()))]).copy_(tensor)
 
