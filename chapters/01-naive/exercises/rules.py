@@ -97,7 +97,7 @@ COVERS: dict[str, Covers] = {
         "ends": lambda a: bool((a.top_k == 1).any()),
         "mixed": lambda a: bool((a.top_p == 1).any() and (a.top_p < 1).any()),
         "no order": "rows have no numbers",
-        "beside": lambda a: bool(((a.scores.abs().amin(1) > 2**24) & (a.scores.std(1) < 9)).any()),
+        "beside": lambda a: bool(((a.scores.abs().amin(1) > 2**24) & (a.scores.amax(1) - a.scores.amin(1) < 9)).any()),
         "equal": lambda a: len(a.scores) > 1 and a.scores[0].equal(a.scores[-1]),
         "kind": kind, "again": again, "large numbers": lambda a: above(a.top_k, 256),
     },
