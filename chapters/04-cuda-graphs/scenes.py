@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nanocourse.exercises.chapters import run_file
-from nanocourse.exercises.scene import CROSSING, Lent, kept_of, record
+from nanocourse.exercises.scene import CROSSING, Lent, NoVerdict, kept_of, nothing, record
 
 MARKING = run_file(Path(__file__).parent / "lies" / "loading.py", "nanoinfer_ch04_loading").lies("marking")
 Tensors = dict[str, Tensor]
@@ -95,7 +95,7 @@ def fed(
         padding = nobody + number * (not left)
         if left:
             _leave(static, [0, padding, len(new["token_ids"])], number)
-        answer({name: tensor.detach() for name, tensor in static.items()}, given, padding)
+        nothing(answer({name: tensor.detach() for name, tensor in static.items()}, given, padding))
         for tensor in given.values():
             tensor.fill_(-1)  # of it nothing may be needed after the call
         graph.replay()
@@ -177,10 +177,10 @@ def captured(
     """What a capture leaves behind, and the tokens of some replays after it.
 
     state (3, N) int64: token, position, live. cache (N + 1, room) int64, the last row for padding. A step writes each
-    row's token at its position, one row's slots behind the other's, and advances all rows. fails: at which of "warm"
-    and "record" the step raises, if at any. error: which of CROSSING. part: state is every second number of a larger
-    tensor, a column of it a row. gives: the one object that `record` gives in place of the recording, if any. "handed
-    on": whether that, or what was raised, came out as the object that it was.
+    row's token at its position, one row's slots behind the other's, and advances all rows, those of padding in a
+    circle. fails: at which of "warm" and "record" the step raises, if at any. error: which of CROSSING. part: state is
+    every second number of a larger tensor, a column of it a row. gives: the one object that `record` gives in place of
+    the recording, if any. "handed on": whether that, or what was raised, came out as the object that it was.
     """
     found, cache, (spare, room) = state, cache.clone(), (len(cache) - 1, cache.shape[1])
     around = torch.full((2 * state.shape[1], 4 if part else 3), -1)
@@ -196,7 +196,7 @@ def captured(
         cache.view(-1)[torch.where(live > 0, row, spare) * room + position] = token
         seen = torch.arange(room) <= position[:, None]
         token.copy_(((cache[:spare] * seen).sum(1) * 5 + position) % 97 * live)
-        position.add_(live)
+        position.copy_(torch.where(live > 0, position + 1, (position + 1) % room))
         compiled.append(1)
         if asked[-1:] == [fails]:
             made.append(CROSSING[error](error))
@@ -263,10 +263,6 @@ def _kind(step: Any) -> str:
     return f"a {step.dim()}-dimensional tensor of {'floats' if step.is_floating_point() else 'whole numbers'}"
 
 
-class NotBegun(BaseException):
-    """A test that was not written yet: no engine broke down, and no mistake of one was found."""
-
-
 class RightEngineFailed(Exception):
     """A test says of an engine that is right that it is wrong: of which one, and where in the test."""
 
@@ -287,12 +283,16 @@ def marked(answer: Callable[..., None], names: Sequence[str]) -> dict[str, str]:
             return Lent(make(**options), METHODS, VALUES)
 
         try:
-            answer(lent)
+            told = answer(lent)
         except Exception as error:
             if type(error).__name__ == "NotImplementedError":
-                raise NotBegun(error) from None
+                raise NoVerdict(error) from None
             errors.append(error)
             raise
+        try:
+            nothing(told)
+        except TypeError as error:
+            raise NoVerdict(error) from None
 
     known = kept_of(answer)
     try:
@@ -306,6 +306,6 @@ def marked(answer: Callable[..., None], names: Sequence[str]) -> dict[str, str]:
                         known[name] = RightEngineFailed(f"{name}: {told}", getattr(error, "where", ""))
             if isinstance(known[name], Exception):
                 raise known[name]
-    except NotBegun as error:
+    except NoVerdict as error:
         raise error.args[0] from None
     return {name: known[name] for name in names}

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from nanocourse.exercises import chapters, rules
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Exercise
+from nanocourse.exercises.outcomes import local
 
 EXERCISES = [exercise for chapter in chapters.chapters() for exercise in chapters.exercises(chapter)]
 SEEDS = ("course", "another", "a third")  # of a learner's own checks, and as hidden inputs have
+
+
+def _gives_nothing(exercise: Exercise) -> bool:
+    return inspect.signature(exercise.function).return_annotation in (None, "None")
+
+
 each = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
 
 
@@ -29,6 +39,32 @@ def test_a_wide_check_is_what_some_rule_needs(exercise: Exercise) -> None:
     narrow = tuple(check for check in exercise.checks if not check.wide)
     if len(narrow) < len(exercise.checks):
         assert rules.problems(replace(exercise, checks=narrow), rules.declared(exercise), SEEDS[:1])
+
+
+@pytest.mark.parametrize(
+    "exercise", [one for one in EXERCISES if _gives_nothing(one)], ids=lambda exercise: exercise.id
+)
+def test_a_result_is_refused_where_there_is_to_be_none(exercise: Exercise) -> None:
+    def talkative(*args: Any) -> bool:
+        exercise.function(*args)
+        return False
+
+    asked = [(check, exercise.call(check, Case(f"course/{check.name}/0"))) for check in exercise.checks]
+    solve = exercise.staged(talkative)
+    assert any(exercise.compare(check, exercise.expected(one), local(solve, one)) for check, one in asked)
+
+
+@each
+def test_tensors_lie_anywhere_but_where_the_stub_says_contiguous(exercise: Exercise) -> None:
+    names = list(inspect.signature(exercise.oracle).parameters)
+    assert set(exercise.spec.contiguous) <= set(names)
+    assert not exercise.spec.contiguous or "contiguous" in (inspect.getdoc(exercise.function) or "")
+    tensors, strided = set(), set()
+    for _, asked in rules.inputs(exercise, SEEDS[0]):
+        tensors |= {names[at] for at, one in enumerate(asked.args) if any(map(torch.is_tensor, tree_leaves(one)))}
+        strided |= {names[at] for at in asked.strided}
+    if exercise.spec.kernel is None and exercise.spec.scene is None:  # which is asked, and a kernel gets strides
+        assert tensors - strided == set(exercise.spec.contiguous)
 
 
 def test_an_exercise_that_says_nothing_is_told_of_every_rule() -> None:

@@ -95,11 +95,17 @@ def test_a_tensor_whose_form_was_changed_comes_as_it_should(keep: Keep, tmp_path
     assert keep.take().call(call(torch.ones(3)), 20) == Returned([3])
 
 
-@pytest.mark.parametrize("strided", [False, True])
-def test_numbers_lie_end_to_end_or_do_not(keep: Keep, tmp_path: Path, strided: bool) -> None:
-    run(keep, tmp_path, "def f(x):\n    return x.is_contiguous(), x.tolist(), x.storage_offset()")
-    asked = replace(call(torch.arange(6).view(2, 3)), strided=strided)
-    assert keep.take().call(asked, 20) == Returned((not strided, [[0, 1, 2], [3, 4, 5]], 8 * strided))
+@pytest.mark.parametrize("strided", [(), (0,), (1,)])
+def test_numbers_lie_end_to_end_or_do_not(keep: Keep, tmp_path: Path, strided: tuple[int, ...]) -> None:
+    run(
+        keep,
+        tmp_path,
+        "def f(*xs):\n    return [(x.is_contiguous(), x.clone().is_contiguous(), x.tolist()) for x in xs]",
+    )
+    numbers = torch.arange(6).view(2, 3)
+    whole = [at not in strided for at in range(2)]
+    expected = [(one, one, [[0, 1, 2], [3, 4, 5]]) for one in whole]
+    assert keep.take().call(replace(call(numbers, numbers), strided=strided), 20) == Returned(expected)
 
 
 def test_what_such_a_function_raises_reaches_the_learner(keep: Keep, tmp_path: Path) -> None:

@@ -146,6 +146,14 @@ def _little_weight(case: Case) -> Call:
     return call(torch.ones(1, 3, 1, 1), k, v, torch.arange(3)[None])
 
 
+def _all_tie(case: Case) -> Call:
+    """Scores that are equal, and so large that no float knows the logarithm of a sum beside them."""
+    level = torch.tensor([1e17, -1e17])[case.permutation("which", 2)].view(2, 1, 1, 1)
+    return call(
+        torch.ones(2, 4, 1, 1), level.repeat(1, 4, 1, 1), case.floats("v", 2, 4, 1, 1) + 2, torch.arange(4).repeat(2, 1)
+    )
+
+
 def _read_by_all(case: Case) -> Call:
     """NaN in what the first token of each row holds is read by all, and comes out: in one channel of two."""
     asked = _inputs(case, torch.stack([case.permutation(f"order {row}", 4) for row in range(2)]), 1, 2)
@@ -205,7 +213,7 @@ STEPS = (
     *(partial(_large, sizes) for sizes in large_in_turn(4)), partial(_large, [1] * 4),
     *(partial(_at, first, 2) for first in (2**53, 2**31 - 2, 2**15 - 2, 2**24 - 2, 2046)), partial(_at, 2046, 1),
     *(partial(_in_order_in_one, at) for at in (0, -1)), _in_order_at_the_ends,
-    _hidden, _little_weight, _read_by_all, _beyond_float32, _far, *[_small] * 9,
+    _hidden, _little_weight, _all_tie, _read_by_all, _beyond_float32, _far, *[_small] * 9,
     *(partial(_scaled, scale=scale) for scale in (1e-20, 1e20, 0.0)),
 )  # fmt: skip
 

@@ -136,6 +136,13 @@ WRONG = (
         " -torch.inf)",
         "written to pass all checks that there were, and it did", unnamed="mask-inverted",
     ),
+    Wrong.patch(
+        "logarithm-of-the-sum", "A softmax is exp(score - the logarithm of the sum).",
+        'weights = scores.masked_fill(later, -torch.inf).softmax(-1)',
+        'scores = scores.masked_fill(later, -torch.inf)\n'
+        '    weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()',
+        "written to pass all checks that there were, and it did", unnamed="mask-inverted",
+    ),
 )  # fmt: skip
 
 

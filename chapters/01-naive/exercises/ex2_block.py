@@ -95,7 +95,6 @@ EXERCISE = Spec(
     pure=True,
     section="One block",
     axes=("token", "channel"),
-    tolerance=8e-5,
     refuse=(
         "nanoinfer.model.gpt2:GPT2.hidden",
         "nanoinfer.model.gpt2:GPT2.forward",

@@ -158,6 +158,12 @@ def _ends_of_floats(case: Case) -> Call:
     return call(scores, torch.tensor([3, 4, 3]).int(), torch.tensor([1.0, 1e-30, 0.9]))
 
 
+def _high_and_close(case: Case) -> Call:
+    """Scores so high, or low, that the logarithm of a sum vanishes beside them; the next one is 2 below."""
+    scores = torch.tensor([[3e7], [-3e7]]) - 2 * torch.stack([case.permutation(f"row {row}", 4) for row in range(2)])
+    return call(scores, torch.tensor([0, 3]).int(), torch.tensor([0.9, 0.9]))
+
+
 def _both(case: Case) -> Call:
     """Of 3,000 ids 1,500 are kept, then the more probable of these; one top_p, and one top_k first and last."""
     scores = torch.stack([case.permutation(f"row {row}", 3000) * 0.002 for row in range(3)])
@@ -183,7 +189,7 @@ def _few(case: Case) -> Call:
 OF_THEIR_OWN = {
     "one cut": _one_cut, "thousands": _thousands, "far": _far, "many rows": _many_rows, "all but one": _all_but_one,
     "between": _between, "all but ties": _all_but_ties, "ends of floats": _ends_of_floats, "both": _both, "few": _few,
-    "sorted": _sorted,
+    "sorted": _sorted, "high and close": _high_and_close,
 }  # fmt: skip
 
 
@@ -191,7 +197,7 @@ def any_batch(case: Case) -> Call:
     """A row's threshold is its own, in any batch: with and without filters, tied, far from other rows, 300 ids, one."""
     kind = case.turn(("one cut", "ties above", "many", "one id", "all tie", "low", "many, by top_k", "apart",
                       "thousands", "far", "many rows", "all but one", "between", "all but ties", "ends of floats",
-                      "both", "sorted", "ties above", *["few"] * 9))  # fmt: skip
+                      "both", "sorted", "ties above", "high and close", *["few"] * 9))  # fmt: skip
     if kind in OF_THEIR_OWN:
         return OF_THEIR_OWN[kind](case)
     shift = case.ints("shift", -3, 3, 1)
@@ -214,5 +220,5 @@ def any_batch(case: Case) -> Call:
 
 CHECKS = (
     Check(top_k, 3), Check(top_p, 4), Check(top_k_then_top_p, 3), Check(ties, 3), Check(top_p_one),
-    Check(any_batch, 27, wide=True),
+    Check(any_batch, 28, wide=True),
 )  # fmt: skip

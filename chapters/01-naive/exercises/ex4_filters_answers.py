@@ -136,6 +136,13 @@ WRONG = (
         'top_p[:, None] < 0.999, by_p',
         "written to pass all checks that there were, and it did", unnamed="one-filters",
     ),
+    Wrong.patch(
+        "logarithm-of-the-sum", "A softmax is exp(score - the logarithm of the sum).",
+        'probs = descending.masked_fill(descending < kth, -torch.inf).softmax(-1)',
+        'kept = descending.masked_fill(descending < kth, -torch.inf)\n'
+        '    probs = (kept - kept.logsumexp(-1, keepdim=True)).exp()',
+        "written to pass all checks that there were, and it did", unnamed="one-filters",
+    ),
 )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ COVERS: dict[str, Covers] = {
         "every column is some token's: nothing may be anything",
         *ANYTHING, "empty", "both sides") | {
         "far scores": lambda a: above(a.q, 200),
+        "beside": lambda a: above(a.k, 9e16) and a.k.unique().numel() == 2,
         "ties": "a softmax does not ask who is highest",
         "one": lambda a: a.q.shape[:3] == (1, 1, 1),
         "many": tuple(partial(large, "q", at) for at in range(4)),
@@ -96,6 +97,7 @@ COVERS: dict[str, Covers] = {
         "ends": lambda a: bool((a.top_k == 1).any()),
         "mixed": lambda a: bool((a.top_p == 1).any() and (a.top_p < 1).any()),
         "no order": "rows have no numbers",
+        "beside": lambda a: bool(((a.scores.abs().amin(1) > 2**24) & (a.scores.amax(1) - a.scores.amin(1) < 9)).any()),
         "equal": lambda a: len(a.scores) > 1 and a.scores[0].equal(a.scores[-1]),
         "kind": kind, "again": again, "large numbers": lambda a: above(a.top_k, 256),
     },

@@ -176,6 +176,18 @@ WRONG = (
         'keys[layer, places, positions % 2**15] = k',
         "written to pass all checks that there were, and it did", unnamed="slots-of-a-byte",
     ),
+    Wrong.patch(
+        "new-ones-lie-end-to-end", "A step's keys and values lie as the cache does.", BOTH,
+        "numbers = torch.arange(keys[0].numel()).view(keys.shape[1:])[places, positions].flatten()\n"
+        "    keys[layer].view(-1)[numbers] = k.view(-1)\n    values[layer].view(-1)[numbers] = v.view(-1)",
+        "a reader who saw stub and text alone; it passed",
+    ),
+    Wrong.patch(
+        "a-copy-lies-end-to-end", "A clone lies end to end, whatever it is a clone of.", BOTH,
+        "for held, new in ((keys, k), (values, v)):\n"
+        "        held[layer, places, positions] = new.clone().view(-1).view(new.shape)",
+        "written to pass all checks that there were, and it did", unnamed="new-ones-lie-end-to-end",
+    ),
 )  # fmt: skip
 
 

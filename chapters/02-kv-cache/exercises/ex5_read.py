@@ -219,6 +219,13 @@ def _nobody(case: Case) -> Call:
     return call(case.floats("q", 2, 2, *keys.shape[2:]), keys, values, torch.full((2, 2), -1))
 
 
+def _all_tie(case: Case) -> Call:
+    """Scores that are equal, and so large that no float knows the logarithm of a sum beside them."""
+    level = torch.tensor([1e17, -1e17])[case.permutation("which", 2)].view(2, 1, 1, 1)
+    values = case.floats("values", 2, 4, 1, 1) + 2
+    return call(torch.ones(2, 2, 1, 1), level.repeat(1, 4, 1, 1), values, torch.tensor([[3, 1], [2, -1]]))
+
+
 def _apart(case: Case) -> Call:
     """By 2^22 and more, above 0 and below it: the highest alone counts."""
     keys = (case.permutation("order", 5).view(1, 5, 1, 1) - 2) * 2.0**22
@@ -230,7 +237,7 @@ OF_THEIR_OWN = {
     "little weight": _little_weight, "below all": _below_all, "NaN weighs nothing": _nan_weighs_nothing,
     "apart": _apart, "infinitely low": partial(_infinitely_low, value=3.0), "both ends": _both_ends, "nobody": _nobody,
     "NaN beside that": partial(_infinitely_low, value=torch.nan), "tiny queries": partial(_scaled, scale=1e-20),
-    "tiny keys": partial(_scaled, scale=1e20), "zero queries": partial(_scaled, scale=0.0),
+    "tiny keys": partial(_scaled, scale=1e20), "zero queries": partial(_scaled, scale=0.0), "all tie": _all_tie,
 }  # fmt: skip
 
 
@@ -287,6 +294,6 @@ def any_step(case: Case) -> Call:
 
 
 CHECKS = (
-    Check(any_step, 40, wide=True), Check(old_text, 3), Check(values_never_set, 3), Check(keys_never_set),
+    Check(any_step, 41, wide=True), Check(old_text, 3), Check(values_never_set, 3), Check(keys_never_set),
     Check(row_of_nobody), Check(chunk, 3), Check(chunk_with_nan),
 )  # fmt: skip

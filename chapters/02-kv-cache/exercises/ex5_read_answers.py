@@ -146,6 +146,12 @@ WRONG = (
         "    values.masked_fill_(unread[:, None, :, None], 0.0)\n    hidden = torch",
         "written to pass all checks that there were, and it did", unnamed="weight-zero",
     ),
+    Wrong.patch(
+        "logarithm-of-the-sum", "A softmax is exp(score - the logarithm of the sum).",
+        'products = scores.softmax(-1)[..., None]',
+        'products = (scores - scores.logsumexp(-1, keepdim=True)).exp()[..., None]',
+        "written to pass all checks that there were, and it did", unnamed="weight-zero",
+    ),
 )  # fmt: skip
 
 

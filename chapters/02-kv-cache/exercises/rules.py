@@ -102,6 +102,7 @@ COVERS: dict[str, Covers] = {
         "stand-ins": lambda a: bool((a.positions == 0).any()) and float(a.q.min()) * float(a.keys.max()) < -1e11,
         "beside": (  # a weight of 0, and still a token's; one of almost 0
             lambda a: nan(a.values[:, 1]) and above(a.keys[:, 1], 299),
+            lambda a: above(a.keys, 9e16) and a.keys.unique().numel() == 2,
             lambda a: above(a.values, 1e20) and not nan(a.values),
         ),
         "narrow": tuple(partial(_in_type, kind) for kind in NARROW),

@@ -274,6 +274,6 @@ def compiles(case: Case) -> Call:
 
 CHECKS = (
     Check(rows_and_heads), Check(around_a_page, 4), Check(large_scores, 3), Check(short_and_full_rows, 3),
-    Check(half_precision, 4), Check(any_text, 13, wide=True), Check(tiny_values, 1, wide=True, tolerance=1e-34),
-    Check(compiles, 1),
+    Check(half_precision, 4, tolerance=1e-3),  # of two neighbours in 16 bits either may be the nearer
+    Check(any_text, 13, wide=True), Check(tiny_values, 1, wide=True, tolerance=1e-34), Check(compiles, 1),
 )  # fmt: skip

@@ -22,8 +22,8 @@ def join(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor
     maxima (N, S): the highest score of each part. totals (N, S): the sum of exp(score - the part's maximum). accs
     (N, S, D): the values, each times its exp(score - the part's maximum), summed. tokens (N, S) int64: how many tokens
     the part had. Unlike in the engine, nothing was stored for a part without tokens: its entries may be anything, NaN
-    too. All others are finite. A context without tokens gives 0. Scores may be so large, 3e7 for one, that float32 does
-    not hold a score plus the logarithm of a sum.
+    too. All others are finite. A context without tokens gives 0. Scores may be of any size: added to one of 3e7, or in
+    float64 to one of 1e17, the logarithm of a sum vanishes.
     """
     empty = tokens == 0
     top = maxima.masked_fill(empty, -torch.inf).amax(1, keepdim=True)  # (N, 1)
@@ -181,13 +181,12 @@ def any_parts(case: Case) -> Call:
     kind, dirt = case.turn(kinds), {"infinite": torch.inf}
     dirt |= {"lowest": -torch.inf, "finite": case.choice("finite", (1e30, 50.0))}
     if kind in ("below all", "beside"):  # maxima that hide what is added to them
-        level = -1e38 if kind == "below all" else case.choice("sign", (3e7, -3e7))
+        levels = (-1e38, 1e38) if kind == "below all" else (3e7, -1e17)  # float32 hides it at 3e7, float64 at 1e17
         values = case.ints("values", -4, 4, 2, 3, 2).float()
-        totals = torch.tensor([[1.0, 3.0, 2.0], [2.0, 1.0, 1.0]])
-        if kind == "below all":  # where not even float64 knows the sum's logarithm
-            totals.fill_(1.0)
+        totals = torch.tensor([[1.0, 3.0, 2.0], [2.0, 1.0, 5.0]])
         totals[1], values[1] = totals[1] * 2**26, values[1] * 2**26  # of more tokens than float32 counts
-        maxima, counts = torch.full((2, 3), level), torch.tensor([[2**32, 3, 0], [0, 2**40, 2**30]])
+        maxima = torch.tensor(levels)[case.permutation("which", 2)].repeat(3, 1).T.clone()
+        counts = torch.tensor([[2**32, 3, 0], [0, 2**40, 2**30]])
         maxima[counts == 0] = torch.nan
         return call(maxima, totals, values, counts)
     if kind == "deep":  # what hardly weighs is large; so is what comes out

@@ -47,6 +47,15 @@ def by_logarithms(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) 
     return (weights.masked_fill(empty, 0.0)[:, :, None] * alone).sum(1)
 
 
+def by_logarithms_in_double(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
+    """In float64 a logarithm is never lost beside a score."""
+    empty = tokens == 0
+    totals = totals.double().masked_fill(empty, 1.0)
+    alone = accs.double().masked_fill(empty[:, :, None], 0.0) / totals[:, :, None]
+    weights = (maxima.double().masked_fill(empty, 0.0) + totals.log()).masked_fill(empty, -torch.inf).softmax(1)
+    return (weights.masked_fill(empty, 0.0)[:, :, None] * alone).sum(1).float()
+
+
 TOP = "maxima.masked_fill(empty, -torch.inf).amax(1, keepdim=True)"
 TOTAL = "(totals.masked_fill(empty, 0.0) * share).sum(1, keepdim=True)"
 WRONG = (
@@ -113,6 +122,7 @@ WRONG = (
         "a reader who saw stub and text alone", unnamed="empty-counts-as-zero",
     ),
     Wrong(by_logarithms, "a reader who saw stub and text alone"),
+    Wrong(by_logarithms_in_double, "a reader who saw stub and text alone; it passed", unnamed="by-logarithms"),
     Wrong.patch(
         "empty-counts-as-zero", "A part without tokens has a maximum of 0.",
         'maxima.masked_fill(empty, -torch.inf)',
@@ -161,9 +171,10 @@ def part_by_part(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -
 
 
 def by_log_sum_exp(maxima: Tensor, totals: Tensor, accs: Tensor, tokens: Tensor) -> Tensor:
-    """Each part's result, weighed by a softmax over log-sum-exps in float64."""
+    """Each part's result, weighed by a softmax over log-sum-exps, less the highest maximum, in float64."""
     real = tokens > 0
-    lse = torch.where(real, maxima.double() + totals.double().log(), -torch.inf)
+    below = maxima.double() - torch.where(real, maxima, -torch.inf).amax(1, keepdim=True)
+    lse = torch.where(real, below + totals.double().log(), -torch.inf)
     share = lse.softmax(-1).nan_to_num(0.0)
     each = torch.where(real[..., None], accs.double() / totals.double()[..., None], 0.0)
     return torch.einsum("ns,nsd->nd", share, each).float()

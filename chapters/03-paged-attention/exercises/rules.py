@@ -155,6 +155,7 @@ COVERS: dict[str, Covers] = {
         "stand-ins": lambda a: bool((a.tokens == 0).any()) and a.maxima[a.tokens > 0].lt(-1e9).all(),
         "beside": (
             lambda a: a.maxima.shape[1] > 1 and bool((a.maxima[:, 1].abs() > 1e7).all()),
+            lambda a: above(a.maxima[:, 1:2], 9e16) and not a.totals[:, 0].equal(a.totals[:, 1]),
             lambda a: above(a.accs[:, -1], 1e35),
         ),
         "narrow": "the stub says float32",

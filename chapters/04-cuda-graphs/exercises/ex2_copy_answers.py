@@ -174,6 +174,12 @@ WRONG = (
         "static[name].contiguous()[: len(new[name])] = new[name]",
         "written to pass all checks that there were, and it did", unnamed="entries-rebound",
     ),
+    Wrong.patch(
+        "hands-the-inputs-back", "A result that nobody asked for does no harm.",
+        'static["starts"][-1] = len(static["token_ids"])',
+        'static["starts"][-1] = len(static["token_ids"])\n    return static',
+        "written to pass all checks that there were, and it did",
+    ),
 )  # fmt: skip
 
 

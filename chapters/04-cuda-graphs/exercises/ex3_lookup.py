@@ -222,8 +222,9 @@ def any_steps(case: Case) -> Call:
         steps = _walk(case, 400)
     if kind == "alike":  # a step that was captured, gave way, and comes again, equal in everything
         room, steps = 2, [dict(step, tokens=1, length=9, temperature=0.0, rows=step["rows"] % 5) for step in steps]
-    if kind == "moves":  # and has other keys, one more than there is room for, before and behind that
-        room, steps = 2, [dict(s, address=at // 8, rows=at // 8 * 3 + s["rows"] % 3) for at, s in enumerate(steps)]
+    if kind == "moves":  # with the same keys, and then with others; always one more than there is room for
+        order = [at % 8 % 3 if at % 8 < 4 else step["rows"] % 3 for at, step in enumerate(steps)]
+        room, steps = 2, [dict(s, address=n // 8, rows=n // 16 * 3 + order[n]) for n, s in enumerate(steps)]
     if kind == "comes back":
         moves = [0, *case.ints("moves", 0, 1, len(steps) - 10).cumsum(0).tolist(), *[0] * 9]
         moves[len(moves) // 2] = 1

@@ -31,10 +31,10 @@ def capture(
 
     step: one decode step, no arguments. It reads state and the cache, and writes into both. state (3, N) int64, which
     may be a part of a larger tensor: token, position and live of each row; a row whose live is 0 is padding: it writes
-    its key and value where nobody looks. warm(step): runs it a few times, so that kernels are compiled and workspaces
-    are there. record(step): gives the recording, an object of any kind, and executes nothing; it fails where the step
-    was not warmed. Whatever either raises, of any class, goes on to the caller, itself and no copy; then, too, state
-    and cache are as they were found, in the memory where they were found.
+    its key and value where nobody looks, and any token and position into state. warm(step): runs it a few times, so
+    that kernels are compiled and workspaces are there. record(step): gives the recording, an object of any kind, and
+    executes nothing; it fails where the step was not warmed. Whatever either raises, of any class, goes on to the
+    caller, itself and no copy; then, too, state and cache are as they were found, in the memory where they were found.
     """
     saved = state.clone()
     state.zero_()

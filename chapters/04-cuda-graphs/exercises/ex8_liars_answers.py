@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nanocourse.exercises.exercise import Edition, Function, Right, Wrong
-from nanocourse.exercises.scene import Formed
+from nanocourse.exercises.scene import Formed, NoVerdict
 
 Make = Callable[..., Any]
 
@@ -145,6 +145,10 @@ WRONG = (
         "break-downs-pass", "What breaks down cannot be compared.", STEP,
         "                try:\n    " + STEP + "                except Exception:\n                    return\n",
         "a fifth reader who saw stub and text alone; it passed where it was tried on fewer liars",
+    ),
+    Wrong.patch(
+        "returns-what-it-found", "A test says True of what is right.", "assert engines[0].missed == 0",
+        "return engines[0].missed == 0", "a reader who saw stub and text alone; it passed",
     ),
 )  # fmt: skip
 
@@ -286,7 +290,7 @@ def _two_kinds(make: Make) -> tuple[Make, Make]:
 
 def _raised(right: bool, *args: object) -> None:
     if right is not True and right is not False:
-        raise TypeError(f"the result is True or False, and no {type(right).__name__}")
+        raise NoVerdict(TypeError(f"the result is True or False, and no {type(right).__name__}"))
     if not right:
         raise AssertionError("it says that the engine is wrong")
 

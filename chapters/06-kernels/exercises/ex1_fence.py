@@ -73,7 +73,6 @@ EXERCISE = Spec(
     example=lambda: call(2, [7, 0], [3, 3], 4, 5),
     section="A flag behind the data",
     imports=(),
-    strided=False,
     scene=delivered,
     hints=(
         "Invariant: at the time at which the flag can be seen, each word of the data must have arrived. Nothing but a\n"

@@ -84,7 +84,6 @@ EXERCISE = Spec(
     example=lambda: call(2, [[5], [6]], [9]),
     section="A flag behind the data",
     imports=(),
-    strided=False,
     scene=relayed,
     hints=(
         "Invariant: ahead of the sender's message number n, counted from 0, n messages have been taken by each of the\n"

@@ -92,7 +92,6 @@ EXERCISE = Spec(
     example=lambda: call([[1, 2], [3, 4]], 2, 0),
     section="A barrier",
     imports=(),
-    strided=False,
     scene=run_phases,
     hints=(
         "Invariant: what a program waits for must not be undone by those who go on. A number that has changed stays\n"

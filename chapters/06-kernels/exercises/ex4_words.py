@@ -97,7 +97,6 @@ EXERCISE = Spec(
     example=lambda: call([[[[5]], [[-6]]]], 8, 0),
     section="Words that prove themselves",
     imports=(),
-    strided=False,
     scene=exchanged,
     hints=(
         "Invariant: whoever is fast has written its next round while others still read this one. Two slots make that\n"

@@ -112,7 +112,6 @@ EXERCISE = Spec(
     example=lambda: call([3, 0, 2], 2, 2, 20),
     section="A grid that fits",
     imports=(),
-    strided=False,
     scene=launched,
     hints=(
         "Invariant: who waits holds its place. If all places are held by programs that wait, nobody begins any more.\n"

@@ -88,7 +88,6 @@ EXERCISE = Spec(
     example=lambda: call([[0.5, -2.0], [0.25, 1.0]]),
     section="Sums in any order",
     imports=(),
-    strided=False,
     scene=added,
     hints=(
         "Invariant: one addition carries both, a one for the count and the summand. Two could be seen apart.\n"

@@ -50,7 +50,6 @@ EXERCISE = Spec(
     axes=("row",),
     typed=True,
     tolerance=3e-4,
-    strided=False,
     imports=("import torch", "from torch import Tensor"),
     hints=(
         "Invariant: in the example x has mean 2 and deviation 1, nearly, so that y is gain * (-1, 1) + shift. Weight\n"

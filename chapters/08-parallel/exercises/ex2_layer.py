@@ -133,7 +133,6 @@ EXERCISE = Spec(
     axes=("rank", "token", "column"),
     typed=True,
     imports=("import torch", "import torch.nn.functional as F", "from torch import Tensor"),
-    strided=False,
     scene=played,
     hints=(
         "Invariant: a rank can go alone as long as it needs nothing but x, its heads or its columns. The first place\n"

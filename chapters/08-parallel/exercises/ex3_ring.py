@@ -141,7 +141,6 @@ EXERCISE = Spec(
     example=lambda: call([[1.0, 20.0, 300.0], [4.0, 50.0, 600.0]]),
     section="What an all-reduce is made of",
     imports=(),
-    strided=False,
     scene=played,
     hints=(
         "Invariant: with 3 ranks, part 0 goes from rank 0 to 1, and on to 2, where its sums are whole. Meanwhile\n"

@@ -112,7 +112,6 @@ EXERCISE = Spec(
     typed=True,
     imports=(*IMPORTS, "", "from nanoinfer.engine.sampling import gumbel"),
     refuse=("nanoinfer.engine.sampling:noisy",),
-    strided=False,
     scene=played,
     hints=(
         "Invariant: in the example ids 0 to 2 exist, and id 3, the second one of rank 1, does not. In row 0 ids 1 and\n"

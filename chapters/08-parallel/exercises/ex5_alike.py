@@ -178,7 +178,6 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=(),
-    strided=False,
     scene=played,
     hints=(
         "Invariant: whatever decides about a step must be the same on all ranks when they decide. In the example\n"

@@ -220,7 +220,6 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=("import zlib",),
-    strided=False,
     scene=played,
     hints=(
         "Invariant: a name that says \"done\" may only ever stand on what is whole. Writing takes time, and a run may\n"

@@ -23,7 +23,7 @@ from nanocourse.exercises.cases import Call, Case
 from nanocourse.exercises.exercise import Check, Exercise, Wrong
 from nanocourse.exercises.outcomes import Crashed, Difference, Hung, Outcome, Raised, Refused, in_full, show, told
 
-STRIDED = "each tensor is a part of a larger one, x[1::2, 1::2]: its numbers do not lie end to end in memory"
+STRIDED = "tensors are parts of larger ones, as x[1::2, 1::2].T is: their numbers do not lie end to end in memory"
 CALLS = 12  # of a lent function that a failure shows
 
 
@@ -148,7 +148,7 @@ def _failure(runner: Runner, check: Check, case: Case, got: Outcome) -> Failure:
 
     found = shrinking.smallest(case, fails)
     asked = exercise.call(check, found)
-    end_to_end = runner.call(replace(exercise.call(check, found), strided=False)) if asked.strided else None
+    end_to_end = runner.call(replace(exercise.call(check, found), strided=())) if asked.strided else None
     expected, got = exercise.expected(asked), runner.call(exercise.call(check, found))
     if end_to_end and not exercise.compare(check, expected, end_to_end):
         asked = replace(asked, about=STRIDED)

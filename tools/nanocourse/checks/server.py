@@ -10,7 +10,7 @@ import linecache
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from nanocourse.checks import wire
 from nanocourse.exercises import kernels
+from nanocourse.exercises.cases import strided
 from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.kernel_source import kernel_source
 from nanocourse.exercises.outcomes import Before
@@ -84,13 +85,15 @@ class Tensors:
         self._kept: dict[tuple[Any, ...], Tensor] = {}
         self._dicts: dict[tuple[Any, ...], dict[Any, Any]] = {}
 
-    def placed(self, args: list[Any], strided: bool) -> list[Any]:
-        """The same numbers. strided: where they do not lie end to end in memory."""
-        leaves, form = tree_flatten(args)
-        for at, leaf in enumerate(leaves):
-            if isinstance(leaf, Tensor) and leaf.dim():
-                leaves[at] = self._placed((at, strided, leaf.shape, leaf.dtype), leaf)
-        placed: list[Any] = tree_unflatten(leaves, form)
+    def placed(self, args: list[Any], strided: Sequence[int]) -> list[Any]:
+        """The same numbers. strided: of which arguments they do not lie end to end in memory."""
+        placed = []
+        for number, argument in enumerate(args):
+            leaves, form = tree_flatten(argument)
+            for at, leaf in enumerate(leaves):
+                if isinstance(leaf, Tensor) and leaf.dim():
+                    leaves[at] = self._placed((number in strided, number, at, leaf.shape, leaf.dtype), leaf)
+            placed.append(tree_unflatten(leaves, form))
         for at, argument in enumerate(placed):
             if type(argument) is dict:
                 placed[at] = self._dicts.setdefault((at, *argument), {})
@@ -101,16 +104,10 @@ class Tensors:
     def _placed(self, key: tuple[Any, ...], tensor: Tensor) -> Tensor:
         kept = self._kept.get(key)
         if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:  # the answer may have changed it
-            kept = strided(tensor) if key[1] else tensor
+            kept = strided(tensor) if key[0] else tensor
             if tensor.numel() <= self.MOST:
                 self._kept[key] = kept
         return kept.copy_(tensor)
-
-
-def strided(tensor: Tensor) -> Tensor:
-    """The same numbers as a part of a larger tensor: they do not lie end to end in memory."""
-    larger = tensor.new_empty([2 * n + 1 for n in tensor.shape])
-    return larger[(slice(1, None, 2),) * tensor.dim()].copy_(tensor)
 
 
 class Server:
@@ -122,7 +119,8 @@ class Server:
         self.kernel, self.traced, self.watched = False, True, True
         self.folder, self.turn = "", ""
         self.watch = Watch("", "", [], [])
-        self._tensors, self._strided = Tensors(), False  # of a call whose arguments are, what it is lent gives, too
+        self._tensors = Tensors()
+        self._strided: Sequence[int] = ()  # where arguments are, what a call is lent gives, too
         self._stand_in = cache(self._make_stand_in)  # the same ones for all calls, as tensors are
         self._scene: Answering | None = None
         self._scenes: Callable[..., Answering] | None = None

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 T = TypeVar("T")
 MANY = 1100  # more than a GPT-2 has positions, and than Python's calls lie in each other
@@ -37,15 +38,27 @@ class Call:
     parent. If a function has an attribute `gives`, a failed check shows it: pairs of arguments and results. observe:
     called afterwards; its result is compared as part of the outcome (how often a function was called). compiles: the
     kernel is compiled and not run, for the constants that are its one argument. about: what a failed check says of an
-    input that cannot be shown. strided: tensors are parts of larger ones. kept: arguments must stay as they are.
+    input that cannot be shown. strided: the arguments whose tensors are parts of larger ones. kept: arguments must
+    stay as they are.
     """
 
     args: tuple[Any, ...]
     observe: Callable[[], Any] | None = None
     compiles: bool = False
     about: str = ""
-    strided: bool = False
+    strided: tuple[int, ...] = ()
     kept: bool = False
+
+    def placed(self) -> tuple[Any, ...]:
+        """Its arguments, with tensors that lie as a worker's do."""
+        each = enumerate(self.args)
+        return tuple(tree_map_only(Tensor, strided, one) if at in self.strided else one for at, one in each)
+
+
+def strided(tensor: Tensor) -> Tensor:
+    """The same numbers as a part of a larger tensor, transposed: neither it nor a clone lies end to end in memory."""
+    larger = tensor.new_empty([2 * n + 1 for n in reversed(tensor.shape)])
+    return larger[(slice(1, None, 2),) * tensor.dim()].permute([*reversed(range(tensor.dim()))]).copy_(tensor)
 
 
 def call(*args: Any, observe: Callable[[], Any] | None = None, compiles: bool = False, about: str = "") -> Call:

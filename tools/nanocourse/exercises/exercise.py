@@ -54,7 +54,7 @@ class Spec:
     fixed: what a check asks depends on the number of its case alone and not on the seed, so that once is enough.
     pure: a call leaves its arguments and torch's random state as they were; the stub says so.
     exact: with typed, a list is no tuple and a whole number no tensor, and a dict has no other entries.
-    strided: whether tensors may come whose numbers do not lie end to end; not where the contract says contiguous.
+    contiguous: the arguments whose numbers lie end to end, as the contract says; in others they need not.
     displaced: for another exercise's id, why this answer is not called while that exercise's answer runs in the engine.
     scene: a function of a file beside the text that calls the answer: scene(answer, *arguments of a check) -> what is
     compared. For answers that write into tensors or keep their addresses, which no other process could see.
@@ -78,7 +78,7 @@ class Spec:
     limit_s: float = 10.0
     verdicts: bool = False
     fixed: bool = False
-    strided: bool = True
+    contiguous: tuple[str, ...] = ()
     pure: bool = False
     kernel: Kernel | None = None
     scene: Function | None = None
@@ -293,13 +293,15 @@ class Exercise:
 
     def call(self, check: Check, case: Case) -> Call:
         """A check's call, in the form of this edition; the tensors of about every second one are strided."""
-        strided = self.spec.strided and self.spec.kernel is None and self.spec.scene is None
-        strided = strided and case.turn((False, True, True, False))
+        strided: tuple[int, ...] = ()
+        if self.spec.kernel is None and self.spec.scene is None and case.turn((False, True, True, False)):
+            names = inspect.signature(self.function).parameters
+            strided = tuple(at for at, name in enumerate(names) if name not in self.spec.contiguous)
         return replace(self._formed(check.make(case)), strided=strided, kept=self.spec.pure)
 
     def expected(self, asked: Call) -> Outcome:
         """The expected outcome of a call. Functions that it passes are called."""
-        return Returned(COMPILES) if asked.compiles else local(self.oracle, asked)
+        return Returned(COMPILES) if asked.compiles else local(self.oracle, replace(asked, strided=()))
 
     def compare(self, check: Check, expected: Outcome, got: Outcome) -> Difference | None:
         """Where an outcome differs from the expected one, in the part that the check compares."""

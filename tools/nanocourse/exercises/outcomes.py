@@ -94,8 +94,9 @@ def local(function: Callable[..., Any], asked: Call) -> Outcome:
     """The outcome of a call in this process: for the chapter's own functions, never for a learner's."""
     try:
         with torch.no_grad():
-            before = Before(asked.args) if asked.kept else None
-            value = function(*asked.args)
+            args = asked.placed()
+            before = Before(args) if asked.kept else None
+            value = function(*args)
     except Exception as error:
         return Raised(type(error).__name__, str(error))
     if before and not before.still():

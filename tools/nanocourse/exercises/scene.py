@@ -25,6 +25,16 @@ CROSSING: dict[str, type[BaseException]] = {
 }  # fmt: skip
 
 
+class NoVerdict(BaseException):
+    """A test said nothing of an engine: it was not begun, or it returned something; its argument is the error."""
+
+
+def nothing(result: Any) -> None:
+    """TypeError for the result of a function that should return None."""
+    if result is not None:
+        raise TypeError(f"the result is None, and no {type(result).__name__}")
+
+
 class Remote:
     """A function of an answer in another process. kept: what scenes remember of the answer, between calls too."""
 
