@@ -32,7 +32,7 @@ class NoVerdict(BaseException):
 def nothing(result: Any) -> None:
     """TypeError for the result of a function that should return None."""
     if result is not None:
-        raise TypeError(f"the result is None, and no {type(result).__name__}")
+        raise TypeError(f"the result must be None, not a {type(result).__name__}")
 
 
 class Remote:
