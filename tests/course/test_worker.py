@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -11,10 +12,12 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from nanocourse.checks import clock
 from nanocourse.checks.runner import refused
 from nanocourse.checks.worker import Loaded, Refuse, Worker
 from nanocourse.exercises import chapters
@@ -161,6 +164,22 @@ def test_a_hang_ends_with_its_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.parametrize(("late_s", "most_s", "looks"), [(0.1, 0.1, 11), (5.0, 0.1, 11), (5.0, math.inf, 1)])
+def test_a_look_that_comes_late_is_no_sleep_of_the_workers(
+    late_s: float, most_s: float, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the parent wakes late, and finds a worker asleep that has answered long before."""
+    now = [0.0]
+    monkeypatch.setattr(clock, "used", lambda pid: (0.0, True))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    asleep = clock.Clock(0, 1.0)
+    for _ in range(looks):
+        assert asleep.spent <= 1.0
+        now[0] += late_s
+        ended = asleep.look(most_s)
+    assert ended
+
+
 def test_a_crash_is_told_by_its_signal(tmp_path: Path) -> None:
     keep = Keep()
     assert run(keep, tmp_path, "import os\ndef f(): os.abort()") == Crashed("the process was ended by SIGABRT")

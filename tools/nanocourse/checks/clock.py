@@ -7,6 +7,7 @@ computes, or where it sleeps though it was asked something. Where the system doe
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from pathlib import Path
@@ -42,13 +43,15 @@ class Clock:
         """Whether the last look was longer ago."""
         return time.monotonic() - self._looked > seconds
 
-    def look(self) -> bool:
-        """Whether the limit is used up."""
+    def look(self, most_s: float = math.inf) -> bool:
+        """Whether the limit is used up. most_s: of sleep that a look tells of; one that comes late was held up itself,
+        and the process may have answered long before.
+        """
         now, (total, asleep) = time.monotonic(), used(self._pid)
         self._looked = now
         passed, gained = now - self._at, total - self._used
         if asleep and gained <= 0.2 * passed:
-            self._asleep += passed
+            self._asleep += min(passed, most_s)
         self._at, self._used = now, max(total, self._used)
         return self.spent > self.limit_s or now - self._begun > PATIENCE * self.limit_s + 60
 

@@ -39,7 +39,7 @@ class Frames:
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._read.get(timeout=max(look_at - time.monotonic(), 0.001)), True
-            if clock.look():
+            if clock.look(glance_s):
                 return None, False
             found = problem()
             if found:
