@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from nanobook.examples import EXAMPLE, load
-from nanocourse.exercises import chapters
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.sampling import gumbel
 from nanoinfer.speculate import step as step_module
@@ -22,6 +21,7 @@ from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import (
     blocks_can_be_made,
     ends_with_a_question,
+    exercises_have_their_sections,
     has_ten_questions,
     is_short_and_stands_alone,
     linked_names_exist,
@@ -355,11 +355,7 @@ class TestPage:
         }  # fmt: skip
 
     def test_every_exercise_has_its_section(self, text: str, sections: dict[str, str]) -> None:
-        titles = {re.sub(r"^\d+\. ", "", title): body for title, body in sections.items()}
-        found = chapters.exercises(chapters.chapter(7))
-        for exercise in found:
-            assert f"exercises/{exercise.path.name}" in titles[exercise.spec.section], exercise.id
-        assert set(re.findall(r"exercise\s+\[(7\.\d)\]", text)) == {exercise.id for exercise in found}
+        exercises_have_their_sections(7, text, sections)
 
     def test_links_lead_somewhere(self, text: str) -> None:
         links_lead_somewhere(CHAPTER, text)
