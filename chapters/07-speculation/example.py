@@ -251,7 +251,7 @@ def guesses() -> None:
         begin = "The fox"
         print(f"> {begin}")
         told = GuessedText(made, run.encode(begin), params, begin)
-        for guess in ("a very good boy", ", and he was", "fond of the king"):
+        for guess in ("a very bad boy", "dog, and he was", "fond of the king"):
             print(f"> {guess}")
             told.turn(guess)
 
