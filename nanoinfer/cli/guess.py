@@ -90,7 +90,7 @@ class GuessedText:
         self.token_ids += new
 
     def _score(self) -> str:
-        """How good the text's guesses were, and what they saved. What follows a wrong one had no chance: it does not count."""
+        """How good the guesses were, and what they saved. What follows a wrong one had no chance: it does not count."""
         alpha = self._right / (self._right + self._wrong)
         speed = (self._new - 1) / self._turns
         return f"so far {self._right} right, {self._wrong} wrong, alpha {alpha:.2f}, {speed:.2f} tokens a step"

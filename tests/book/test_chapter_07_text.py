@@ -226,7 +226,7 @@ class TestExamples:
         by = [example.drafted(who, example.STORY, running.HEAT) for who in ("lookup", "itself", "11", "8")]
         assert len({tokens for tokens, *_ in by}) == 1
         assert by[1][1] == by[1][2]  # the model itself is always right
-        share = [accepted / brought for _, brought, accepted, _ in by]
+        share = [accepted / brought for _, brought, accepted, *_ in by]
         assert share[1] > share[2] > share[3] > share[0]
 
     def test_slots(self) -> None:
