@@ -67,7 +67,7 @@ def verify() -> Drawing:
         f"One step is fed the newest token and {len(step.drafts)} guesses, {', '.join(fed[1:])}, and chooses a token "
         f"after each: {', '.join(chosen)}. Each choice is compared with the guess in its place. {kept - 1} of the "
         f"guesses {'is' if kept == 2 else 'are'} right, so the row keeps {', '.join(chosen[:kept])}; what was chosen "
-        "behind the wrong guess is dropped."
+        "after the wrong guess is dropped."
     ).replace('"', "'")
     rows = tuple((a, b, "yes" if at < kept else "no") for at, (a, b) in enumerate(zip(fed, chosen, strict=True)))
     return Drawing("07-speculation/verify", "Guesses, verified in one step", alt, ("fed", "chosen after it", "kept"),

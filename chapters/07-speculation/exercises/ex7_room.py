@@ -71,7 +71,7 @@ EXERCISE = Spec(
         "4, in 2 blocks. Row 2 has 1 promised and 1 over: it brings all of its 5 drafts, and gives a block back.",
         "Place: first what is free and promised to nobody. Then row by row: the most tokens that its promise and that\n"
         "remainder hold, less what is written and the newest. What it takes beyond its promise is gone for those\n"
-        "behind it. What it keeps depends on the drafts that were brought and right, not on those that it had.",
+        "after it. What it keeps depends on the drafts that were brought and right, not on those that it had.",
         "Pseudocode:\n"
         "  what is over: free blocks, less all that is promised and not held\n"
         "  for each row:\n"
