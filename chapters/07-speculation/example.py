@@ -173,7 +173,7 @@ def price() -> None:
         print(f"{f'the first {layers} of 12 layers':30}{best:>10.3f}{alike:>12.3f}{own:>11.3f}{bound:>31.3f}")
     point = [(p, q == q.max()) for p, q in pairs(10)]  # as a look-up: a token, and no distribution
     certain = mean(float(p[q].sum()) for p, q in point)
-    print(f"{'the likeliest of 10 layers':30}{certain:>10.3f}{certain:>12.3f}{certain:>11.3f}")
+    print(f"{'the likeliest of ten layers':30}{certain:>10.3f}{certain:>12.3f}{certain:>11.3f}")
 
 
 @cache
