@@ -233,7 +233,8 @@ random = torch.Generator().manual_seed(2)
 guesses = torch.multinomial(q, draws, replacement=True, generator=random)
 taken = torch.rand(draws, generator=random, dtype=torch.float64) < (p / q)[guesses]
 left = (p - q).clamp(min=0)
-again = torch.multinomial(left / left.sum(), draws, replacement=True, generator=random)
+# Where q is p nothing is left, and no draft is rejected.
+again = torch.multinomial(left if left.sum() > 0 else p, draws, replacement=True, generator=random)
 tokens = torch.where(taken, guesses, again)
 print("shares", torch.bincount(tokens) / draws, "accepted", float(taken.double().mean()))
 assert torch.allclose(torch.bincount(tokens) / draws, p.float(), atol=0.01)

@@ -67,7 +67,7 @@ def verify() -> Drawing:
         f"One step is fed the newest token and {len(step.drafts)} guesses, {', '.join(fed[1:])}, and chooses a token "
         f"after each: {', '.join(chosen)}. Each choice is compared with the guess in its place. {kept - 1} of the "
         f"guesses {'is' if kept == 2 else 'are'} right, so the row keeps {', '.join(chosen[:kept])}; what was chosen "
-        "behind the wrong guess is dropped."
+        "after the wrong guess is dropped."
     ).replace('"', "'")
     rows = tuple((a, b, "yes" if at < kept else "no") for at, (a, b) in enumerate(zip(fed, chosen, strict=True)))
     return Drawing("07-speculation/verify", "Guesses, verified in one step", alt, ("fed", "chosen after it", "kept"),
@@ -177,7 +177,7 @@ def expected() -> Drawing:
 
 
 def places() -> Drawing:
-    """The slots of a row ahead of a step, behind it, and behind the next one."""
+    """The slots of a row ahead of a step, after it, and after the next one."""
     made = example.text(heat=run.HEAT)
     number = next(at for at, step in enumerate(made.steps) if step is worse())
     step, after = made.steps[number], made.steps[number + 1]
@@ -199,7 +199,7 @@ def places() -> Drawing:
     alt = (
         f"Slots of a row from position {begin - 3} on. A step writes {', '.join(words)} at positions {begin} to "
         f"{begin + len(step.drafts)}; right guesses: {len(step.kept) - 1}; so the row's text in the cache ends with "
-        f"position {begin + len(step.kept) - 1}. The next step writes over what is behind."
+        f"position {begin + len(step.kept) - 1}. The next step writes over what follows."
     ).replace('"', "'")
     rows = tuple((str(begin + at), word, "yes" if at < len(step.kept) else "no") for at, word in enumerate(words))
     return Drawing("07-speculation/places", "Where rejected tokens are", alt, ("position", "written", "of the text"),
@@ -249,7 +249,7 @@ def shown() -> Drawing:
         return figure
 
     alt = (
-        f"A text of {told['tokens']} tokens in two colours by turns, one colour a step. There are {told['steps']} "
+        f"A text of {told['tokens']} tokens in two alternating colours, one a step. There are {told['steps']} "
         f"steps: the first ones bring a token each, and later ones up to {told['most']}, once the text repeats itself."
     )
     rows = tuple((str(at), "".join(part), str(len(part))) for at, part in enumerate(parts))

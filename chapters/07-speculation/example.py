@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -127,6 +128,9 @@ def statistic(tokens: Tensor) -> float:
 def chi_square() -> None:
     """Each rule's tokens against the model's distribution, and against what plain sampling draws by the same noise."""
     plain = rules()["equal, the same noise"][0]
+    for name, of in zip(("p, the model's", "q, the drafter's"), pair(), strict=True):
+        print(f"{name:21}", *(f"{value:.2f}" for value in of.tolist()))
+    print()
     print(f"{'the rule':30}{'accepted':>10}{'chi-square':>13}{'plain sampling drew the same token':>38}")
     for name, (tokens, accepted) in rules().items():
         alike = (tokens == plain).double().mean()
@@ -167,27 +171,31 @@ def price() -> None:
         rules = (textbook, shared, lambda p, q: float(p @ q), lambda p, q: textbook(p, q) / (2 - textbook(p, q)))
         best, alike, own, bound = (mean(rule(p, q) for p, q in found) for rule in rules)
         print(f"{f'the first {layers} of 12 layers':30}{best:>10.3f}{alike:>12.3f}{own:>11.3f}{bound:>31.3f}")
-    point = [(p, q == q.max()) for p, q in pairs(10)]  # what lookup is like: it has a token, and no distribution
+    point = [(p, q == q.max()) for p, q in pairs(10)]  # as a look-up: a token, and no distribution
     certain = mean(float(p[q].sum()) for p, q in point)
-    print(f"{'one token, as a look-up has':30}{certain:>10.3f}{certain:>12.3f}{certain:>11.3f}")
+    print(f"{'the likeliest of ten layers':30}{certain:>10.3f}{certain:>12.3f}{certain:>11.3f}")
 
 
 @cache
-def drafted(who: str, prompt: str, heat: float) -> tuple[tuple[int, ...], int, int, int]:
-    """The new tokens, how many drafts were brought and accepted, and the steps behind the prompt."""
+def drafted(who: str, prompt: str, heat: float) -> tuple[tuple[int, ...], int, int, int, float]:
+    """The new tokens, how many drafts were brought and accepted, the steps after the prompt, and alpha."""
+    seen: list[int] = []  # how many drafts were wrong, or came after a wrong one, up to each step
     drafter = {"lookup": "lookup", "itself": run.model()}.get(who) or run.shallow(int(who))
     with run.llm(speculate=drafter) as made:
         params = SamplingParams(temperature=heat, max_tokens=60, seed=run.SEED, ignore_eos=True)
+        stats, core = made.stats, made.core
+        core.observer = lambda *_: seen.append(stats.draft_tokens - stats.accepted_tokens)
         (done,) = made.generate([prompt], params)
-        return done.token_ids, made.stats.draft_tokens, made.stats.accepted_tokens, made.stats.decode_steps
+        alpha = stats.accepted_tokens / (stats.accepted_tokens + sum(a < b for a, b in pairwise(seen)))
+        return done.token_ids, stats.draft_tokens, stats.accepted_tokens, stats.decode_steps, alpha
 
 
 def drafter_table(lines: Sequence[tuple[str, str, str, float]]) -> None:
     """A line for each drafter: its name, who it is, the prompt and the temperature."""
-    print(f"{'':42}{'drafts':>8}{'accepted':>10}{'tokens a step':>15}")
+    print(f"{'':38}{'drafts':>8}{'accepted':>10}{'alpha':>8}{'tokens a step':>15}")
     for name, who, prompt, heat in lines:
-        tokens, brought, accepted, count = drafted(who, prompt, heat)
-        print(f"{name:42}{brought:>8}{accepted / brought:>10.0%}{(len(tokens) - 1) / count:>15.2f}")
+        tokens, brought, accepted, count, alpha = drafted(who, prompt, heat)
+        print(f"{name:38}{brought:>8}{accepted / brought:>10.0%}{alpha:>8.2f}{(len(tokens) - 1) / count:>15.2f}")
 
 
 def lookups() -> None:
@@ -218,10 +226,21 @@ def places() -> None:
     at = made.prompt
     for step in made.steps[1:]:
         count = 1 + len(step.drafts)
-        if 1 < len(step.kept) < count or len(step.kept) == 5:
+        if shown_place(step):
             slots = f"{at} to {at + count - 1}"
             print(f"{at:>12}{count:>6}{slots:>14}{len(step.kept) - 1:>8}{at + len(step.kept):>20}")
         at += len(step.kept)
+
+
+def shown_place(step: Any) -> bool:
+    """Whether `places` has a line of this step: some of its drafts were right and others wrong, or all four right."""
+    return 1 < len(step.kept) <= len(step.drafts) or len(step.kept) == 5
+
+
+def without_gain(layers: int) -> float:
+    """Speed over plain decoding with drafts by the first layers, if a step takes as long as its model has layers."""
+    tokens, brought, _, count, _ = drafted(str(layers), STORY, run.HEAT)
+    return (len(tokens) - 1) / (count + brought * layers / 12)
 
 
 def stops() -> None:
@@ -251,9 +270,17 @@ def guesses() -> None:
         begin = "The fox"
         print(f"> {begin}")
         told = GuessedText(made, run.encode(begin), params, begin)
-        for guess in ("a very good boy", ", and he was", "fond of the king"):
+        for guess in ("a very bad boy", "dog, and he was", "fond of the king"):
             print(f"> {guess}")
             told.turn(guess)
 
 
-NUMBERS: dict[str, Callable[[], str]] = {**measured.NUMBERS}
+NUMBERS: dict[str, Callable[[], str]] = {
+    **measured.NUMBERS,
+    "heat": lambda: f"{run.HEAT}",
+    "seed": lambda: f"{run.SEED}",
+    "places shown": lambda: str(sum(map(shown_place, text(heat=run.HEAT).steps[1:]))),
+    "places": lambda: str(len(text(heat=run.HEAT).steps)),
+    "eleven layers": lambda: f"{without_gain(11):.2f}×",
+    "eight layers": lambda: f"{without_gain(8):.2f}×",
+}

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from math import log
 from pathlib import Path
-from statistics import median
+from random import Random
+from statistics import fmean, median, stdev
 
 from nanobench.micro.speculation import Forced, SpeculationReport
 from nanobench.micro.speculation_texts import Drafted, SpeculationTextsReport
 from nanobench.report.values import factor
+from nanoinfer.speculate.adaptive import LEAST, PRICE, Acceptance
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 NAME = "h200-speculation"
@@ -150,6 +153,33 @@ def lowest(adapts: bool) -> str:
     return factor(min(one.gain for one in report().cases if one.adaptive == adapts))
 
 
+@cache
+def simulated(alpha: float, most: int, adapts: bool, texts: int = 1000) -> list[float]:
+    """Tokens a step of texts as long as the measured ones, by a coin alone. adapts: by a row's rule of how many pay."""
+    coin, new, found = Random(1), report().new_tokens, []
+    for _ in range(texts):
+        rule, written, steps = Acceptance(), 1, 0  # the first token is the prompt's
+        while written < new:
+            limit = min(most, new - written - 1)
+            drafts = rule.worth(limit) if adapts else limit
+            right = next((n for n in range(drafts) if coin.random() >= alpha), drafts)
+            if drafts:
+                rule.note(drafts, right)
+            written, steps = written + right + 1, steps + 1
+        found.append((new - 1) / steps)
+    return found
+
+
+def most_at(alpha: float) -> int:
+    """Drafts that the row's rule brings where it knows alpha."""
+    return int(log(PRICE, alpha))
+
+
+def break_even(cost: float) -> float:
+    """The alpha at which two drafts, 1 + alpha + alpha ** 2 tokens, are worth a step of this cost."""
+    return float(((4 * cost - 3) ** 0.5 - 1) / 2)
+
+
 NUMBERS: dict[str, Callable[[], str]] = {
     "nine at one": lambda: factor(step_cost(XL, 1, 8)),
     "nine at most": lambda: factor(step_cost(GPT2, rows_measured()[-1], 8)),
@@ -159,6 +189,20 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "gain cost": lambda: factor(case(XL, 1, 0.8, 4).step_cost),
     "lowest": lambda: lowest(False),
     "lowest adaptive": lambda: lowest(True),
+    "two at most": lambda: factor(step_cost(GPT2, rows_measured()[-1], 2)),
+    "break even": lambda: f"{break_even(step_cost(GPT2, rows_measured()[-1], 2)):.2f}",
+    "scatter": lambda: f"{stdev(simulated(0.9, 8, False)) / case(XL, 1, 0.9, 8).formula:.0%}",
+    "new tokens": lambda: str(report().new_tokens),
+    "price": lambda: str(PRICE),
+    "at the price": lambda: str(most_at(0.6)),
+    "fourth": lambda: f"{0.6**4:.2f}",
+    "ceiling": lambda: f"{sum(0.6**n for n in range(1 + most_at(0.6))):.2f}",
+    "rule alone": lambda: f"{fmean(simulated(0.6, 8, True)):.2f}",
+    "rule measured": lambda: f"{case(XL, 1, 0.6, 8, True).tokens_a_step:.2f}",
+    "all eight": lambda: f"{case(XL, 1, 0.6, 8).tokens_a_step:.2f}",
+    "draft at one": lambda: f"{(step_cost(XL, 1, 8) - 1) / 8:.3f}",
+    "draft at most": lambda: f"{(step_cost(GPT2, rows_measured()[-1], 2) - 1) / 2:.2f}",
+    "least": lambda: f"{LEAST}×",
     "texts best": lambda: factor(written("repeating", 0.0)[0].gain),
     "texts lowest": lambda: factor(min(one.gain for one in undrafted())),
     "texts again": lambda: factor(min(one.gain for one in many_rows() if one.drafts == "lookup")),

@@ -28,7 +28,7 @@ SEED, HEAT = 5, 0.8  # of the sampled texts: seed and temperature
 
 
 class Step(NamedTuple):
-    """What one step fed behind the row's newest token, what the model chose after each, and what the row kept."""
+    """What one step fed after the row's newest token, what the model chose after each, and what the row kept."""
 
     drafts: list[int]
     chosen: list[int]
@@ -67,7 +67,7 @@ class Text:
 
     @torch.inference_mode()
     def logits(self, new: Sequence[int]) -> Tensor:
-        """(T, V) after each of T new tokens, which are written behind what the cache holds."""
+        """(T, V) after each of T new tokens, which are written after what the cache holds."""
         T, at = len(new), self.in_cache
         positions, starts = torch.arange(at, at + T), torch.tensor([0, T])
         batch = Batch(torch.tensor(new), positions, torch.zeros(T, dtype=torch.int64), at + T, T, starts=starts,
@@ -94,7 +94,7 @@ class Text:
         return list(chosen[: right + 1])
 
     def written(self, fed: int, drafts: Sequence[int], kept: Sequence[int]) -> int:
-        """How many of the step's tokens are the row's own. The rest lie behind its end, and are written over."""
+        """How many of the step's tokens are the row's own. The rest lie after its end, and are written over."""
         return fed + len(kept) - 1
 
     def stopped(self, token: int, last: bool) -> bool:
@@ -113,7 +113,7 @@ class NoiseOfTheStep(Text):
 
 
 class RejectedKept(Text):
-    """What the step fed stays in the cache, and what comes next goes behind it."""
+    """What the step fed stays in the cache, and what comes next goes after it."""
 
     def written(self, fed: int, drafts: Sequence[int], kept: Sequence[int]) -> int:
         return fed + len(drafts)

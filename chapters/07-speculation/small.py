@@ -18,7 +18,7 @@ for name, at in list(json.loads(data[8:begin]).items())[1:]:  # the first is no 
 
 
 def step(new: list[int], at: int, cache: torch.Tensor) -> torch.Tensor:
-    """T new tokens, the first at position `at`, and the cache (2, L, H, S, D) -> (T, V), scores behind each of them."""
+    """T new tokens, the first at position `at`, and the cache (2, L, H, S, D) -> (T, V), scores after each of them."""
     norm = lambda x, name: torch.layer_norm(x, x.shape[1:], w[name + ".weight"], w[name + ".bias"])  # noqa: E731
     linear = lambda x, name: x @ w[name + ".weight"] + w[name + ".bias"]  # noqa: E731
     position = torch.arange(at, at + len(new))
@@ -42,7 +42,7 @@ def generate(ids: list[int], n: int, k: int, heat: float) -> list[list[int]]:
     cache, fed, parts, end, random = torch.zeros(2, L, H, S, D), 0, [ids], len(ids) + n, torch.Generator()
     while len(ids) < end:
         drafts = guess(ids, min(k, end - len(ids) - 1))
-        scores = step(ids[fed:] + drafts, fed, cache)[-len(drafts) - 1 :]  # behind the newest token, and each draft
+        scores = step(ids[fed:] + drafts, fed, cache)[-len(drafts) - 1 :]  # after the newest token, and each draft
         seeds = range(len(ids), len(ids) + len(scores))  # each position has noise of its own
         draws = torch.stack([torch.empty(V).exponential_(generator=random.manual_seed(seed)) for seed in seeds])
         chosen = (scores - heat * draws.log()).argmax(-1).tolist()

@@ -16,7 +16,6 @@ from nanoinfer.text.stop import TextStream
 
 if TYPE_CHECKING:
     from nanoinfer.engine.scheduler import Row
-    from nanoinfer.engine.stats import Stats
     from nanoinfer.llm import LLM
 
 HOW = "type a beginning, then guess the next words; Enter alone lets the model go on, /end leaves the text"
@@ -41,6 +40,7 @@ class GuessedText:
             requests = llm.requests([self.token_ids], params)
         self._steps = core.generate(requests)
         self._new = 0  # tokens that have come
+        self._right, self._wrong, self._turns = 0, 0, -1  # the prompt's own step is nobody's turn
         self.turn("")
 
     def turn(self, guess: str) -> None:
@@ -55,12 +55,15 @@ class GuessedText:
         new, self._new = row.token_ids[self._new :], len(row.token_ids)
         brought, accepted = self.stats.draft_tokens - brought, self.stats.accepted_tokens - accepted
         self.ended = row.ended
+        self._right += accepted
+        self._wrong += accepted < brought
+        self._turns += 1
         self._write(new[:-1] if new[-1] in row.stop_ids else new, accepted)
         wrong = f", not {self._tokenizer.decode(drafts[accepted : accepted + 1])!r}" * (accepted < brought)
         said = [f"{accepted} of {brought} right{wrong}"] * bool(brought)
         said += [f"the text has ended ({row.finish_reason})"] * row.ended
-        if self.stats.draft_tokens:
-            said.append(score(self.stats))
+        if self._right + self._wrong:
+            said.append(self._score())
         if said and not self.quiet:
             remark("; ".join(said))
 
@@ -86,9 +89,8 @@ class GuessedText:
         self.text += "".join(texts)
         self.token_ids += new
 
-
-def score(stats: Stats) -> str:
-    """How good all guesses were that this engine has verified, and what they saved."""
-    accepted, guessed = stats.accepted_tokens, stats.draft_tokens
-    speed = (stats.new_tokens - stats.requests) / stats.decode_steps  # a prompt's own step brings one token, too
-    return f"in all {accepted} of {guessed}, alpha {accepted / guessed:.2f}, {speed:.2f} tokens a step"
+    def _score(self) -> str:
+        """How good the guesses were, and what they saved. What follows a wrong one had no chance: it does not count."""
+        alpha = self._right / (self._right + self._wrong)
+        speed = (self._new - 1) / self._turns
+        return f"so far {self._right} right, {self._wrong} wrong, alpha {alpha:.2f}, {speed:.2f} tokens a step"

@@ -95,7 +95,7 @@ class Writer:
 
 
 def write_steps(prompt: str, pieces: Iterable[Piece]) -> list[Completion]:
-    """Write one text when it is done, its steps in two colours by turns, or with a | ahead of each.
+    """Write one text when it is done, its steps in two alternating colours, or with a | ahead of each.
 
     The tokens of one step have come at one time.
     """

@@ -52,7 +52,7 @@ class Acceptance:
         return min(most, self.best)
 
     def note(self, drafts: int, accepted: int) -> None:
-        """Of so many drafts the first ones were accepted; the one behind them was wrong, and of the rest who knows."""
+        """Of so many drafts the first ones were accepted; the one after them was wrong, and of the rest who knows."""
         wrong = (1 - self.share) * (1 - RATE) ** accepted
         self.share = (1 - wrong) * (1 - RATE) if accepted < drafts else 1 - wrong
         self.since, self.best = 0, int(log(PRICE, min(max(self.share, 0.01), 0.999)))

@@ -28,7 +28,7 @@ class Drafted:
 
     slot: int
     fed: int = 0  # tokens of its text
-    drafts: list[int] = field(default_factory=list)  # and what was fed behind them
+    drafts: list[int] = field(default_factory=list)  # and what was fed after them
 
     def truncate(self, text: Sequence[int]) -> None:
         """Keep what is right. text: the row's tokens from number `fed` on, of which the last must be fed again."""

@@ -30,7 +30,7 @@ LONGEST = 3  # tokens of an n-gram that is looked for; then shorter ones
 def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int, longest: int = LONGEST) -> Tensor:
     """The k tokens (B, k) that followed the longest n-gram that a text ends with, where it stood last; else NONE.
 
-    Behind its end the text is taken to go on as it has since then. texts (N, T) int64. rows, positions (B,) int64:
+    After its end the text is taken to go on as it has since then. texts (N, T) int64. rows, positions (B,) int64:
     which of the texts, and where its newest token stands.
     """
     text, end = texts[rows], positions[:, None]  # (B, T), (B, 1)
@@ -67,7 +67,7 @@ def _characters(token_ids: Sequence[int]) -> str:
 
 
 def followed(text: str, lengths: Sequence[int]) -> str:
-    """What stands behind the place where the text's end stood last: its last n tokens, of the first n that did."""
+    """What stands after the place where the text's end stood last: its last n tokens, of the first n that did."""
     for n in lengths:
         if n < len(text) and (at := text.rfind(text[-n:], 0, -1)) >= 0:
             return text[at + n :]

@@ -54,7 +54,7 @@ class NGrams:
         return drafts
 
     def _after(self, text: Sequence[int]) -> int | None:
-        """The most frequent token behind the longest end of the text, of `CONTEXT` tokens at most, that is known."""
+        """The most frequent token after the longest end of the text, of `CONTEXT` tokens at most, that is known."""
         context, token = 0, None
         for n, known in enumerate(self._next[: len(text)]):
             context += text[-1 - n] << BITS * n

@@ -2,7 +2,7 @@
 
 Position i of a text is sampled with its own noise, a function of (seed, i, id), so what a row chooses there depends on
 the text before it alone. A draft is kept as long as it is what was chosen in its place: then the text that the model
-read behind it was the row's own, and the tokens are those of plain decoding, sampled ones too. The idea that drafter
+read after it was the row's own, and the tokens are those of plain decoding, sampled ones too. The idea that drafter
 and model share their noise: Daliri, Musco, Suresh 2024, "Coupling without Communication and Drafter-Invariant
 Speculative Decoding". Drafts and verification: Leviathan et al. 2023, "Fast Inference from Transformers via
 Speculative Decoding".
@@ -99,7 +99,7 @@ def verify_step(
     (R, k), device = runs.drafts.shape, tokens.device
     chosen = torch.full((R, k + 1), NONE, device=device)
     chosen[runs.run, runs.offset] = tokens
-    # Behind its drafts a row has one token more, which is not NONE: there its run of equals ends.
+    # After its drafts a row has one token more, which is not NONE: there its run of equals ends.
     accepted = (chosen[:, :k] == runs.drafts).cumprod(1).sum(1)  # (R,)
     newest = chosen.gather(1, accepted[:, None])[:, 0]
     counts = accepted + 1

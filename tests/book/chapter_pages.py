@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from nanobook.text.page_blocks import Place, excerpt
+from nanocourse.exercises import chapters
 from nanoinfer.devices import has_triton
 
 
@@ -53,6 +54,19 @@ def blocks_can_be_made(page: Path, text: str, example: ModuleType) -> None:
         assert isinstance(arguments, ast.Call)
         options = {k.arg or "": ast.literal_eval(k.value) for k in arguments.keywords}
         assert len(excerpt(place, ast.literal_eval(arguments.args[0]), **options)) > 2
+
+
+def exercises_have_their_sections(number: int, text: str, sections: dict[str, str]) -> None:
+    """By their names, and with the command at the first: no link leads to their files, which hold the solutions."""
+    titles = {re.sub(r"^\d+\. ", "", title): " ".join(body.split()) for title, body in sections.items()}
+    exercises = {each.id: each.spec.section for each in chapters.exercises(chapters.chapter(number))}
+    assert set(re.findall(rf"\b({number}\.\d),\s[`*]", text)) == set(exercises)
+    for name, section in exercises.items():
+        assert f" {name}, " in titles[section], name
+    first = re.search(r"Now\s+write\s+it:.*?\n\n", text, re.S)
+    assert first
+    assert f"`nanoinfer course start {number}`" in first[0]
+    assert not re.search(r"\]\(exercises/\w+\.py", text)
 
 
 def has_ten_questions(chapter: Path) -> None:

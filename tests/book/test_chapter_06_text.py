@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from nanobook.examples import EXAMPLE, load
-from nanocourse.exercises import chapters
 from tests.book.chapter_pages import (
     blocks_can_be_made,
     ends_with_a_question,
+    exercises_have_their_sections,
     has_ten_questions,
     linked_names_exist,
     links_lead_somewhere,
@@ -343,11 +343,7 @@ class TestPage:
         assert without == {"The whole of it in one file", "Where this is elsewhere"}
 
     def test_every_exercise_has_its_section(self, text: str, sections: dict[str, str]) -> None:
-        titles = {re.sub(r"^\d+\. ", "", title): body for title, body in sections.items()}
-        found = chapters.exercises(chapters.chapter(6))
-        for exercise in found:
-            assert f"exercises/{exercise.path.name}" in titles[exercise.spec.section], exercise.id
-        assert set(re.findall(r"\[(6\.\d)\]\(exercises/", text)) == {exercise.id for exercise in found}
+        exercises_have_their_sections(6, text, sections)
 
     def test_links_lead_somewhere(self, text: str) -> None:
         links_lead_somewhere(CHAPTER, text)

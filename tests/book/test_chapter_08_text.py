@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from nanobook.examples import EXAMPLE, load
-from nanocourse.exercises import chapters
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.model.config import PRESETS
@@ -24,6 +23,7 @@ from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import (
     blocks_can_be_made,
     ends_with_a_question,
+    exercises_have_their_sections,
     has_ten_questions,
     is_short_and_stands_alone,
     linked_names_exist,
@@ -352,11 +352,7 @@ class TestPage:
 
     @pytest.mark.skipif(not EXERCISES, reason="no exercises")
     def test_every_exercise_has_its_section(self, text: str, sections: dict[str, str]) -> None:
-        titles = {re.sub(r"^\d+\. ", "", title): body for title, body in sections.items()}
-        found = chapters.exercises(chapters.chapter(8))
-        for exercise in found:
-            assert f"exercises/{exercise.path.name}" in titles[exercise.spec.section], exercise.id
-        assert set(re.findall(r"exercise\s+\[(8\.\d)\]", text)) == {exercise.id for exercise in found}
+        exercises_have_their_sections(8, text, sections)
 
     @pytest.mark.skipif(not EXERCISES, reason="no exercises")
     def test_links_lead_somewhere(self, text: str) -> None:

@@ -178,18 +178,24 @@ def test_right_and_wrong_guesses_are_marked(guess: Any, tokens: list[str]) -> No
         f"{begin}{two}{three}{four}{five}<{tokens[5]}>",
     ]
     brought = len(gpt2_tokens(" zebra")) + 2
-    alpha = f"alpha {2 / brought:.2f}"
     how, first, *later = result.err.splitlines()
     assert "guess the next words" in how
     assert first.startswith(f"2 of {brought} right, not ")
-    assert first.endswith(f"in all 2 of {brought}, {alpha}, 3.00 tokens a step")
-    assert later == [f"in all 2 of {brought}, {alpha}, {speed} tokens a step" for speed in ("2.00", "1.67")]
+    so_far = "so far 2 right, 1 wrong, alpha 0.67"
+    assert first.endswith(f"; {so_far}, 3.00 tokens a step")
+    assert later == [f"{so_far}, {speed} tokens a step" for speed in ("2.00", "1.67")]
 
 
 def gpt2_tokens(text: str) -> list[int]:
     from nanoinfer.text.tokenizer import gpt2_tokenizer
 
     return gpt2_tokenizer().encode(text)
+
+
+def test_words_behind_a_wrong_one_do_not_count(guess: Any, tokens: list[str]) -> None:
+    """alpha is how often a guess is right if all before it are."""
+    result = guess(PROMPT, f"{tokens[1]} zebra king of the{tokens[2]}".strip())
+    assert result.err.splitlines()[-1].endswith("so far 1 right, 1 wrong, alpha 0.50, 2.00 tokens a step")
 
 
 @pytest.mark.parametrize("options", [("--greedy",), ("--seed", "5"), ("--greedy", "--engine", "paged")])
@@ -206,7 +212,9 @@ def test_a_guess_that_is_right_to_the_end(guess: Any, tokens: list[str]) -> None
     """It may be longer than what is left: the last token is the model's own."""
     result = guess(PROMPT, "".join(tokens[1:]).strip() + " and more")
     assert result.out.splitlines()[-1].count("[") == 6
-    assert "6 of 6 right; the text has ended (length); in all 6 of 6, alpha 1.00, 7.00 tokens a step" in result.err
+    assert result.err.endswith(
+        "6 of 6 right; the text has ended (length); so far 6 right, 0 wrong, alpha 1.00, 7.00 tokens a step\n"
+    )
 
 
 def test_what_cannot_be_a_guess_changes_nothing(guess: Any, tokens: list[str]) -> None:

@@ -230,9 +230,9 @@ def test_predictions_stand_beside_bound_and_measurement(
     done = invoke(capsys, "predict", "1", "--guess", "12,3x")
     assert "guess 12, by arithmetic 8, measured 6 times" in done.out
     assert "The difference: 2 less" in done.out
-    assert done.out.endswith("Your guesses so far: 2, off by a factor of 2.00 in the middle (1 is exact).\n")
+    assert done.out.endswith("Your guesses so far: 2, median error: a factor of 2.00 (1 is exact).\n")
     assert [one["guess"] for one in Folder(here / "my-course").load().predictions] == [12, 3]
-    assert "Guesses: 2, off by a factor of 2.00" in "\n".join(
+    assert "Guesses: 2, median error: a factor of 2.00" in "\n".join(
         text for text, _ in report.status_lines(Folder(here / "my-course"), CHAPTER)
     )
 

@@ -11,7 +11,7 @@ def worth(alpha: list[float], drafts: list[int], plain: float, verify: float) ->
 
     alpha: for each row, from 0.0 to 1.0, both included, the probability that a draft is right where all drafts before
     it are right; at least one row. drafts: how many drafts each row brings to a step; 0 for none. A row keeps its
-    drafts up to the first wrong one, without it, and gets one token more, which the model has chosen itself behind
+    drafts up to the first wrong one, without it, and gets one token more, which the model has chosen itself after
     those that are kept. plain: seconds of a step without drafts, which gives each row one token. verify: seconds of
     the step that verifies these drafts. Both are above 0.
     The second result is tokens a second of all rows together with drafts, over the same without them.

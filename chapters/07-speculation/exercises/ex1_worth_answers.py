@@ -14,7 +14,7 @@ MEAN = "sum(tokens) / len(tokens)"
 WRONG = (
     Wrong.patch(
         "bonus-forgotten", "A step gives the drafts that are kept.", "range(count + 1)", "range(1, count + 1)",
-        "an author's own slip: the token that the model chooses behind the last kept draft comes free of charge",
+        "an author's own slip: the token that the model chooses after the last kept draft comes free of charge",
     ),
     Wrong.patch(
         "one-too-few", "A step of k drafts gives k tokens at most.", "range(count + 1)", "range(max(1, count))",
@@ -22,7 +22,7 @@ WRONG = (
     ),
     Wrong.patch(
         "each-on-its-own", "Each draft is right with probability alpha.", TOKENS, "1 + share * count",
-        "the share of right drafts times their number: those behind a wrong one are not kept, right or not",
+        "the share of right drafts times their number: those after a wrong one are not kept, right or not",
     ),
     Wrong.patch(
         "all-or-nothing", "A run is kept if all of it is right.", TOKENS, "1 + count * share**count",
@@ -34,7 +34,7 @@ WRONG = (
         "the mean of the geometric distribution, of the textbooks, which knows no last draft",
     ),
     Wrong.patch(
-        "wrong-one-counted", "The first wrong draft is kept too, and the model's own token replaces it behind it.",
+        "wrong-one-counted", "The first wrong draft is kept too, and the model's own token comes after it.",
         TOKENS, "sum(share**n for n in range(count + 1)) + (1 - share**count)",
         "an author's own slip: the token in place of the wrong draft, counted twice",
     ),
@@ -129,7 +129,7 @@ def gained(rows: list[dict[str, float]], seconds: dict[str, float]) -> dict[str,
 
     rows: of each row "wrong", from 0.0 to 1.0, both included, the probability that a draft is wrong where all drafts
     before it are right, and "drafts", how many it brings to a step; 0 for none. At least one row. A row keeps its
-    drafts up to the first wrong one, without it, and gets one token more, which the model has chosen itself behind
+    drafts up to the first wrong one, without it, and gets one token more, which the model has chosen itself after
     those that are kept.
     seconds: "plain", what a step without drafts takes, which gives each row one token, and "verify", what the step
     takes that verifies these drafts; both above 0. The speed is tokens a second of all rows together with drafts, over

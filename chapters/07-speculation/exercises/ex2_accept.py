@@ -1,4 +1,4 @@
-"""Exercise 7.2: which drafts are kept, and which token comes behind them."""
+"""Exercise 7.2: which drafts are kept, and which token comes after them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nanoinfer.speculate import step as engine
 
 
 def accept(scores: Tensor, noise: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens that each row goes on by, (R, k + 1) int64, -1 behind them; and how many these are, (R,) int64.
+    """The tokens that each row goes on by, (R, k + 1) int64, -1 after them; and how many these are, (R,) int64.
 
     drafts: (R, k) int64, what somebody has guessed for the next k places of each row's text; -1 stands for no draft, on
     the right of rows that have fewer; k may be 0, and R is at least 1. scores: (R, k + 1, V) float32, what the model
@@ -25,8 +25,8 @@ def accept(scores: Tensor, noise: Tensor, drafts: Tensor) -> tuple[Tensor, Tenso
     is greedy. The token of a place is the id whose score plus noise, added in float32, is highest; among equals the
     lowest id.
     A draft is kept if it is the token of its place, and all drafts before it are kept. A row goes on by the drafts that
-    are kept and by one token more: that of the place behind them. A row with n drafts has n + 1 places; what stands
-    behind these in scores and noise may be anything, NaN too.
+    are kept and by one token more: that of the place after them. A row with n drafts has n + 1 places; what stands
+    after these in scores and noise may be anything, NaN too.
     """
     tokens = (scores + noise).argmax(-1)  # (R, k + 1)
     counts = (tokens[:, :-1] == drafts).long().cumprod(1).sum(1) + 1
@@ -89,10 +89,10 @@ EXERCISE = Spec(
     refuse=("nanoinfer.speculate.step:verify_step", "nanoinfer.speculate.step:verify_rows"),
     hints=(
         "Invariant: in the example row 0 would have chosen 1, 0, 1. Its first draft is kept, its second is not: it\n"
-        "goes on by 1 and 0. The last 1 was chosen behind a draft that is wrong, and says nothing. Row 1 keeps its\n"
-        "only draft, and one token comes behind it.",
+        "goes on by 1 and 0. The last 1 was chosen after a draft that is wrong, and says nothing. Row 1 keeps its\n"
+        "only draft, and one token comes after it.",
         "Place: first a token for each place, whatever was guessed. Then compare, and find for each row how long its\n"
-        "run of equals is: a product along the run turns all behind the first unequal one to zero. No draft equals\n"
+        "run of equals is: a product along the run turns all after the first unequal one to zero. No draft equals\n"
         "any token, so that a row with fewer drafts needs no care.",
         "Pseudocode:\n"
         "  the token of each place\n"
@@ -113,7 +113,7 @@ def _made(
     tokens = (scores + noise).argmax(-1)
     guesses = tokens[:, :-1].clone()
     for row, (count, first) in enumerate(zip(drafts, right, strict=True)):
-        if first < count:  # a wrong one, and behind it about half of them wrong
+        if first < count:  # a wrong one, and after it about half of them wrong
             shift = case.ints(f"wrong {row}", 0, 1, count - first)
             shift[0] = 1
             guesses[row, first:count] = (guesses[row, first:count] + shift) % vocab
@@ -134,7 +134,7 @@ def up_to_the_first_wrong(case: Case) -> Call:
 
 
 def fewer_drafts(case: Case) -> Call:
-    """A row with fewer drafts than another ends at its own last place; what stands behind it is not looked at."""
+    """A row with fewer drafts than another ends at its own last place; what stands after it is not looked at."""
     k = case.size("drafts", 2, 5)
     counts = [case.turn((0, 1, k - 1)), k, 0]
     scores, noise, drafts = _made(case, counts, counts, case.size("vocabulary", 3, 9))

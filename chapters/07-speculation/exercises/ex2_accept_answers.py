@@ -42,7 +42,7 @@ WRONG = (
         "an author's own slip: without a right draft a row stands still",
     ),
     Wrong.patch(
-        "none-behind-all", "Where all drafts are right, nothing has to be put right, and no token comes behind them.",
+        "none-behind-all", "Where all drafts are right, nothing has to be put right, and no token comes after them.",
         f"{RUN} + 1", f"({RUN} + 1).minimum((drafts >= 0).sum(1).clamp(min=1))",
         "vllm-project/vllm#4212: bonus tokens were off, since a draft model's cache could not follow",
     ),
@@ -52,14 +52,14 @@ WRONG = (
         "an author's own slip: the model has chosen already, and the text ahead of that place is right",
     ),
     Wrong.patch(
-        "token-thrown-away", "A wrong draft is replaced by what the model chose behind it.", RETURN,
+        "token-thrown-away", "A wrong draft is replaced by what the model chose after it.", RETURN,
         "tokens = tokens.scatter(1, counts[:, None] - 1, tokens.gather(1, counts[:, None].clamp("
         "max=tokens.shape[1] - 1)))\n    " + RETURN,
         "openvinotoolkit/openvino.genai#4190: the right token was drawn, thrown away, and its successor kept",
     ),
     Wrong.patch(
         "each-for-itself", "All drafts that are right are kept.", ".cumprod(1)", "",
-        "an author's own slip: behind a wrong draft the model has read another text",
+        "an author's own slip: after a wrong draft the model has read another text",
     ),
     Wrong.patch(
         "first-one-unseen", "The first draft follows the newest token, so it needs no check.",
@@ -90,7 +90,7 @@ WRONG = (
     Wrong.patch(
         "no-draft-is-right", "Where there is no draft nothing was wrong.", "(tokens[:, :-1] == drafts)",
         "((tokens[:, :-1] == drafts) | (drafts < 0))",
-        "an author's own slip: padding that is accepted, and garbage behind it",
+        "an author's own slip: padding that is accepted, and garbage after it",
     ),
     Wrong.patch(
         "no-draft-is-id-0", "The padding of drafts is an id that the model can read.", "tokens[:, :-1] == drafts",
@@ -180,8 +180,8 @@ def by_place(scores: Tensor, noise: Tensor, drafts: Tensor) -> dict[str, Tensor]
     use in this place of this row; it is 0 where a row is greedy. The token of a place is the id whose score plus noise,
     added in float32, is highest; among equals the lowest id.
     A draft is kept if it is the token of its place, and all drafts before it are kept. A row goes on by the drafts that
-    are kept and by one token more: that of the place behind them; below that its column has -1. A row with n drafts
-    has n + 1 places; what stands behind these in scores and noise may be anything, NaN too.
+    are kept and by one token more: that of the place after them; below that its column has -1. A row with n drafts
+    has n + 1 places; what stands after these in scores and noise may be anything, NaN too.
     """
     tokens = (scores + noise).argmax(-1)
     counts = (tokens[:-1] == drafts).long().cumprod(0).sum(0) + 1

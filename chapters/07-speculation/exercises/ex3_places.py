@@ -22,15 +22,16 @@ def choose(logits: Tensor, run: Tensor, offset: Tensor, rows: dict[str, Tensor],
     logits: (K, V) float32, of K places of R rows, in any order. run: (K,) int64, which row each place belongs to.
     offset: (K,) int64, which of the row's places in this step it is, from 0 on; the model has read the row's first
     `offset` drafts there. drafts: (R, k) int64, -1 on the right of rows that have fewer; k may be 0. No place stands
-    behind more drafts than its row has, but a row need not have all of its places here.
+    after more drafts than its row has, but a row need not have all of its places here.
     rows: of the rows as they are ahead of the step, "seed" and "step", (R,) int64, where step is how many new tokens
     the row has; "temperature" and "penalty", (R,) float32; "counts", (R, V) int64, how often each id is among the row's
     new tokens.
-    A place's token is what plain decoding would choose there if the drafts ahead of it were the row's new tokens. From
-    each logit goes the row's penalty times how often the id is among the new tokens then. What is left is divided by
-    the temperature, and the noise of the row's seed, the number of new tokens then, and the id is added: gumbel(seed,
-    step, V) gives it for tensors (K,), as (K, V). The token is the id of the highest sum. Where the temperature is 0
-    nothing is divided and no noise is added. All in float32; the tensors that are handed over stay as they are.
+    A place's token is what plain decoding would choose there if the drafts ahead of it were the row's new tokens.
+    Subtract from each logit the row's penalty times the number of times that the id is among the new tokens then.
+    Divide what is left by the temperature, and add the noise of the row's seed, the number of new tokens then, and the
+    id: gumbel(seed, step, V) gives it for tensors (K,), as (K, V). The token is the id of the highest sum. Where the
+    temperature is 0 nothing is divided and no noise is added. All in float32; the tensors that are handed over stay as
+    they are.
     """
     counts = rows["counts"][run]  # (K, V), a copy
     ahead = torch.arange(drafts.shape[1], device=offset.device) < offset[:, None]  # (K, k)
@@ -84,7 +85,7 @@ EXERCISE = Spec(
     ),
     invariants=(
         "a place's token does not depend on which places of the row are in the same step",
-        "what stands behind a place, or in other rows, changes nothing",
+        "what stands after a place, or in other rows, changes nothing",
         "if all drafts are right, these are the tokens of as many plain steps",
     ),
     lines=8,

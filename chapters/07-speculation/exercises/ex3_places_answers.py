@@ -165,11 +165,12 @@ def next_ids(logits: Tensor, places: list[tuple[int, list[int]]], rows: list[dic
     (K, V) float32, a line for each of these K places.
     rows: of each row as it is ahead of the step its "seed", its "temperature" and its "penalty"; "new", how many new
     tokens it has; and "counts", (V,) int64, how often each id is among them.
-    A place's token is what plain decoding would choose there if the drafts ahead of it were the row's new tokens. From
-    each logit goes the row's penalty times how often the id is among the new tokens then. What is left is divided by
-    the temperature, and the noise of the row's seed, the number of new tokens then, and the id is added: gumbel(seed,
-    step, V) gives it for tensors (K,), as (K, V). The token is the id of the highest sum. Where the temperature is 0
-    nothing is divided and no noise is added. All in float32; the tensors that are handed over stay as they are.
+    A place's token is what plain decoding would choose there if the drafts ahead of it were the row's new tokens.
+    Subtract from each logit the row's penalty times the number of times that the id is among the new tokens then.
+    Divide what is left by the temperature, and add the noise of the row's seed, the number of new tokens then, and the
+    id: gumbel(seed, step, V) gives it for tensors (K,), as (K, V). The token is the id of the highest sum. Where the
+    temperature is 0 nothing is divided and no noise is added. All in float32; the tensors that are handed over stay as
+    they are.
     """
     told = []
     for mine, (row, ahead) in zip(logits, places, strict=True):

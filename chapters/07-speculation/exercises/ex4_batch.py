@@ -24,7 +24,7 @@ def verify_batch(
     many more tokens it may get, at least 1; "filled", how many cells of its line have ever been written, from the first
     on: with drafts that were rejected these are more than the length less 1, and the rest is worth nothing.
     drafts: of each row its guesses, which may be none. A row brings its newest token and then its drafts: as many of
-    the first ones as leave room for the token that is chosen behind them. With that one the row must not get more than
+    the first ones as leave room for the token that is chosen after them. With that one the row must not get more than
     "left" tokens, nor its text be longer than `max_len`; it is shorter than that now.
     Positions count a text's tokens from 0 on. Line s of the cache has the cells s * max_len up to (s + 1) * max_len - 1
     and a token at position p of its text is written to the cell p of its row's line. It reads the cells of its line
@@ -48,7 +48,7 @@ def verify_batch(
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """pack_runs asks it of the rows that go on; pieces of prompts stand behind them as ever."""
+    """pack_runs asks it of the rows that go on; pieces of prompts stand after them as ever."""
     original = engine.pack_runs
 
     def pack_runs(fed: Any, pieces: Any, device: Any) -> Any:
@@ -82,9 +82,9 @@ EXERCISE = Spec(
         "step before, guesses were rejected; their keys and values are still there, and must never be read."
     ),
     invariants=(
-        "a row's first token stands one position behind the last one of its text that was in a step and was kept",
+        "a row's first token stands one position after the last one of its text that was in a step and was kept",
         "what a rejected guess has left in the cache is written over before anybody reads there",
-        "if all guesses are right, the row still has room for the token behind them",
+        "if all guesses are right, the row still has room for the token after them",
     ),
     lines=14,
     example=_example,
@@ -98,7 +98,7 @@ EXERCISE = Spec(
     hints=(
         "Invariant: in the example row 0 has a text of 5 tokens, of which positions 0 to 3 were in steps. Its newest\n"
         "one is at position 4, though 6 cells of its line were written once. Row 1 may get 3 tokens, so that it\n"
-        "brings 2 drafts of its 3: both right, and one behind them.",
+        "brings 2 drafts of its 3: both right, and one after them.",
         "Place: one loop over rows. First how many tokens the row may get in this step, by both limits: it brings as\n"
         "many, since each token that goes in may bring one out. All else follows from the position of the newest one,\n"
         "which is the length less one: nothing that was written beyond it counts.",
@@ -127,7 +127,7 @@ def _rows(case: Case, count: int, rejected: bool = False) -> list[dict[str, int]
 
 
 def behind_what_was_kept(case: Case) -> Call:
-    """A row goes on behind its text, whatever rejected guesses have left behind: positions, cells and what is read."""
+    """A row goes on after its text, whatever rejected guesses have left behind: positions, cells and what is read."""
     rows = _rows(case, case.size("rows", 1, 3), rejected=True)
     return call(rows, [_drafts(case, at, 2) for at in range(len(rows))], 60)
 
@@ -139,7 +139,7 @@ def ragged(case: Case) -> Call:
 
 
 def room_for_one_more(case: Case) -> Call:
-    """Drafts are cut so that the token behind them still fits: into what the row may get, and into the context."""
+    """Drafts are cut so that the token after them still fits: into what the row may get, and into the context."""
     max_len, wish = case.size("context", 12, 20), case.size("drafts", 2, 5)
     left = case.turn((90, wish, wish + 1, 1, 90, 2, 90))
     length = max_len - case.turn((wish + 1, wish, wish + 2, 3, 1, wish, wish + 2))

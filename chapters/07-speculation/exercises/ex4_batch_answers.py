@@ -42,7 +42,7 @@ WRONG = (
         "an author's own slip: a token attends to itself as well",
     ),
     Wrong.patch(
-        "one-position-late", "The newest token stands behind the text.", POSITIONS,
+        "one-position-late", "The newest token stands after the text.", POSITIONS,
         'range(row["length"], row["length"] + len(brought))',
         "sgl-project/sglang#25015: 8, 9 in place of 7, 8; in a draft model the text stays right, here it does not",
     ),
@@ -65,7 +65,7 @@ WRONG = (
     ),
     Wrong.patch(
         "no-room-behind", "As many drafts as tokens are left.", "own[: room - 1]", "own[:room]",
-        "vllm-project/vllm#43049 caps so, and leaves the token behind the drafts to somebody else",
+        "vllm-project/vllm#43049 caps so, and leaves the token after the drafts to somebody else",
     ),
     Wrong.patch(
         "context-one-less", "The last position of the context is never fed.", ROOM,
@@ -117,7 +117,7 @@ def by_offsets(rows: Rows, drafts: list[list[int]], max_len: int) -> Answer:
 
 
 def row_after_row(rows: Rows, drafts: list[list[int]], max_len: int) -> Answer:
-    """A small table for each row, put one behind the other."""
+    """A small table for each row, put one after the other."""
 
     def table(row: dict[str, int], own: list[int]) -> list[tuple[int, int, int, int]]:
         lines, position, begin = [], row["length"] - 1, row["slot"] * max_len
@@ -168,7 +168,7 @@ def by_token(state: dict[str, list[int]], drafts: list[list[int]], max_len: int)
     written, from the first on: with drafts that were rejected these are more than the length less 1, and the rest is
     worth nothing.
     drafts: of each row its guesses, which may be none. A row brings its newest token and then its drafts: as many of
-    the first ones as leave room for the token that is chosen behind them. With that one the row must not get more than
+    the first ones as leave room for the token that is chosen after them. With that one the row must not get more than
     "left" tokens, nor its text be longer than `max_len`; it is shorter than that now.
     Positions count a text's tokens from 0 on. Line s of the cache has the cells s * max_len up to (s + 1) * max_len - 1
     and a token at position p of its text is written to the cell p of its row's line. It reads the cells of its line

@@ -32,7 +32,7 @@ def look_up(text: list[int], longest: int, limit: int) -> list[int]:
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """PromptLookup asks it, of each row's whole text; its own drafts would go on behind the text's end."""
+    """PromptLookup asks it, of each row's whole text; its own drafts would go on after the text's end."""
 
     def draft(self: Any, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
         texts = [[*row.request.prompt_token_ids, *row.token_ids] for row in rows]
@@ -80,7 +80,7 @@ EXERCISE = Spec(
         "  lengths from the longest down to one, as far as the text has one token more\n"
         "      ends from one before the last, down to this length\n"
         "          the same tokens ahead of this end as ahead of the text's end?\n"
-        "          then what stands behind it, cut to the limit\n"
+        "          then what stands after it, cut to the limit\n"
         "  otherwise nothing",
     ),
 )

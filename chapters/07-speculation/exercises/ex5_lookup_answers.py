@@ -53,7 +53,7 @@ WRONG = (
         "an author's own slip: what the text ends with is not what comes next",
     ),
     Wrong.patch(
-        "one-skipped", "The drafts follow the token behind the n-gram.", FOUND, "text[end + 1 : end + 1 + limit]",
+        "one-skipped", "The drafts follow the token after the n-gram.", FOUND, "text[end + 1 : end + 1 + limit]",
         "an author's own slip: ends counted as the last token's place",
     ),
     Wrong.patch(

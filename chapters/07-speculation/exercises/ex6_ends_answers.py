@@ -22,7 +22,7 @@ WRONG = (
     Wrong.patch(
         "last-token-alone", "A step is over, and its last token tells whether the row is.", BY_ID,
         'if token in params["stop_ids"] and count == len(run):',
-        "huggingface/transformers#47912, LostRuins/koboldcpp#1276: text behind an end in the middle of a run",
+        "huggingface/transformers#47912, LostRuins/koboldcpp#1276: text after an end in the middle of a run",
     ),
     Wrong.patch(
         "length-first", "Whatever goes beyond the limit ends for length.", '    text = row["text"]\n',
@@ -31,7 +31,7 @@ WRONG = (
         "sgl-project/sglang#31599: the cap was tested first, and hid a stop that came before it",
     ),
     Wrong.patch(
-        "limit-of-steps", "A step is never cut: the limit is looked at behind it.", BY_LENGTH,
+        "limit-of-steps", "A step is never cut: the limit is looked at after it.", BY_LENGTH,
         '        if count == len(run) >= left:\n            return count, "length", text\n',
         "an author's own slip: a row of 10 tokens at most gets 12",
     ),
@@ -76,7 +76,7 @@ WRONG = (
     ),
     Wrong.patch(
         "ids-left-behind", "What is cut is the text.", BY_TEXT, 'return len(run), "stop", text[: min(found)]',
-        "vllm-project/vllm#47616: ids and logprobs behind the token that held the stop string",
+        "vllm-project/vllm#47616: ids and logprobs after the token that held the stop string",
     ),
     Wrong.patch(
         "one-token-window", "A stop string stands in the newest token.", FOUND,

@@ -11,17 +11,17 @@ def draft_room(
 ) -> tuple[list[int], list[int], list[int], int]:
     """How many drafts each row brings, the blocks it holds in the step and after it, and the free blocks after it.
 
-    rows: (written, promised) of each row that goes on, who comes first is served first. written: how many tokens of its
+    rows: (written, promised) of each row that goes on, first come, first served. written: how many tokens of its
     text have keys and values in its blocks, at least 1; it holds as many blocks as these need, of `block_size` tokens
     each. promised: how many blocks it is promised in all, those that it holds among them: enough for one token more at
     least. free: the blocks that nobody holds; what is promised and not held yet is among them. wishes: how many drafts
     each row has.
     In the step a row writes its newest token and the drafts that it brings. It brings as many as it has, or as many as
     there is room for: in the blocks that it holds, in those that it is promised, and then in free ones that are
-    promised to nobody, which rows behind it cannot take any more. It takes blocks only as far as it needs them.
+    promised to nobody, which rows after it cannot take any more. It takes blocks only as far as it needs them.
     right: how many of each row's drafts, from the first on, would be kept if it brought them all. After the step a row
     has its newest token and the drafts that were brought and kept, in as few blocks as these need with all before them.
-    The token that is chosen behind them is not written yet. All other blocks of the row are given back.
+    The token that is chosen after them is not written yet. All other blocks of the row are given back.
     """
     over = free + sum(-(-written // block_size) - promised for written, promised in rows)
     brought: list[int] = []
@@ -67,15 +67,15 @@ EXERCISE = Spec(
     ),
     hints=(
         "Invariant: in the example 4 blocks are free, and 2 of them are promised to row 1. So 2 are over. Row 0\n"
-        "writes 5 tokens behind its 7, for which it needs one block more than it is promised. Row 1 writes 4 behind\n"
+        "writes 5 tokens after its 7, for which it needs one block more than it is promised. Row 1 writes 4 after\n"
         "4, in 2 blocks. Row 2 has 1 promised and 1 over: it brings all of its 5 drafts, and gives a block back.",
         "Place: first what is free and promised to nobody. Then row by row: the most tokens that its promise and that\n"
         "remainder hold, less what is written and the newest. What it takes beyond its promise is gone for those\n"
-        "behind it. What it keeps depends on the drafts that were brought and right, not on those that it had.",
+        "after it. What it keeps depends on the drafts that were brought and right, not on those that it had.",
         "Pseudocode:\n"
         "  what is over: free blocks, less all that is promised and not held\n"
         "  for each row:\n"
-        "      drafts: what it has, or as many as find room in promise and remainder behind text and newest token\n"
+        "      drafts: what it has, or as many as find room in promise and remainder after text and newest token\n"
         "      blocks for all of these; the remainder shrinks by those beyond the promise\n"
         "      blocks for text, newest token and drafts that are kept; the free ones change by the difference",
     ),

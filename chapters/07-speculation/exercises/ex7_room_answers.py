@@ -31,7 +31,7 @@ WRONG = (
     Wrong.patch(
         "bonus-has-room", "A row of k drafts may get k + 1 tokens, and needs room for all.", DRAFTS,
         "max(0, min(wish, (promised + over) * block_size - written - 2))",
-        "an upper bound that is one too large: the token behind the drafts is fed by the next step",
+        "an upper bound that is one too large: the token after the drafts is fed by the next step",
     ),
     Wrong.patch(
         "newest-has-none", "What is written in the step is drafts.", DRAFTS,
@@ -80,7 +80,7 @@ WRONG = (
         "an author's own slip: three rows that were all given the last block",
     ),
     Wrong.patch(
-        "paid-twice", "What a row takes is gone for those behind it.", TAKEN,
+        "paid-twice", "What a row takes is gone for those after it.", TAKEN,
         "over -= max(0, blocks - -(-written // block_size))",
         "an author's own slip: its promised blocks were not among what is over",
     ),
@@ -174,12 +174,12 @@ def rooms(
     its text have keys and values in its blocks, at least 1; it holds as many blocks as these need. promised: how many
     blocks each row is promised in all, those that it holds among them: enough for one token more at least, and all
     promises together are no more than the pool. drafts: "there", how many drafts each row has, and "right", how many of
-    them, from the first on, would be kept if it brought them all. Who comes first is served first.
+    them, from the first on, would be kept if it brought them all. First come, first served.
     In the step a row writes its newest token and the drafts that it brings. It brings as many as it has, or as many as
     there is room for: in the blocks that it holds, in those that it is promised, and then in those that are promised to
-    nobody, which rows behind it cannot take any more. It takes blocks only as far as it needs them.
+    nobody, which rows after it cannot take any more. It takes blocks only as far as it needs them.
     After the step a row has its newest token and the drafts that were brought and kept, in as few blocks as these need
-    with all before them. The token that is chosen behind them is not written yet. All other blocks are given back.
+    with all before them. The token that is chosen after them is not written yet. All other blocks are given back.
     """
     over, told = pool - sum(promised), []
     for at, before in enumerate(written):

@@ -24,11 +24,11 @@ def check_guesses(
     step at most, at least 1. A request is (prompt, seed, limit, stop, guess): letters from "a" to "j", 1 to 23; its
     seed, 0 for greedy; the most new letters, at least 1; letters each of which ends the request, or ""; and what
     somebody guesses that it writes, from its first new letter on. A "-" in the guess stands for no guess.
-    plain(prompt, seed, count) -> so many letters that plain decoding writes behind the prompt; it is right.
+    plain(prompt, seed, count) -> so many letters that plain decoding writes after the prompt; it is right.
     A right machine gives a request the letters of plain decoding, up to the first that ends it: one of `stop`, which is
     given too; the last one of its limit; or the 24th with its prompt. In each step it brings as drafts the letters of
     the guess for its next places: up to the first "-" or the end of the guess, `most` at most, and no more than leave
-    room for one letter behind them, by its limit and by the 24. The step gives it the drafts up to the first wrong one,
+    room for one letter after them, by its limit and by the 24. The step gives it the drafts up to the first wrong one,
     and one letter more; less, where one of them ends the request. What runs beside it changes nothing.
     A hundred short requests are enough: machines are played many times. Calling with the same arguments gives the same.
     """
@@ -85,7 +85,7 @@ def lent(kind: type, sort: str = "") -> Call:
         return runs
 
     def plain(prompt: str, seed: int, count: int) -> str:
-        """so many letters behind the prompt"""
+        """so many letters after the prompt"""
         if count > MANY:
             raise ValueError(f"a text has no more than {LIARS.CONTEXT} letters")
         text: str = LIARS.plain(prompt, seed, count)
@@ -130,7 +130,7 @@ EXERCISE = Spec(
         "  what plain decoding writes, as far as limit and context go\n"
         "  a guess: these letters, some of them replaced, some of them left out\n"
         "  as long as any are left: drafts as the contract cuts them; go along letters and drafts together, and end\n"
-        "      this step at a stop or behind the first unequal pair; behind the last draft there is one letter more\n"
+        "      this step at a stop or after the first unequal pair; after the last draft there is one letter more\n"
         "  all requests of a scene at once: are the steps what was computed?\n"
         "  scenes: right ones, wrong ones at several places, greedy and with seeds, several rows that differ, a stop\n"
         "  in the middle of a run, limits and a context that end in one",
@@ -144,7 +144,7 @@ def right_machines(case: Case) -> Call:
 
 
 def ends_too_late(case: Case) -> Call:
-    """Machines fail that go on behind a stop, a limit or the end of the context where it lies within a run."""
+    """Machines fail that go on after a stop, a limit or the end of the context where it lies within a run."""
     return liar(case, "last-letter-alone", "limit-after-the-run", "past-the-context")
 
 
@@ -159,7 +159,7 @@ def another_text(case: Case) -> Call:
 
 
 def too_few_letters(case: Case) -> Call:
-    """Machines fail that give fewer letters in a step than were right: none behind the last, or as few as any row."""
+    """Machines fail that give fewer letters in a step than were right: none after the last, or as few as any row."""
     return liar(case, "none-behind-all", "slowest-of-all")
 
 

@@ -77,7 +77,7 @@ WRONG = (
 
 
 def at_random(play: Play, plain: Plain) -> None:
-    """Requests at random, several at once; what each step gives is computed from behind."""
+    """Requests at random, several at once; what each step gives is computed from the end."""
     import random
 
     draw = random.Random(3)
@@ -188,11 +188,11 @@ def check_told(play: Callable[[list[dict[str, Any]]], list[str]], plain: Plain) 
     "prompt", letters from "a" to "j", 1 to 23; "seed", 0 for greedy; "limit", the most new letters, at least 1; "stop",
     letters each of which ends it, or ""; "guess", what somebody guesses that it writes, from its first new letter on,
     with a "-" for no guess; and "most", its drafts in one step at most, at least 1 and the same for all of them.
-    plain(prompt, seed, count) -> so many letters that plain decoding writes behind the prompt; it is right.
+    plain(prompt, seed, count) -> so many letters that plain decoding writes after the prompt; it is right.
     A right machine gives a request the letters of plain decoding, up to the first that ends it: one of its stop, which
     is given too; the last one of its limit; or the 24th with its prompt. In each step it brings as drafts the letters
     of the guess for its next places: up to the first "-" or the end of the guess, "most" at most, and no more than
-    leave room for one letter behind them, by its limit and by the 24. The step gives it the drafts up to the first
+    leave room for one letter after them, by its limit and by the 24. The step gives it the drafts up to the first
     wrong one, and one letter more; less, where one of them ends the request. What runs beside it changes nothing.
     A hundred short requests are enough: machines are played many times. Calling with the same arguments gives the same.
     """

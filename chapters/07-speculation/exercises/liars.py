@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 LETTERS = "abcdefghij"
-CONTEXT = 24  # letters of a prompt and what is written behind it
+CONTEXT = 24  # letters of a prompt and what is written after it
 Request = tuple[str, int, int, str, str]  # prompt, seed, limit, stop, guess
 
 
 def opinion(cells: Sequence[tuple[int, str]], letter: str) -> int:
-    """What the model thinks of a letter behind these letters, each with its position."""
+    """What the model thinks of a letter after these letters, each with its position."""
     return zlib.crc32(f"{[*cells]} {letter}".encode()) % 1000
 
 
@@ -31,7 +31,7 @@ def choose(cells: Sequence[tuple[int, str]], seed: int, place: int) -> str:
 
 
 def plain(prompt: str, seed: int, count: int) -> str:
-    """So many letters behind the prompt, by plain decoding: the text is read anew for each of them."""
+    """So many letters after the prompt, by plain decoding: the text is read anew for each of them."""
     text = prompt
     for place in range(count):
         text += choose(list(enumerate(text)), seed, place)
@@ -59,7 +59,7 @@ class Row:
 
 
 class Machine:
-    """A cache that is cut back behind each step."""
+    """A cache that is cut back after each step."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -107,7 +107,7 @@ class Machine:
         return kept
 
     def keep(self, row: Row, brought: int, kept: int) -> None:
-        """The cache holds what was kept, and the next letter stands behind it."""
+        """The cache holds what was kept, and the next letter stands after it."""
         del row.cells[len(row.cells) - brought + kept :]
         row.position += kept + 1
 
@@ -163,7 +163,7 @@ class LastLetterAlone(Machine):
 
 
 class LimitAfterTheRun(Machine):
-    """Drafts fill what the limit has left, and the letter behind them is given as well."""
+    """Drafts fill what the limit has left, and the letter after them is given as well."""
 
     def drafts(self, row: Row) -> str:
         begin, room = len(row.new), CONTEXT - len(row.prompt) - len(row.new) - 1
@@ -206,7 +206,7 @@ class NothingRolledBack(Machine):
 
 
 class RejectedPositions(Machine):
-    """The next letter's position is that behind all drafts, the rejected ones as well."""
+    """The next letter's position is that after all drafts, the rejected ones as well."""
 
     def keep(self, row: Row, brought: int, kept: int) -> None:
         super().keep(row, brought, kept)
@@ -214,7 +214,7 @@ class RejectedPositions(Machine):
 
 
 class ThrownAway(Machine):
-    """In place of a wrong draft comes what was chosen behind it."""
+    """In place of a wrong draft comes what was chosen after it."""
 
     def run(self, drafts: str, letters: str, kept: int) -> str:
         return letters[:kept] + letters[min(kept + 1, len(drafts))]
@@ -247,7 +247,7 @@ class GoodEnough(Machine):
 
 
 class NoneBehindAll(Machine):
-    """Where all drafts are right, no letter comes behind them."""
+    """Where all drafts are right, no letter comes after them."""
 
     def kept(self, row: Row, drafts: str, letters: str) -> int:
         kept = super().kept(row, drafts, letters)

@@ -77,7 +77,7 @@ def many_rows(device: torch.device) -> float:
 
 
 def all_right(device: torch.device) -> float:
-    """Every draft, and the token behind it."""
+    """Every draft, and the token after it."""
     return K + 1.0
 
 

@@ -159,7 +159,7 @@ COVERS: dict[str, Covers] = {
 
 
 def _lacking(a: SimpleNamespace) -> int:
-    """Of one row alone: how many tokens fewer it may get than its drafts and the token behind them are."""
+    """Of one row alone: how many tokens fewer it may get than its drafts and the token after them are."""
     row = a.rows[0]
     return len(a.drafts[0]) + 1 - min(row["left"], a.max_len - row["length"]) if len(a.rows) == 1 else 99
 

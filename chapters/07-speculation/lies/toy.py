@@ -33,7 +33,7 @@ class Decoder:
 
     def __init__(self, asked: Asked) -> None:
         self.asked, self.text, self.ended = asked, asked.prompt, False
-        self.cache: list[str] = []  # a letter for each place; what lies behind `length` does not count
+        self.cache: list[str] = []  # a letter for each place; what lies after `length` does not count
         self.length = 0
         self.counts: Counter[str] = Counter()  # letters that have been written, small
         self.runs: list[str] = []  # what each step gave

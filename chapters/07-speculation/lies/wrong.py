@@ -17,7 +17,7 @@ class StopInside(Decoder):
 
 
 class NextRow(Decoder):
-    """After a wrong guess, takes the letter that was chosen behind it, and not the one in its place."""
+    """After a wrong guess, takes the letter that was chosen after it, and not the one in its place."""
 
     def kept(self, drafts: str, chosen: str) -> str:
         right = len(super().kept(drafts, chosen)) - 1
@@ -25,7 +25,7 @@ class NextRow(Decoder):
 
 
 class NothingRolledBack(Decoder):
-    """Letters of wrong guesses stay in the cache, and what comes next goes behind them."""
+    """Letters of wrong guesses stay in the cache, and what comes next goes after them."""
 
     def roll_back(self, drafts: int, right: int) -> None:
         pass

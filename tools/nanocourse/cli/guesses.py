@@ -41,7 +41,7 @@ def predict(
         out.line(f"   The difference: {one.why(result.bound, result.measured)}")
     if (score := calibration(progress.predictions)) is not None:
         count = len(progress.predictions)
-        out.line(f"Your guesses so far: {count}, off by a factor of {score:.2f} in the middle (1 is exact).")
+        out.line(f"Your guesses so far: {count}, median error: a factor of {score:.2f} (1 is exact).")
 
 
 def quiz(

@@ -63,7 +63,7 @@ def status_lines(folder: Folder, chapter: Chapter) -> Iterator[Line]:
     own = [one for one in progress.predictions if one.get("chapter") == chapter.number]
     score = calibration(own)
     if score is not None:
-        yield f"  Guesses: {len(own)}, off by a factor of {score:.2f} in the middle", ""
+        yield f"  Guesses: {len(own)}, median error: a factor of {score:.2f}", ""
 
 
 def _check_lines(at: int, of: int, check: CheckResult) -> Iterator[Line]:
