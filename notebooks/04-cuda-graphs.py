@@ -409,7 +409,7 @@ with recording():
 # # What it costs and brings on an H200
 #
 # Out of the benchmark's results files. Left: TTFT over the prompt's length, eager and replayed, for one prompt and for
-# eight. Guess where the lines meet. Right: tokens a second of whole generations, the same paged step launched and
+# eight. Guess where the lines meet, and why (where marks are hollow, there is no graph). Right: tokens a second of whole generations, the same paged step launched and
 # replayed.
 
 # %%
@@ -419,9 +419,10 @@ for batch, style in ((1, "-"), (8, "--")):
     for arm, marker in (("eager", "s"), ("graph", "v")):
         found = [p for p in report["prefills"] if (p["batch"], p["arm"]) == (batch, arm)]
         label = f"{arm}, {batch} prompt{'s' * (batch > 1)}"
-        left.plot(
-            [p["tokens"] for p in found], [1e3 * p["ttft_s"]["median"] for p in found], marker + style, label=label
-        )
+        ms = [1e3 * p["ttft_s"]["median"] for p in found]
+        (line,) = left.plot([p["tokens"] for p in found], ms, marker + style, label=label)
+        hollow = [(p["tokens"], at) for p, at in zip(found, ms) if arm == "graph" and p["bare_s"] is None]
+        left.plot(*zip(*hollow), marker, color=line.get_color(), markerfacecolor="white") if hollow else None
 left.set(xscale="log", xlabel="tokens of a prompt", ylabel="ms to the first token", title=report["machine"]["device"])
 left.set_xticks([16, 64, 256, 1000], [16, 64, 256, 1000])
 left.minorticks_off()
