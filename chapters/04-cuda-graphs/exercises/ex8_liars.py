@@ -73,7 +73,7 @@ EXERCISE = Spec(
         "    lookup       a graph is looked up under another key than it was captured under\n"
         "    cold         what sets itself up in the first step does so within a capture\n\n"
         'The page "Graphs that lied" has them under these names, and the right engines in section 25. `marked` in the\n'
-        "chapter's scenes.py tries them, for about a minute.\n"
+        "chapter's scenes.py tries them, which takes about a minute of a CPU's time.\n"
         'The engines recite: a text that has begun with "wolf " goes on "wolf wolf".'
     ),
     invariants=(
