@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from nanocourse.cli.console import refusing
 from nanoinfer.cli.errors import Refused
@@ -63,7 +64,8 @@ def generate_mine(
             llm.generate(list(prompts), short)
             reference = llm.generate(list(prompts), list(params))
             sizes = [last_token_bytes(llm, reference[0])]
-        vars(llm.stats).update(vars(type(llm.stats)()))
+        stats: Any = llm.stats
+        vars(stats).update(vars(type(stats)()))
         with in_the_engine(used):
             stands_in = llm.facts.device == "cpu" and getattr(llm.core.runner, "recorder", None) is not None
             for told in () if stands_in else held:  # that a CPU records no steps
@@ -73,7 +75,7 @@ def generate_mine(
                 pieces = llm.stream(list(prompts), list(params))
             done = Writer(prompts, echo).run(pieces, progress=not quiet)
             if stands_in:
-                steps = f"{llm.stats.replayed_steps} of {llm.stats.decode_steps} decode steps"
+                steps = f"{stats.replayed_steps} of {stats.decode_steps} decode steps"
                 remark(f"nanoinfer: no GPU here, so steps were recorded by the stand-in: {steps} were replayed")
             if verbose:
                 show_stats(llm)
