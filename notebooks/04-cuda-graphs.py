@@ -409,8 +409,8 @@ with recording():
 # # What it costs and brings on an H200
 #
 # Out of the benchmark's results files. Left: TTFT over the prompt's length, eager and replayed, for one prompt and for
-# eight. Guess where the lines meet. Right: tokens a second of whole generations, the same paged step launched and
-# replayed.
+# eight. Guess where the lines meet, and why: where marks are hollow, there was no graph. Right: tokens a second of
+# whole generations, the same paged step launched and replayed.
 
 # %%
 report, figures = results("h200-ladder"), results("h200-gpu")
@@ -418,10 +418,10 @@ figure, (left, rates) = plt.subplots(1, 2, figsize=(9.5, 3.5))
 for batch, style in ((1, "-"), (8, "--")):
     for arm, marker in (("eager", "s"), ("graph", "v")):
         found = [p for p in report["prefills"] if (p["batch"], p["arm"]) == (batch, arm)]
-        label = f"{arm}, {batch} prompt{'s' * (batch > 1)}"
-        left.plot(
-            [p["tokens"] for p in found], [1e3 * p["ttft_s"]["median"] for p in found], marker + style, label=label
-        )
+        tokens, ms = [p["tokens"] for p in found], [1e3 * p["ttft_s"]["median"] for p in found]
+        (line,) = left.plot(tokens, ms, marker + style, label=f"{arm}, {batch} prompt{'s' * (batch > 1)}")
+        if arm == "graph" and (eager := [at for at, p in enumerate(found) if p["bare_s"] is None]):
+            left.plot(tokens, ms, marker, color=line.get_color(), markerfacecolor="white", markevery=eager)
 left.set(xscale="log", xlabel="tokens of a prompt", ylabel="ms to the first token", title=report["machine"]["device"])
 left.set_xticks([16, 64, 256, 1000], [16, 64, 256, 1000])
 left.minorticks_off()

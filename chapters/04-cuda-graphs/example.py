@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,9 +18,11 @@ from nanobench.micro.graphs import padded_share
 from nanobook.examples import load
 from nanocourse.exercises.chapters import run_file
 from nanoinfer import SamplingParams
+from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine.fake_graph import CaptureRefused, record
 from nanoinfer.engine.graphs import PREFILL_TOKENS, Key, ladder
 from nanoinfer.model.batch import Batch
+from nanoinfer.model.config import PRESETS
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
@@ -63,7 +66,7 @@ def escaped() -> None:
     run.show("right", texts[0])
     run.show("attention escaped", told[0])
     left = round(10 * operations(wrong) / operations(made))  # a rough number, as PyTorch's operations change
-    print(f"a replay of the second does about {left} in 10 of the first one's operations")
+    print(f"a replay of the second does about {left} in 10 of the first one's PyTorch operations")
 
 
 def python_runs() -> None:
@@ -93,14 +96,14 @@ def refused() -> None:
         "if x.sum() > 2:": lambda: bool(x.sum() > 2),
         "int(x.argmax())": lambda: int(x.argmax()),
         "x[x > 1]": lambda: x[x > 1],
-        "torch.tensor([1, 2])": lambda: torch.tensor([1, 2]),
+        "torch.tensor([1, 2], device=x.device)": lambda: torch.tensor([1, 2], device=x.device),
     }
     for name, step in steps.items():
         try:
             record(step)
         except CaptureRefused as error:
             reason = str(error).partition(": ")[2].removesuffix(", and the host would wait for the device")
-            print(f"{name:24}{reason}")
+            print(f"{name:41}{reason}")
 
 
 def addresses() -> None:
@@ -223,7 +226,7 @@ def nobody_moves_on() -> None:
 
 
 def ladders() -> None:
-    """Ladders by their arithmetic: graphs, the padded share of rows over all batch sizes, and where they end."""
+    """Ladders by their arithmetic: graphs, the share of padding where each batch size comes once, and their ends."""
     print(f"{'':24}{'to 64 rows':>22}{'to 256 rows':>22}{'of 100 rows':>22}")
     print(f"{'':24}" + f"{'graphs':>12}{'padded':>10}" * 2 + f"{'the largest':>22}")
     for name, sizes in LADDERS.items():
@@ -232,6 +235,12 @@ def ladders() -> None:
             share = padded_share(list(sizes(top)), range(1, top + 1))
             cells += f"{len(sizes(top)):>12}{share:>10.1%}"
         print(f"{name:24}{cells}{max(sizes(100)):>22}")
+
+
+def captures_today(rows: int) -> int:
+    """What `warm_up` captures for the paged engine on a GPU: each shape for chapter 4's sampler and for penalties."""
+    paged: Any = SimpleNamespace(tables=range(rows + 1), max_len=PRESETS["gpt2"].n_positions)
+    return 2 * (len(PagedCache.shapes(paged, rows, PREFILL_TOKENS)) + len(ladder(rows)))
 
 
 def kept() -> None:
@@ -300,4 +309,5 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "prefill tokens": lambda: f"{PREFILL_TOKENS:,}",
     "ladder 64": lambda: f"{len(ladder(64))}",
     "ladder 512": lambda: f"{len(ladder(512))}",
+    "captures today": lambda: f"{captures_today(512)}",
 }

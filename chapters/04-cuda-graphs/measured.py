@@ -20,6 +20,7 @@ from nanobench.micro.timeline import StepTimeline, Timeline
 from nanobench.report.figures.timeline import busy
 from nanobench.report.intervals import claimed
 from nanobench.report.values import factor, seconds, share, size
+from nanocourse.exercises.chapters import run_file
 from nanoinfer.model.config import PRESETS
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
@@ -114,6 +115,15 @@ def drained() -> None:
     print(f"padding rows among those computed: {found.padding_share:.2%}; by the ladder {found.predicted_share:.2%}")
 
 
+def replayed_story(side: str) -> str:
+    """A replay of the first story of graphs-that-lied.md, by its "right" graph or its "wrong" one."""
+    lies = run_file(Path(__file__).parent / "lies" / "loading.py", "nanoinfer_ch04_loading").lies("report")
+    found = lies.measured()
+    if found is None:
+        raise ValueError(f"no results file {lies.NAME}: `{lies.COMMAND}`")
+    return seconds(next(one.costs[side] for one in found.told if one.name == "story"))
+
+
 def floors() -> dict[str, float]:
     """Seconds that each part's bytes alone would take at this device's copy bandwidth."""
     line, rate = timeline(), whole().copy_bytes_per_s
@@ -197,6 +207,8 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "captures dense": lambda: f"{ladder_of('dense-graph', 512).captures}",
     "capture time": lambda: seconds(ladder_of("paged-graph", 512).seconds),
     "capture memory": lambda: size(ladder_of("paged-graph", 512).driver_bytes),
+    "story right": lambda: replayed_story("right"),
+    "story wrong": lambda: replayed_story("wrong"),
     "compiled later": lambda: f"{sum(recompiles().runs[-1].kernels.values())}",
     "compiled steps": lambda: f"{recompiles().runs[-1].decode_steps}",
 }

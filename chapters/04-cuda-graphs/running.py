@@ -165,8 +165,9 @@ def counted(made: LLM) -> Iterator[dict[Key, int]]:
 
 
 def word(token_id: int) -> str:
-    """A token in quotation marks, so that a space before it is seen."""
-    return f'"{gpt2_tokenizer().decode([token_id])}"'.replace("\n", "\\n")
+    """A token in quotation marks, so that a space before it is seen; in single ones where it has a double one."""
+    text = gpt2_tokenizer().decode([token_id]).replace("\n", "\\n")
+    return f"'{text}'" if '"' in text else f'"{text}"'
 
 
 def show(label: str, text: str) -> None:

@@ -41,13 +41,13 @@ def generate(texts: list[list[int]], length: int) -> list[list[int]]:
     """Continue the texts, in one batch, until each has `length` tokens."""
     size = min(rows for rows in SIZES if rows >= len(texts))
     if DEVICE == "cuda" and size not in graphs:
-        step(size)  # warm up, while all rows are padding: this one writes
+        step(size)  # warm up: this writes, but the texts are not in the buffers yet
         with torch.cuda.graph(graphs.setdefault(size, torch.cuda.CUDAGraph())):
             step(size)  # recorded, not run
     position.zero_()
     for at in range(length - 1):
         token[: len(texts)] = torch.tensor([ids[at] for ids in texts])  # put where the graph looks for it
-        graphs[size].replay() if graphs else step(size)
+        graphs[size].replay() if graphs else step(size)  # within a prompt, its token is dropped in the next line
         texts = [[*ids, new][: max(len(ids), at + 2)] for ids, new in zip(texts, token.tolist(), strict=False)]
     return texts
 

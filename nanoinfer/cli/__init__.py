@@ -15,9 +15,9 @@ import typer
 
 from nanoinfer import __version__
 from nanoinfer.cli import batch, doctor, generate, serve, shell, watch
-from nanoinfer.cli.errors import explained
+from nanoinfer.cli.errors import PipeClosed, explained
 from nanoinfer.cli.plugins import EXTRAS, CommandGroup, needing
-from nanoinfer.cli.terminal import Output, prepare_streams, remark
+from nanoinfer.cli.terminal import Output, abandon_output, prepare_streams, remark
 
 EPILOG = """\
 Examples:
@@ -75,6 +75,9 @@ def run(arguments: Sequence[str]) -> int:
             return group.invoke(context) or 0
     except typer.Exit as exit_:
         return exit_.exit_code
+    except BrokenPipeError:  # of typer's help, which it prints itself
+        abandon_output()
+        return PipeClosed.code
     except (KeyboardInterrupt, Exception) as error:
         known = explained(error)
         if str(known):

@@ -84,7 +84,7 @@ def generate(
     check_lengths(prompts, lines, model.model_name, model.max_len)
     if mine is not None:
         with plugins.needing("generate --mine", plugins.EXTRAS["course"]):
-            plugins.load("nanoinfer.generate", "mine")(mine, model, prompts, each, echo, quiet)
+            plugins.load("nanoinfer.generate", "mine")(mine, model, prompts, each, echo, quiet, verbose)
         return
     with model.load() as llm:
         record = partial(json_line, prompts=prompts, model=model.model_name, llm=llm) if as_json else None

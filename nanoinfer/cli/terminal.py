@@ -58,13 +58,18 @@ class Output:
             self._stream.write(typer.style(text, fg=colour) if colour and self.colours else text)
             self._stream.flush()
         except OSError as error:
-            with contextlib.suppress(OSError, ValueError):  # Python flushes once more at its end, and would complain
-                nothing = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nothing, sys.stdout.fileno())
-                os.close(nothing)
+            abandon_output()
             if error.errno in (errno.EPIPE, errno.EINVAL):  # Windows says EINVAL
                 raise PipeClosed from None
             raise OutputFailed(f"standard output cannot be written: {error.strerror}") from error
+
+
+def abandon_output() -> None:
+    """What is left for standard output goes nowhere: Python flushes once more at its end, and would complain."""
+    with contextlib.suppress(OSError, ValueError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
 
 
 def remark(text: str) -> None:

@@ -113,7 +113,7 @@ class CudaRecorder:
             # The matrix library's workspace then comes out of the graphs' own pool. One from outside is let go by
             # whoever clears them, torch.compile among others, and the graph would go on writing there: pytorch#193402.
             torch._C._cuda_clearCublasWorkspaces()
-            if not self._graphs:  # a pool ends with its last graph, though a tensor of it may live on
+            if not self._graphs:  # a pool is given up with its last graph, even while a tensor in it is alive
                 self._pool = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
             capture = torch.cuda.graph(
@@ -241,17 +241,13 @@ class GraphRunner(EagerRunner):
         assert self.recorder is not None
         torch.cuda.empty_cache()  # a capture does so too, and what it gives back is not a graph's
         started, free = time.perf_counter(), _free_bytes(self.state.token.device)
-        steps = {key: self._step(key) for key in keys}
+        steps = {key: self._step(key) for key in keys}  # of each what is run, and a prefill's input and result
         saved = self.state.integers.clone(), self.state.floats.clone()
         self.state.free(slice(0, len(self.state.token)))
         gc.collect()  # an old graph that is collected during a capture would invalidate it
         try:
             for key, (run, *_) in steps.items():
-                if self.agree:
-                    self.recorder.warm(run)  # where it fails, other ranks wait in its collectives, so all must end
-                    self.agree(True)  # a sign of life: kernels may have been compiled
-                else:
-                    self._try(key, partial(self.recorder.warm, run))
+                self._warm(key, run)
             for done, (key, (run, packed, tokens)) in enumerate(steps.items(), start=1):
                 if key not in self.failed and (graph := self._try(key, partial(self.recorder.record, run))):
                     self.graphs[key] = CapturedStep(graph, packed, tokens)
@@ -265,6 +261,15 @@ class GraphRunner(EagerRunner):
             self.graphs.popitem(last=False)
         self.stats.capture_s += time.perf_counter() - started
         self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
+
+    def _warm(self, key: Key, run: Callable[[], object]) -> None:
+        """Run a step once. Where it fails on one of several ranks, the others wait in its collectives: all must end."""
+        assert self.recorder is not None
+        if self.agree:
+            self.recorder.warm(run)
+            self.agree(True)  # a sign of life: kernels may have been compiled
+        else:
+            self._try(key, partial(self.recorder.warm, run))
 
     def _step(self, key: Key) -> tuple[Callable[[], object], Tensor, Tensor]:
         """What is recorded under that key, what it reads (padding, until it is replayed) and the tokens it leaves."""

@@ -49,7 +49,7 @@ def decode_step(model: GPT2, cache: Cache, state: BatchState, batch: int, longes
 
     Nothing comes from the host but `batch`, `longest` (no fed token stands at a position >= longest) and the choice
     of sampler. All else is read from the state and written back: the next call needs no input. A row that is not live
-    is padding, and made anew here: token 0 at position 0 of a text of its own, which it neither reads nor writes.
+    is padding, and stays as it is: token 0 at position 0 of the dummy row, whose one slot it writes and reads.
     """
     rows = state.at(slice(0, batch))
     tokens = sampler(model(Batch(rows.token, rows.position, rows.row, longest), cache), rows)  # (B,)

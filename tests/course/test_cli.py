@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -347,6 +348,19 @@ def test_ones_own_functions_run_in_the_engine(here: Path) -> None:
     memory = next(line for line in mine.err.splitlines() if line.startswith("memory")).split()
     assert float(memory[1]) > 0
     assert float(memory[3]) > 0
+
+
+def test_ones_own_recorded_steps_run_without_a_gpu(here: Path) -> None:
+    """By the stand-in, which is said, and the warning that a CPU records none is not; -v counts the learner's run."""
+    own(here, "4.4", answer("4.4", "by-doublings"))
+    options = ["Once upon", "-n", "6", "--greedy", "--device", "cpu", "--engine", "paged-graph", "-v"]
+    mine = generate(*options, "--mine", "my-course")
+    assert mine.code == 0, mine.err
+    assert "steps were recorded by the stand-in: 6 of 6 decode steps were replayed" in mine.err
+    assert "a CPU records no steps" not in mine.err
+    assert re.search(r"^replayed_steps +6$", mine.err, re.M)
+    assert "the same tokens" in mine.err
+    assert "memory" not in mine.err
 
 
 @pytest.mark.skipif(not has_triton(), reason="there are no wheels of Triton here")

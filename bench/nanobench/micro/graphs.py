@@ -41,7 +41,7 @@ class Ladder(Record):
     engine: str
     rows: int
     graphs: int  # decode steps of one sampler and one read length
-    padded_share: float  # of rows, over batch sizes from 1 to `rows`
+    padded_share: float  # of all rows computed, where each batch size from 1 to `rows` comes once
     captures: int
     seconds: float
     driver_bytes: int
@@ -106,9 +106,8 @@ def measure(device_name: str | None, path: Path, name: str) -> None:
 
 
 def padded_share(sizes: Sequence[int], batches: Sequence[int]) -> float:
-    """Share of rows that are padding where each of `batches` runs in the next larger of `sizes`."""
-    rows = [sizes[bisect_left(sizes, batch)] for batch in batches]
-    return 1 - sum(batch / row for batch, row in zip(batches, rows, strict=True)) / len(rows)
+    """Share of padding in all rows computed, where each of `batches` runs in the next larger of `sizes`."""
+    return 1 - sum(batches) / sum(sizes[bisect_left(sizes, batch)] for batch in batches)
 
 
 def _ladders(model: GPT2) -> list[Ladder]:
@@ -142,13 +141,12 @@ def _drains(model: GPT2) -> list[Drain]:
         llm.generate([[1 + i] for i in range(rows)], params)
         stats = llm.stats
         assert isinstance(stats, GraphStats)
-        sizes, batches = ladder(rows), [rows - step // 8 for step in range(1, stats.decode_steps + 1)]
-        padded = [sizes[bisect_left(sizes, batch)] for batch in batches]
+        batches = [rows - step // 8 for step in range(1, stats.decode_steps + 1)]
         return [
             Drain(
                 rows=rows, steps=stats.decode_steps, replayed=stats.replayed_steps, fallbacks=dict(stats.fallbacks),
                 padding_share=stats.padding_rows / stats.replayed_rows,
-                predicted_share=1 - sum(batches) / sum(padded),
+                predicted_share=padded_share(ladder(rows), batches),
             )
         ]  # fmt: skip
 

@@ -59,9 +59,10 @@ EXERCISE = Spec(
     task=(
         "Sort twelve values: weights, cache, stride, vocab, rows, read, sampled, token, position, seed, temperature, "
         "live.\n"
-        "*Baked*: the same for as long as the engine lives. *Moving*: a tensor that stays, and whose contents may be\n"
-        "others at every replay. *Key*: takes a few values, and each one needs a graph of its own. Then mend this\n"
-        "step, which is right where Python runs it every time, with every value from the host:\n\n"
+        "*Baked*: the same for as long as the engine lives: nobody updates weights. *Moving*: a tensor that stays,\n"
+        "and whose contents may be others at every replay. *Key*: takes a few values, each of which needs a graph of\n"
+        "its own. Then mend this step, which is right where Python runs it every time, with every value from the\n"
+        "host:\n\n"
         "    for row in range(host['rows']):\n"
         "        at, seed, temperature = (host[name][row] for name in ('position', 'seed', 'temperature'))\n"
         "        device['cache'][row, at] = host['token'][row]\n"

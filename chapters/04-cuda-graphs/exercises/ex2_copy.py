@@ -28,10 +28,10 @@ def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) ->
     Both have six int64 tensors. token_ids, positions, row (N,): the tokens of all rows, end to end. starts (B + 1,):
     where each row's tokens begin, one at least, and N. logits_at, logits_row (K,): after which tokens one is chosen,
     the last one of a row each, and for which row. static: the tensors that were recorded, or parts of larger ones, with
-    room for as many tokens and choices or more, for one row more at least, and with any numbers in them; for a hundred
-    rows and five thousand tokens at most. What is left of them is padding: token 0 at position 0 of row `nobody`, all
+    room for as many tokens and choices or more, for one row more at least, and with any numbers in them; at most 100
+    rows and 5,000 tokens. What is left of them is padding: token 0 at position 0 of row `nobody`, all
     of it in static's last row. Rows between have no tokens, and begin where the padding does. Choices that are left are
-    made after the token in place 0, for row `nobody`. Of `new` nothing may be needed after the call.
+    made after the token in place 0, for row `nobody`. Keep no reference to `new`.
     """
     tokens = len(new["token_ids"])
     padding = {"token_ids": 0, "positions": 0, "row": nobody, "starts": tokens, "logits_at": 0, "logits_row": nobody}

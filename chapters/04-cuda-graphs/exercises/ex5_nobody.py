@@ -32,7 +32,7 @@ def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_s
     block_size of block s // block_size. Then as many tokens of its table's blocks as you return are read, from the
     first, and averaged: one at least, and no more than the table has room for, of any row. Block `null` belongs to no
     request: any row may write to it, and what it holds adds up to a finite number, however often it is read. A slot may
-    be any int64; B is 128 at most, width a thousand. The three tensors are the engine's, to be read alone. Recorded
+    be any int64; B is 128 at most, width a thousand. The three tensors are the engine's, read-only. Recorded
     once, this runs in every replay.
     """
     nobody = live == 0

@@ -58,10 +58,22 @@ EXERCISE = Spec(
     reference=check_engine,
     task=(
         "Write the test that an engine with graphs must pass. It is marked both ways: right engines must pass it, and\n"
-        'liars, which have one mistake each, must fail it. Names of liars stand in the headings of the page "Graphs\n'
-        'that lied"; thirteen of them count here: count, seed, temperature, key, slot, tail, length, result, cache,\n'
-        "nan, ladder, lookup and cold. Those of right engines stand in its section 25; `marked` in scenes.py of the\n"
-        "chapter tries them.\n"
+        "liars, which have one mistake each, must fail it. Thirteen count here:\n\n"
+        "    count        each draw uses the noise of the capture's step\n"
+        "    seed         every row's seed is what the first row's was at the capture\n"
+        "    temperature  every row's temperature is what the first row's was at the capture\n"
+        "    key          a graph reads as many slots as at its capture, however long the text is by now\n"
+        "    slot         a padding row writes to the pool's last slot\n"
+        "    tail         a released row keeps its block table, and writes there as a padding row\n"
+        "    length       a padding row reads nothing, and one scale for the whole batch takes its NaN to all rows\n"
+        "    result       a step hands out the tensor that the next replay overwrites\n"
+        "    cache        a reset makes a new cache, and graphs go on with the old one\n"
+        "    nan          a weight of zero meets NaN in memory that nobody has written\n"
+        "    ladder       the largest graph has fewer rows than the largest batch\n"
+        "    lookup       a graph is looked up under another key than it was captured under\n"
+        "    cold         what sets itself up in the first step does so within a capture\n\n"
+        'The page "Graphs that lied" has them under these names, and the right engines in section 25. `marked` in the\n'
+        "chapter's scenes.py tries them, which takes about a minute of a CPU's time.\n"
         'The engines recite: a text that has begun with "wolf " goes on "wolf wolf".'
     ),
     invariants=(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from nanocourse.cli.console import refusing
 from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.options import BatchOptions
-from nanoinfer.cli.output import Writer
+from nanoinfer.cli.output import Writer, show_stats
 from nanoinfer.cli.terminal import remark
 from nanoinfer.requests import SamplingParams
 
@@ -21,10 +23,13 @@ def generate_mine(
     params: Sequence[SamplingParams],
     echo: bool,
     quiet: bool,
+    verbose: bool,
 ) -> None:
     """Check the folder, generate with the reference, then with the learner's functions; put both side by side.
 
-    The text that is written is the learner's. Refused where none of their functions may run in the engine.
+    The text that is written is the learner's, and so are the counters, of both their runs: the short one that is not
+    timed captures. Refused where none of their functions may run in the engine. Memory is left out where the stand-in
+    records: most of it would be the stand-in's.
     """
     from nanocourse.learner.own_functions import (
         in_the_engine,
@@ -52,18 +57,30 @@ def generate_mine(
         )
     # Two tokens of each text before anything is timed: kernels are compiled by then.
     short = [replace(one, max_tokens=min(2, one.max_tokens)) for one in params]
-    with model.load() as llm:
+    with warnings.catch_warnings(record=True) as held:
+        loaded = model.load()
+    with loaded as llm:
         with quick_reference():
             llm.generate(list(prompts), short)
             reference = llm.generate(list(prompts), list(params))
-            reference_bytes = last_token_bytes(llm, reference[0])
+            sizes = [last_token_bytes(llm, reference[0])]
+        stats: Any = llm.stats
+        vars(stats).update(vars(type(stats)()))
         with in_the_engine(used):
+            stands_in = llm.facts.device == "cpu" and getattr(llm.core.runner, "recorder", None) is not None
+            for told in () if stands_in else held:  # that a CPU records no steps
+                warnings.warn(told.message, stacklevel=2)
             llm.generate(list(prompts), short)
             with refusing():
                 pieces = llm.stream(list(prompts), list(params))
             done = Writer(prompts, echo).run(pieces, progress=not quiet)
-            mine_bytes = last_token_bytes(llm, done[0])
-    for line in side_by_side(done, reference, (mine_bytes, reference_bytes)):
+            if stands_in:
+                steps = f"{stats.replayed_steps} of {stats.decode_steps} decode steps"
+                remark(f"nanoinfer: no GPU here, so steps were recorded by the stand-in: {steps} were replayed")
+            if verbose:
+                show_stats(llm)
+            sizes.insert(0, last_token_bytes(llm, done[0]))
+    for line in side_by_side(done, reference, () if stands_in else sizes):
         remark(line)
     for one in used:
         if not one.calls:

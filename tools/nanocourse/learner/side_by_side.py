@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from nanoinfer.llm import LLM
 
 
-def side_by_side(done: Sequence[Completion], reference: Sequence[Completion], sizes: tuple[int, int]) -> list[str]:
-    """Lines of a small table. sizes: bytes of each run, as `last_token_bytes` counts them."""
-    rows = [("", "yours", "reference"), *zip(("TTFT", "speed"), _times(done), _times(reference), strict=True)]
-    rows.append(("memory", f"{sizes[0] / 1e6:.2f} MB", f"{sizes[1] / 1e6:.2f} MB"))
-    table = [f"{name:<8}{mine:>18}{theirs:>18}" for name, mine, theirs in rows]
+def side_by_side(done: Sequence[Completion], reference: Sequence[Completion], sizes: Sequence[int]) -> list[str]:
+    """Lines of a small table. sizes: bytes of each run, as `last_token_bytes` counts them, or none."""
+    rows: list[tuple[str, ...]] = [("", "yours", "reference")]
+    rows += zip(("TTFT", "speed"), _times(done), _times(reference), strict=True)
+    rows += [("memory", *(f"{size / 1e6:.2f} MB" for size in sizes))] if sizes else []
+    table = ["".join((f"{name:<8}", *(f"{value:>18}" for value in values))) for name, *values in rows]
     return [*table, f"text    {_first_difference(done, reference)}"]
 
 
