@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 
 from nanobench.micro.graphs import padded_share
-from nanobook.examples import load
+from nanobook.examples import load, print_blocks
 from nanocourse.exercises.chapters import run_file
 from nanoinfer import SamplingParams
 from nanoinfer.engine.fake_graph import CaptureRefused, record
@@ -301,3 +301,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "ladder 64": lambda: f"{len(ladder(64))}",
     "ladder 512": lambda: f"{len(ladder(512))}",
 }
+
+
+if __name__ == "__main__":
+    print_blocks(Path(__file__))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import re
 import sys
 from contextlib import redirect_stdout
 from functools import lru_cache
@@ -26,6 +27,13 @@ def printed(file: Path, name: str) -> list[str]:
     with redirect_stdout(out):
         function()
     return [line.rstrip() for line in out.getvalue().rstrip("\n").split("\n")]
+
+
+def print_blocks(file: Path) -> None:
+    """The blocks that the command line names, or all that the page beside the file shows, each below its name."""
+    page = (file.parent / "README.md").read_text(encoding="utf-8")
+    for name in sys.argv[1:] or re.findall(r'\[\[\[cog printed\("(\w+)"\)', page):
+        print(f"--- {name}", *printed(file, name), "", sep="\n", flush=True)
 
 
 def number(file: Path, words: list[str]) -> str:
