@@ -155,7 +155,7 @@ def in_circles() -> None:
 def tail() -> None:
     """Row 0 without a filter and with one, from the same noise; and how much probability lies beyond the 50 best."""
     llm = LLM(run.model(), engine="naive")
-    for name, k, temperature in (("all 50,257 tokens", 0, 1.0), ("50 best, temperature 0.8", 50, 0.8)):
+    for name, k, temperature in (("all 50,257 tokens", 0, 1.0), ("top 50, temperature 0.8", 50, 0.8)):
         params = SamplingParams(max_tokens=24, temperature=temperature, top_k=k, seed=5)
         run.show(name, run.PROMPTS[1] + llm.generate(run.PROMPTS[1], params)[0].text)
     best = run.probs(1).double().topk(50).values
@@ -205,7 +205,8 @@ def gumbel_max() -> None:
         scores = (probs.log() + noise[seed]).tolist()
         print(f"{f'seed {seed}':18}" + "".join(f"{s:10.3f}" for s in scores) + f"   token {scores.index(max(scores))}")
     print(f"{'p':18}" + "".join(f"{p:10.2f}" for p in probs.tolist()))
-    print(f"{'share of wins':18}" + "".join(f"{n / len(seeds):10.3f}" for n in won.tolist()) + f"   of {len(seeds):,} seeds")
+    shares = "".join(f"{n / len(seeds):10.3f}" for n in won.tolist())
+    print(f"{'share of wins':18}{shares}   of {len(seeds):,} seeds")
 
 
 def stops() -> None:

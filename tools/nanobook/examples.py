@@ -31,8 +31,10 @@ def printed(file: Path, name: str) -> list[str]:
 
 def print_blocks(file: Path) -> None:
     """The blocks that the command line names, or all that the page beside the file shows, each below its name."""
-    page = (file.parent / "README.md").read_text(encoding="utf-8")
-    for name in sys.argv[1:] or re.findall(r'\[\[\[cog printed\("(\w+)"\)', page):
+    shown = re.findall(r'\[\[\[cog printed\("(\w+)"\)', (file.parent / "README.md").read_text(encoding="utf-8"))
+    if unknown := {*sys.argv[1:]}.difference(shown):
+        sys.exit(f"no block is called {', '.join(sorted(unknown))}; there are {', '.join(shown)}")
+    for name in sys.argv[1:] or shown:
         print(f"--- {name}", *printed(file, name), "", sep="\n", flush=True)
 
 
