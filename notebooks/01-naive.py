@@ -254,24 +254,25 @@ print(*right, sep="\n")
 # ## Break 1: no mask
 #
 # Every query reads every key, the later ones too. Guess: an error, the same text, or other text? Is already the *first*
-# new token another one?
+# new token another one? Each prompt runs alone here: beside a longer one, `The fox` would read its padding, too.
 
 # %%
 guess = "..."
 with answers.mistake("1.1", "no-mask"):
-    wrong = told("The fox", "Once upon a time")
+    wrong = told("The fox") + told("Once upon a time")
 print("your guess:", guess, *wrong, sep="\n")
 assert wrong != right
 
 # %% [markdown]
 # Nothing crashed, and the text went astray. The keys of later tokens are there in every layer, and the model was never
-# trained with them. The mistake is one line; find it:
+# trained with them. The mistake is in one line; find it:
 
 # %%
-print(answers.source("1.1", "no-mask"))
+print(answers.source("1.1", "no-mask").split("\n\n", 1)[1].strip())
 
 # %% [markdown]
-# *Repair it.* Outside the block the engine has its own attention again.
+# *Repair it.* The line with `softmax` lacks `.masked_fill(later, -torch.inf)`, so `later` is made and not used. Outside
+# the block the engine has its own attention again.
 
 # %%
 assert told("The fox", "Once upon a time") == right

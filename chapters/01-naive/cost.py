@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nanobench.core.records import Report
-from nanobench.report.values import factor, seconds, size
+from nanobench.report.values import factor, seconds, share, size
 from nanobook.text.marker_values import load
 from nanoinfer.model.config import PRESETS, ModelConfig
 
@@ -57,13 +57,14 @@ def cached_columns(prompt: int, new: int) -> int:
 
 
 def costs() -> None:
-    """One naive step of GPT-2 by the number of its tokens."""
-    config = PRESETS["gpt2"]
-    print(f"{'tokens':>8}{'matrices':>12}{'attention':>12}{'head':>8}{'together':>12}   GFLOP")
-    for tokens in (1, 128, 256, 512, 1000):
-        parts = (tokens * token_flops(config), attention_flops(config, tokens), head_flops(config))
-        cells = f"{parts[0] / 1e9:12.2f}{parts[1] / 1e9:12.2f}{parts[2] / 1e9:8.2f}{sum(parts) / 1e9:12.2f}"
-        print(f"{tokens:>8}{cells}")
+    """One naive step of GPT-2, and of the small model, by the number of its tokens."""
+    print(f"{'':8}{'tokens':>8}{'matrices':>12}{'attention':>12}{'head':>8}{'together':>12}   GFLOP")
+    for name, lengths in (("gpt2", (1, 128, 256, 512, 1000)), ("small", (512, 1000))):
+        config = PRESETS[name]
+        for tokens in lengths:
+            parts = (tokens * token_flops(config), attention_flops(config, tokens), head_flops(config))
+            cells = f"{parts[0] / 1e9:12.2f}{parts[1] / 1e9:12.2f}{parts[2] / 1e9:8.2f}{sum(parts) / 1e9:12.2f}"
+            print(f"{name:8}{tokens:>8}{cells}")
 
 
 def totals() -> None:
@@ -113,6 +114,26 @@ def _growth() -> str:
     return factor(steps[1] / steps[0])
 
 
+def _counted(attention: float) -> str:
+    """The growth of the small model's step from 512 to 1000 tokens, by its arithmetic with that part of attention."""
+    config = PRESETS["small"]
+    steps = [step_flops(config, T) - (1 - attention) * attention_flops(config, T) for T in (512, 1000)]
+    return factor(steps[1] / steps[0])
+
+
+def _attention(name: str) -> str:
+    config = PRESETS[name]
+    return share(attention_flops(config, 1000) / step_flops(config, 1000))
+
+
+def _peak(end: str) -> str:
+    """A token of the slowest or quickest tenth of the repeats at the peak of the H200's curve, one row."""
+    report = load("h200-context", here.parents[1] / "bench" / "results")
+    (result,) = report.find(engine="naive", batch=1, prompt_tokens=768)
+    assert result.generate_s
+    return seconds(getattr(result.generate_s, end) / result.case.new_tokens)
+
+
 H200_BFLOAT16 = 989e12  # operations a second of its tensor cores, without sparsity: the datasheet
 NUMBERS: dict[str, Callable[[], str]] = {
     "operations": lambda: f"{operations(PRESETS['gpt2'])}",
@@ -123,4 +144,10 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "launch": _launch,
     "reached": _reached,
     "growth": _growth,
+    "growth counted": lambda: _counted(1),
+    "growth halved": lambda: _counted(0.5),
+    "attention gpt2": lambda: _attention("gpt2"),
+    "attention small": lambda: _attention("small"),
+    "peak low": lambda: _peak("p10"),
+    "peak high": lambda: _peak("p90"),
 }

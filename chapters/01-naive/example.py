@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from nanobook.examples import load
+from nanobook.examples import load, print_blocks
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.sampling import gumbel, random_bits, scaled, threshold
 from nanoinfer.model.config import PRESETS
@@ -107,15 +107,17 @@ def stream() -> None:
 
 def parameters() -> None:
     """What a head of its own would add."""
-    print(f"{'':8}{'all':>14}{'token embedding':>18}{'a head besides':>18}")
+    print(f"{'':8}{'layers':>7}{'heads':>7}{'C':>6}{'all':>15}{'token embedding':>17}{'a head besides':>16}")
     for name in ("small", "gpt2", "gpt2-xl"):
         config = PRESETS[name]
         table = config.vocab_size * config.n_embd
-        print(f"{name:8}{config.parameters:>14,}{table:>18,}{table / config.parameters:>17.0%} more")
+        shape = f"{config.n_layer:>7}{config.n_head:>7}{config.n_embd:>6}"
+        print(f"{name:8}{shape}{config.parameters:>15,}{table:>17,}{table / config.parameters:>11.0%} more")
 
 
 def one_token_seen() -> None:
     """The loop that feeds the newest token alone."""
+    run.show("the prompt", "Once upon a time")
     run.show("the whole text", run.continued("Once upon a time"))
     run.show("the newest token alone", run.continued("Once upon a time", seen=1))
 
@@ -153,7 +155,7 @@ def in_circles() -> None:
 def tail() -> None:
     """Row 0 without a filter and with one, from the same noise; and how much probability lies beyond the 50 best."""
     llm = LLM(run.model(), engine="naive")
-    for name, k, temperature in (("all 50,257 tokens", 0, 1.0), ("the 50 best, cooled", 50, 0.8)):
+    for name, k, temperature in (("all 50,257 tokens", 0, 1.0), ("top 50, temperature 0.8", 50, 0.8)):
         params = SamplingParams(max_tokens=24, temperature=temperature, top_k=k, seed=5)
         run.show(name, run.PROMPTS[1] + llm.generate(run.PROMPTS[1], params)[0].text)
     best = run.probs(1).double().topk(50).values
@@ -198,12 +200,13 @@ def gumbel_max() -> None:
     seeds = torch.arange(10_000)
     noise = gumbel(seeds, torch.zeros_like(seeds), 4)
     won = (probs.log() + noise).argmax(-1).bincount(minlength=4)
-    print(f"{'seed':8}" + "".join(f"{f'token {i}':>10}" for i in range(4)) + "   log p + noise")
+    print(f"{'log p + noise of':18}" + "".join(f"{f'token {i}':>10}" for i in range(4)) + "   wins")
     for seed in range(3):
         scores = (probs.log() + noise[seed]).tolist()
-        print(f"{seed:<8}" + "".join(f"{s:10.3f}" for s in scores) + f"   token {scores.index(max(scores))}")
-    print(f"{'p':8}" + "".join(f"{p:10.2f}" for p in probs.tolist()))
-    print(f"{'share':8}" + "".join(f"{n / len(seeds):10.3f}" for n in won.tolist()) + f"   of {len(seeds):,} seeds")
+        print(f"{f'seed {seed}':18}" + "".join(f"{s:10.3f}" for s in scores) + f"   token {scores.index(max(scores))}")
+    print(f"{'p':18}" + "".join(f"{p:10.2f}" for p in probs.tolist()))
+    shares = "".join(f"{n / len(seeds):10.3f}" for n in won.tolist())
+    print(f"{'share of wins':18}{shares}   of {len(seeds):,} seeds")
 
 
 def stops() -> None:
@@ -216,6 +219,7 @@ def stops() -> None:
         'stop=("after",)': SamplingParams(max_tokens=16, temperature=0.8, top_k=50, seed=1, stop=("after",)),
         "max_tokens=2": SamplingParams(max_tokens=2, temperature=0.8, top_k=50, seed=1),
     }
+    print(f"{'prompt':17} {prompt!r}")
     for name, params in asked.items():
         (row,) = llm.generate(prompt, params)
         print(f"{name:17} {row.finish_reason:7} {len(row.token_ids):>3} tokens, the last {run.word(row.token_ids[-1])}")
@@ -227,10 +231,15 @@ def equal() -> None:
     llm, params = LLM(run.model(), engine="naive"), SamplingParams(max_tokens=24, temperature=0)
     print(f"{'the engine':24}{verify_tokens(llm.forward_logits, llm.generate(list(run.PROMPTS), params), params)}")
     prompt, ids = "Once upon a time", run.greedy_ids("Once upon a time", 24, reads=run.HiddenSelf())
-    run.show("one key hidden", gpt2_tokenizer().decode(ids))
+    run.show("one key hidden, after", prompt)
+    run.show("", gpt2_tokenizer().decode(ids))
     asked = gpt2_tokenizer().encode(prompt)
     told = Completion(0, tuple(asked), tuple(ids[len(asked) :]), "", "length", 0, Metrics(0.0, ()))
     try:
         verify_tokens(llm.forward_logits, [told], params)
     except AssertionError as error:
         run.show("what the oracle says", str(error))
+
+
+if __name__ == "__main__":
+    print_blocks(Path(__file__))

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanobook.examples import load
+from nanobook.examples import load, print_blocks
 from nanoinfer import LLM, SamplingParams
 
 here = Path(__file__).parent
@@ -146,3 +146,7 @@ def chunks() -> None:
         print(f"{chunk:<8}{len(sizes):>6}{each:>16}   {'below 1e-5' if difference < 1e-5 else f'{difference:.1e}'}")
     run.show("in chunks of 8", run.continued([LONG], chunk=8)[0])
     run.show("each chunk by itself", run.continued([LONG], "2.7", "chunk-by-itself", chunk=8)[0])
+
+
+if __name__ == "__main__":
+    print_blocks(Path(__file__))

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 
 from nanobench.micro.graphs import padded_share
-from nanobook.examples import load
+from nanobook.examples import load, print_blocks
 from nanocourse.exercises.chapters import run_file
 from nanoinfer import SamplingParams
 from nanoinfer.cache.paged import PagedCache
@@ -311,3 +311,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "ladder 512": lambda: f"{len(ladder(512))}",
     "captures today": lambda: f"{captures_today(512)}",
 }
+
+
+if __name__ == "__main__":
+    print_blocks(Path(__file__))

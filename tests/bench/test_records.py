@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nanobench.core.outcome import OVER, summary
 from nanobench.core.records import RESULTS, Graphs, Memory, Report, Spread, Stages
 from nanobench.report import values
 from nanobench.report.schemas import schemas
@@ -84,6 +85,12 @@ def test_the_limit_is_taken_from_the_longest_runs() -> None:
     long = long.model_copy(update={"case": long.case.model_copy(update={"new_tokens": 99}), "floor_share": 0.5})
     assert values.limit_tokens_per_s([short, long]) == pytest.approx(2 * (long.tokens_per_s or 0))
     assert values.limit_tokens_per_s([]) is None
+
+
+def test_a_share_above_the_limit_is_explained() -> None:
+    one = result("naive", 1, 0.002)
+    assert OVER not in summary(one)
+    assert OVER in summary(one.model_copy(update={"floor_share": 1.364}))
 
 
 @pytest.mark.parametrize(

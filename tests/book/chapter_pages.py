@@ -33,15 +33,17 @@ def links_lead_somewhere(folder: Path, text: str) -> None:
 
 
 def linked_names_exist(text: str, least: int) -> None:
-    """[`step.decode_step`](../../nanoinfer/engine/step.py): that module has it."""
+    """[`step.decode_step`](../../nanoinfer/engine/step.py): that module has it, and has not imported it."""
     named = re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./(nanoinfer/[\w/]+)\.py\)", text)
     assert len(named) >= least
     for path, file in named:
         if re.fullmatch(r"nanoinfer/kernels/\w+(?<!_torch)", file) and not has_triton():
             continue
-        found = importlib.import_module(file.replace("/", "."))
+        module = file.replace("/", ".")
+        found = importlib.import_module(module)
         for part in path.removeprefix(f"{Path(file).name}.").split("."):
             found = getattr(found, part)
+        assert not hasattr(found, "__qualname__") or found.__module__ == module, path  # a class or a function
 
 
 def blocks_can_be_made(page: Path, text: str, example: ModuleType) -> None:

@@ -230,6 +230,14 @@ class TestExamples:
         with pytest.raises(ValueError, match="has no function 'nothing'"):
             printed(CHAPTER / "example.py", "nothing")
 
+    def test_a_block_by_its_name(self) -> None:
+        command = [sys.executable, str(CHAPTER / "example.py"), "totals"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[:-1] == ["--- totals", *printed(CHAPTER / "example.py", "totals")]
+        refused = subprocess.run([*command, "nothing"], capture_output=True, text=True, check=False)
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("no block is called nothing; there are without_a_model, step,")
+
     def test_no_such_number(self) -> None:
         with pytest.raises(ValueError, match="has no number 'tokens of gold'"):
             number(CHAPTER / "example.py", ["tokens", "of", "gold"])

@@ -213,6 +213,9 @@ def test_answers_can_be_typed(here: Path, capsys: pytest.CaptureFixture[str], mo
     refused = invoke(capsys, "quiz", "1")
     assert refused.code == 2
     assert "an answer must be a number from 1 to " in refused.err
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert invoke(capsys, "quiz", "1").out.endswith("No answer was given.\n")
+    assert Folder(here / "my-course").load().quiz["1"]["of"] == 1
 
 
 def test_predictions_stand_beside_bound_and_measurement(

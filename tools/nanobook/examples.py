@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import re
 import sys
 from contextlib import redirect_stdout
 from functools import lru_cache
@@ -26,6 +27,15 @@ def printed(file: Path, name: str) -> list[str]:
     with redirect_stdout(out):
         function()
     return [line.rstrip() for line in out.getvalue().rstrip("\n").split("\n")]
+
+
+def print_blocks(file: Path) -> None:
+    """The blocks that the command line names, or all that the page beside the file shows, each below its name."""
+    shown = re.findall(r'\[\[\[cog printed\("(\w+)"\)', (file.parent / "README.md").read_text(encoding="utf-8"))
+    if unknown := {*sys.argv[1:]}.difference(shown):
+        sys.exit(f"no block is called {', '.join(sorted(unknown))}; there are {', '.join(shown)}")
+    for name in sys.argv[1:] or shown:
+        print(f"--- {name}", *printed(file, name), "", sep="\n", flush=True)
 
 
 def number(file: Path, words: list[str]) -> str:

@@ -15,6 +15,7 @@ from nanobench.core.records import Report, Result, Spread
 from nanoinfer.model.gpt2 import GPT2
 
 IN_CACHE = 2  # weights that fit into L2 this many times are not read from memory: no share of the limit is given
+OVER = "above 100%: the copy was timed while the machine was busy, or weights came from a CPU's cache; run it again"
 
 
 def outcome(runner: CaseRunner, model: GPT2, prompts: Tensor, report: Report, clocks: ClockLog) -> Result:
@@ -87,6 +88,8 @@ def summary(result: Result) -> str:
         text += "; ".join([f"  replayed {result.graphs.hit_rate:.1%}", *result.graphs.fallbacks])
     if result.reason:
         text += f"\n{start} {result.reason}"
+    if (result.floor_share or 0) > 1:
+        text += f"\n{start} {OVER}"
     if result.compiles:
         text += f"\n{start} compiled {result.compiles} times within the timed runs: the times are not valid"
     return text

@@ -21,7 +21,7 @@ def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -
     hidden (B, T, C), of any floating type: the model's output at every column; rows are padded on the right, and what
     stands in padded columns is arbitrary. lengths (B,) int64: real tokens of each row, from 1 to T. wte (rows, C): the
     token embedding, which is also the head; it may have more rows than the vocabulary, for speed: what stands in these
-    is arbitrary, too. What is NaN in a last real token is NaN in its logits.
+    is arbitrary, too. A NaN in a row's last real token must show up in its logits.
     """
     rows = torch.arange(len(hidden), device=hidden.device)
     last = hidden[rows, lengths - 1]  # (B, C)
@@ -56,7 +56,7 @@ EXERCISE = Spec(
     title="The logits that count",
     reference=last_logits,
     task=(
-        "A batch holds rows of different lengths, padded on the right to a common T, as most codes lay it out. Each "
+        "A batch holds rows of different lengths, padded on the right to a common T, as most code lays it out. Each "
         "row's\n"
         "next token is chosen from the logits after its own last real token, and from those alone."
     ),

@@ -148,7 +148,7 @@ def last_logits(hidden: Tensor, lengths: Tensor, wte: Tensor, vocab_size: int) -
     hidden (T, B, C), of any floating type: the model's output at every column; rows are padded on the right, and what
     stands in padded columns is arbitrary. lengths (B,) int64: real tokens of each row, from 1 to T. wte (rows, C): the
     token embedding, which is also the head; it may have more rows than the vocabulary, for speed: what stands in these
-    is arbitrary, too. What is NaN in a last real token is NaN in its logits.
+    is arbitrary, too. A NaN in a row's last real token must show up in its logits.
     """
     rows = torch.arange(hidden.shape[1], device=hidden.device)
     return hidden[lengths - 1, rows] @ wte[:vocab_size].T

@@ -110,7 +110,7 @@ EXERCISE = Spec(
     task=(
         "Write the loop: the whole text through the model, a token chosen from the logits after its last one, that "
         "token\n"
-        "behind the text, and again, until something ends it."
+        "after the text, and again, until something ends it."
     ),
     invariants=(
         "n new tokens take n passes through the model, each over the whole text so far",

@@ -29,7 +29,7 @@ def check_engine(
     ints from 0 to vocab_size - 1: whatever else a wrong engine gives for one, as -1, 2.5 or 3.0, is wrong.
     logits_of: the oracle: 1 to `context` token ids (T) -> logits (T, vocab_size), float32, after each of them.
     A token is right if its logit, by the oracle on the row's own text, is within 1e-4 * max(1, largest |logit|) of the
-    highest: an engine adds in another order, and may part from the oracle where two tokens all but tie.
+    highest: an engine adds in another order, and may part from the oracle where two tokens nearly tie.
     """
     generator = torch.Generator().manual_seed(0)
     for max_tokens, count in ((3, 6), (context, 6), (context, 1)):  # a later call meets what others have left behind
@@ -74,7 +74,7 @@ class Engine:
         return text[len(prompt) :]
 
     def choose(self, text: list[int], logits: Tensor) -> int:
-        """The highest; where ids 0 and 1 all but tie, id 1, as happens if sums are taken in another order."""
+        """The highest; where ids 0 and 1 nearly tie, id 1, as happens if sums are taken in another order."""
         tied = isinstance(self.toy, NearTies) and bool(self.toy.tied(text)[-1])
         return 1 if tied and not self.exact else int(logits.argmax())
 

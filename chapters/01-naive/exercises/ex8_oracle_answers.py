@@ -185,7 +185,7 @@ def long_first(generate: Generate, logits_of: Oracle, vocab_size: int, context: 
 
 
 def up_to_the_first_difference(generate: Generate, logits_of: Oracle, vocab_size: int, context: int) -> None:
-    """The oracle's own greedy text is compared; at the first difference the two logits must all but tie, then go on."""
+    """The oracle's own greedy text is compared; at the first difference the two logits must nearly tie, then go on."""
     for turn, max_tokens in enumerate((1, context, context, 4)):
         prompts = [[n + turn, *range(turn, turn + n)] for n in range(10, -1, -2)][: 1 if turn > 2 else None]
         rows = generate(prompts, max_tokens)

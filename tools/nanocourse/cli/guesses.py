@@ -71,6 +71,9 @@ def quiz(
         picked = one.answers[chosen - 1]
         done, right = done + 1, right + picked.correct
         out.line(f"   {'Right' if picked.correct else 'Wrong'}. {picked.feedback}", "good" if picked.correct else "bad")
+    if not done:
+        out.line("No answer was given.")
+        return
     progress.quiz[str(chapter)] = {"right": right, "of": done}
     folder.save(progress)
     out.line(f"{right} of {done} right.")

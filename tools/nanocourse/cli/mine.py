@@ -32,6 +32,7 @@ def generate_mine(
     records: most of it would be the stand-in's.
     """
     from nanocourse.learner.own_functions import (
+        Own,
         in_the_engine,
         interpreted,
         own_functions,
@@ -40,13 +41,14 @@ def generate_mine(
     )
     from nanocourse.learner.side_by_side import last_token_bytes, side_by_side
 
-    remark(f"nanoinfer: checking what is in {folder}")
-    with refusing():
-        own = own_functions(folder)
-    used = [one for one in own if one.function is not None]
-    for one in own:
-        part = "yours" if one.function is not None else f"the reference's ({one.status})"
+    def tell(one: Own) -> None:
+        part = "yours" if one.status == "passed" else f"the reference's ({one.status})"
         remark(f"nanoinfer: {one.exercise.id} {one.exercise.spec.title}: {part}")
+
+    remark(f"nanoinfer: checking what is in {folder}; each exercise is told as it is done")
+    with refusing():
+        own = own_functions(folder, tell)
+    used = [one for one in own if one.function is not None]
     if not used:
         raise Refused(f"{folder} has no function that passes its checks and has a place in the engine")
     if model.engine == "auto":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,10 +38,10 @@ class Own:
         self.calls += 1
 
 
-def own_functions(path: Path) -> list[Own]:
+def own_functions(path: Path, say: Callable[[Own], None] = lambda own: None) -> list[Own]:
     """All exercises that the folder has files of, with the functions that pass their checks and run in the engine.
 
-    ValueError if the folder has no exercise's file.
+    ValueError if the folder has no exercise's file. say: is told of each as soon as its status is known.
     """
     folder, found, files, interpreted = Folder(path), list[Own](), dict[str, Path](), False
     for chapter in chapters():
@@ -61,6 +61,7 @@ def own_functions(path: Path) -> list[Own]:
             if own in begun:
                 own.status = check_exercise(own.exercise, files[own.exercise.id], workers.take).status
             own.status = own.status or "it has no place in the engine"
+            say(own)
     for own in begun:
         if own.status == "passed":
             own.function = _load(own.exercise, files[own.exercise.id])
