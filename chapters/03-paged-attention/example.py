@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from nanobench.report.values import size
-from nanobook.examples import load
+from nanobook.examples import load, print_blocks
 from nanocourse.exercises import answers
 from nanoinfer.cache import paged
 from nanoinfer.cache.blocks import BlockManager
@@ -315,3 +315,7 @@ def work() -> None:
 
 
 NUMBERS = measured.NUMBERS | {"token": lambda: size(TOKEN)}
+
+
+if __name__ == "__main__":
+    print_blocks(Path(__file__))

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from nanobook.examples import load
+from nanobook.examples import load, print_blocks
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.engine.scheduler import check_room
 from nanoinfer.text.tokenizer import gpt2_tokenizer
@@ -281,3 +281,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "p99 growth": p99_growth,
     "capacity": lambda: f"{capacity():.0f}",
 }
+
+
+if __name__ == "__main__":
+    print_blocks(Path(__file__))

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 
-from nanobook.examples import load
+from nanobook.examples import load, print_blocks
 from nanoinfer.cache.naive import forward_logits
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine.sampling import greedy
@@ -284,3 +284,7 @@ def phased() -> None:
 
 
 NUMBERS = {**measured.NUMBERS, "fused kernels": lambda: str(fused_kernels())}
+
+
+if __name__ == "__main__":
+    print_blocks(Path(__file__))

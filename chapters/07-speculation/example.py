@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanobook.examples import load
+from nanobook.examples import load, print_blocks
 from nanoinfer import SamplingParams
 from nanoinfer.cache.naive import forward_logits
 from nanoinfer.cli.guess import GuessedText
@@ -284,3 +284,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "eleven layers": lambda: f"{without_gain(11):.2f}×",
     "eight layers": lambda: f"{without_gain(8):.2f}×",
 }
+
+
+if __name__ == "__main__":
+    print_blocks(Path(__file__))

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from nanobook.examples import load
+from nanobook.examples import load, print_blocks
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.engine.graph_stats import GraphStats
@@ -337,3 +337,7 @@ def _listed(title: str, folder: Path) -> None:
 
 
 NUMBERS: dict[str, Callable[[], str]] = {**measured.NUMBERS}
+
+
+if __name__ == "__main__":
+    print_blocks(Path(__file__))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nanocourse.cli.console import refusing
+from nanocourse.cli.console import patience, refusing
 from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.options import BatchOptions
 from nanoinfer.cli.output import Writer, show_stats
@@ -47,7 +47,7 @@ def generate_mine(
 
     remark(f"nanoinfer: checking what is in {folder}; each exercise is told as it is done")
     with refusing():
-        own = own_functions(folder, tell)
+        own = own_functions(folder, tell, patience())
     used = [one for one in own if one.function is not None]
     if not used:
         raise Refused(f"{folder} has no function that passes its checks and has a place in the engine")

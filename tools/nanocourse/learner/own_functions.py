@@ -38,10 +38,13 @@ class Own:
         self.calls += 1
 
 
-def own_functions(path: Path, say: Callable[[Own], None] = lambda own: None) -> list[Own]:
+def own_functions(
+    path: Path, say: Callable[[Own], None] = lambda own: None, going_on: Callable[[str], None] = lambda text: None
+) -> list[Own]:
     """All exercises that the folder has files of, with the functions that pass their checks and run in the engine.
 
-    ValueError if the folder has no exercise's file. say: is told of each as soon as its status is known.
+    ValueError if the folder has no exercise's file. say: is told of each as soon as its status is known. going_on: of
+    what is done meanwhile.
     """
     folder, found, files, interpreted = Folder(path), list[Own](), dict[str, Path](), False
     for chapter in chapters():
@@ -59,7 +62,8 @@ def own_functions(path: Path, say: Callable[[Own], None] = lambda own: None) -> 
     with Workers("cpu", len(begun)) as workers:
         for own in found:
             if own in begun:
-                own.status = check_exercise(own.exercise, files[own.exercise.id], workers.take).status
+                file = files[own.exercise.id]
+                own.status = check_exercise(own.exercise, file, workers.take, say=going_on).status
             own.status = own.status or "it has no place in the engine"
             say(own)
     for own in begun:
