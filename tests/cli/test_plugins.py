@@ -182,11 +182,11 @@ def test_a_broken_plug_in_spoils_no_other_command(plug_in: Any, capsys: pytest.C
 
 
 def test_mine_is_given_what_was_asked_for(plug_in: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = "folder.name, options.engine, prompts, [one.seed for one in params], echo, quiet"
-    plug_in(f"def mine(folder, options, prompts, params, echo, quiet):\n    print({shown})")
-    options = ["-m", "random:tiny", "--engine", "naive", "--seed", "3", "--no-echo"]
+    shown = "folder.name, options.engine, prompts, [one.seed for one in params], echo, quiet, verbose"
+    plug_in(f"def mine(folder, options, prompts, params, echo, quiet, verbose):\n    print({shown})")
+    options = ["-m", "random:tiny", "--engine", "naive", "--seed", "3", "--no-echo", "-v"]
     result = invoke(capsys, "generate", "x", "--mine", str(tmp_path), *options)
-    assert result == (0, f"{tmp_path.name} naive ['x'] [3] False False\n", "")
+    assert result == (0, f"{tmp_path.name} naive ['x'] [3] False False True\n", "")
     plug_in("def mine(*arguments):\n    import no_such_package")
     result = invoke(capsys, "generate", "x", "--mine", str(tmp_path), *options)
     assert_refused(result, "`nanoinfer generate --mine` needs no_such_package", "nanoinfer[teach]")
