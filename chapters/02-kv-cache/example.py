@@ -14,7 +14,7 @@ from nanoinfer import LLM, SamplingParams
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")
 LONG = "Once upon a time there was a king who had three sons, and the youngest of them was"  # 19 tokens
-memory, how_far, NUMBERS = cost.memory, cost.how_far, cost.NUMBERS
+work, memory, how_far, NUMBERS = cost.work, cost.memory, cost.how_far, cost.NUMBERS
 
 
 def same_again() -> None:
