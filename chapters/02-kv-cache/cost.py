@@ -38,7 +38,7 @@ def weight_bytes(config: ModelConfig = GPT2) -> int:
 
 
 def cached_flops(new: int, config: ModelConfig = GPT2) -> int:
-    """Of so many new tokens after a prompt of one, counted as chapter 1 does: one column a step, its query reads all."""
+    """Of so many new tokens after a prompt of one, counted as in chapter 1: a column a step, its query reads all."""
     step = naive.token_flops(config) + naive.head_flops(config)
     return int(new * step + 4 * config.n_layer * config.n_embd * sum(range(1, new + 1)))
 
@@ -101,7 +101,7 @@ def _read(batch: int, context: int) -> str:
 
 
 def converted(which: Callable[[list[float]], float]) -> str:
-    """What a boolean mask costs more than none in the layers of a step: the least or the most of all shapes measured."""
+    """What a boolean mask costs more than none in all layers: the least or the most of the shapes measured."""
     extra = [
         backend(what, batch, "boolean").seconds.median
         - backend(what, batch, "is_causal" if what == "prefill" else "none").seconds.median
