@@ -53,7 +53,7 @@ def work() -> None:
 
 def memory() -> None:
     """What a token and a row take, and how many rows take as much as the weights."""
-    print(f"{'':14}{'weights':>10}{'a token':>12}{'a row of 1024':>16}{'512 rows':>12}{'weights, in rows':>20}")
+    print(f"{'':14}{'weights':>10}{'a token':>12}{'a row of 1024':>16}{'512 rows':>12}{'rows = weights':>20}")
     for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
         config = PRESETS[name]
         row = cache_bytes(config, 1)
@@ -67,7 +67,7 @@ def how_far() -> None:
     print(f"{'longest text':14}{'slots read':>12}{'of them needed':>16}{'if all were read':>18}")
     for longest in (5, 128, 129, 300, 1000):
         read = cache.bucket(longest)
-        print(f"{longest:<14}{read:>12}{longest / read:>16.0%}{longest / SLOTS:>18.1%}")
+        print(f"{longest:<14}{read:>12}{longest / read:>16.1%}{longest / SLOTS:>18.1%}")
 
 
 def attention() -> AttentionReport:
