@@ -128,7 +128,7 @@ show("new tokens", new[:, None])
 #
 # ## 6. One token a row
 #
-# Only the new tokens go through the model. They stand behind each row's own text: at position 3 and at position 2.
+# Only the new tokens go through the model. They stand after each row's own text: at position 3 and at position 2.
 
 # %%
 where = lengths  # (B,)
@@ -209,7 +209,8 @@ source(DenseCache.read)
 # ## 12. A chunk is neither more nor less
 #
 # The same cache answers for two new tokens at once, at positions 3 and 4. The mask has a line for each; the second
-# query reads the first one's slot.
+# query reads the first one's slot. `pack` and `unpack` are the engine's: they lay the tokens of all rows side by side,
+# and row 1, the dummy, takes padding.
 
 
 # %%
@@ -232,7 +233,7 @@ assert torch.allclose(by_chunk, whole, atol=1e-5)
 # %% [markdown]
 # ## 13. What stands in hidden slots
 #
-# Row 1's slots 3 to 5 are hidden. Put numbers there, then NaN, and look at the result again. Guess both times.
+# Row 1's slots 3 to 5 are hidden. Put numbers there, then NaN, and look at the result again. Guess all three.
 
 # %%
 guess = "..."
@@ -321,7 +322,7 @@ assert together[0] != right[0]
 assert [together[1], alone[0]] == [right[1], right[0]]
 
 # %% [markdown]
-# *Repaired:* each row goes on behind its own last token. A test of single rows would never have seen it.
+# *Repaired:* each row continues after its own last token. A test of single rows would never have seen it.
 
 # %%
 assert told("The fox", LONG) == right
@@ -330,7 +331,7 @@ assert told("The fox", LONG) == right
 # ## Break 4: a weight of zero
 #
 # In this exercise a row of the engine's cache begins with NaN in every slot, and what is hidden is given the weight 0.
-# Guess: NaN is nobody's best logit; what does `argmax` make of it?
+# Guess: if all logits are NaN, which token does `argmax` choose?
 
 # %%
 guess = "..."
@@ -340,7 +341,8 @@ print("your guess:", guess, *wrong, sep="\n")
 assert wrong[0] != right[0]
 
 # %% [markdown]
-# Token 0 is `!`. *Repaired:* in the engine's own cache a row begins as zeros, so there is never a NaN to be hidden.
+# `argmax` takes NaN for the largest number there is, and the first of several: token 0, which is `!`.
+# *Repaired:* in the engine's own cache a row begins as zeros, so there is never a NaN to be hidden.
 
 # %%
 assert told("The fox", LONG) == right
@@ -370,7 +372,7 @@ assert told("The fox", LONG, by=in_chunks) == right
 # %% [markdown]
 # # What it saves, and what it takes
 #
-# The time of a decode step behind a longer and longer text, on the machine that runs this notebook, without a cache
+# The time of a decode step after a longer and longer text, on the machine that runs this notebook, without a cache
 # and with one. Guess the ratio at 512 tokens first.
 
 
@@ -399,7 +401,7 @@ for context, one, other in zip(contexts, naive_ms, dense_ms, strict=True):
 print(f"your guess: {guess}, measured: {naive_ms[-1] / dense_ms[-1]:.1f}")
 
 # %% [markdown]
-# And an H200, by rows, behind 128 tokens. At one row launches decide, of which the cached step has more; with many
+# And an H200, by rows, after 128 tokens. At one row launches decide, of which the cached step has more; with many
 # rows arithmetic does. These numbers come out of the benchmark's results file.
 
 # %%

@@ -9,11 +9,14 @@ import torch
 
 from nanobench.micro.attention import AttentionReport, Backend, ReadLength
 from nanobench.report.intervals import claimed
-from nanobench.report.values import seconds, share, size
+from nanobench.report.values import factor, seconds, share, size
+from nanobook.examples import load as load_file
+from nanobook.text.marker_values import load
 from nanoinfer.cache.dense import READ_MULTIPLE, DenseCache
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 here = Path(__file__).parent
+naive = load_file(here.parent / "01-naive" / "cost.py")
 RESULTS = here.parents[1] / "bench" / "results"
 GPT2, WIDTH = PRESETS["gpt2"], torch.bfloat16.itemsize
 ROWS, SLOTS = 512, 1024
@@ -34,9 +37,23 @@ def weight_bytes(config: ModelConfig = GPT2) -> int:
     return config.parameters * WIDTH
 
 
+def cached_flops(new: int, config: ModelConfig = GPT2) -> int:
+    """Of so many new tokens after a prompt of one, counted as in chapter 1: a column a step, its query reads all."""
+    step = naive.token_flops(config) + naive.head_flops(config)
+    return int(new * step + 4 * config.n_layer * config.n_embd * sum(range(1, new + 1)))
+
+
+def work() -> None:
+    """Whole generations of GPT-2 after a prompt of one token: operations without a cache and with one."""
+    print(f"{'new tokens':>12}{'TFLOP without a cache':>26}{'with a cache':>16}{'ratio':>10}")
+    for new in (128, 256, 512, 1023):
+        without, cached = sum(naive.step_flops(GPT2, 1 + at) for at in range(new)), cached_flops(new)
+        print(f"{new:>12}{without / 1e12:>26.1f}{cached / 1e12:>16.3f}{factor(without / cached):>10}")
+
+
 def memory() -> None:
     """What a token and a row take, and how many rows take as much as the weights."""
-    print(f"{'':14}{'weights':>10}{'a token':>12}{'a row of 1024':>16}{'512 rows':>12}{'weights, in rows':>20}")
+    print(f"{'':14}{'weights':>10}{'a token':>12}{'a row of 1024':>16}{'512 rows':>12}{'rows = weights':>20}")
     for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"):
         config = PRESETS[name]
         row = cache_bytes(config, 1)
@@ -50,7 +67,7 @@ def how_far() -> None:
     print(f"{'longest text':14}{'slots read':>12}{'of them needed':>16}{'if all were read':>18}")
     for longest in (5, 128, 129, 300, 1000):
         read = cache.bucket(longest)
-        print(f"{longest:<14}{read:>12}{longest / read:>16.0%}{longest / SLOTS:>18.1%}")
+        print(f"{longest:<14}{read:>12}{longest / read:>16.1%}{longest / SLOTS:>18.1%}")
 
 
 def attention() -> AttentionReport:
@@ -83,6 +100,31 @@ def _read(batch: int, context: int) -> str:
     return claimed(found.read_all_s, found.read_multiple_s)
 
 
+def converted(which: Callable[[list[float]], float]) -> str:
+    """What a boolean mask costs more than none in all layers: the least or the most of the shapes measured."""
+    extra = [
+        backend(what, batch, "boolean").seconds.median
+        - backend(what, batch, "is_causal" if what == "prefill" else "none").seconds.median
+        for what, batch in (("prefill", 1), ("prefill", 8), ("decode", 1), ("decode", 64))
+    ]
+    return seconds(GPT2.n_layer * which(extra))
+
+
+def launched() -> tuple[float, float, float]:
+    """At one row: by how many launches the cached step has more, what these take, by how much it is longer."""
+    report = load("rungs", RESULTS)
+    one, other = (report.find(model="random:gpt2", engine=name, batch=1)[0] for name in ("naive", "dense"))
+    steps = [1 / (r.tokens_per_s or 1) for r in (one, other)]
+    assert one.launches_per_step
+    assert other.launches_per_step
+    more = other.launches_per_step - one.launches_per_step
+    return more, more * steps[0] / one.launches_per_step, steps[1] - steps[0]
+
+
+def _copied(number: int) -> str:
+    return seconds(number / load("rungs", RESULTS).copy_bytes_per_s)
+
+
 NUMBERS: dict[str, Callable[[], str]] = {
     "token": lambda: f"{token_bytes():,}",
     "row": lambda: size(cache_bytes(rows=1)),
@@ -95,8 +137,18 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "prefill boolean": lambda: _over_fast("prefill", 8, "boolean"),
     "prefill additive": lambda: _over_fast("prefill", 8, "additive"),
     "decode boolean": lambda: _over_fast("decode", 64, "boolean"),
+    "decode boolean 1": lambda: _over_fast("decode", 1, "boolean"),
+    "conversion least": lambda: converted(min),
+    "conversion most": lambda: converted(max),
     "decode additive": lambda: _over_fast("decode", 64, "additive"),
     "read all noise": lambda: seconds(read_length(1, 1000).read_all_s.median),
     "read multiple noise": lambda: seconds(read_length(1, 1000).read_multiple_s.median),
     "read all 256": lambda: _read(256, 64),
+    "all bytes": lambda: size(cache_bytes(rows=256)),
+    "multiple bytes": lambda: size(cache_bytes(rows=256, slots=READ_MULTIPLE)),
+    "all bytes copied": lambda: _copied(cache_bytes(rows=256)),
+    "read multiple 256": lambda: seconds(read_length(256, 64).read_multiple_s.median),
+    "launches more": lambda: f"{launched()[0]:.0f}",
+    "launches more time": lambda: seconds(launched()[1]),
+    "longer at one row": lambda: seconds(launched()[2]),
 }

@@ -14,7 +14,7 @@ from nanoinfer import LLM, SamplingParams
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")
 LONG = "Once upon a time there was a king who had three sons, and the youngest of them was"  # 19 tokens
-memory, how_far, NUMBERS = cost.memory, cost.how_far, cost.NUMBERS
+work, memory, how_far, NUMBERS = cost.work, cost.memory, cost.how_far, cost.NUMBERS
 
 
 def same_again() -> None:
@@ -82,8 +82,8 @@ def padded() -> None:
     """Row 1 beside row 0, where it goes on at its own length and where at the padded one."""
     run.show("row 1 alone", run.continued(run.PROMPTS[1:])[0])
     run.show("beside row 0", run.continued()[1])
-    run.show("on at 3, not at 2", run.continued(id="2.4", name="padded-length")[1])
-    run.show("on at 19", run.continued([LONG, run.PROMPTS[1]], "2.4", "padded-length")[1])
+    run.show("continues at 3, not 2", run.continued(id="2.4", name="padded-length")[1])
+    run.show("continues at 19", run.continued([LONG, run.PROMPTS[1]], "2.4", "padded-length")[1])
 
 
 def padded_on_the_left() -> None:

@@ -16,7 +16,8 @@ def keep(reads: Tensor, new: int) -> Tensor:
     another (third dimension). new: the last so many tokens, from 1 to T - 1, are new; they must be computed.
     True stands where a tensor of an old token is the same numbers as before the new tokens came, *and* something that
     must be computed (again, or for the first time) needs it: a query for its own token's attention, a key and a value
-    for the attention of a token that reads them.
+    for the attention of a token that reads them. An old token whose stream changes in a layer, even in the last one,
+    must have its attention there computed again.
     """
     L, T = reads.shape[:2]
     changed = torch.arange(T, device=reads.device) >= T - new  # (T,) tokens whose stream is new, or no longer the same

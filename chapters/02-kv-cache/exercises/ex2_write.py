@@ -22,7 +22,8 @@ def write(
     keys, values (L, R + 1, S, H, D), contiguous: R rows of S slots in each layer, then a dummy row for padding.
     k, v (N, H, D): of this step's tokens, each row's side by side. positions (N,) int64: where each stands in its own
     text, 0 to S - 1. rows (N,) int64: which row of the cache each belongs to, 0 to R - 1.
-    real (N,) bool: False for padding, which may name any of these rows and positions, and stand anywhere in the step.
+    real (N,) bool: False for padding, which may name any of these rows and positions, and stand anywhere in the step:
+    here you send it to the dummy row. Writing in place and writing into a copy both pass.
     """
     places = torch.where(real, rows, keys.shape[1] - 1)  # (N,) rows of the cache
     keys[layer, places, positions] = k

@@ -20,8 +20,9 @@ def visible(positions: Tensor, longest: int, multiple: int, slots: int) -> Tenso
     """Which slots of its own row each query may read: (B, 1, T, S) bool, True where it may.
 
     positions (B, T) int64: where each query's token stands in its own text; it has been written to that slot already.
-    longest: no position of this step is `longest` or higher. slots: of a row of the cache, fewer than 2^15. S: how many
-    slots are read, the lowest multiple of `multiple` that holds the first `longest` slots, but never more than all.
+    longest: no position of this step is `longest` or higher. slots: of a row of the cache, fewer than 2^15, so that
+    a square of them fits into memory. S, here: how many slots are read, the lowest multiple of `multiple` that holds
+    the first `longest` slots, but never more than all (section 10).
     """
     S = min(slots, -(-longest // multiple) * multiple)
     return torch.arange(S, device=positions.device) <= positions[:, None, :, None]

@@ -22,8 +22,8 @@ def read(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
 
     keys, values (B, S, H, D): all slots of each row; what this step brings is written already.
     positions (B, T) int64: a query reads slots 0 to its own position, and nothing else. With -1 it is padding: it
-    reads no slot, and its result is zero. Slots that it does not read may hold anything: an old text, infinity, NaN.
-    What is NaN in a query comes out of it, and of no other.
+    reads no slot, and its result is zero, even if its query is NaN. Slots that it does not read may hold anything: an
+    old text, infinity, NaN. NaN in any other query comes out of that query, and of no other.
     """
     q, keys, values = q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)  # (B, H, T or S, D)
     hidden = torch.arange(keys.shape[2], device=q.device) > positions[:, None, :, None]  # (B, 1, T, S)
