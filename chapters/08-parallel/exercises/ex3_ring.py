@@ -20,9 +20,9 @@ def ring(rank: int, size: int, values: list[float]) -> Generator[Any, Any, list[
 
     rank: from 0 to size - 1. values: this rank's numbers; all ranks have equally many, n; there may be none, or fewer
     than ranks. The list stays as it is.
-    A program is a generator. yield "send", numbers: puts a message, a list of floats, which may be empty, into the pipe
-    to the next rank, rank + 1, or 0 behind the last; a pipe holds one message, and who sends into a full one waits
-    until it is empty. yield "receive",: takes the message out of the pipe from the rank before, and gives it; waits
+    A program is a generator. yield ("send", numbers) puts a message, a list of floats, which may be empty, into the
+    pipe to the next rank, rank + 1, or 0 after the last; a pipe holds one message, and who sends into a full one waits
+    until it is empty. yield ("receive",) takes the message out of the pipe from the rank before, and gives it; waits
     until there is one. A rank sends at most 2 * (size - 1) messages, and none has more than n / size numbers, rounded
     up. At the end all pipes are empty.
     Sums of floats depend on the order. So all ranks must return the same bits, and each number must be what comes out

@@ -34,7 +34,8 @@ def route(
     `worth` of these. It knows a block of a text if it was ever sent a text that begins alike up to that block's end;
     blocks that are not full do not count. The text goes to the replica with the lowest cost; among equals to the one
     that was sent something the longest ago, one that was never sent anything first of all; and among these to the one
-    with the lowest number.
+    with the lowest number. (The engine's own rule is a different one.) Rows that fail are listed in the order in which
+    they do, and of one death in the order in which they were asked.
     """
     rows = dict.fromkeys(range(replicas), 0)  # of those that live
     last = dict.fromkeys(range(replicas), 0)
