@@ -90,17 +90,17 @@ def limit_s(config: ModelConfig, size: int, rows: int, context: float) -> float:
 
 def halved() -> None:
     """Bytes that a step of one row reads, on one GPU and on the first of two."""
-    print(f"{'gpt2-xl, 1 row, 512 tokens':30}{'one GPU':>12}{'larger of two':>14}")
+    print(f"{'gpt2-xl, 1 row, 512 tokens':30}{'one GPU':>12}{'larger of two':>16}")
     config = PRESETS["gpt2-xl"]
     one, two = (step_bytes(config, size, 1, 512) for size in (1, 2))
     for name in one:
-        print(f"{name:30}{_megabytes(one[name]):>12}{_megabytes(two[name]):>14}")
-    print(f"{'a step reads':30}{_megabytes(sum(one.values())):>12}{_megabytes(sum(two.values())):>14}")
+        print(f"{name:30}{_megabytes(one[name]):>12}{_megabytes(two[name]):>16}")
+    print(f"{'a step reads':30}{_megabytes(sum(one.values())):>12}{_megabytes(sum(two.values())):>16}")
     print(f"{'at the speed of memory':30}", f"{seconds(limit_s(config, 1, 1, 512)):>12}",
-          f"{seconds(limit_s(config, 2, 1, 512)):>14}", sep="")  # fmt: skip
+          f"{seconds(limit_s(config, 2, 1, 512)):>16}", sep="")  # fmt: skip
     held = [total + (BYTES * config.vocab_size * config.n_embd - parts["head"] if n > 1 else 0)
             for n, parts in ((1, one), (2, two)) for total in [sum(parts.values())]]  # fmt: skip
-    print(f"{'and has in memory':30}{_megabytes(held[0]):>12}{_megabytes(held[1]):>14}")
+    print(f"{'and has in memory':30}{_megabytes(held[0]):>12}{_megabytes(held[1]):>16}")
 
 
 def _megabytes(count: float) -> str:
@@ -193,15 +193,15 @@ def predicted(model: str, rows: int, all_halves: bool) -> float:
 
 def overtakes() -> None:
     """Steps on one GPU and on two, and the two ends of the formula."""
-    print(f"{'':12}{'rows':>5}{'one GPU':>9}{'two':>9}{'over half':>11}{'of it sums':>11}{'bytes halve':>12}"
-          f"{'all halves':>11}{'measured':>9}")  # fmt: skip
+    print(f"{'':11}{'rows':>5}{'one GPU':>9}{'two':>9}{'over half':>11}{'sums':>8}{'bytes halve':>13}"
+          f"{'all halves':>12}{'measured':>10}")  # fmt: skip
     for model in models():
         for rows in rows_measured(model):
             one, two = (seconds(step_s(model, ranks, rows)) for ranks in (1, 2))
             over, added = seconds(over_half_s(model, rows)), seconds(added_s(model, rows))
             ends = [factor(predicted(model, rows, all_halves)) for all_halves in (False, True)]
-            print(f"{short(model):12}{rows:>5}{one:>9}{two:>9}{over:>11}{added:>11}{ends[0]:>12}{ends[1]:>11}"
-                  f"{factor(gain(model, rows)):>9}")  # fmt: skip
+            print(f"{short(model):11}{rows:>5}{one:>9}{two:>9}{over:>11}{added:>8}{ends[0]:>13}{ends[1]:>12}"
+                  f"{factor(gain(model, rows)):>10}")  # fmt: skip
 
 
 def over_half_s(model: str, rows: int) -> float:
@@ -307,6 +307,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "free sums": lambda: factor(step_s(XL, 1, 1) / (step_s(XL, 2, 1) - added_s(XL, 1))),
     "large middle": lambda: factor(gain(LARGE, 64)),
     "xl middle": lambda: factor(gain(XL, 64)),
+    "xl step": lambda: seconds(step_s(XL, 1, 1)),
     "near": lambda: f"{100 * max(abs(between_s(m, 32) / step_s(m, 2, 64) - 1) for m in models()):.1f}%",
     "unit": lambda: str(UNIT),
     "own ids": lambda: f"{Shard(0, 2).vocab_width(PRESETS['gpt2-xl']):,}",

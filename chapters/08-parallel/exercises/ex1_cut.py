@@ -78,7 +78,7 @@ EXERCISE = Spec(
         "  too many ranks: refuse\n"
         "  c_attn: look at the outputs as 3 times heads times numbers, take a run of heads, and make them flat again\n"
         "  its projection: look at the inputs as heads times numbers, take the same run\n"
-        "  c_fc: a run of columns, of weight and bias; the matrix behind it: a run of rows\n"
+        "  c_fc: a run of columns, of weight and bias; the matrix after it: a run of rows\n"
         "  the biases of both projections: zeros, except on the first rank\n"
         "  all else as it is",
     ),

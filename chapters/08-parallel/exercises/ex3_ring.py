@@ -134,7 +134,7 @@ EXERCISE = Spec(
     ),
     invariants=(
         "what a rank sends in the first round is its part of a sum, with all that it has received for it",
-        "behind the first round each rank has one part of the list whose sums are whole; no other rank needs to add",
+        "after the first round each rank has one part of the list whose sums are whole; no other rank needs to add",
         "all ranks have the same bits",
     ),
     lines=12,
@@ -153,7 +153,7 @@ EXERCISE = Spec(
         "  cut the list into as many parts as there are ranks\n"
         "  size - 1 times: send a part, the own one first; receive the one before it, and add\n"
         "  size - 1 times: send the part that is whole, or was received last; receive the one before it, and keep it\n"
-        "  all parts, one behind the other",
+        "  all parts, one after the other",
     ),
 )
 

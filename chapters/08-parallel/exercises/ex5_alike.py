@@ -185,7 +185,7 @@ EXERCISE = Spec(
         "rank 1 has 3 blocks, so c waits. Only rank 0 has a graph for two rows, so a step of two runs by that of 4.\n"
         "Rank 1 is told that a has ended a step before rank 0 is told so, and must not believe it.",
         "Place: three things are a rank's own, and each has to be gathered, every time: what it has measured, its\n"
-        "clock, and what a step has told it. A gather is for all. One that stands behind an `if` about something of\n"
+        "clock, and what a step has told it. A gather is for all. One that stands under an `if` about something of\n"
         "the rank's own is one that somebody does not enter.",
         "Pseudocode:\n"
         "  gather what all have measured; refuse unless settings are equal; the least of blocks; the graphs of all\n"
