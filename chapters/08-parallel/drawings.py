@@ -328,7 +328,7 @@ def shards() -> Drawing:
 
     alt = (
         "A file of prompts, cut into four shards by line numbers. The first and the third are there in the folder of "
-        "results, the second is being written under another name, and the fourth nobody has begun. After an end at "
+        "results, the second is being written under another name, and the fourth has not been begun. After an end at "
         "this moment, the second and the fourth are computed."
     )
     rows = tuple(zip(names, states, strict=True))

@@ -34,6 +34,7 @@ here = Path(__file__).parent
 measured, run = load(here / "measured.py"), load(here / "running.py")
 seven = load(here.parent / "07-speculation" / "running.py")
 halved, reduces, overtakes, either = measured.halved, measured.reduces, measured.overtakes, measured.either
+one_gpu, readers = measured.one_gpu, measured.readers
 A = torch.tensor([[1, 0, 2, -1], [0, 1, 1, 3], [2, -1, 0, 1], [1, 2, -2, 0]])
 B = torch.tensor([[1, 2, 0, 1], [0, 1, -1, 2], [3, 0, 1, 0], [1, 1, 2, -1]])
 X = torch.tensor([1, 2, -1, 3])
@@ -42,6 +43,13 @@ X = torch.tensor([1, 2, -1, 3])
 def cells(numbers: Sequence[float]) -> str:
     """Whole numbers in a row."""
     return "".join(f"{int(n):>4}" for n in numbers)
+
+
+def matrices() -> None:
+    """x, A and B, to be copied onto paper."""
+    print(f"x{cells(X)}\n")
+    for at, (a, b) in enumerate(zip(A, B, strict=True)):
+        print(f"{' A'[at == 0]}{cells(a)}{'B' if at == 0 else ' ':>12}{cells(b)}")
 
 
 def paper() -> None:
@@ -110,7 +118,7 @@ def joined() -> None:
         print(f"{what:44}", *(f"{pair:>16}" for pair in pairs), f"{best:>9}", sep="")
         assert best == int(logits.argmax())
     width = Shard(0, 2).vocab_width(config)
-    print(f"{f'and with {2 * width - V} rows of zeros behind it':44}{f'-2 by {0}':>16}{f'0 by {V}':>16}{V:>9}")
+    print(f"{f'and with {2 * width - V} rows of zeros after it':44}{f'-2 by {0}':>16}{f'0 by {V}':>16}{V:>9}")
 
 
 def own_numbers() -> None:

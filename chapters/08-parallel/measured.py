@@ -14,7 +14,7 @@ from nanobench.core.records import Report
 from nanobench.micro.ranks import Ranked, RanksReport
 from nanobench.report.values import factor, seconds
 from nanoinfer.model.config import PRESETS, ModelConfig
-from nanoinfer.parallel.shard import Shard
+from nanoinfer.parallel.shard import UNIT, Shard
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 NAME, XL, LARGE = "h200-ranks", "random:gpt2-xl", "random:gpt2-large"
@@ -90,17 +90,17 @@ def limit_s(config: ModelConfig, size: int, rows: int, context: float) -> float:
 
 def halved() -> None:
     """Bytes that a step of one row reads, on one GPU and on the first of two."""
-    print(f"{'gpt2-xl, 1 row, 512 tokens':30}{'one GPU':>12}{'each of two':>14}")
+    print(f"{'gpt2-xl, 1 row, 512 tokens':30}{'one GPU':>12}{'larger of two':>16}")
     config = PRESETS["gpt2-xl"]
     one, two = (step_bytes(config, size, 1, 512) for size in (1, 2))
     for name in one:
-        print(f"{name:30}{_megabytes(one[name]):>12}{_megabytes(two[name]):>14}")
-    print(f"{'a step reads':30}{_megabytes(sum(one.values())):>12}{_megabytes(sum(two.values())):>14}")
+        print(f"{name:30}{_megabytes(one[name]):>12}{_megabytes(two[name]):>16}")
+    print(f"{'a step reads':30}{_megabytes(sum(one.values())):>12}{_megabytes(sum(two.values())):>16}")
     print(f"{'at the speed of memory':30}", f"{seconds(limit_s(config, 1, 1, 512)):>12}",
-          f"{seconds(limit_s(config, 2, 1, 512)):>14}", sep="")  # fmt: skip
+          f"{seconds(limit_s(config, 2, 1, 512)):>16}", sep="")  # fmt: skip
     held = [total + (BYTES * config.vocab_size * config.n_embd - parts["head"] if n > 1 else 0)
             for n, parts in ((1, one), (2, two)) for total in [sum(parts.values())]]  # fmt: skip
-    print(f"{'and has in memory':30}{_megabytes(held[0]):>12}{_megabytes(held[1]):>14}")
+    print(f"{'and has in memory':30}{_megabytes(held[0]):>12}{_megabytes(held[1]):>16}")
 
 
 def _megabytes(count: float) -> str:
@@ -193,14 +193,34 @@ def predicted(model: str, rows: int, all_halves: bool) -> float:
 
 def overtakes() -> None:
     """Steps on one GPU and on two, and the two ends of the formula."""
-    print(f"{'':12}{'rows':>5}{'one GPU':>10}{'two':>10}{'all-reduces':>13}{'bytes halve':>13}{'all halves':>12}"
-          f"{'measured':>10}")  # fmt: skip
+    print(f"{'':11}{'rows':>5}{'one GPU':>9}{'two':>9}{'over half':>11}{'sums':>8}{'bytes halve':>13}"
+          f"{'all halves':>12}{'measured':>10}")  # fmt: skip
     for model in models():
         for rows in rows_measured(model):
-            one, two, added = map(seconds, (step_s(model, 1, rows), step_s(model, 2, rows), added_s(model, rows)))
+            one, two = (seconds(step_s(model, ranks, rows)) for ranks in (1, 2))
+            over, added = seconds(over_half_s(model, rows)), seconds(added_s(model, rows))
             ends = [factor(predicted(model, rows, all_halves)) for all_halves in (False, True)]
-            print(f"{short(model):12}{rows:>5}{one:>10}{two:>10}{added:>13}{ends[0]:>13}{ends[1]:>12}"
+            print(f"{short(model):11}{rows:>5}{one:>9}{two:>9}{over:>11}{added:>8}{ends[0]:>13}{ends[1]:>12}"
                   f"{factor(gain(model, rows)):>10}")  # fmt: skip
+
+
+def over_half_s(model: str, rows: int) -> float:
+    """By how much a step on two takes longer than half of one GPU's."""
+    return step_s(model, 2, rows) - step_s(model, 1, rows) / 2
+
+
+def _of_it_sums() -> list[float]:
+    """Which part of that the sums are, by their own measurement, every case."""
+    return [added_s(model, rows) / over_half_s(model, rows) for model in models() for rows in rows_measured(model)]
+
+
+def one_gpu() -> None:
+    """Steps on one GPU."""
+    print(f"{'one GPU, rows':14}", *(f"{rows:>10}" for rows in rows_measured(XL)), sep="")
+    for model in models():
+        print(
+            f"{short(model):14}", *(f"{seconds(step_s(model, 1, rows)):>10}" for rows in rows_measured(model)), sep=""
+        )
 
 
 # Tensor against data parallelism.
@@ -213,22 +233,52 @@ def tokens_per_s(model: str, ranks: int, rows: int) -> float:
 
 def either() -> None:
     """One model on two GPUs, and a model on each: the first as measured, the second from one GPU's steps."""
-    title = "each row waits"
-    print(f"{'':12}{'rows a model':>13}{'one model on two':>22}{title:>16}{'a model on each':>22}{title:>16}")
+    titles = [f"{way:>18}{'a row waits':>13}" for way in ("one model on two", "a model on each")]
+    print(f"{'':12}{'rows a model':>13}", *titles, sep="")
     for model in models():
         for rows in rows_measured(model):
             cells = [
                 (rate, seconds(step_s(model, ranks, rows)))
                 for rate, ranks in ((tokens_per_s(model, 2, rows), 2), (2 * tokens_per_s(model, 1, rows), 1))
             ]
-            told = "".join(f"{f'{rate:,.0f} tok/s':>22}{wait:>16}" for rate, wait in cells)
+            told = "".join(f"{f'{rate:,.0f} tok/s':>18}{wait:>13}" for rate, wait in cells)
             print(f"{short(model):12}{rows:>13}{told}")
+
+
+def between_s(model: str, rows: float) -> float:
+    """A step of one GPU with so many rows, on a straight line between the measured ones next to it."""
+    known = rows_measured(model)
+    low, high = max(n for n in known if n <= rows), min(n for n in known if n >= rows)
+    share = (rows - low) / (high - low) if high > low else 0.0
+    return step_s(model, 1, low) + share * (step_s(model, 1, high) - step_s(model, 1, low))
+
+
+def readers() -> None:
+    """The same rows in all: one model on two GPUs as measured, and half of them on each GPU, from `between_s`."""
+    print(f"{'':12}{'rows in all':>13}{'one model on two':>24}{'a model on each, about':>30}")
+    for model in models():
+        for rows in rows_measured(model)[1:]:
+            steps = step_s(model, 2, rows), between_s(model, rows / 2)
+            cells = [f"{seconds(step)}, {rows / step:,.0f} tok/s" for step in steps]
+            print(f"{short(model):12}{rows:>13}{cells[0]:>24}{cells[1]:>30}")
 
 
 def _more() -> list[float]:
     """Tokens of two models over those of one model on two GPUs, every case."""
     return [2 * tokens_per_s(model, 1, rows) / tokens_per_s(model, 2, rows)
             for model in models() for rows in rows_measured(model)]  # fmt: skip
+
+
+def _spared(name: str) -> float:
+    """What a step of one row saves at the speed of memory, as in section 1."""
+    return limit_s(PRESETS[name], 1, 1, 512) - limit_s(PRESETS[name], 2, 1, 512)
+
+
+def _inbox_rows() -> int:
+    """Of a step that sums in its norms."""
+    from nanoinfer.parallel.inbox import ROWS  # not every torch has what it imports
+
+    return ROWS
 
 
 def _few() -> int:
@@ -245,6 +295,23 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "reduce bytes": lambda: factor(_many() / _few()),
     "reduce one kernel": lambda: seconds(sum_s("in one kernel", _few())),
     "reduce alone": lambda: seconds(reduce_s("nccl", _few())),
+    "inbox rows": lambda: str(_inbox_rows()),
+    "spared": lambda: seconds(_spared("gpt2-xl")),
+    "spared gpt2": lambda: seconds(_spared("gpt2")),
+    "added gpt2": lambda: seconds(added_s("gpt2", 1)),
+    "prompt": lambda: str(report().prompt_tokens),
+    "new": lambda: str(report().new_tokens),
+    "width": lambda: f"{width():,}",
+    "sums least": lambda: f"{100 * min(_of_it_sums()):.0f}%",
+    "sums most": lambda: f"{100 * max(_of_it_sums()):.0f}%",
+    "free sums": lambda: factor(step_s(XL, 1, 1) / (step_s(XL, 2, 1) - added_s(XL, 1))),
+    "large middle": lambda: factor(gain(LARGE, 64)),
+    "xl middle": lambda: factor(gain(XL, 64)),
+    "xl step": lambda: seconds(step_s(XL, 1, 1)),
+    "near": lambda: f"{100 * max(abs(between_s(m, 32) / step_s(m, 2, 64) - 1) for m in models()):.1f}%",
+    "unit": lambda: str(UNIT),
+    "own ids": lambda: f"{Shard(0, 2).vocab_width(PRESETS['gpt2-xl']):,}",
+    "no ids": lambda: str(2 * Shard(0, 2).vocab_width(PRESETS["gpt2-xl"]) - PRESETS["gpt2-xl"].vocab_size),
     "reduces xl": lambda: seconds(2 * shape(XL).n_layer * sum_s("nccl and norm", _few())),
     "one kernel xl": lambda: seconds(2 * shape(XL).n_layer * sum_s("in one kernel", _few())),
     "gain most": lambda: factor(max(gain(model, rows) for model in models() for rows in rows_measured(model))),

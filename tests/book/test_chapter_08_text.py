@@ -298,6 +298,33 @@ class TestMeasured:
                 low, high = (measured.predicted(model, rows, all_halves) for all_halves in (False, True))
                 assert 0.95 * low < measured.gain(model, rows) < (low + high) / 2
 
+    def test_sums_are_the_smaller_part_of_what_keeps_two_from_half(self, measured: ModuleType) -> None:
+        """Sections 7, 9 and 15; by bytes alone NCCL's sums lose and those in one kernel do not."""
+        for model in (measured.LARGE, measured.XL):
+            for rows in measured.rows_measured(model):
+                assert 0.2 < measured.added_s(model, rows) / measured.over_half_s(model, rows) < 0.35
+        saved, sums = measured._spared("gpt2-xl"), 2 * measured.shape(measured.XL).n_layer
+        few = measured.reduce_rows()[0]
+        assert sums * measured.sum_s("in one kernel", few) < saved < sums * measured.sum_s("nccl and norm", few)
+
+    def test_two_shot_is_faster_on_two_ranks_with_many_rows(self, measured: ModuleType) -> None:
+        for rows in measured.reduce_rows()[-2:]:
+            assert measured.reduce_s("two-shot", rows) < 0.95 * measured.reduce_s("one-shot", rows)
+
+    def test_with_equal_rows_few_are_for_a_split_model_and_many_for_replicas(self, measured: ModuleType) -> None:
+        for model in (measured.LARGE, measured.XL):
+            split, both = zip(*((measured.step_s(model, 2, n), measured.between_s(model, n / 2)) for n in (8, 64, 256)),
+                              strict=True)  # fmt: skip
+            assert split[0] < both[0]
+            assert 0.97 < split[1] / both[1] < 1.03
+            assert split[2] > both[2]
+        assert measured.step_s(measured.XL, 2, 8) < measured.step_s(measured.XL, 1, 1)
+
+    def test_at_64_rows_the_smaller_model_gains_more_against_the_formula(self, measured: ModuleType) -> None:
+        assert measured.gain(measured.LARGE, 64) > measured.gain(measured.XL, 64)
+        for all_halves in (False, True):
+            assert measured.predicted(measured.LARGE, 64, all_halves) < measured.predicted(measured.XL, 64, all_halves)
+
     def test_a_small_model_loses_by_the_formula(self, measured: ModuleType) -> None:
         """Section 17: gpt2's sums take longer than the bytes that a rank need not read."""
         gpt2 = measured.PRESETS["gpt2"]

@@ -18,11 +18,12 @@ def cut(name: str, whole: Tensor, heads: int, rank: int, size: int) -> Tensor:
     output, (in, out); its bias is (out,). heads: how many the whole model has. rank: from 0 to size - 1.
     What is cut is cut into `size` runs, in order, rank 0 having the first one. Where it does not divide the first ranks
     have one more each. The heads are cut so, and the inner columns of the MLP, which are at least as many as heads.
-    "attn.c_attn" gives the queries of all heads, behind them all keys, and then all values; in each of these three the
-    first numbers are the first head's. A rank's part gives queries, keys and values of its own heads alone, in this
-    order. "attn.c_proj" takes the heads, one behind the other. "mlp.c_fc" gives the inner columns of the MLP, and
-    "mlp.c_proj" takes them. Ranks add up what their parts of the two "c_proj" give, so that of these two biases rank 0
-    has the whole, and every other rank zeros of the same shape. All other parameters are whole on every rank.
+    "attn.c_attn" gives the queries of all heads, then all keys, and then all values; in each of these three the first
+    numbers are the first head's. A rank's part gives queries, keys and values of its own heads alone, in this order.
+    "attn.c_proj" takes the heads, one after the other. "mlp.c_fc" gives the inner columns of the MLP, and "mlp.c_proj"
+    takes them. Ranks add up what their parts of the two "c_proj" give, so that of these two biases rank 0 has the
+    whole, and every other rank zeros of the same shape. (Exercise 8.2 has these two whole on every rank.) All other
+    parameters are whole on every rank.
     Where there are more ranks than heads: ValueError, whatever the name is.
     """
     if size > heads:
@@ -77,7 +78,7 @@ EXERCISE = Spec(
         "  too many ranks: refuse\n"
         "  c_attn: look at the outputs as 3 times heads times numbers, take a run of heads, and make them flat again\n"
         "  its projection: look at the inputs as heads times numbers, take the same run\n"
-        "  c_fc: a run of columns, of weight and bias; the matrix behind it: a run of rows\n"
+        "  c_fc: a run of columns, of weight and bias; the matrix after it: a run of rows\n"
         "  the biases of both projections: zeros, except on the first rank\n"
         "  all else as it is",
     ),

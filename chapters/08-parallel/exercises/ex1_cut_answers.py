@@ -228,11 +228,12 @@ def cut_rows(name: str, whole: Tensor, heads: int, rank: int, size: int) -> Tens
     rank: from 1 to size.
     What is cut is cut into `size` runs, in order, rank 1 having the first one. Where it does not divide the first ranks
     have one more each. The heads are cut so, and the inner columns of the MLP, which are at least as many as heads.
-    "attn.c_attn" gives the queries of all heads, behind them all keys, and then all values; in each of these three the
-    first numbers are the first head's. A rank's part gives queries, keys and values of its own heads alone, in this
-    order. "attn.c_proj" takes the heads, one behind the other. "mlp.c_fc" gives the inner columns of the MLP, and
-    "mlp.c_proj" takes them. Ranks add up what their parts of the two "c_proj" give, so that of these two biases rank 1
-    has the whole, and every other rank zeros of the same shape. All other parameters are whole on every rank.
+    "attn.c_attn" gives the queries of all heads, then all keys, and then all values; in each of these three the first
+    numbers are the first head's. A rank's part gives queries, keys and values of its own heads alone, in this order.
+    "attn.c_proj" takes the heads, one after the other. "mlp.c_fc" gives the inner columns of the MLP, and "mlp.c_proj"
+    takes them. Ranks add up what their parts of the two "c_proj" give, so that of these two biases rank 1 has the
+    whole, and every other rank zeros of the same shape. (Exercise 8.2 has these two whole on every rank.) All other
+    parameters are whole on every rank.
     Where there are more ranks than heads: ValueError, whatever the name is.
     """
     if size > heads:

@@ -22,11 +22,11 @@ def layer(rank: int, x: Tensor, heads: int, part: dict[str, Tensor]) -> Generato
     """A rank's program for one block of GPT-2: a generator that returns the block's output (T, C), on every rank.
 
     rank: its number, from 0. x: (T, C), the block's input, of all T tokens of one row, the same on all ranks. heads:
-    how many this rank has, at least 1; other ranks may have other numbers. part: this rank's parameters, by these names
-    and in any order. Matrices are (in, out). "ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias": (C,), whole.
-    "attn.c_attn.weight", "attn.c_attn.bias": they give the queries of its heads, behind them their keys, and then their
+    how many this rank has, at least 1; another rank may have more, or fewer. part: this rank's parameters, by these
+    names and in any order. Matrices are (in, out). "ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias": (C,), whole.
+    "attn.c_attn.weight", "attn.c_attn.bias": they give the queries of its heads, then their keys, and then their
     values. "attn.c_proj.weight" takes its heads. "mlp.c_fc.weight", "mlp.c_fc.bias" give its inner columns of the MLP,
-    and "mlp.c_proj.weight" takes them. "attn.c_proj.bias", "mlp.c_proj.bias": (C,), whole on every rank.
+    and "mlp.c_proj.weight" takes them. "attn.c_proj.bias", "mlp.c_proj.bias": (C,), whole on every rank, unlike in 8.1.
     The block, of a model that is whole: h = x + proj(attention(norm_1(x))), and then y = h + mlp(norm_2(h)). Norms are
     LayerNorms with epsilon 1e-5. Attention is causal, with scores over the square root of the head size. GELU stands
     between the two matrices of the MLP, in its approximation by tanh. All in x's dtype, float32 or float64.
@@ -123,7 +123,7 @@ EXERCISE = Spec(
         "are generators: all of them are played, and each must return the output of the whole block."
     ),
     invariants=(
-        "behind each all-reduce all ranks hold the same numbers",
+        "after each all-reduce all ranks hold the same numbers",
         "what each rank adds to the sum is its own term; what is there once is added once",
         "the ranks' outputs are those of the whole block, however heads and columns are dealt out",
     ),
@@ -137,13 +137,13 @@ EXERCISE = Spec(
     hints=(
         "Invariant: a rank can go alone as long as it needs nothing but x, its heads or its columns. The first place\n"
         "where that ends is the sum over all heads; the second, the sum over all inner columns.",
-        "Place: the matrix behind the heads is cut by rows, so what it gives is one term of the sum. Whatever stands\n"
+        "Place: the matrix after the heads is cut by rows, so what it gives is one term of the sum. Whatever stands\n"
         "outside of that sum in the whole block, the residual and the bias, must come in once, and not once a rank.\n"
         "GELU stands inside: it sees one column at a time, and each column is on one rank.",
         "Pseudocode:\n"
-        "  norm; queries, keys and values of the own heads; causal attention; the matrix behind: a term\n"
+        "  norm; queries, keys and values of the own heads; causal attention; the matrix after it: a term\n"
         "  the sum of all terms; to it, on every rank alike, residual and bias\n"
-        "  norm of that; the own columns; GELU; the matrix behind: a term\n"
+        "  norm of that; the own columns; GELU; the matrix after it: a term\n"
         "  the sum of all terms; residual and bias",
     ),
 )  # fmt: skip

@@ -20,9 +20,9 @@ def ring(rank: int, size: int, values: list[float]) -> Generator[Any, Any, list[
 
     rank: from 0 to size - 1. values: this rank's numbers; all ranks have equally many, n; there may be none, or fewer
     than ranks. The list stays as it is.
-    A program is a generator. yield "send", numbers: puts a message, a list of floats, which may be empty, into the pipe
-    to the next rank, rank + 1, or 0 behind the last; a pipe holds one message, and who sends into a full one waits
-    until it is empty. yield "receive",: takes the message out of the pipe from the rank before, and gives it; waits
+    A program is a generator. yield ("send", numbers) puts a message, a list of floats, which may be empty, into the
+    pipe to the next rank, rank + 1, or 0 after the last; a pipe holds one message, and who sends into a full one waits
+    until it is empty. yield ("receive",) takes the message out of the pipe from the rank before, and gives it; waits
     until there is one. A rank sends at most 2 * (size - 1) messages, and none has more than n / size numbers, rounded
     up. At the end all pipes are empty.
     Sums of floats depend on the order. So all ranks must return the same bits, and each number must be what comes out
@@ -134,7 +134,7 @@ EXERCISE = Spec(
     ),
     invariants=(
         "what a rank sends in the first round is its part of a sum, with all that it has received for it",
-        "behind the first round each rank has one part of the list whose sums are whole; no other rank needs to add",
+        "after the first round each rank has one part of the list whose sums are whole; no other rank needs to add",
         "all ranks have the same bits",
     ),
     lines=12,
@@ -153,7 +153,7 @@ EXERCISE = Spec(
         "  cut the list into as many parts as there are ranks\n"
         "  size - 1 times: send a part, the own one first; receive the one before it, and add\n"
         "  size - 1 times: send the part that is whole, or was received last; receive the one before it, and keep it\n"
-        "  all parts, one behind the other",
+        "  all parts, one after the other",
     ),
 )
 

@@ -243,10 +243,10 @@ def ring_down(rank: int, size: int, values: dict[str, float]) -> Program:
 
     rank: from 1 to size. values: this rank's numbers, by their place as a str, "0" the first; all ranks have equally
     many, n; there may be none, or fewer than ranks. The dict stays as it is.
-    A program is a generator. yield "send", numbers: puts a message, a list of floats, which may be empty, into the pipe
-    to the rank before, rank - 1, or the last one before the first; a pipe holds one message, and who sends into a full
-    one waits until it is empty. yield "receive",: takes the message out of the pipe from the rank behind, and gives it;
-    waits until there is one. A rank sends at most 2 * (size - 1) messages, and none has more than n / size numbers,
+    A program is a generator. yield ("send", numbers) puts a message, a list of floats, which may be empty, into the
+    pipe to the rank before, rank - 1, or the last one before the first; a pipe holds one message, and who sends into a
+    full one waits until it is empty. yield ("receive",) takes the message out of the pipe from the next rank, and gives
+    it; waits until there is one. A rank sends at most 2 * (size - 1) messages, and none has more than n / size numbers,
     rounded up. At the end all pipes are empty.
     Sums of floats depend on the order. So all ranks must return the same bits, and each number must be what comes out
     when its summands are added up one after the other, going down the ring from any rank on: with three ranks (c + b)

@@ -301,20 +301,21 @@ def serve_columns(number: int, settings: str, blocks: int, graphs: list[int], ro
     has room for; graphs, of how many rows the steps are that it has captured, in any order, or none.
     rows: the requests, the same on all ranks, one before the other: three lists, one item for each: "name", a str of
     its own; "blocks", what it holds while it runs, at least 1; "deadline", a number.
-    A rank is a generator, and all ranks must yield the same things in the same order, up to what is gathered:
-    each = yield "gather", value: takes a plain value, with str keys where it is a dict, and gives every rank the list
-    of all, in the order of ranks. ended = yield "step", names, graph: all ranks run one step with these rows, a list in
-    the order of `rows`, by that graph, and each is given a list of those names that have ended by now, in any order.
-    Ranks may be given other names, since they do not see the same; rank 1's count. now = yield "clock",: this rank's
-    own time, asked by this rank alone. Clocks are not equal, and rank 1's counts; they only go on while a step runs.
+    A rank is a generator, and gathers and steps come in the same order on all ranks, with equal steps.
+    each = yield ("gather", value) takes a plain value, with str keys where it is a dict, and gives every rank the list
+    of all, in the order of ranks. ended = yield ("step", names, graph): all ranks run one step with these rows, a list
+    in the order of `rows`, by that graph, and each is given a list of those names that have ended by now, in any order.
+    Ranks may be given different names, since they do not see the same; rank 1's count. now = yield ("clock",) is this
+    rank's own time; it may ask whenever it likes, and the others need not. Clocks are not equal, and rank 1's counts;
+    they only go on while a step runs.
     First: where not all settings are equal every rank raises ValueError, ahead of any step. Of blocks there are as many
     as the rank with the fewest has. Of graphs there are those that every rank has. A row that needs more blocks than
-    there are is "refused". Then, ahead of each step: each row whose deadline is not after rank 1's now, running or
-    not, is "late"; after that rows that wait begin, in their order, as long as the blocks of all that run then are not
-    more than there are. The first that does not fit keeps all behind it waiting. If none runs then, it is over. The
-    graph of a step is the smallest that has at least as many rows, or 0 where there is none. A row that has ended in
-    a step is "done". It returns (name, why) of all rows, in the order in which they ended; of those that end at the
-    same time, in the order of `rows`, those that are refused first of all.
+    there are is "refused". Then, ahead of each step: each row whose deadline is not after rank 1's now, running or not,
+    is "late"; after that rows that wait begin, in their order, as long as the blocks of all that run then are not more
+    than there are. The first that does not fit keeps all after it waiting. If none runs then, it is over. The graph of
+    a step is the smallest that has at least as many rows, or 0 where there is none. A row that has ended in a step is
+    "done". It returns (name, why) of all rows: first those refused; then, step by step, those late ahead of it and
+    those done after it; each of these groups in the order of `rows`.
     """
     each = yield "gather", (settings, blocks, graphs)
     if any(one[0] != settings for one in each):

@@ -34,7 +34,8 @@ def route(
     `worth` of these. It knows a block of a text if it was ever sent a text that begins alike up to that block's end;
     blocks that are not full do not count. The text goes to the replica with the lowest cost; among equals to the one
     that was sent something the longest ago, one that was never sent anything first of all; and among these to the one
-    with the lowest number.
+    with the lowest number. (The engine's own rule is a different one.) Rows that fail are listed in the order in which
+    they do, and of one death in the order in which they were asked.
     """
     rows = dict.fromkeys(range(replicas), 0)  # of those that live
     last = dict.fromkeys(range(replicas), 0)
@@ -97,7 +98,7 @@ EXERCISE = Spec(
     task=(
         "Several engines hold the same model. Send each request to the one that has the least to do, where one that\n"
         "knows the beginning of the text may have a few rows more; and when one dies, let its rows go on elsewhere\n"
-        "behind the tokens that their clients have seen."
+        "after the tokens that their clients have seen."
     ),
     invariants=(
         "each row is on one replica that lives, or has ended, or failed: never lost, and never on two",
@@ -115,7 +116,7 @@ EXERCISE = Spec(
     refuse=("nanoinfer.parallel.replica_loop:ReplicaLoop.submit",),
     hints=(
         "Invariant: in the example a goes to replica 0, and b to 1, which has no row yet. When replica 0 dies, a has\n"
-        "been given a token, so it goes on behind four, of which one is new. A request that began with 5, 6 ahead of\n"
+        "been given a token, so it goes on after four, of which one is new. A request that began with 5, 6 ahead of\n"
         "that would have gone to replica 0 as well: a row more, but a block that is known.",
         "Place: keep of each replica its rows, the beginnings that it knows, and when it was last sent something; of\n"
         "each row its replica, its text, how much of it is new, its limit, and whether it was moved before. One\n"
@@ -123,7 +124,7 @@ EXERCISE = Spec(
         "Pseudocode:\n"
         "  send: beginnings of the text, block by block; the cost of each that lives; the best of them\n"
         "      it has a row more, knows the beginnings, and was the last to be sent something\n"
-        "  tokens: behind the row's text; so many more are new\n"
+        "  tokens: after the row's text; so many more are new\n"
         "  end: its replica has a row less\n"
         "  dies: out of the list; of each of its rows: as many new ones as wanted, it has ended; moved before, it\n"
         "      fails; else send",

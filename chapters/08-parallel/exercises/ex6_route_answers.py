@@ -368,7 +368,8 @@ def route_dicts(names: list[str], block: int, worth: int, history: list[dict[str
     `worth` of these. It knows a block of a text if it was ever sent a text that begins alike up to that block's end;
     blocks that are not full do not count. The text goes to the replica with the lowest cost; among equals to the one
     that was sent something the longest ago, one that was never sent anything first of all; and among these to the one
-    that stands first in `names`.
+    that stands first in `names`. (The engine's own rule is a different one.) Rows that fail are listed in the order in
+    which they do, and of one death in the order in which they were asked.
     """
     queue = list(names)  # as they were sent something, the longest ago first
     known: dict[str, list[list[int]]] = {name: [] for name in names}

@@ -217,21 +217,21 @@ EQUIVALENT: dict[str, str] = {}
 def batch_by_name(worker: str, lines: dict[str, str], seed: int, each: int) -> Program:
     """One run of a batch: it computes all shards that are missing, and returns their names, in order.
 
-    worker: this run's name; runs that are alive at the same time have other names, and one that goes on after a run was
-    killed may have the same. lines: the prompts by their ids, in order. seed: the run's, a whole number. each: lines of
-    a shard, at least 1. Shard n, counted from 0, holds the lines from n * each on, `each` of them or as many as are
-    left; from line a, counted from 0, up to line b - 1 its name is f"{a:06}-{b:06}". Its file is a str: for each of its
-    lines, in order, the id, a space, the answer, and "\\n".
+    worker: this run's name; runs that are alive at the same time have different names, and one that goes on after a run
+    was killed may have the same. lines: the prompts by their ids, in order. seed: the run's, a whole number. each:
+    lines of a shard, at least 1. Shard n, counted from 0, holds the lines from n * each on, `each` of them or as many
+    as are left; from line a, counted from 0, up to line b - 1 its name is f"{a:06}-{b:06}". Its file is a str: for each
+    of its lines, in order, the id, a space, the answer, and "\\n".
     A run is a generator. It may be killed at any yield, and then does nothing more.
-    yield "answer", prompt, seed: gives the answer, a str. A line's seed is zlib.crc32(f"{seed} {id}".encode()), with
+    yield ("answer", prompt, seed) gives the answer, a str. A line's seed is zlib.crc32(f"{seed} {id}".encode()), with
     the run's seed and the line's id.
-    yield "names",: gives a sorted list of the names of all files there are.
-    yield "write", name, text: the file of this name holds the text, whatever it held before. A run that is killed
+    yield ("names",) gives a sorted list of the names of all files there are.
+    yield ("write", name, text): the file of this name holds the text, whatever it held before. A run that is killed
     here may have written the beginning of it, or nothing.
-    yield "rename", old, new: the file old has the name new, in place of a file that had it, at once.
+    yield ("rename", old, new): the file old has the name new, in place of a file that had it, at once.
     At any moment a file that has a shard's name must be whole. All other names must begin with "."; they are free, but
-    files that other workers have written must be let alone, dead ones' too. A run that comes to its end leaves none
-    that it has written.
+    leave other workers' files alone, including those of workers that died. (The engine removes these at the end of a
+    run; here you must not.) A run that comes to its end leaves none that it has written.
     Other runs may work on the same folder at the same time, and may be killed as well. A shard that has its file when
     this run looks is not computed; it must look ahead of each shard: between its last "names" and an "answer" there
     is no "write" and no "rename". The shards may be taken in any order. The dict stays as it is.

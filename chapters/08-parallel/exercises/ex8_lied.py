@@ -25,12 +25,13 @@ def check_ranks(
     the most new letters, at least 1; and for how many milliseconds it waits, 0 for ever. Prompt and limit are 48 at
     most. Requests run side by side in the order in which they come, as far as there is memory: 24 blocks of 4 letters.
     Whole texts are reserved; who finds no room waits for it. plain(prompt, seed, count) -> so many letters that one
-    rank writes behind the prompt; it is right.
+    rank writes after the prompt; it is right.
     On a right machine all ranks write the same, whatever the luck and whatever runs beside it: the letters of one rank,
     as many as the limit says. A request that is not waited for any longer has less: the first rank's clock shows 10
     milliseconds more for each of its letters, and it ends with the first letter at which its patience is reached. The
     clocks of the other ranks show 1, 2 and 3 milliseconds more.
-    Forty short requests are enough: machines are played many times. Calling with the same arguments gives the same.
+    Forty short requests in all are enough, and a play takes no more than forty. A check may take 10 seconds for each
+    machine. Calling with the same arguments gives the same.
     """
     scenes = [
         "2 1 the_wolf_:0:18:0 a_hare_:0:9:0",
