@@ -283,9 +283,9 @@ def folded() -> None:
     plain = F.layer_norm(x, (128,), gain, shift) @ row
     deviation = (x.var(unbiased=False) + 1e-5).sqrt()
     product, of_gain, of_shift = (gain * x) @ row, gain @ row, shift @ row
-    print(f"mean, deviation                       {float(x.mean()):.6f}  {float(deviation):.6f}")
     print(f"LayerNorm(x) . row                    {plain:.6f}")
     print(f"(gain * x) . row                      {product:.6f}   without the mean")
+    print(f"mean, deviation                       {float(x.mean()):.6f}  {float(deviation):.6f}")
     print(f"gain . row, shift . row               {of_gain:.6f}  {of_shift:.6f}   of the weights alone")
     print(
         f"put together                          {product / deviation - x.mean() / deviation * of_gain + of_shift:.6f}"
