@@ -223,7 +223,7 @@ def cut() -> Drawing:
     alt = (
         "The MLP over four programs. All need the whole stream. The matrix up is cut by its outputs, so each program "
         "has a part of the inner numbers; the matrix down is cut by its inputs, which are those very numbers. So "
-        "nothing is told between the two, and each program ends with a share of all outputs: the shares are added."
+        "nothing is exchanged between the two, and each program ends with a share of all outputs: the shares are added."
     )
     rows = (("up", "outputs", "the stream"), ("down", "inputs", "its own inner numbers"))
     header = ("matrix", "cut by", "a program needs")

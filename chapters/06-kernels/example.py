@@ -11,6 +11,7 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 
+from nanobench.report.values import seconds, share
 from nanobook.examples import load, print_blocks
 from nanoinfer.cache.naive import forward_logits
 from nanoinfer.cache.paged import PagedCache
@@ -85,8 +86,8 @@ DOES = (
     "LayerNorm, the matrix of queries, keys and values; keys and values into their page",
     "attention over the pages, and the join of its parts",
     "the projection, added to the stream",
-    "LayerNorm, the widening matrix, GELU",
-    "the narrowing matrix, added to the stream",
+    "LayerNorm, the matrix up, GELU",
+    "the matrix down, added to the stream",
 )
 
 
@@ -97,16 +98,59 @@ def fused_kernels() -> int:
 
 def plans() -> None:
     """How a step of one row is cut: programs of each matrix of gpt2, and the bytes of weights that each reads."""
-    from nanoinfer.kernels.fused_forward import PLANS
-
-    plan, C, inner = PLANS[2], GPT2_SMALL.n_embd, GPT2_SMALL.inner
     print(f"{'':12}{'outputs':>8}{'inputs':>8}{'columns a program':>19}{'programs':>10}{'bytes each':>12}{'warps':>7}")
-    for name, cut, N, K in (
-        ("qkv", plan.qkv, 3 * C, C), ("projection", plan.proj, C, C), ("up", plan.up, inner, C),
-        ("down", plan.down, C, inner),
-    ):  # fmt: skip
+    for name, cut, N, K in _matrices(1):
         programs = -(-N // cut.columns)
         print(f"{name:12}{N:>8}{K:>8}{cut.columns:>19}{programs:>10}{cut.columns * K * BYTES:>12,}{cut.warps:>7}")
+
+
+def _matrices(rows: int) -> list[tuple[str, Any, int, int]]:
+    """Of a layer, at so many rows: name, cut, outputs, inputs."""
+    from nanoinfer.kernels.fused_forward import PLANS
+
+    plan, C, inner = next(PLANS[most] for most in PLANS if most >= rows), GPT2_SMALL.n_embd, GPT2_SMALL.inner
+    return [
+        ("qkv", plan.qkv, 3 * C, C), ("projection", plan.proj, C, C), ("up", plan.up, inner, C),
+        ("down", plan.down, C, inner),
+    ]  # fmt: skip
+
+
+def reread() -> None:
+    """By rows: what a layer's programs read of weights and of rows, each program counted; and what a step takes."""
+    print(f"{'rows':>5}{'weights':>12}{'rows, by all programs':>23}{'contexts':>11}{'fused':>9}{'op by op':>10}")
+    for rows in (1, 4, 8, 16):
+        weights = sum(N * K * BYTES for _, _, N, K in _matrices(rows))
+        again = sum(-(-N // cut.columns) * rows * K * BYTES for _, cut, N, K in _matrices(rows))
+        fused, plain = (seconds(measured.way(rows, name)) for name in ("fused", "op by op"))
+        print(f"{rows:>5}{weights:>12,}{again:>23,}{seconds(contexts(rows)):>11}{fused:>9}{plain:>10}")
+
+
+def contexts(rows: int) -> float:
+    """Seconds that keys and values of so many texts, each half as long as the limit, take at the speed of a copy."""
+    length = 2 * GPT2_SMALL.n_layer * GPT2_SMALL.n_embd * BYTES * (MAX_LEN // 2)
+    return float(rows * length / measured.report("-texts").copy_bytes_per_s)
+
+
+def budget() -> None:
+    """A token in one kernel, and what its exchanges would take if each took what section 10 measured alone."""
+    for name, taken in (
+        ("one kernel, a token", measured.token("one kernel")),
+        ("the same, and nobody waits", measured.token("one kernel, nobody waits")),
+        (f"{exchanges_a_token()} exchanges of section 10", exchanged()),
+    ):
+        print(f"{name:32}{seconds(taken):>10}")
+
+
+def exchanges_a_token() -> int:
+    """Waits of the one kernel, the head's left out."""
+    from nanoinfer.kernels.persistent import WAITS
+
+    return len(WAITS) * GPT2_SMALL.n_layer
+
+
+def exchanged() -> float:
+    """Seconds of these, if each took what an exchange among all programs takes alone."""
+    return float(exchanges_a_token() * measured.exchange("words"))
 
 
 def refused() -> None:
@@ -183,6 +227,7 @@ def cut() -> None:
     )
     for name, by, has, needs, gives in rows:
         print(f"{name:12}{by:10}{has:>30}{needs:>26}{gives:>24}")
+    print(f"\n{S.G - -(-GPT2_SMALL.inner // S.RF)} programs have no part of up and down")
 
 
 def by_hand() -> None:
@@ -226,6 +271,7 @@ def ring() -> None:
     print(f"a tile: 8 rows of {S.NC * 256} numbers, {tile:,} bytes")
     for name, tiles in (("queries, keys, values", S.TQ), ("up", S.TF), ("down", S.TF)):
         print(f"{name:26}{tiles} tiles  {tiles * tile:>8,} bytes")
+    print(f"{'projection, not there':26}{'':9}{S.RJ * S.D * BYTES:>8,} bytes")
     print(f"{'in shared memory at once':26}{S.TILES} tiles  {S.TILES * tile:>8,} bytes")
     print(f"{'and of the head':26}{S.STAGES} tiles  {S.STAGES * tile:>8,} bytes")
 
@@ -239,6 +285,7 @@ def folded() -> None:
     product, of_gain, of_shift = (gain * x) @ row, gain @ row, shift @ row
     print(f"LayerNorm(x) . row                    {plain:.6f}")
     print(f"(gain * x) . row                      {product:.6f}   without the mean")
+    print(f"mean, deviation                       {float(x.mean()):.6f}  {float(deviation):.6f}")
     print(f"gain . row, shift . row               {of_gain:.6f}  {of_shift:.6f}   of the weights alone")
     print(
         f"put together                          {product / deviation - x.mean() / deviation * of_gain + of_shift:.6f}"
@@ -283,7 +330,16 @@ def phased() -> None:
     print(f"logits differ by less than 1e-4 of the largest: {worst < 1e-4}")
 
 
-NUMBERS = {**measured.NUMBERS, "fused kernels": lambda: str(fused_kernels())}
+NUMBERS = {
+    **measured.NUMBERS,
+    "fused kernels": lambda: str(fused_kernels()),
+    "half": lambda: str(MAX_LEN // 2),
+    "more contexts": lambda: seconds(contexts(16) - contexts(1)),
+    "count all": lambda: str(shape().G + 1),
+    "count heads": lambda: str(shape().H + 1),
+    "exchanges": lambda: str(exchanges_a_token()),
+    "exchanged": lambda: share(exchanged() / measured.token("one kernel")),
+}
 
 
 if __name__ == "__main__":

@@ -101,11 +101,11 @@ def token(arm: str, sampled: bool = False) -> float:
 
 def generated() -> None:
     """Whole texts by rows: of chapter 4's engine, and of the two that keep the fastest way that they have."""
-    print(f"{'rows':>5}{'paged-graph':>13}{'fused':>10}{'persistent':>12}{'':>7}{'sampled, of it':>16}")
+    print(f"{'rows':>5}{'paged-graph':>13}{'fused':>10}{'persistent':>12}{'':>7}{'sampled / greedy':>19}")
     before, fused = ({rows: greedy for rows, (greedy, _) in whole_texts(engine).items()} for engine in OTHERS)
     for rows, (greedy, sampled) in whole_texts().items():
         cells = f"{before[rows]:>13,.0f}{fused[rows]:>10,.0f}{greedy:>12,.0f}{factor(greedy / before[rows]):>7}"
-        print(f"{rows:>5}{cells}{share(sampled / greedy):>16}")
+        print(f"{rows:>5}{cells}{share(sampled / greedy):>19}")
 
 
 OTHERS = ("paged-graph", "fused")
@@ -128,6 +128,30 @@ def timed() -> None:
     for rows in (1, 4, 16, 64, 256):
         found = report("-texts").timed[f"decode of {rows} rows, unfiltered"]
         print(f"{rows:>5}", *(f"{seconds(found[way]) if way in found else '':>12}" for way in ways), sep="")
+
+
+def way(rows: int, name: str) -> float:
+    """Seconds of a step by one of these."""
+    return float(report("-texts").timed[f"decode of {rows} rows, unfiltered"][name])
+
+
+def long_prompts(engine: str) -> float:
+    """Greedy tokens a second of 64 rows behind prompts of 512 tokens."""
+    asked = (engine, 64, 512, False)
+    (found,) = [
+        one.tokens_per_s.median
+        for one in report("-texts").generated
+        if (one.engine, one.rows, one.prompt_tokens, one.sampled) == asked
+    ]
+    return found
+
+
+def checked(arm: str) -> tuple[int, float]:
+    """Of a greedy text: tokens that are float32's own, and how far the worst one falls short, of the largest logit."""
+    (found,) = [(one.same, one.short) for one in report().steps if (one.arm, one.sampled) == (arm, False)]
+    assert found[0] is not None
+    assert found[1] is not None
+    return found[0], found[1]
 
 
 def step() -> StepTimeline:
@@ -194,6 +218,24 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "head time": lambda: seconds(part(HEAD).seconds),
     "rows for one": lambda: factor(dict(matrix())[16] / dict(matrix())[1]),
     "many for one": lambda: factor(dict(matrix())[256] / dict(matrix())[1]),
+    "over its bytes": lambda: factor(dict(matrix())[1] / matrix_floor()),
+    "context": lambda: str(four.timeline().context),
+    "fused rows": lambda: factor(way(16, "fused") / way(1, "fused")),
+    "plain rows": lambda: factor(way(16, "op by op") / way(1, "op by op")),
+    "more rows": lambda: seconds(way(16, "fused") - way(1, "fused")),
+    "paged token": lambda: seconds(token("paged-graph")),
+    "fused sampled": lambda: seconds(token("fused", sampled=True)),
+    "token sampled": lambda: seconds(token("one kernel", sampled=True)),
+    "new": lambda: str(report().new_tokens),
+    "of a text": lambda: seconds(1 / whole_texts()[1][0]),
+    "texts over fused": lambda: factor(whole_texts()[1][0] / whole_texts("fused")[1][0]),
+    "long fused": lambda: f"{long_prompts('fused'):,.0f}",
+    "long persistent": lambda: f"{long_prompts('persistent'):,.0f}",
+    "long paged": lambda: f"{long_prompts('paged-graph'):,.0f}",
+    "same": lambda: str(checked("one kernel")[0]),
+    "worst": lambda: f"{100 * checked('one kernel')[1]:.2g}%",
+    "fused same": lambda: str(checked("fused")[0]),
+    "fused worst": lambda: f"{100 * checked('fused')[1]:.2g}%",
     "none early": lambda: seconds(token("fused, none early")),
     "fused token": lambda: seconds(token("fused")),
     "one over fused": lambda: factor(token("fused") / token("one kernel")),

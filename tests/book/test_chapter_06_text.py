@@ -312,6 +312,22 @@ class TestMeasured:
         for (prompt, rows), (before, after) in found.items():
             assert (min(after) < max(before)) == (prompt >= 512 and rows == 64), (prompt, rows)
 
+    def test_the_kernels_of_this_chapter_are_not_flat(self, example: ModuleType, measured: ModuleType) -> None:
+        """Up to sixteen rows, the library's nearly are; and what is added is more than the contexts' bytes."""
+        fused, plain = ([measured.way(rows, name) for rows in (1, 16)] for name in ("fused", "op by op"))
+        assert fused[1] / fused[0] > 1.5 > plain[1] / plain[0]
+        assert fused[1] - fused[0] > 2 * (example.contexts(16) - example.contexts(1))
+        weights, again = (int(cell.replace(",", "")) for cell in shown("reread")[-1].split()[1:3])
+        assert again > weights
+
+    def test_late_programs_cost_less_than_exchanges_may(self, example: ModuleType, measured: ModuleType) -> None:
+        saved = measured.token("one kernel") - measured.token("one kernel, nobody waits")
+        assert saved < 0.1 * measured.token("one kernel") < example.exchanged()
+
+    def test_the_loss_behind_long_prompts_is_of_fused_alone(self, measured: ModuleType) -> None:
+        fused, persistent, paged = map(measured.long_prompts, ("fused", "persistent", "paged-graph"))
+        assert fused < 0.8 * persistent < persistent < paged
+
     def test_greedy_tokens_were_held_against_float32(self, measured: ModuleType) -> None:
         checked = [one for one in measured.report().steps if not one.sampled and "nobody" not in one.arm]
         assert len(checked) >= 5

@@ -17,9 +17,9 @@ Program = Generator[Any, Any, Any]
 def deliver(me: int, data: list[str], flag: str, values: list[int], stamp: int) -> Program:
     """Program 0 sends the values, all others receive them: what each of these returns is the list of values.
 
-    me: the program's number. data: names of as many words as there are values. flag: the name of one word more.
+    me: the program's number. data: names of as many words as there are values. flag: the name of one more word.
     stamp: the number of this launch, the same for all programs. values: whole numbers from 0 on, which program 0 alone
-    may look at; it returns None. Ahead of the launch the words of `data` hold anything, and the flag holds anything
+    may look at; it returns None. Before the launch the words of `data` hold anything, and the flag holds anything
     but the stamp. Nobody else writes to them.
     A program is a generator. yield "load", word: gives what the word holds. yield "store", word, number: others see it
     at some time later, in any order with stores to other words; the program itself sees it at once. yield ("fence",):

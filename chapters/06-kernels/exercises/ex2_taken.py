@@ -20,8 +20,8 @@ def relay(
     """Program 0 sends messages, each of the others receives all of them: what these return is a list of the messages.
 
     me: the program's number, below count. data: names of as many words as each message has values: there is no other
-    place for a message, and one after the other they go through it. flag, taken: two words more. rounds: how many
-    messages there are. messages: a list for each, which program 0 alone may look at; it returns None. Ahead of the
+    place for a message, and one after the other they go through it. flag, taken: two more words. rounds: how many
+    messages there are. messages: a list for each, which program 0 alone may look at; it returns None. Before the
     launch flag and taken hold 0, and the words of `data` anything.
     A program is a generator. yield "load", word: gives what the word holds. yield "store", word, number: others see it
     at some time later, in any order with stores to other words; the program itself sees it at once. yield ("fence",):
@@ -78,7 +78,7 @@ EXERCISE = Spec(
     invariants=(
         "no word of a message is overwritten before all receivers have read it",
         "each receiver has each message once, and in their order",
-        "whoever is slow, nobody waits for ever",
+        "whoever is slow, nobody waits forever",
     ),
     lines=16,
     example=lambda: call(2, [[5], [6]], [9]),
@@ -86,7 +86,7 @@ EXERCISE = Spec(
     imports=(),
     scene=relayed,
     hints=(
-        "Invariant: ahead of the sender's message number n, counted from 0, n messages have been taken by each of the\n"
+        "Invariant: before the sender's message number n, counted from 0, n messages have been taken by each of the\n"
         "receivers. That is a number which one word can count.",
         "Place: two waits, on two words. The sender must not look at its own flag: what it needs to know is what the\n"
         "others have done. And a receiver says that it has taken a message when it has read it, not when it sees it.",

@@ -168,7 +168,7 @@ def passed_on(
 
     me: a receiver's number, from 0 on; -1 for the sender, which returns None. words: under "data" names of as many
     words as each message has values: there is no other place for a message, and one after the other they go through
-    it; under "flag" and "taken" the names of two words more. rounds: how many messages there are. Ahead of the launch
+    it; under "flag" and "taken" the names of two more words. rounds: how many messages there are. Before the launch
     flag and taken hold 0, and the words for data anything.
     A program is a generator. yield "load", word: gives what the word holds. yield "store", word, number: others see it
     at some time later, in any order with stores to other words; the program itself sees it at once. yield ("fence",):

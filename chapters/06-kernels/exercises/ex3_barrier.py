@@ -21,9 +21,9 @@ def phases(me: int, count: int, start: int, data: list[list[str]], arrived: str,
     me: the program's number, below count. start: this program's own number for the first phase. data: for each phase
     the names of `count` words, one for each program. In a phase a program puts its number into its word of that phase;
     when all have done so it goes on with the sum of all words of that phase, which is its number for the next one, and
-    at last what it returns. arrived, turn: two words for a barrier. Ahead of the first launch `arrived` holds 0, and
-    `turn` any number; nobody sets them back between launches, and the words of `data` hold what older launches left.
-    Words have 32 bits: what is stored or added beyond comes round to 0, and a sum comes round likewise.
+    at last what it returns. arrived, turn: two words for a barrier, one to count in and one to poll. Before the first
+    launch `arrived` holds 0, and `turn` any number; no host sets them back between launches, and the words of `data`
+    hold what older launches left. Words have 32 bits: what is stored or added wraps, and so does a sum.
     A program is a generator. yield "load", word: gives what the word holds. yield "store", word, number: others see it
     at some time later, in any order with stores to other words; the program itself sees it at once. yield ("fence",):
     goes on when all of the program's stores have arrived. yield "add", word, number: at once and whole, gives what the
@@ -86,7 +86,7 @@ EXERCISE = Spec(
     invariants=(
         "nobody goes on before all have come, and all go on",
         "who is fast may come to the next barrier while others still leave this one",
-        "behind a launch the barrier is fit for the next one, and for any number of them",
+        "after a launch the barrier is fit for the next one, and for any number of them",
     ),
     lines=15,
     example=lambda: call([[1, 2], [3, 4]], 2, 0),

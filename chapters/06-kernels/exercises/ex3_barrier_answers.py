@@ -212,7 +212,7 @@ def numbered_from_one(me: int, start: int, phases: dict[str, list[str]], barrier
     words of that phase, which is its number for the next one, and at last what it returns. barrier: a word
     that holds 0 ahead of the first launch, and one that holds any number; nobody sets them back between launches, and
     all other words hold what older launches left. Without a phase words and barrier are nobody's, and start is the sum.
-    Words have 32 bits: what is stored or added beyond comes round to 0, and a sum comes round likewise.
+    Words have 32 bits: what is stored or added beyond wraps, and so does a sum.
     A program is a generator. yield "load", word: gives what the word holds. yield "store", word, number: others see it
     at some time later, in any order with stores to other words; the program itself sees it at once. yield ("fence",):
     goes on when all of the program's stores have arrived. yield "add", word, number: at once and whole, gives what the

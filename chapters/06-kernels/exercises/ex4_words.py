@@ -16,15 +16,15 @@ ALL = 2**32
 
 
 def exchange(me: int, slots: list[list[list[str]]], stamp: int, rounds: list[list[int]]) -> Program:
-    """Rounds in which all programs tell each other their values; what all have told: a list for each round.
+    """Rounds in which all programs exchange their values; what all have sent: a list for each round.
 
     me: the program's number. rounds: this program's own values, for each round a list; whole numbers from -2^31 to
     2^31 - 1. slots: names of words, of 64 bits each: for each of two slots, for each program, for each value one.
     Rounds use the slots in turn, slots[0] first. stamp: the number of the first round, from 0 to 2^32 - 1, the same for
-    all programs; each round has the next one, and behind 2^32 - 1 comes 0. Nobody sets words back: at the beginning
+    all programs; each round has the next one, and after 2^32 - 1 comes 0. Nobody sets words back: at the beginning
     they hold what older rounds have left, which had other stamps, under any values.
     A word holds its stamp in the upper 32 bits, and in the lower ones its value modulo 2^32. It arrives whole. Other
-    words than that arrive earlier or later, and there is no flag and no barrier beside them.
+    words may arrive earlier or later, and there is no flag and no barrier beside them.
     What is returned: for each round a list of lists, the values of program 0, those of program 1 and so on.
     A program is a generator. yield "load", word: gives what the word holds. yield "store", word, number: others see it
     at some time later, in any order with stores to other words; the program itself sees it at once. yield ("fence",):
@@ -91,7 +91,7 @@ EXERCISE = Spec(
     invariants=(
         "each value comes out of the very reading whose stamp was right",
         "a program may be a round ahead of another, and no further",
-        "negative values, and stamps that come round to 0, change nothing of this",
+        "negative values, and stamps that wrap to 0, change nothing of this",
     ),
     lines=14,
     example=lambda: call([[[[5]], [[-6]]]], 8, 0),

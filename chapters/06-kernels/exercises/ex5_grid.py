@@ -19,11 +19,11 @@ def launch(tiles: list[int], resident: int, out: list[str], arrived: str, failed
 
     tiles: a number for each tile; 0 stands for an empty one. resident: how many programs the device says it runs at
     once. ValueError where it is 0 although there are tiles: then nothing is launched. out: a word for each tile.
-    arrived, failed: two words more. Ahead of the launch these two hold 0, and the words of `out` anything.
+    arrived, failed: two more words. Before the launch these two hold 0, and the words of `out` anything.
     All tiles are shared among the programs. Of each tile that is not empty, one program puts the number's square into
     the tile's word. When all programs have done their part, each one returns the sum of these squares, out of the
     words. A program waits for the others by polls: loads of `arrived`, `polls` at most, which is enough where all of
-    them run. If it has polled so often in vain, it puts 1 into `failed` and returns None.
+    them run. After `polls` failed polls it puts 1 into `failed` and returns None.
     A program is a generator. yield "load", word: gives what the word holds. yield "store", word, number: others see it
     at some time later, in any order with stores to other words; the program itself sees it at once. yield ("fence",):
     goes on when all of the program's stores have arrived. yield "add", word, number: at once and whole, gives what the
@@ -101,7 +101,7 @@ EXERCISE = Spec(
     task=(
         "Write a launch whose programs wait for each other. It must not have more of them than the device runs at\n"
         "once, whatever there is to do; a program without work must still be counted; and where somebody never comes,\n"
-        "as another process holds the device, the launch must end and say so."
+        "as fewer run at once than the device said, the launch must end and say so."
     ),
     invariants=(
         "no program waits for one that can only begin when it has ended",

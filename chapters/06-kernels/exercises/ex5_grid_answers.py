@@ -194,11 +194,11 @@ def by_name(places: int, work: dict[str, int], words: dict[str, str], patience: 
 
     work: a number for each tile, under the name of the tile's word; 0 stands for an empty one. places: how many
     programs the device says it runs at once. ValueError where it is 0 although there are tiles: then nothing is
-    launched. words: under "arrived" and "failed" two words more, which hold 0 ahead of the launch; those of tiles hold
+    launched. words: under "arrived" and "failed" two more words, which hold 0 before the launch; those of tiles hold
     anything. All tiles are shared among the programs. Of each tile that is not empty, one program puts the number's
     square into the tile's word. When all programs have done their part, each one returns the sum of these squares, out
     of the words. A program waits for the others by polls: loads of the first word, `patience` at most, which is enough
-    where all of them run. If it has polled so often in vain, it puts 1 into the second one and returns None.
+    where all of them run. After `patience` failed polls it puts 1 into the second one and returns None.
     A program is a generator. yield "load", word: gives what the word holds. yield "store", word, number: others see it
     at some time later, in any order with stores to other words; the program itself sees it at once. yield ("fence",):
     goes on when all of the program's stores have arrived. yield "add", word, number: at once and whole, gives what the

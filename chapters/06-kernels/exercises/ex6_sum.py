@@ -20,11 +20,11 @@ def add_up(count: int, words: list[str], values: list[float]) -> Program:
     """The sums of what all programs add, one for each word: what a program returns is a list of floats.
 
     count: how many programs there are, 1 to 255; each adds one value to each word. words: names of words of 64 bits,
-    which hold 0 ahead of the launch. values: this program's own, a float for each word.
+    which hold 0 before the launch. values: this program's own, a float for each word.
     A word counts its summands in the upper 8 bits. Below them it holds the sum in units of 2^-30, as a number of 56
     bits that may be negative: an addition is that of 64 bits, and where the sum is negative it borrows 1 from the
     count. A summand is held between -2^17 and 2^17, so that 255 of them stay below 2^55 units, and what is finer than a
-    unit is cut off, towards 0. A NaN counts as -2^17. All of this is as the engine's kernel has it.
+    unit is cut off, towards 0. A NaN counts as -2^17. The engine's kernel does the same.
     A sum is ready when all programs have added to it. It comes out as that number of units times 2^-30.
     A program is a generator. yield "load", word: gives what the word holds. yield "store", word, number: others see it
     at some time later, in any order with stores to other words; the program itself sees it at once. yield ("fence",):
@@ -126,7 +126,7 @@ def no_numbers(case: Case) -> Call:
 
 
 def fine_ones(case: Case) -> Call:
-    """What is finer than a unit is cut off towards 0, ahead of the sum."""
+    """What is finer than a unit is cut off towards 0, before the sum."""
     fine = [2.0**-31, -(2.0**-31), 0.75 * 2.0**-30, -0.75 * 2.0**-30, 2.5 * 2.0**-30, -2.5 * 2.0**-30]
     return call([[case.turn(fine)], [case.turn(fine[2:])], [case.floats("other", 1).item()]])
 

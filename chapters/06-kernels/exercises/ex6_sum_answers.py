@@ -179,7 +179,7 @@ def count_below(parts: dict[str, float], programs: int) -> Program:
     """The sums of what all programs add, one for each word: what a program returns is a list of floats.
 
     programs: how many there are, 1 to 255; each adds one value to each word. parts: this program's own values, a float
-    for each word, under the word's name. Words have 64 bits, and hold 0 ahead of the launch.
+    for each word, under the word's name. Words have 64 bits, and hold 0 before the launch.
     A word counts its summands in the lower 8 bits. Above them it holds the sum in units of 2^-30, as a number of 56
     bits that may be negative: an addition is that of 64 bits. A summand is held between -2^17 and 2^17, so that 255 of
     them stay below 2^55 units, and what is finer than a unit is cut off, towards 0. A NaN counts as -2^17.

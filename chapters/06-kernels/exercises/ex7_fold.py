@@ -17,8 +17,9 @@ def fold(x: Tensor, products: Tensor, gains: Tensor, shifts: Tensor, eps: float)
     root. Wanted is weight @ y + bias for R rows, at least one.
     products: (P, R) float32, what P programs or pieces, at least one, have each added up of weight @ (gain * x), mean
     and deviation not yet known: the rows' sums over the pieces are the whole. gains: (R,) float32, weight @ gain.
-    shifts: (R,) float32, weight @ shift + bias. Both hang on the weights alone, and were made before any step. eps:
-    above 0. x may lie far from 0 beside its deviation, up to some thousand times; 4 digits hold all the same.
+    shifts: (R,) float32, weight @ shift + bias. Both depend only on the weights, and were made before any step. eps:
+    above 0. x may be some thousand times as far from 0 as its deviation is large, and four digits must still be right:
+    compute the variance from x - mean.
     """
     mean = x.mean()
     deviation = ((x - mean).square().mean() + eps).sqrt()
@@ -31,7 +32,7 @@ EXERCISE = Spec(
     task=(
         "A LayerNorm in front of a product costs a wait: mean and deviation need the whole of x, and the product\n"
         "needs both. But they are two numbers for the whole row. The chapter's kernel multiplies at once and puts the\n"
-        "two numbers in behind the product, by sums that hang on the weights alone. Write that last line of it."
+        "two numbers in behind the product, by sums that depend only on the weights. Write that last line of it."
     ),
     invariants=(
         "what comes out is the product behind the LayerNorm, but for the last bits",
