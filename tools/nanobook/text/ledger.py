@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from nanobench.core.records import Report, Result
 from nanobench.report.intervals import interval as bootstrap
@@ -61,17 +62,21 @@ def ledger(
         # A chapter with several engines adds its lines once: they are shown at the first of them.
         lines = "as above" if rung.chapter in shown else str(added[rung.chapter])
         shown.add(rung.chapter)
-        gains = [_gain(report, model, engine, before, batch) for batch in batches]
-        losses = "; ".join(_losses(report, model, engine, before))
         over = f" over `{before}`" if before else ""
-        rows.append([f"`{engine}`{over}", str(rung.chapter), lines, *gains, losses or "–"])
-    newest = [engine for engine in RUNGS if report.find(model=model, engine=engine)][-1]
-    for peer in GRAPHED_PEERS:
+        compared = _compared(report, model, engine, before, batches)
+        rows.append([f"`{engine}`{over}", str(rung.chapter), lines, *compared])
+    newest = [engine for engine in RUNGS if report.find(model=model, engine=engine)][-1:]
+    for engine, peer in product(newest, GRAPHED_PEERS):
         if report.find(model=model, engine=peer):
-            gains = [_gain(report, model, newest, peer, batch) for batch in batches]
-            losses = "; ".join(_losses(report, model, newest, peer))
-            rows.append([f"`{newest}` over {engine_label(peer)}", "", "", *gains, losses or "–"])
+            over = f" over {engine_label(peer)}"
+            rows.append([f"`{engine}`{over}", "", "", *_compared(report, model, engine, peer, batches)])
     return header, rows
+
+
+def _compared(report: Report, model: str, engine: str, before: str | None, batches: Sequence[int]) -> list[str]:
+    """An engine's gains over another, a batch size each, and its losses."""
+    gains = [_gain(report, model, engine, before, batch) for batch in batches]
+    return [*gains, "; ".join(_losses(report, model, engine, before)) or "–"]
 
 
 def _gain(report: Report, model: str, engine: str, before: str | None, batch: int) -> str:
