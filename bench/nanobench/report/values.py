@@ -61,14 +61,14 @@ def limit_tokens_per_s(results: Sequence[Result]) -> float | None:
 
 
 def case_bytes(result: Result) -> int | None:
-    """Bytes that a case needed beside the weights and other systems; None on a CPU.
+    """Bytes that a case needed beside the weights and other systems; None on a CPU, or for another process's.
 
     That is what a run takes in tensors beyond what was there before it, and what the engine took when it was made: its
     cache, and the memory that torch reserves for its graphs.
     """
     if result.memory_peak is None or result.memory_before is None:
         return None
-    return result.memory_peak.allocated - result.memory_before.allocated + made_bytes(result)
+    return result.memory_peak.allocated - result.memory_before.allocated + made_bytes(result) or None  # torch saw none
 
 
 def made_bytes(result: Result) -> int:
