@@ -156,7 +156,7 @@ def test_the_command_writes_what_it_prints(
     assert [arrival.max_batched_tokens for arrival in report.arrivals] == [256, 16]
     for arrival in report.arrivals:
         assert len(arrival.ttft_s) == 3
-        assert 0 < arrival.alone.counted.prefill_steps <= arrival.beside.counted.prefill_steps  # a late one joins a step
+        assert 0 < arrival.alone.counted.prefill_steps <= arrival.beside.counted.prefill_steps  # or late in one
     (prefix,) = report.prefix
     assert len(prefix.cached) == len(prefix.plain) == 2
     assert all(run.computed_share == 1 for run in prefix.plain)
