@@ -64,7 +64,7 @@ class SpeculativeEngine(Engine):
 
     def step(self) -> list[Row]:
         """As the base's; but where steps in flight must be known before the next, one of them is taken in."""
-        began, before, rows = time.perf_counter(), (self.stats.new_tokens, self.stats.prefill_steps), self.rows
+        began, before, rows = self._seconds(), (self.stats.new_tokens, self.stats.prefill_steps), self.rows
         if self.adaptive and not rows:
             self.adaptive.begin()
         pays = not self.adaptive or not rows or self.adaptive.pays(len(rows))
@@ -76,10 +76,14 @@ class SpeculativeEngine(Engine):
             tokens = self.stats.new_tokens - before[0] if pays else len(rows)  # which come late
             if tokens:
                 alone = () if self.scheduler.waiting or self._inbox else rows
-                self.adaptive.note_step(len(rows), time.perf_counter() - began, tokens, alone)
+                self.adaptive.note_step(len(rows), self._seconds() - began, tokens, alone)
             if not pays:
                 self.adaptive.look(self.drafter, rows, self.draft_tokens)
         return settled
+
+    def _seconds(self) -> float:
+        """A clock that stands still during captures, since a step is captured once and replayed from then on."""
+        return time.perf_counter() - getattr(self.stats, "capture_s", 0.0)
 
     @on_device
     def _take_one(self) -> list[Row]:

@@ -965,6 +965,23 @@ class TestAdaptive:
         else:
             assert steps[True] < steps[False] + 50 < 150
 
+    def test_what_a_capture_takes_is_no_steps_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shape = ModelConfig(n_layer=1, n_head=2, n_embd=16, n_positions=64, vocab_size=211)
+        times = list[float]()
+        monkeypatch.setattr(Adaptive, "note_step", lambda self, rows, seconds, *_: times.append(seconds))
+        llm = graph_llm(random_model(shape, seed=1), "dense-graph", recorder=Rerun(), max_batch=2, speculate="lookup")
+        runner = runner_of(llm)
+        capture = runner._capture
+
+        def slow(*given: Any) -> None:
+            capture(*given)
+            llm.stats.capture_s += 1000  # as much as the clock says less
+
+        monkeypatch.setattr(runner, "_capture", slow)
+        llm.generate(prompts_of([5, 5]), SamplingParams(temperature=0, max_tokens=20, **FREE))
+        assert min(times) < -900
+        assert sum(seconds > 0 for seconds in times) > 10
+
     def test_drafts_that_no_longer_pay_end(self) -> None:
         trial = Trial()
         self.run(trial, 600, lambda drafts: (2.0, 3.0) if drafts else (1.0, 1.0))
