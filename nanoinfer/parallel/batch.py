@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -76,7 +77,11 @@ class Job:
             file.writelines(results)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, self.out / shard.name)
+        try:
+            os.replace(beside, self.out / shard.name)
+        except FileNotFoundError:  # another run in this folder has done every shard, and cleaned up
+            if not (self.out / shard.name).exists():
+                raise
 
     def run(self, shard: Shard, llm: LLM) -> int:
         """Compute one shard; returns how many tokens were generated."""
@@ -88,7 +93,8 @@ class Job:
     def clean(self) -> None:
         """Remove what runs that were ended have left; call it when no shard is missing."""
         for left in self.out.glob(".*.tmp"):
-            left.unlink(missing_ok=True)
+            with suppress(OSError):  # Windows keeps what another run still writes
+                left.unlink()
 
 
 def result(line: Line, done: Completion) -> str:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,22 @@ def test_ctrl_c_says_how_to_go_on(model: Path, tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "of 400 shards are done; the same command goes on" in said
     assert said.count("\n") == 1
+
+
+@posix  # elsewhere an open file stays
+def test_a_run_whose_shards_another_one_has_done_and_cleaned_up_ends_well(tmp_path: Path) -> None:
+    job, shard = batch.Job(tmp_path / "in.jsonl", tmp_path, SamplingParams(), 0, 2), batch.Shard(0, 2)
+
+    def other_first() -> Iterator[str]:
+        yield "{}\n"
+        job.write(shard, iter(["{}\n"]))
+        job.clean()
+
+    job.write(shard, other_first())
+    assert [path.name for path in tmp_path.iterdir()] == [shard.name]
+    (tmp_path / shard.name).unlink()
+    with pytest.raises(FileNotFoundError):
+        job.write(shard, (job.clean() or line for line in ["{}\n"]))  # type: ignore[func-returns-value]
 
 
 @pytest.mark.parametrize(
