@@ -27,12 +27,14 @@ from nanobench.report.figures.style import (
     newest_of,
     provenance,
 )
+from nanobench.report.intervals import interval, verdict
 from nanobench.report.values import (
     batches_of,
     case_bytes,
     decode,
     engine_label,
     engines_of,
+    factor,
     limit_tokens_per_s,
     model_label,
     rate,
@@ -41,6 +43,8 @@ from nanobench.report.values import (
     significant,
     size,
 )
+from nanobench.systems import UNFUSED
+from nanoinfer.config import ENGINES
 
 Measure = Callable[[Result], Spread | None]
 NAMES = 0.268  # of a figure's width: beside its lines, for their names
@@ -78,8 +82,10 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
             note = f"memory: beside the weights; caches, activations, and what is held for graphs\n{note}"
         if mine is not None:
             note = f"{yours}\n{note}"
-        margins(figure, note)
+        seen = _seen(results, newest)
+        margins(figure, note, 0.34 if seen else 0.14)
         name_lines(axes[0, 0])
+        figure.text(0.01, 1 - 0.2 / height, seen, fontsize=11.5, color=TEXT, va="center")
         corner(figure, note)
         return figure
 
@@ -146,11 +152,30 @@ def _limit(ax: Axes, results: Sequence[Result]) -> None:
     ax.set_ylim(low, max(high, known[-1][1] * 1.6))
 
 
-def margins(figure: Figure, note: str) -> None:
-    """Room for the lines' names on the right, and for the note in the corner."""
+def _seen(results: Sequence[Result], newest: str | None) -> str:
+    """The figure in a sentence: the engine that is drawn wide beside the fastest peer; nothing where there is none."""
+    best = newest_of(engines_of(results), newest) or ""
+    of = {(r.case.engine, r.case.batch): r for r in results if decode(r)}
+    peers = [r for r in of.values() if r.case.engine not in {*ENGINES, *UNFUSED} and (best, r.case.batch) in of]
+    if not peers:
+        return ""
+    few = min(r.case.batch for r in peers)
+    peer = max((r for r in peers if r.case.batch == few), key=lambda r: r.tokens_per_s or 0).case.engine
+    many = max(r.case.batch for r in peers if r.case.engine == peer)
+    times = {}
+    for batch in (few, many):
+        ratio = (of[best, batch].tokens_per_s or 0) / (of[peer, batch].tokens_per_s or 1)
+        even = verdict(*interval(of[best, batch], of[peer, batch], "tok/s")) == "even"
+        times[batch] = "about 1×" if even else factor(ratio)
+    later = f", {times[many]} at B = {many}" if many > few else ""
+    return f"{engine_label(best or '')}: {times[few]} {engine_label(peer)} at B = {few}{later}"
+
+
+def margins(figure: Figure, note: str, top: float = 0.14) -> None:
+    """Room for the lines' names on the right, for the note in the corner, and inches of it at the top."""
     height = figure.get_figheight()
     bottom = (0.64 + 0.17 * len(note.splitlines())) / height
-    figure.subplots_adjust(left=0.14, right=0.985 - NAMES, top=1 - 0.14 / height, bottom=bottom, hspace=0.12)
+    figure.subplots_adjust(left=0.14, right=0.985 - NAMES, top=1 - top / height, bottom=bottom, hspace=0.12)
 
 
 def name_lines(ax: Axes) -> None:
