@@ -22,7 +22,7 @@ from nanobench.core.presets import PRESETS
 from nanobench.core.records import RESULTS, Report, Result, ResultsFile
 from nanobench.micro.timeline import MARK, HostEvent, Kernel, StepTimeline, Timeline, engines_named, measure, pick
 from nanobench.report.figures import style
-from nanobench.report.figures.throughput import name_lines
+from nanobench.report.figures.throughput import _seen, name_lines
 from nanobench.report.figures.timeline import busy
 from nanobench.report.plot import book_drawings, drawings, load, own, plot, published
 from nanobench.systems import OTHERS
@@ -257,6 +257,23 @@ def test_names_stand_beside_their_lines_and_not_on_each_other() -> None:
     assert max(text.get_position()[1] for text in ax.texts) <= 1
     assert [text.get_text() for text in sorted(ax.texts, key=lambda text: text.get_position()[1])][-1] == "alone"
     assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+@pytest.mark.parametrize(
+    ("peers", "seen"),
+    [
+        ({"transformers": (0.004, 0.002), "transformers-nocache": (0.006, 0.001)}, r"2\.00×|1\.99×, about 1×"),
+        ({"transformers": (0.002, 0.004)}, r"about 1×, 2\.00×|1\.99×"),
+        ({}, ""),
+    ],
+)
+def test_a_figure_of_throughput_says_what_is_seen(peers: dict[str, tuple[float, float]], seen: str) -> None:
+    """Beside the peer that is fastest at the smallest batch."""
+    steps = {"naive": (0.001, 0.001), "dense": (0.002, 0.002), **peers}
+    results = [result(name, batch, each[batch > 1]) for name, each in steps.items() for batch in (1, 8)]
+    few, _, many = seen.partition(", ")
+    expected = rf"dense: ({few}) transformers at B = 1, ({many}) at B = 8" if seen else ""
+    assert re.fullmatch(expected, _seen(results, "dense"))
 
 
 def test_no_text_of_the_books_figures_is_cut() -> None:
