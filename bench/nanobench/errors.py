@@ -17,6 +17,12 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise  # `| head` has read enough: the command line library ends quietly
+        except ModuleNotFoundError as error:
+            if "." in str(error.name):  # a part of a package that is there is missing by a mistake of ours
+                raise
+            what = f"{ctx.command_path.split()[-1]}: it needs {error.name}, which is not installed"
+            print(f"{what}: pip install 'nanoinfer[bench,docs]'", file=sys.stderr)
+            raise typer.Exit(2) from None
         except (ValueError, OSError) as error:
             print(f"{ctx.command_path.split()[-1]}: {error}", file=sys.stderr)
             raise typer.Exit(2) from None

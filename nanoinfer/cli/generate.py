@@ -88,14 +88,12 @@ def generate(
         return
     with model.load() as llm:
         record = partial(json_line, prompts=prompts, model=model.model_name, llm=llm) if as_json else None
+        writer = Writer(prompts, echo, record, progress=not quiet)
         with refusing(lines):
             pieces = llm.stream(prompts, each)
         if model.model is None and not quiet:
             remark(DEFAULT_NOTE)
-        if show_steps:
-            done = write_steps(prompts[0] * echo, pieces)
-        else:
-            done = Writer(prompts, echo, record).run(pieces, progress=not quiet)
+        done = write_steps(prompts[0] * echo, pieces) if show_steps else writer.run(pieces)
         if not quiet and not as_json:
             remark(figures(done, llm, params.greedy))
         if verbose:

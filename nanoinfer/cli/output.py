@@ -16,8 +16,6 @@ from nanoinfer.cli.terminal import Output, progress_bar, remark
 from nanoinfer.requests import Completion, Piece
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from nanoinfer.engine.stats import Stats
     from nanoinfer.llm import LLM
 
@@ -28,12 +26,18 @@ class Writer:
     """Writes texts in the order of their prompts: a single one as it comes, of several each when it is done.
 
     echo: each prompt before its text. record: makes a line of JSON of a completion, which is written in place of texts.
+    progress: show a bar, where there is a use for one. Make it ahead of the pieces: what it imports would be part of
+    their TTFT.
     """
 
     def __init__(
-        self, prompts: Sequence[str], echo: bool = True, record: Callable[[Completion], str] | None = None
+        self,
+        prompts: Sequence[str],
+        echo: bool = True,
+        record: Callable[[Completion], str] | None = None,
+        progress: bool = False,
     ) -> None:
-        self.out, self.record = Output(), record
+        self.out, self.record, self.bar = Output(), record, progress_bar(len(prompts), progress)
         self.heads = [prompt if echo else "" for prompt in prompts]
         self.texts = [""] * len(prompts)  # what has come of each
         self.done: dict[int, Completion] = {}
@@ -41,14 +45,13 @@ class Writer:
         self.written = 0
         self.streams = record is None and len(prompts) == 1
 
-    def run(self, pieces: Generator[Piece, None, None], progress: bool = False) -> list[Completion]:
-        """Write what comes; returns the completions in order. progress: show a bar, where there is a use for one.
+    def run(self, pieces: Generator[Piece, None, None]) -> list[Completion]:
+        """Write what comes; returns the completions in order.
 
         However it ends, what there is has been written. Raises Stopped at Ctrl-C, which says how far it got.
         """
-        bar = progress_bar(len(self.texts), progress)
         try:
-            with closing(pieces), bar:
+            with closing(pieces), self.bar:
                 if self.streams:
                     self.out.write(self.heads[0])
                 for piece in pieces:
@@ -57,7 +60,7 @@ class Writer:
                     if self.streams:
                         self.out.write(piece.text)
                     if piece.completion is not None:
-                        self._finish(piece.completion, bar)
+                        self._finish(piece.completion)
         except OutputFailed:
             raise
         except (KeyboardInterrupt, Exception) as error:
@@ -69,9 +72,9 @@ class Writer:
             raise
         return [self.done[index] for index in range(len(self.texts))]
 
-    def _finish(self, done: Completion, bar: Progress) -> None:
+    def _finish(self, done: Completion) -> None:
         """One more is done; write all that waited for it alone."""
-        self.done[done.index] = done
+        self.done[done.index], bar = done, self.bar
         bar.advance(bar.task_ids[0])
         if self.written in self.done:
             bar.stop()  # it may stand on the terminal that the text goes to

@@ -168,9 +168,9 @@ class Shell:
             self.tokens = self.guessed.token_ids
             return
         before = copy(self.llm.stats)
+        writer = Writer([text])
         with refusing():
             pieces = self.llm.stream([tokens], with_seeds(self.params, 1))
-        writer = Writer([text])
         try:
             done = writer.run(pieces)
         finally:

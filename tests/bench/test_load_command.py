@@ -51,6 +51,15 @@ def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["load", "--device", "cpu", *arguments])
 
 
+def test_a_missing_package_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("nanobench.load")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "httptools", None)
+    done = invoke()
+    assert done.exit_code == 2
+    assert done.output == "root: it needs httptools, which is not installed: pip install 'nanoinfer[bench,docs]'\n"
+
+
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices.Choice, "_engine", lambda self, settings: EngineTarget("engine", FakeLLM()).opened())

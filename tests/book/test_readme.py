@@ -47,8 +47,8 @@ def test_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def scripts() -> list[str]:
-    """Blocks to be pasted, but for the first, which `.ci/run` types, and one that downloads from another index."""
-    return [block for block in blocks("sh")[1:] if "download.pytorch.org" not in block]
+    """Blocks to be pasted, but for one that downloads from another index, and then the first, which `.ci/run` types."""
+    return [block for block in blocks("sh") if "download.pytorch.org" not in block][1:]
 
 
 # What a line may end with besides 0: a stub is no answer yet, and without an answer there is nothing to generate with.

@@ -17,8 +17,8 @@ import jsonschema
 import pytest
 
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cli import output, terminal
 from nanoinfer.cli import prompts as prompt_sources
-from nanoinfer.cli import terminal
 from nanoinfer.cli.options import BatchOptions
 from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
@@ -108,6 +108,16 @@ def test_stop_strings_and_tokens_end_the_text(tiny: GPT2, capsys: pytest.Capture
 def test_quiet_and_verbose(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(capsys, "generate", "a", "-n", "2", "-q").err == ""
     assert "decode_steps" in invoke(capsys, "generate", "a", "-n", "2", "-v").err
+
+
+def test_ttft_has_no_import_of_the_progress_bar_in_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order, bar, stream = list[str](), output.progress_bar, LLM.stream
+    monkeypatch.setattr(output, "progress_bar", lambda *given: (order.append("bar"), bar(*given))[1])
+    monkeypatch.setattr(LLM, "stream", lambda *given: (order.append("clock"), stream(*given))[1])
+    assert invoke(capsys, "generate", "a", "-n", "1").code == 0
+    assert order == ["bar", "clock"]
 
 
 def test_a_given_model_needs_no_note(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,9 +73,10 @@ def generate_mine(
             for told in () if stands_in else held:  # that a CPU records no steps
                 warnings.warn(told.message, stacklevel=2)
             llm.generate(list(prompts), short)
+            writer = Writer(prompts, echo, progress=not quiet)
             with refusing():
                 pieces = llm.stream(list(prompts), list(params))
-            done = Writer(prompts, echo).run(pieces, progress=not quiet)
+            done = writer.run(pieces)
             if stands_in:
                 steps = f"{stats.replayed_steps} of {stats.decode_steps} decode steps"
                 remark(f"nanoinfer: no GPU here, so steps were recorded by the stand-in: {steps} were replayed")
