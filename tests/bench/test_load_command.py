@@ -52,9 +52,10 @@ def invoke(*arguments: str) -> Any:
 
 
 def test_a_missing_package_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("nanobench.load")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "httptools", None)
+    def missing(*_: Any) -> None:
+        raise ModuleNotFoundError(name="httptools")
+
+    monkeypatch.setattr(choices.Choice, "_engine", missing)
     done = invoke()
     assert done.exit_code == 2
     assert done.output == "root: it needs httptools, which is not installed: pip install 'nanoinfer[bench,docs]'\n"

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from nanobench.report.figures.style import ACCENT, GROUND, MUTED, PEERS, WIDTH, Drawing, corner, origin
+from nanobench.report.figures.throughput import plain_log
 from nanobench.report.values import model_label, seconds, significant
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def load(report: LoadReport, stem: str) -> Drawing | None:
     def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 4.4), layout=None)
         times, gaps, good = figure.subplots(1, 3)
+        times.set_yscale("log")
         for name in names:
             runs = sorted((run for run in found if run.target == name), key=lambda run: run.asked_per_s or 0)
             x = [run.asked_per_s for run in runs]
@@ -48,11 +50,13 @@ def load(report: LoadReport, stem: str) -> Drawing | None:
             axes.set_title(title)
             axes.set_xlabel("requests/s asked")
             axes.set_xlim(0, 1.05 * fastest)
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(bottom=None if axes is times else 0)
+        plain_log(times)
         handles = [Line2D([], [], label=name, linewidth=1.8, **looks[name]) for name in names]
         handles += [Line2D([], [], color=MUTED, label="p50"), Line2D([], [], color=MUTED, linestyle=":", label="p99")]
         if any(run.off for run in found):
-            handles.append(Line2D([], [], color=MUTED, marker="o", linestyle="", fillstyle="none", label="sends off"))
+            off = {"marker": "o", "linestyle": "", "fillstyle": "none", "label": "off schedule"}
+            handles.append(Line2D([], [], color=MUTED, **off))
         figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.05, 0.995), ncol=len(handles))
         figure.subplots_adjust(left=0.07, right=0.985, top=0.81, bottom=0.27, wspace=0.25)
         corner(figure, f"{_what(report)}\n{origin(report)}")
@@ -87,13 +91,13 @@ def _row(run: LoadRun) -> tuple[str, ...]:
     rates = (run.asked_per_s or 0, run.sent_per_s or 0)
     counts = (run.ok, run.refused, run.failed)
     return (
-        run.target + (" (sends off)" if run.off else ""), *map(significant, rates), *map(str, counts), *times,
+        run.target + (" (off schedule)" if run.off else ""), *map(significant, rates), *map(str, counts), *times,
         significant(run.goodput_per_s), significant(run.tokens_per_s),
     )  # fmt: skip
 
 
 def _alt(title: str, report: LoadReport, found: list[LoadRun]) -> str:
-    text = f"{title}: three panels, TTFT, inter-token latency and goodput, all from zero."
+    text = f"{title}: three panels, TTFT on a logarithmic axis, inter-token latency and goodput from zero."
     for name in report.targets:
         runs = sorted((run for run in found if run.target == name), key=lambda run: run.asked_per_s or 0)
         told = [
