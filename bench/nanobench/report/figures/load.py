@@ -55,7 +55,7 @@ def load(report: LoadReport, stem: str) -> Drawing | None:
         handles = [Line2D([], [], label=name, linewidth=1.8, **looks[name]) for name in names]
         handles += [Line2D([], [], color=MUTED, label="p50"), Line2D([], [], color=MUTED, linestyle=":", label="p99")]
         if any(run.off for run in found):
-            off = {"marker": "o", "linestyle": "", "fillstyle": "none", "label": "off schedule"}
+            off: dict[str, Any] = {"marker": "o", "linestyle": "", "fillstyle": "none", "label": "off schedule"}
             handles.append(Line2D([], [], color=MUTED, **off))
         figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.05, 0.995), ncol=len(handles))
         figure.subplots_adjust(left=0.07, right=0.985, top=0.81, bottom=0.27, wspace=0.25)
