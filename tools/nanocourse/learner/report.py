@@ -34,8 +34,6 @@ def result_lines(result: ExerciseResult, exercise: Exercise, chapter: Chapter) -
         yield from _indented(f'A known mistake, {result.mistake[0]}. It assumes: "{result.mistake[1]}"')
     elif result.mistake_sought and result.status == "failed":
         yield from _indented("This is none of the known mistakes.")
-    elif result.status == "failed" and not any(check.status == "hung" for check in result.checks):
-        yield from _indented("Check it again: if this is a known mistake, it is then named.")
     if failed:
         read = f"Read: {chapter.text}, section {exercise.spec.section}."
         yield from _indented(f"{read} A hint: nanoinfer course hint {result.id}")
