@@ -129,7 +129,7 @@ PREDICTIONS = (
         lambda device: 8.0, "eight times the rows in the same time", more_rows, _rows,
     ),
     Prediction(
-        "speed", "How many tokens a second does the naive engine make here with the small model, after 128 tokens?", "tokens/s",
+        "speed", "How many tokens a second does the naive engine make here with `small`, after 128 tokens?", "tokens/s",
         arithmetic_speed,
         "a pass's arithmetic at the speed of a product of two matrices of 1024 by 1024, measured here",
         speed, _speed,
