@@ -501,7 +501,7 @@ def test_places_that_count_from_0_say_so(keep: Keep, tmp_path: Path) -> None:
     exercise = chapters.exercise("5.5")
     result = checked(exercise, answer("5.5", "steps-of-the-text"), tmp_path, keep, name_mistakes=True)
     lines = "\n".join(line for line, _ in result_lines(result, exercise, chapters.chapter(5)))
-    assert re.search(r"At sent, place \d, token \(places count from 0\): expected \d+, came \d+", lines)
+    assert re.search(r"At sent, place \d, token \(places count from 0\): expected \d+, got \d+", lines)
     assert "next_token([" in lines
     assert result.mistake is not None
     assert result.mistake[0] == "steps-of-the-text"

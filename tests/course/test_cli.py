@@ -101,7 +101,7 @@ def test_check_from_the_first_try_to_the_last(here: Path, capsys: pytest.Capture
     own(here, "1.3", answer("1.3", "last-column"))
     first = invoke(capsys, "check", "1", "1.3")
     assert first.code == 1
-    for part in ("failed", "ragged", "lengths = ", "At row ", "expected ", "came ", "Receipt: ex3_last.py "):
+    for part in ("failed", "ragged", "lengths = ", "At row ", "expected ", "got ", "Receipt: ex3_last.py "):
         assert part in first.out
     assert 'A known mistake, last-column. It assumes: "A row\'s last token stands in the last column."' in first.out
     own(here, "1.3", answer("1.3", "by-gather"))

@@ -96,7 +96,7 @@ def test_a_change_is_run(of: Submitted) -> None:
     assert "wte[:vocab_size + 1]" in whole.text
     assert "all checks pass" in truth.verdict(truth.checked(of, LAST))
     found = list(truth.outcome(of, whole.changed, "With the change"))
-    assert re.match(r"With the change, check [\w-]+ fails on hidden = .*expected .*came ", found[0])
+    assert re.match(r"With the change, check [\w-]+ fails on hidden = .*expected .*got ", found[0])
     assert found[1].startswith("On the example it gives ")
 
 

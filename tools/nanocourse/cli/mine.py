@@ -45,7 +45,7 @@ def generate_mine(
         part = "yours" if one.status == "passed" else f"the reference's ({one.status})"
         remark(f"nanoinfer: {one.exercise.id} {one.exercise.spec.title}: {part}")
 
-    remark(f"nanoinfer: checking what is in {folder}; each exercise is told as it is done")
+    remark(f"nanoinfer: checking what is in {folder}; results appear as they finish")
     with refusing():
         own = own_functions(folder, tell, patience())
     used = [one for one in own if one.function is not None]

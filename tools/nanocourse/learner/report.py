@@ -79,7 +79,7 @@ def _check_lines(at: int, of: int, check: CheckResult) -> Iterator[Line]:
     place = f"At {failure.where}" if failure.where else "As a whole"
     if re.search(r"\d", failure.where) or FROM in failure.expected:
         place += " (places count from 0)"
-    yield from _indented(f"{place}: expected {failure.expected}, came {failure.got}")
+    yield from _indented(f"{place}: expected {failure.expected}, got {failure.got}")
     if failure.again:
         yield from _indented(f"This input is {failure.again}")
 

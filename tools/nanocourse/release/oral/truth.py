@@ -113,7 +113,7 @@ def verdict(result: ExerciseResult) -> str:
         return f"check {failed.name}: {failed.status}{': ' * bool(failed.note)}{failed.note}"
     given = ", ".join(f"{name} = {value}" if name else value for name, value in failed.failure.inputs)
     where = f"at {failed.failure.where} " * bool(failed.failure.where)
-    return f"check {failed.name} fails on {given}: {where}expected {failed.failure.expected}, came {failed.failure.got}"
+    return f"check {failed.name} fails on {given}: {where}expected {failed.failure.expected}, got {failed.failure.got}"
 
 
 def planted(of: Submitted, secret: str, ran: frozenset[int]) -> tuple[str, list[str]]:
