@@ -118,7 +118,8 @@ def _hub_files(repository: str, revision: str | None) -> tuple[Path, list[Path]]
     except errors.RepositoryNotFoundError:
         raise WeightsError(f"there is no {where}, or it is private: check the name") from None
     except errors.LocalEntryNotFoundError:
-        how = "connect once, without HF_HUB_OFFLINE, or give a folder"
+        how = f"connect once{', without HF_HUB_OFFLINE,' * huggingface_hub.constants.HF_HUB_OFFLINE} or give a folder"
+        how += f" with config.json and {WEIGHTS}"
         raise WeightsError(f"{where} is not in the hub cache and cannot be fetched: {how}") from None
     except errors.EntryNotFoundError:
         raise WeightsError(f"{where} has no config.json with {WEIGHTS} or {INDEX}") from None
