@@ -175,11 +175,11 @@ def present(made: Any) -> float:
 
 def names() -> None:
     """The third text's blocks are known by their own tokens alone: the second of them is another text's."""
-    first, second, third = f"{run.KING}.", f"{run.SHIP}{run.THEN}.", f"{run.KING}{run.THEN}."
-    run.show("by all before it", run.one_by_one(run.llm(), [first, second, third])[2][len(run.KING) :])
+    texts = [f"{run.FINE}.", f"{run.KING}{run.DAYS}. The", f"{run.FINE}{run.DAYS}. The"]
+    run.show("by all before it", run.one_by_one(run.llm(), texts)[2][len(texts[2]) :])
     with run.hash_without_parent():
-        wrong = run.one_by_one(run.llm(), [first, second, third])[2]
-    run.show("by its own tokens", wrong[len(run.KING) :])
+        wrong = run.one_by_one(run.llm(), texts)[2]
+    run.show("by its own tokens", wrong[len(texts[2]) :])
 
 
 def found_twice() -> None:
@@ -190,7 +190,7 @@ def found_twice() -> None:
         prompt = len(made.tokenizer.encode(text))
         made.generate([text], run.GREEDY)
         found = made.stats.cached_tokens - before
-        print(f"{prompt} tokens, {found:2} found, {prompt - found:2} computed    \"...{text[-28:]}\"")
+        print(f'{prompt} tokens, {found:2} found, {prompt - found:2} computed    "...{text[-28:]}"')
 
 
 def not_full() -> None:
