@@ -187,5 +187,5 @@ def waiting() -> Drawing:
     )
     told = "; ".join(f"at {a} the engine answers {b}, and p99 of the first token is {d}" for a, b, _, d in cells)
     alt = f"Left what is answered and right the first token's time, against the rate of arrivals: {told}."
-    return Drawing("05-queue/waiting", "Waiting explodes before throughput does", alt,
+    return Drawing("05-queue/waiting", "Latency explodes before throughput saturates", alt,
                    ("asked", "answered", "first token, p50", "p99"), cells, draw)  # fmt: skip

@@ -175,11 +175,11 @@ def present(made: Any) -> float:
 
 def names() -> None:
     """The third text's blocks are known by their own tokens alone: the second of them is another text's."""
-    first, second, third = f"{run.KING}.", f"{run.SHIP}{run.THEN}.", f"{run.KING}{run.THEN}."
-    run.show("by all before it", run.one_by_one(run.llm(), [first, second, third])[2][len(run.KING) :])
+    texts = [f"{run.FINE}.", f"{run.KING}{run.DAYS}. The", f"{run.FINE}{run.DAYS}. The"]
+    run.show("by all before it", run.one_by_one(run.llm(), texts)[2][len(texts[2]) :])
     with run.hash_without_parent():
-        wrong = run.one_by_one(run.llm(), [first, second, third])[2]
-    run.show("by its own tokens", wrong[len(run.KING) :])
+        wrong = run.one_by_one(run.llm(), texts)[2]
+    run.show("by its own tokens", wrong[len(texts[2]) :])
 
 
 def found_twice() -> None:
@@ -190,7 +190,7 @@ def found_twice() -> None:
         prompt = len(made.tokenizer.encode(text))
         made.generate([text], run.GREEDY)
         found = made.stats.cached_tokens - before
-        print(f"{prompt} tokens, {found:2} found, {prompt - found:2} computed   ...{text[-28:]}")
+        print(f'{prompt} tokens, {found:2} found, {prompt - found:2} computed    "...{text[-28:]}"')
 
 
 def not_full() -> None:
@@ -201,7 +201,7 @@ def not_full() -> None:
     wrong = [text[len(prompt) :] for text in run.last_block_shared(run.llm(), prompt, seeds)]
     for row in range(2):
         run.show(f"row {row}: its own block", right[row])
-        run.show("  the same for both", wrong[row])
+        run.show("  one block for both", wrong[row])
 
 
 def not_written() -> None:
@@ -234,8 +234,12 @@ def preempted() -> None:
     print(f"rows preempted: {made.core.scheduler.preemptions}; tokens fed again: {made.core.scheduler.recomputed}")
 
 
-def omission() -> None:
-    """A server that answers in 10 ms and once stalls for a second, seen by three clients."""
+def clients() -> tuple[list[float], list[float], list[float]]:
+    """Times of a server that answers in 10 ms and once stalls for a second, as three clients see them.
+
+    The first two send a request when it is due, or after the last answer, if that is later, and start its clock at the
+    send or when it is due. The third sends each when it is due.
+    """
     every, work, stall = 0.02, 0.01, (2.0, 3.0)
 
     def served(sent: float, free: float) -> float:
@@ -243,8 +247,7 @@ def omission() -> None:
         return (stall[1] if stall[0] <= start < stall[1] else start) + work
 
     due, free, now = [every * n for n in range(500)], 0.0, 0.0
-    waited: dict[str, list[float]] = {"when the last one is answered": [], "on time, clock at the send": [], "": []}
-    closed, scheduled, late = waited.values()
+    closed, late, scheduled = list[float](), list[float](), list[float]()
     for then in due:
         free = served(then, free)
         scheduled.append(free - then)
@@ -254,14 +257,16 @@ def omission() -> None:
         closed.append(end - now)
         late.append(end - then)
         now = end
-    print(f"{'the next request is sent':34}{'p50':>8}{'p90':>9}{'p99':>9}{'longest':>10}")
-    for name, times in (
-        ("once the last one is answered", closed),
-        ("... and its clock starts when due", late),
-        ("when it is due", scheduled),
-    ):
+    return closed, late, scheduled
+
+
+def omission() -> None:
+    """What the three clients say of the server."""
+    print(f"{'a request is sent':36}{'p50':>8}{'p90':>9}{'p99':>9}{'longest':>10}")
+    names = "when due, or after the last answer", "... and its clock starts when due", "when due"
+    for name, times in zip(names, clients(), strict=True):
         quantiles = [clock.quantile(times, share) for share in (0.5, 0.9, 0.99)]
-        print(f"{name:34}{ms(quantiles[0]):>8}{ms(quantiles[1]):>9}{ms(quantiles[2]):>9}{ms(max(times)):>10}")
+        print(f"{name:36}{ms(quantiles[0]):>8}{ms(quantiles[1]):>9}{ms(quantiles[2]):>9}{ms(max(times)):>10}")
 
 
 def mean_of() -> None:
@@ -279,6 +284,8 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "idle static": lambda: f"{twelve(True).idle(4):.0%}",
     "idle continuous": lambda: f"{twelve(False).idle(4):.0%}",
     "p99 growth": p99_growth,
+    "rows in a step": lambda: f"{8 * (1 - mixture(0.2).idle(8)):.1f}",
+    "sent late": lambda: f"{sum(late > closed for closed, late, _ in zip(*clients(), strict=True))}",
     "capacity": lambda: f"{capacity():.0f}",
 }
 

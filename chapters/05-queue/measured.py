@@ -11,12 +11,15 @@ from functools import cache
 from pathlib import Path
 from statistics import mean, median
 
+import torch
+
 from nanobench.load.records import LoadReport, LoadRun
 from nanobench.micro.queue import QueueReport
 from nanobench.micro.queue_arrivals import ArrivalRuns, Gaps
 from nanobench.micro.queue_prefix import PrefixRuns
 from nanobench.micro.queue_records import Run
 from nanobench.report.values import factor, rate, seconds, share
+from nanoinfer.devices import batched_tokens
 from nanoinfer.serve.completions import EVENTS_PER_S
 from nanoinfer.serve.config import ServeConfig
 
@@ -90,16 +93,20 @@ def budgets() -> None:
 
 def too_small() -> None:
     """300 requests in a pool for a quarter of the longest texts of 256 rows; medians of the runs."""
-    print(f"{'':14}{'tok/s':>9}{'first token, p50':>19}{'p99':>9}{'longest gap':>14}{'preempted':>12}{'fed again':>11}")
+    print(f"{'':12}{'tok/s':>9}{'first token, p50':>18}{'p99':>8}{'gap, p50':>11}{'longest':>10}{'preempted':>12}"
+          f"{'fed again':>11}")  # fmt: skip
     for name, preemption in (("reservation", False), ("preemption", True)):
         runs = pool(preemption)
         again = runs[0].counted.recomputed_tokens / (runs[0].prompt_tokens + runs[0].new_tokens)
-        p50, p99, gap = (
-            seconds(median(of(run) for run in runs))
-            for of in (lambda run: run.ttft.p50, lambda run: run.ttft.p99, lambda run: run.itl.longest)
-        )
+        p50, p99, gap, longest = (
+            seconds(median(quantile(run) for run in runs))
+            for quantile in (
+                lambda run: run.ttft.p50, lambda run: run.ttft.p99, lambda run: run.itl.p50, lambda run: run.itl.longest
+            )
+        )  # fmt: skip
         rate_ = median(run.tokens_per_s for run in runs)
-        print(f"{name:14}{rate_:>9,.0f}{p50:>19}{p99:>9}{gap:>14}{runs[0].counted.preemptions:>12}{share(again):>11}")
+        print(f"{name:12}{rate_:>9,.0f}{p50:>18}{p99:>8}{gap:>11}{longest:>10}{runs[0].counted.preemptions:>12}"
+              f"{share(again):>11}")  # fmt: skip
 
 
 def knee() -> None:
@@ -137,6 +144,9 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "stretch": lambda: seconds(budget_of(2048).beside.bin_s),
     "ttft whole": lambda: seconds(budget_of(2048).ttft.p50),
     "ttft chunks": lambda: seconds(budget_of(256).ttft.p50),
+    "median step": lambda: seconds(budget_of(2048).alone.itl.p50),
+    "budget gpu": lambda: f"{batched_tokens(torch.device('cuda')):,}",
+    "budget cpu": lambda: f"{batched_tokens(torch.device('cpu')):,}",
     "prefix gain": lambda: factor(prefix_of("random:gpt2-xl").gain),
     "prefix gain small": lambda: factor(prefix_of("random:gpt2").gain),
     "prefix computed": lambda: share(prefix_of("random:gpt2-xl").computed_share),
@@ -145,6 +155,8 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "pool gap": lambda: seconds(median(run.itl.longest for run in pool(True))),
     "pool gap reserved": lambda: seconds(median(run.itl.longest for run in pool(False))),
     "pool gaps": lambda: f"{pool(True)[0].itl.count:,}",
+    "pool rows": lambda: f"{queue().pool.rows}",  # type: ignore[union-attr]
+    "pool prompt": lambda: f"{pool(True)[0].prompt_tokens / pool(True)[0].requests:.0f}",
     "pool blocks": lambda: f"{queue().pool.kv_blocks:,}",  # type: ignore[union-attr]
     "pool preempted": lambda: f"{pool(True)[0].counted.preemptions}",
     "pool again": lambda: f"{pool(True)[0].counted.recomputed_tokens:,}",

@@ -25,6 +25,8 @@ model, show = four.model, four.show
 KING = "Once upon a time there was a king who had three sons, and one day"  # one block of 16 tokens
 SHIP = "The little ship went out to the open sea in the night, and the old"
 THEN = " they all went into the deep forest, and there they found a poor old woman"
+FINE = "It was a fine day, the sun was shining, and all the birds sang"
+DAYS = " and so the days went by, one after another, and nothing more was heard"
 STORM = " man at the helm saw a great storm in the west, and he cried out"
 SAMPLED = SamplingParams(temperature=0.9, max_tokens=40, seed=5, ignore_eos=True)
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)

@@ -215,22 +215,28 @@ class TestExamples:
         assert both["row 0: its own block"] != list(both.values())[1]
 
     def test_the_right_texts_are_the_oracles(self, running: ModuleType) -> None:
-        text = f"{running.KING}{running.THEN}."
-        oracle = running.told(LLM(running.model(), engine="naive"), [text])[0][len(running.KING) :]
+        text = f"{running.FINE}{running.DAYS}. The"
+        oracle = running.told(LLM(running.model(), engine="naive"), [text])[0][len(text) :]
         assert told("names")["by all before it"] == '"' + oracle.replace("\n", "\\n") + '"'
+
+    def test_the_wrong_name_brings_another_texts_matter(self) -> None:
+        """Of the king, of whom the text itself says nothing."""
+        assert "king" in told("names")["by its own tokens"]
+        assert "king" not in told("names")["by all before it"]
 
     def test_blocks_of_sixteen(self, running: ModuleType) -> None:
         """The texts that stand for blocks are just that long."""
-        for text in (running.KING, running.SHIP, running.THEN, running.STORM):
+        for text in (running.KING, running.FINE, running.DAYS, running.SHIP, running.THEN, running.STORM):
             assert len(gpt2_tokenizer().encode(text)) == 16
         assert [numbers("found_twice", line)[1] for line in range(3)] == [0, 32, 32]
 
-    def test_p99_explodes_before_throughput_does(self) -> None:
+    def test_p99_explodes_before_throughput_saturates(self, example: ModuleType) -> None:
         rows = {int(row[0]): row for row in (numbers("explodes", line) for line in range(1, 8))}
         assert rows[80][5] > 10 * rows[20][5]
         assert rows[80][4] < 2 * rows[20][4]  # the median has seen nothing
         assert all(abs(row[1] - asked) <= 2 for asked, row in rows.items() if asked < 100)
         assert rows[20][2] > 3 * rows[20][3]  # busy is no utilisation
+        assert float(example.NUMBERS["rows in a step"]()) == pytest.approx(8 * rows[20][3] / 100, abs=0.1)
 
     def test_how_far_it_explodes_is_a_range(self, example: ModuleType) -> None:
         """The block's own factor lies in it."""
@@ -248,6 +254,14 @@ class TestExamples:
         assert closed[:3] == ["10.0"] * 3
         assert due == open_loop
         assert float(due[2]) > 90 * float(closed[2])
+
+    def test_the_first_client_sends_all_and_many_late(self, example: ModuleType) -> None:
+        """So its list lacks no request, and is mended by the clock alone: each is late by what the answer says."""
+        closed, late, scheduled = example.clients()
+        assert len(closed) == len(late) == len(scheduled) == 500
+        lateness = [b - a for a, b in zip(closed, late, strict=True) if b > a]
+        assert len(lateness) == int(example.NUMBERS["sent late"]())
+        assert lateness == pytest.approx([0.99 - 0.01 * n for n in range(len(lateness))])
 
     def test_the_scheduler_that_lets_in_whoever_fits_keeps_the_pool(self, clock: ModuleType) -> None:
         asks = [clock.Ask(0.0, 16, 16 * n) for n in (1, 5, 2, 4, 3)]
@@ -279,6 +293,7 @@ class TestMeasured:
             measured.longest_gap(one) - measured.longest_gap(other)
             for one, other in ((whole.beside, chunks.beside), (whole.alone, chunks.alone))
         )
+        assert measured.longest_gap(whole.beside) < 2 * whole.alone.itl.p50  # "less time than two steps"
         assert saved == pytest.approx(0.25e-3, abs=0.05e-3)  # "a quarter of a millisecond"
         assert 0.5 * saved < noise < saved
         assert chunks.ttft.p50 > 1.5 * whole.ttft.p50
@@ -297,6 +312,7 @@ class TestMeasured:
         assert max(run.ttft.p99 for run in on) < min(run.ttft.p99 for run in off)
         assert all(run.counted.preemptions for run in on)
         assert not any(run.counted.preemptions for run in off)
+        assert min(run.itl.p50 for run in on) > 1.2 * max(run.itl.p50 for run in off)  # everyone notices
         assert min(run.itl.longest for run in on) > 10 * max(run.itl.longest for run in off)
         assert all(run.counted.preemptions < 0.01 * run.itl.count for run in on)  # so p99 hides them
 

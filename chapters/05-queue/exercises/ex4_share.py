@@ -23,7 +23,7 @@ def share(blocks: int, history: list[tuple[str, int, Any]]) -> tuple[list[list[i
     ("written", row, count): the first `count` of the row's blocks are written now. From now on their keys find them,
     but a key that finds a block already keeps that one.
     ("end", row, why): the row gives all its blocks back, from the last one to the first; `why` makes no difference.
-    Of a row that is not running, since it was refused or has ended, "written" and "end" change nothing.
+    For a row that is not running, since it was refused or has ended, "written" and "end" change nothing.
     A block that no row holds is idle if its key finds it, and free if not. For keys that find nothing, a row gets free
     blocks, the one first that has been free for longest (at first in order of their numbers). If no more are free, it
     gets idle ones, the one first that has been idle for longest; its key finds nothing any more.

@@ -22,8 +22,8 @@ def step(
     none, which wait: they have not begun, or were preempted. free: the blocks that nobody holds.
     First, the oldest row first, each that runs gets the blocks that it lacks to hold its text, prompt and new tokens,
     of which this step writes the newest. As long as too few are free for that, the youngest of all that run is
-    preempted: it gives back all its blocks, and waits. That may be the row itself. Those who were preempted are told in
-    that order.
+    preempted: it gives back all its blocks, and waits. That may be the row itself. List the preempted rows in that
+    order.
     Then those that wait begin, or begin again, the oldest first, each with the blocks that its text needs: as long as
     there are enough, and also who was preempted in this step. Nobody overtakes a row that must wait. A row alone always
     finds room.

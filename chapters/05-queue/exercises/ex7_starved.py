@@ -28,8 +28,9 @@ def check_queue(play: Callable[[int, int, int, list[tuple[Any, ...]]], list[Any]
     the letter that came, or "" where more of its text is still to be fed.
     A right queue gives each request the letters it asked for: its prompt, again and again, all of it in capitals if
     it begins with a capital. Of those that have not ended, the one that came first is fed in one of any two steps,
-    whichever that is at the time. What has ended or was cancelled takes no room. All else, as who shares blocks and
-    who is preempted, is the queue's own business. A hundred short histories are enough: queues are played many times.
+    whichever that is at the time. What has ended or was cancelled takes no room. Everything else, such as who
+    shares blocks and who is preempted, is up to the queue. A hundred short histories are enough: queues are played many
+    times.
     """
     scenes = [
         "1 5 6 Wolfhares:10 haresheep:10 owls_and_ox:9 Wolfhares:10",

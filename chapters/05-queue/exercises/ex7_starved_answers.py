@@ -56,7 +56,7 @@ WRONG = (
     Wrong(nobody_ever_pauses, "an author's own slip: who is preempted pauses, and may"),
     Wrong.patch(
         "sooner-or-later", "Whoever is answered at last has not been starved.", "                assert late < 2\n", "",
-        "sgl-project/sglang#32549: all were answered in the end, at one decode step in some twenty seconds",
+        "sgl-project/sglang#32549: all were answered in the end, at one decode step in about 24 seconds",
     ),
     Wrong.patch(
         "budget-unchecked", "What a step is fed is the queue's own business.",
@@ -241,7 +241,7 @@ def check_live_queue(
     cancel(number): nothing more comes of that request, which has not ended yet.
     A right queue gives each request the letters it asked for: its prompt, again and again, in capitals if it begins
     with one. Of those that have not ended, the one that came first is fed in one of any two steps. What has ended or
-    was cancelled takes no room. All else, as who shares blocks and who is preempted, is the queue's own business.
+    was cancelled takes no room. All else, such as who shares blocks and who is preempted, is up to the queue.
     """
     for rows, blocks, budget, words in [
         (1, 5, 6, "Wolfhares:10 haresheep:10 owls_and_ox:9 Wolfhares:10"),
