@@ -54,7 +54,7 @@ row = torch.tensor([0, 0, 0, 1, 1])
 show("token ids, positions, rows", torch.stack([ids, positions, row]))
 
 # %% [markdown]
-# The record that carries them. It says besides where each row's tokens begin, and after which tokens one is to be
+# The record that carries them. It also says where each row's tokens begin, and after which tokens one is to be
 # chosen: the last of each row.
 
 # %%
@@ -64,7 +64,7 @@ step = Batch(ids, positions, row, max_context=3, max_new=3, no_context=True, sta
 # %% [markdown]
 # ## 1. What each token is
 #
-# A line of the token embedding for each id. Token 1 stands in both texts: its vector is the same.
+# A line of the token embedding for each id. Token id 1 occurs in both texts: its vector is the same.
 
 # %%
 what = F.embedding(ids, model.wte.weight)  # (N, C)
@@ -255,6 +255,8 @@ print(*right, sep="\n")
 #
 # Every query reads every key, the later ones too. Guess: an error, the same text, or other text? Is already the *first*
 # new token another one? Each prompt runs alone here: beside a longer one, `The fox` would read its padding, too.
+#
+# **Do exercise 1.1 first**: this break prints its whole answer but for one call, and then that call.
 
 # %%
 guess = "..."

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nanobench.core.records import Report
+from nanobench.micro.timeline import StepTimeline, Timeline
 from nanobench.report.values import factor, seconds, share, size
 from nanobook.text.marker_values import load
 from nanoinfer.model.config import PRESETS, ModelConfig
 
-here = Path(__file__).parent
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
 
 
 def token_flops(config: ModelConfig) -> int:
@@ -78,7 +79,7 @@ def totals() -> None:
 
 def measured(batch: int) -> tuple[float, float, Report]:
     """Seconds of a naive step of GPT-2, the mean number of its tokens, and the report they are from."""
-    report = load("rungs", here.parents[1] / "bench" / "results")
+    report = load("rungs", RESULTS)
     (result,) = report.find(model="random:gpt2", engine="naive", batch=batch)
     assert result.tokens_per_s
     return batch / result.tokens_per_s, result.case.prompt_tokens + result.case.new_tokens / 2, report
@@ -101,13 +102,27 @@ def _launch() -> str:
     return seconds(step / result.launches_per_step)
 
 
+def _runs() -> str:
+    """How much longer one row's step takes in the run of contexts than in the run of engines."""
+    step, _, _ = measured(1)
+    (other,) = load("h200-context", RESULTS).find(engine="naive", batch=1, prompt_tokens=128)
+    assert other.tokens_per_s
+    return share(1 / other.tokens_per_s / step - 1)
+
+
+def _recorded() -> StepTimeline:
+    """A step of one row, by the profiler."""
+    (step,) = [step for step in Timeline.load(RESULTS / "h200-timeline.json").steps if step.engine == "naive"]
+    return step
+
+
 def _reached() -> str:
     step, tokens, _ = measured(256)
     return f"{step_flops(PRESETS['gpt2'], round(tokens), 256) / step / 1e12:.0f} TFLOP"
 
 
 def _growth() -> str:
-    report = Report.load(here.parents[1] / "bench" / "results" / "cpu-context.json")
+    report = Report.load(RESULTS / "cpu-context.json")
     steps = [
         1 / (r.tokens_per_s or 1) for p in (512, 1000) for r in report.find(engine="naive", batch=1, prompt_tokens=p)
     ]
@@ -128,7 +143,7 @@ def _attention(name: str) -> str:
 
 def _peak(end: str) -> str:
     """A token of the slowest or quickest tenth of the repeats at the peak of the H200's curve, one row."""
-    report = load("h200-context", here.parents[1] / "bench" / "results")
+    report = load("h200-context", RESULTS)
     (result,) = report.find(engine="naive", batch=1, prompt_tokens=768)
     assert result.generate_s
     return seconds(getattr(result.generate_s, end) / result.case.new_tokens)
@@ -142,6 +157,9 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "tokens": lambda: f"{measured(1)[1]:.0f}",
     "arithmetic": _arithmetic,
     "launch": _launch,
+    "kernels": lambda: seconds(sum(kernel.duration_us for kernel in _recorded().kernels) / 1e6),
+    "unprofiled": lambda: seconds(_recorded().unprofiled_us / 1e6),
+    "runs": _runs,
     "reached": _reached,
     "growth": _growth,
     "growth counted": lambda: _counted(1),

@@ -142,9 +142,7 @@ def ties() -> None:
     scores = run.logits(ids[None])[0]  # (T, V)
     for dtype in (torch.float32, torch.bfloat16):
         best = scores.to(dtype).topk(2).values
-        print(
-            f"{str(dtype).removeprefix('torch.'):10} {int((best[:, 0] == best[:, 1]).sum())} of {len(best)} steps tie"
-        )
+        print(f"{str(dtype).removeprefix('torch.'):10} {int((best[:, 0] == best[:, 1]).sum())} of {len(best)} tie")
 
 
 def in_circles() -> None:

@@ -16,10 +16,10 @@ NEWEST = -1  # in place of a token id: the row's newest token, which only the de
 
 @dataclass(frozen=True)
 class Batch:
-    """N tokens of B rows, each row's side by side and in order. Nothing is padded but for a captured step.
+    """The tokens of one step: N tokens of B rows, each row's side by side and in order.
 
-    A decode step feeds one token a row, token b of row b, and wants all logits: it brings the first three fields. With
-    `max_new` besides, tokens may be of any rows, and each is attended by itself.
+    A step may leave out the last three fields. Then logits are wanted after every token, and attention takes the
+    tokens one at a time. With max_new 1 token b is row b's; with more, `row` alone says whose a token is.
     """
 
     token_ids: Tensor  # (N,) int64

@@ -21,6 +21,7 @@ from nanoinfer.model.weights import random_model
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.book.chapter_pages import (
     ends_with_a_question,
+    exercises_have_their_sections,
     has_ten_questions,
     is_short_and_stands_alone,
     linked_names_exist,
@@ -212,12 +213,8 @@ class TestPage:
         """`weights.load_model` or `GPT2.hidden`, linked to a file: that file has it."""
         linked_names_exist(text, least=9)
 
-    def test_sections_that_exercises_point_to(self, sections: dict[str, str]) -> None:
-        from nanocourse.exercises import chapters
-
-        titles = {title.split(". ", 1)[1] for title in sections}
-        for exercise in chapters.exercises(chapters.chapter(1)):
-            assert exercise.spec.section in titles, exercise.id
+    def test_exercises_stand_in_their_sections(self, text: str, sections: dict[str, str]) -> None:
+        exercises_have_their_sections(1, text, sections)
 
     def test_ten_questions(self) -> None:
         has_ten_questions(CHAPTER)

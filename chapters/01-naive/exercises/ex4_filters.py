@@ -22,7 +22,7 @@ EXERCISE = Spec(
         "caller has divided them by the temperature already."
     ),
     invariants=(
-        "top_k 0 keeps all ids; top_p 1 keeps all that top_k kept",
+        "top_k 0, or one beyond the vocabulary, keeps all ids; top_p 1 keeps all that top_k kept",
         "at least one id of each row is kept, however small top_p is",
         "a row's threshold depends on its own scores, top_k and top_p alone",
         "top_p counts probabilities among the ids that top_k kept, ties with the k-th included",

@@ -43,9 +43,8 @@ EXERCISE = Spec(
         "batch\n"
         "out of 32 hashed bits for each row and id: nanoinfer.engine.sampling.random_bits is lent to you, and needs "
         "seed and\nstep laid out so that they broadcast over the ids.\n"
-        "In float32: u = (bits | 1) / 2^32, at most 1 - 2^-24. E = -log(1 - u), to full precision also where u is "
-        "tiny.\n"
-        "The noise is -log(E).\n"
+        "Work in float32. u = (bits | 1) / 2^32 can round to 1 there, so clamp u to at most 1 - 2^-24.\n"
+        "E = -log(1 - u), to full precision also where u is tiny. The noise is -log(E).\n"
         "There may be 70,000 ids, so a loop over ids takes too long: random_bits takes all of them at once."
     ),
     invariants=(

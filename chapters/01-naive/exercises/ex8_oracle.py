@@ -231,7 +231,8 @@ EXERCISE = Spec(
     invariants=(
         "fluent text proves nothing, and neither does an engine that agrees with itself",
         "each token is judged on the text that its own row has produced, so one near-tie does not condemn the rest",
-        "a mistake may be in one row, in one place, in the second call alone, or where a call has one prompt alone",
+        "a mistake may be in one row, in one place, in the second call alone, where a call has one prompt alone, or"
+        " only for some max_tokens: try small ones, and ones up to the context",
     ),
     lines=12,
     example=_example,
