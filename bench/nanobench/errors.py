@@ -10,7 +10,12 @@ from typer.core import TyperGroup
 
 
 class Commands(TyperGroup):
-    """A group of commands; where one raises ValueError or OSError, its message is printed and the exit code is 2."""
+    """A group of commands; where one raises ValueError or OSError, its message is printed and the exit code is 2.
+
+    extra: of the package, which installs what they need.
+    """
+
+    extra = "bench"
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -21,7 +26,7 @@ class Commands(TyperGroup):
             if "." in str(error.name):  # a part of a package that is there is missing by a mistake of ours
                 raise
             what = f"{ctx.command_path.split()[-1]}: it needs {error.name}, which is not installed"
-            print(f"{what}: pip install 'nanoinfer[bench,docs]'", file=sys.stderr)
+            print(f"{what}: pip install 'nanoinfer[{self.extra}]'", file=sys.stderr)
             raise typer.Exit(2) from None
         except (ValueError, OSError) as error:
             print(f"{ctx.command_path.split()[-1]}: {error}", file=sys.stderr)

@@ -58,7 +58,7 @@ def test_a_missing_package_is_named_with_what_brings_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(choices.Choice, "_engine", missing)
     done = invoke()
     assert done.exit_code == 2
-    assert done.output == "root: it needs httptools, which is not installed: pip install 'nanoinfer[bench,docs]'\n"
+    assert done.output == "root: it needs httptools, which is not installed: pip install 'nanoinfer[bench]'\n"
 
 
 @pytest.fixture

@@ -495,12 +495,12 @@ def test_times_begin_with_the_call(llm: AsyncLLM) -> None:
     """Before a prompt is tokenized, and whenever it is read."""
 
     async def main() -> None:
-        stream, called = llm.stream([1], GREEDY), time.perf_counter()
+        called, stream = time.perf_counter(), llm.stream([1], GREEDY)
         idle(llm.llm)
         over = time.perf_counter()
         (piece,) = await read(stream)
         assert piece.completion
-        assert 0 < piece.completion.metrics.total_s <= over - called + 0.001
+        assert 0 < piece.completion.metrics.total_s <= over - called
 
     asyncio.run(main())
 

@@ -13,7 +13,14 @@ from nanobench.errors import Commands
 Root = Annotated[Path, typer.Option(help="Folder of the repository.")]
 Check = Annotated[bool, typer.Option("--check", help="Write nothing; exit code 1 where something is stale.")]
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False)
+
+class BookCommands(Commands):
+    """Whose packages are those of the tests, which hold the book to its source."""
+
+    extra = "test"
+
+
+app = typer.Typer(cls=BookCommands, no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
