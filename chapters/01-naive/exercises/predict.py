@@ -101,7 +101,8 @@ def _launches(bound: float, measured: float) -> str:
 def _rows(bound: float, measured: float) -> str:
     if measured > 0.7 * bound:
         return "one row left most of the device idle: its time went into launches, and eight rows share them"
-    return f"one row of 64 tokens kept this device busy already, so eight rows take {8 / measured:.1f} times as long"
+    busy = "all but" if measured > 1.5 else "already"
+    return f"one row of 64 tokens kept this device {busy} busy: eight rows take {8 / measured:.1f} times as long"
 
 
 def _speed(bound: float, measured: float) -> str:
