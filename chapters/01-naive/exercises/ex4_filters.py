@@ -40,8 +40,8 @@ EXERCISE = Spec(
         "Place: sort each row from high to low and work on the sorted scores. Both filters come down to one question:\n"
         "how many of them are kept? The threshold is the last score kept. Rows have different counts, so the last "
         "kept\n"
-        "score is picked by an index tensor of shape (B, 1), not by a slice. What top_k has dropped stays dropped: the\n"
-        "sum ahead of it may be rounded to just below 1.",
+        "score is picked by an index tensor of shape (B, 1), not by a slice. What top_k has dropped stays dropped:\n"
+        "the sum ahead of it may be rounded to just below 1.",
         "Pseudocode:\n"
         "  order each row, highest first\n"
         "  a = the score at rank top_k (at the last rank for top_k 0 or one beyond the vocabulary)\n"
