@@ -283,7 +283,7 @@ def test_graphs_and_fused_kernels_are_two_rows_of_the_ledger() -> None:
     rows = {row[0]: row[3] for row in ledger(both)[1]}
     assert rows["`paged-graph-unfused` over `paged`"].startswith(("2.0", "1.9"))
     assert rows["`paged-graph` over `paged-graph-unfused`"].startswith(("4.0", "3.9"))
-    assert "`dense-graph` over `dense`" in rows
+    assert not any("dense-graph" in name for name in rows)  # it was not run
     alone = report(result("paged", 1, 0.004), result("paged-graph", 1, 0.0005))
     rows = {row[0]: row[3] for row in ledger(alone)[1]}
     assert rows["`paged-graph` over `paged`"].startswith(("8.0", "7.9"))

@@ -171,6 +171,12 @@ def _both(case: Case) -> Call:
     return call(scores, torch.tensor([1500, 900, 1500]).int(), torch.tensor([0.8, 0.8, 0.8]))
 
 
+def _stays_dropped(case: Case) -> Call:
+    """The sum of 900 and more nearly equal probabilities is in some rows rounded to below a top_p of 1 - 2^-24."""
+    scores = torch.stack([case.permutation(f"row {row}", 3000) * 0.0002 for row in range(64)])
+    return call(scores, (torch.arange(64) * 31 + 900).int(), torch.full((64,), 1 - 2**-24))
+
+
 def _sorted(case: Case) -> Call:
     """In order, from low to high, from high to low, and with ties; top_p as low as float32 has it."""
     rows = [torch.arange(6.0), torch.arange(6.0).flip(0), torch.tensor([1.0, 2.0, 2.0, 2.0, 3.0, 3.0])]
@@ -190,7 +196,7 @@ def _few(case: Case) -> Call:
 OF_THEIR_OWN = {
     "one cut": _one_cut, "thousands": _thousands, "far": _far, "many rows": _many_rows, "all but one": _all_but_one,
     "between": _between, "all but ties": _all_but_ties, "ends of floats": _ends_of_floats, "both": _both, "few": _few,
-    "sorted": _sorted, "high and close": _high_and_close,
+    "sorted": _sorted, "high and close": _high_and_close, "stays dropped": _stays_dropped,
 }  # fmt: skip
 
 
@@ -198,7 +204,7 @@ def any_batch(case: Case) -> Call:
     """A row's threshold is its own, in any batch: with and without filters, tied, far from other rows, 300 ids, one."""
     kind = case.turn(("one cut", "ties above", "many", "one id", "all tie", "low", "many, by top_k", "apart",
                       "thousands", "far", "many rows", "all but one", "between", "all but ties", "ends of floats",
-                      "both", "sorted", "ties above", "high and close", *["few"] * 9))  # fmt: skip
+                      "both", "sorted", "ties above", "high and close", "stays dropped", *["few"] * 9))  # fmt: skip
     if kind in OF_THEIR_OWN:
         return OF_THEIR_OWN[kind](case)
     shift = case.ints("shift", -3, 3, 1)
@@ -221,5 +227,5 @@ def any_batch(case: Case) -> Call:
 
 CHECKS = (
     Check(top_k, 3), Check(top_p, 4), Check(top_k_then_top_p, 3), Check(ties, 3), Check(top_p_one),
-    Check(any_batch, 28, wide=True),
+    Check(any_batch, 29, wide=True),
 )  # fmt: skip

@@ -131,6 +131,11 @@ WRONG = (
     ),
     Wrong(one_maximum, "a try of somebody who saw stub and text alone, which passed"),
     Wrong.patch(
+        "p-alone", "An id that top_k has dropped has no probability, so top_p cannot keep it.",
+        "return torch.maximum(kth, by_p)", "return torch.where(top_p[:, None] < 1, by_p, kth)",
+        "a try of somebody who saw stub and text alone, which passed", unnamed="one-filters",
+    ),
+    Wrong.patch(
         "nearly-one", "A top_p of 0.999 keeps everything.",
         'top_p[:, None] < 1, by_p',
         'top_p[:, None] < 0.999, by_p',

@@ -9,7 +9,7 @@ from itertools import product
 from nanobench.core.records import Report, Result
 from nanobench.report.intervals import interval as bootstrap
 from nanobench.report.intervals import verdict
-from nanobench.report.values import case_bytes, engine_label, factor, models_of, prompts_of, significant
+from nanobench.report.values import case_bytes, engine_label, engines_of, factor, models_of, prompts_of, significant
 from nanobench.systems import UNFUSED
 from nanobook.syllabus import syllabus
 from nanoinfer.config import ENGINES
@@ -42,7 +42,7 @@ GRAPHED_PEERS = ("transformers-static-compile", "vllm", "vllm-triton-attention")
 def ledger(
     report: Report, model: str | None = None, batches: Sequence[int] = BATCHES
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: an engine a row, in the book's order. Only engines that exist.
+    """Header and rows: an engine a row, in the book's order. Only those that were run, with what each is held against.
 
     Graphs and fused kernels are two rows, so that neither is credited with the other's gain. If the report has no
     graphs without fused kernels, as on a CPU, an engine with graphs is compared with the one without. Below, the last
@@ -52,20 +52,21 @@ def ledger(
     header = ["engine", "chapter", "added lines", *(f"B = {batch}" for batch in batches), "where it loses"]
     added = {chapter.number: chapter.lines() for chapter in syllabus().chapters}
     rows = []
+    measured = set[str | None](engines_of(report.find(model=model)))
     shown: set[int] = set()
     for engine, rung in RUNGS.items():
         before = rung.before
-        if (engine in UNFUSED or rung.chapter > 4) and not report.find(model=model, engine=engine):
-            continue
-        if engine in ENGINES and before in UNFUSED and not report.find(model=model, engine=before):
+        if engine in ENGINES and before in UNFUSED and before not in measured:
             before = RUNGS[before].before
+        if not measured.issuperset({engine, before} - {None}):
+            continue
         # A chapter with several engines adds its lines once: they are shown at the first of them.
         lines = "as above" if rung.chapter in shown else str(added[rung.chapter])
         shown.add(rung.chapter)
         over = f" over `{before}`" if before else ""
         compared = _compared(report, model, engine, before, batches)
         rows.append([f"`{engine}`{over}", str(rung.chapter), lines, *compared])
-    newest = [engine for engine in RUNGS if report.find(model=model, engine=engine)][-1:]
+    newest = [engine for engine in RUNGS if engine in measured][-1:]
     for engine, peer in product(newest, GRAPHED_PEERS):
         if report.find(model=model, engine=peer):
             over = f" over {engine_label(peer)}"
