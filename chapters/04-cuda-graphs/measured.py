@@ -56,9 +56,9 @@ def timeline(name: str = "h200-timeline") -> Timeline:
 
 
 @cache
-def samplers() -> SamplingReport:
+def samplers(name: str = "h200-sampling") -> SamplingReport:
     """Choosing tokens, alone."""
-    return _read(SamplingReport, "h200-sampling", "sampling")
+    return _read(SamplingReport, name, "sampling")
 
 
 @cache
@@ -143,8 +143,8 @@ def breakdown_table() -> None:
     print(f"{'all':17}{'':7}{seconds(sum(part.seconds for part in found)):>11}{seconds(sum(least.values())):>18}")
 
 
-def _sampler(variant: str, batch: int, setting: str = SETTING) -> float:
-    (found,) = [t for t in samplers().times if (t.batch, t.setting, t.arm) == (batch, setting, variant)]
+def _sampler(variant: str, batch: int, setting: str = SETTING, name: str = "h200-sampling") -> float:
+    (found,) = [t for t in samplers(name).times if (t.batch, t.setting, t.arm) == (batch, setting, variant)]
     return found.seconds.median
 
 
@@ -189,6 +189,8 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "matrices missing": lambda: share((part_of("matrices").seconds - floors()["matrices"]) / _missing()),
     "sampler": lambda: seconds(_sampler("ours", 1)),
     "sampler greedy": lambda: seconds(_sampler("ours", 1, "greedy")),
+    "sampler cpu": lambda: seconds(_sampler("ours", 1, name="cpu-sampling")),
+    "sampler cpu greedy": lambda: seconds(_sampler("ours", 1, "greedy", "cpu-sampling")),
     "sampler sorted": lambda: seconds(_sampler("sort", 1)),
     "sampler 64": lambda: seconds(_sampler("ours", 64)),
     "sampler sorted 64": lambda: seconds(_sampler("sort", 64)),

@@ -18,14 +18,15 @@ from nanobench.micro.sampling import SamplerTime, SamplingReport
 from tests.bench.samples import STAMP
 
 
-def test_a_cpu_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="needs a CUDA GPU"):
-        sampling.measure("cpu", tmp_path / "s.json")
+def test_a_cpu_has_what_the_engine_does_there(samplers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "CALLS", 2)
+    monkeypatch.setattr(sampling, "REPEATS", 2)
     arguments = ["sampling", "--device", "cpu", "--out", str(tmp_path / "s.json")]
     done = CliRunner().invoke(app, arguments, prog_name="bench")
-    assert done.exit_code == 2
-    assert "bench: the sampling benchmark needs a CUDA GPU" in done.output
-    assert not (tmp_path / "s.json").exists()
+    assert done.exit_code == 0, done.output
+    found = {(time.batch, time.setting, time.arm) for time in SamplingReport.load(tmp_path / "s.json").times}
+    both = {(name, arm) for name in ("top-k 50, top-p 0.95", "top-p 0.95") for arm in ("ours", "sort")}
+    assert found == {(batch, *each) for batch in (1, 8) for each in both | {("greedy", "ours"), ("no filter", "ours")}}
 
 
 def test_a_report_can_be_read_again() -> None:
@@ -88,14 +89,14 @@ def test_every_variant_of_a_setting_is_timed(samplers: Any, monkeypatch: pytest.
         monkeypatch.setattr(module, name, samplers.sampling.sample_filtered)
     seen: dict[str, list[int]] = {}
 
-    def call_seconds(calls: Any, count: int, repeats: int) -> dict[str, Spread]:
+    def call_seconds(calls: Any, count: int, repeats: int, on_gpu: bool) -> dict[str, Spread]:
         for name, call in calls.items():
             seen[name] = [int(call(i)[0]) for i in range(count)]
         return {name: Spread.of([1e-5] * repeats) for name in calls}
 
     monkeypatch.setattr(sampling, "call_seconds", call_seconds)
     logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(0))
-    found, absent = sampling._case(samplers.BOTH, logits)
+    found, absent = sampling._case(samplers.BOTH, logits, True)
     assert [record.arm for record in found] == list(seen) == ["ours", "sort", "topk", "rejection"]
     assert absent.keys() == {"flashinfer"}
     assert all(tokens == seen["sort"] for tokens in seen.values())

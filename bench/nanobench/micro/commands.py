@@ -131,10 +131,10 @@ def ranks(
 
 @app.command()
 def sampling(
-    device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
     out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/sampling.json"),
 ) -> None:
-    """The sampling kernel alone, against a sort, torch.topk and rejection: inside a graph."""
+    """Choosing tokens alone: the kernel against a sort, torch.topk and rejection, in a graph; or what a CPU does."""
     from nanobench.micro.sampling import measure
 
     measure(device, out)

@@ -1,4 +1,4 @@
-"""Calls timed inside captured graphs, so that no time is lost between launches."""
+"""Calls timed inside captured graphs, so that no time is lost between launches; on a CPU, one after the other."""
 
 from __future__ import annotations
 
@@ -27,16 +27,25 @@ def captured(call: Callable[[int], Tensor], calls: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def call_seconds(variants: Mapping[str, Callable[[int], Tensor]], calls: int, repeats: int) -> dict[str, Spread]:
+def call_seconds(
+    variants: Mapping[str, Callable[[int], Tensor]], calls: int, repeats: int, on_gpu: bool = True
+) -> dict[str, Spread]:
     """Seconds of one call of each variant, from graphs of `calls` calls each. The variants take turns."""
-    graphs = {name: captured(call, calls) for name, call in variants.items()}
-    samples: dict[str, list[float]] = {name: [] for name in graphs}
+
+    def eager(call: Callable[[int], Tensor]) -> Callable[[], object]:
+        return lambda: [call(i) for i in range(calls)]
+
+    runs: dict[str, Callable[[], object]] = {
+        name: captured(call, calls).replay if on_gpu else eager(call) for name, call in variants.items()
+    }
+    synchronize = torch.cuda.synchronize if on_gpu else int
+    samples: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
-        for name, graph in graphs.items():
-            torch.cuda.synchronize()
+        for name, run in runs.items():
+            synchronize()
             start = time.perf_counter()
             for _ in range(REPLAYS):
-                graph.replay()
-            torch.cuda.synchronize()
+                run()
+            synchronize()
             samples[name].append((time.perf_counter() - start) / (REPLAYS * calls))
     return {name: Spread.of(times) for name, times in samples.items()}
