@@ -190,6 +190,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "sampler": lambda: seconds(_sampler("ours", 1)),
     "sampler greedy": lambda: seconds(_sampler("ours", 1, "greedy")),
     "sampler cpu": lambda: seconds(_sampler("ours", 1, name="cpu-sampling")),
+    "sampler cpu top-p": lambda: seconds(_sampler("ours", 1, "top-p 0.95", "cpu-sampling")),
     "sampler cpu greedy": lambda: seconds(_sampler("ours", 1, "greedy", "cpu-sampling")),
     "sampler sorted": lambda: seconds(_sampler("sort", 1)),
     "sampler 64": lambda: seconds(_sampler("ours", 64)),
