@@ -121,7 +121,7 @@ def _losses(report: Report, model: str, engine: str, before: str | None) -> list
 def _range(what: str, found: list[tuple[int, float]], measured: int) -> str:
     """`decode 0.8× to 0.9× at B = 1, 2, 4`."""
     values = sorted(value for _, value in found)
-    ends = factor(values[0]) if len(values) == 1 else f"{factor(values[0])} to {factor(values[-1])}"
+    ends = " to ".join(dict.fromkeys((factor(values[0]), factor(values[-1]))))
     at = "every B" if len(found) == measured else f"B = {', '.join(str(batch) for batch, _ in found)}"
     return f"{what} {ends} at {at}"
 
