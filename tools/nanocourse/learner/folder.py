@@ -41,10 +41,9 @@ OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR
 
 @dataclass
 class Tries:
-    """What was tried of one exercise. failing: failed checks since it last passed. passed: the file's hash then."""
+    """What was tried of one exercise. passed: the file's hash when it last did."""
 
     tries: int = 0
-    failing: int = 0
     passed: str = ""
     last: str = ""
     hints: int = 0
@@ -73,9 +72,7 @@ class Progress:
         tries.tries += 1
         tries.last = result.status
         if result.status == "passed":
-            tries.failing, tries.passed = 0, dict(result.receipt.files).get(result.file, "")
-        elif result.status not in ("not begun", "not run"):
-            tries.failing += 1
+            tries.passed = dict(result.receipt.files).get(result.file, "")
 
 
 class Folder:
@@ -118,6 +115,8 @@ class Folder:
             data = json.loads(path.read_text(encoding="utf-8"))
             if data["schema"] != SCHEMA or data["schema_version"] != SCHEMA_VERSION:
                 raise ValueError
+            for one in data["exercises"].values():
+                one.pop("failing", None)  # of older files
             tries = {str(id): Tries(**one) for id, one in data["exercises"].items()}
             own = str(data.get("own", ""))
             if own and not OWN.fullmatch(own):

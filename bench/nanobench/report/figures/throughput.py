@@ -168,7 +168,7 @@ def _seen(results: Sequence[Result], newest: str | None) -> str:
         even = verdict(*interval(of[best, batch], of[peer, batch], "tok/s")) == "even"
         times[batch] = "about 1×" if even else factor(ratio)
     later = f", {times[many]} at B = {many}" if many > few else ""
-    return f"{engine_label(best or '')}: {times[few]} {engine_label(peer)} at B = {few}{later}"
+    return f"{engine_label(best)}: {times[few]} {engine_label(peer)} at B = {few}{later}"
 
 
 def margins(figure: Figure, note: str, top: float = 0.14) -> None:
