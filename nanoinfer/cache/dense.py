@@ -107,11 +107,14 @@ class DenseCache(FullContext):
         self.k.index_fill_(1, rows, 0)
         self.v.index_fill_(1, rows, 0)
 
-    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Rows `sources` are to be known as rows `targets`, which are free: keys and values are copied, row by row."""
-        for source, target in zip(sources, targets, strict=True):
-            self.k[:, target] = self.k[:, source]
-            self.v[:, target] = self.v[:, source]
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Rows `sources` (n,) are to be known as rows `targets`, which are free: keys and values are copied.
+
+        Row by row, since all at once would be held in memory twice.
+        """
+        for source, target in zip(torch.split(sources, 1), torch.split(targets, 1), strict=True):
+            self.k.index_copy_(1, target, self.k.index_select(1, source))
+            self.v.index_copy_(1, target, self.v.index_select(1, source))
 
     def tensors(self) -> tuple[Tensor, ...]:
         """What a captured step knows by address."""

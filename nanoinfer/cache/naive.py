@@ -6,7 +6,6 @@ token costs a pass over all n before it. Text: chapters/01-naive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.engine.state import upload
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2
 
@@ -77,10 +75,9 @@ class Naive(FullContext):
         )  # fmt: skip
         return Plan(whole)
 
-    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Rows `sources` are to be known as rows `targets`, which are free."""
-        source, target = upload([sources, targets], torch.int64, self.text.device)
-        self.text[target] = self.text[source]
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Rows `sources` (n,) are to be known as rows `targets`, which are free."""
+        self.text.index_copy_(0, targets, self.text.index_select(0, sources))
 
 
 @torch.inference_mode()

@@ -91,10 +91,9 @@ class PagedCache:
             self.tables[rows, columns] = blocks.int()
             self.blocks.begun.clear()
 
-    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Rows `sources` are to be known as `targets`, which are free: tables are copied, and no key or value."""
-        source_rows, target_rows = upload([sources, targets], torch.int64, self.tables.device)
-        self.tables[target_rows] = self.tables[source_rows]
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Rows `sources` (n,) are to be known as `targets`, which are free: tables are copied, and no key or value."""
+        self.tables.index_copy_(0, targets, self.tables.index_select(0, sources))
 
     def plan(self, batch: Batch) -> PagedPlan:
         """Where this batch writes and what it reads. The model runs the new tokens alone."""

@@ -63,7 +63,7 @@ class RowCache(Cache, Protocol):
     def clear(self, rows: Tensor) -> None: ...
     def free(self, rows: slice) -> None: ...
     def update(self) -> None: ...
-    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None: ...
+    def move(self, sources: Tensor, targets: Tensor) -> None: ...
 
 
 class Engine:
@@ -233,8 +233,8 @@ class Engine:
         """Move, free and begin rows on the device. begun: slot, request, and the tokens that it has already."""
         device = self.state.token.device
         if sources:
-            self.cache.move(sources, targets)
             source, target = upload([sources, targets], torch.int64, device)
+            self.cache.move(source, target)
             self.state.move(source, target)
             if self.samplers.scoring:
                 self.samplers.scoring.move(source, target)

@@ -106,15 +106,16 @@ class BatchState:
             values.frombytes(_FLOATS.pack(params.temperature, params.top_p))  # two numbers in one: a single copy
         packed = upload(torch.frombuffer(values, dtype=torch.int64).view(-1, 9), torch.int64, self.token.device)
         at = packed[:, 7]
-        self.integers[:, at] = packed[:, :7].T
-        self.floats[:, at] = packed.view(torch.float32)[:, 16:].T
+        self.integers.index_copy_(1, at, packed[:, :7].T)
+        self.floats.index_copy_(1, at, packed.view(torch.float32)[:, 16:].T)
         return at
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Rows `sources` (n,) become rows `targets` (n,); no row is in both."""
-        self.integers[:6, targets] = self.integers[:6, sources]
-        self.row[targets] = torch.where(self.live[sources] > 0, targets, self.dummy)
-        self.floats[:, targets] = self.floats[:, sources]
+        moved = self.integers.index_select(1, sources)
+        moved[6] = torch.where(moved[3] > 0, targets, self.dummy)
+        self.integers.index_copy_(1, targets, moved)
+        self.floats.index_copy_(1, targets, self.floats.index_select(1, sources))
 
     def free(self, rows: slice) -> None:
         """These rows are padding from now on."""

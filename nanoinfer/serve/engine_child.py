@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 import traceback
 from collections import Counter
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
     from nanoinfer.requests import Request
 
 REST = 4e-5  # seconds a row from one message to the next: where rows are many, each has several tokens in one
+SWITCH = 1e-4  # seconds that a thread waits for another's turn to end: Python's own 5 ms are several steps
 BEAT = 0.2  # seconds from one look at gauges and counters to the next, while there are rows
 
 
 def main() -> None:
     """The process: as long as its pipe is open."""
+    sys.setswitchinterval(SWITCH)  # while requests come in, steps go on
     source, target = pipes()
     EngineServer(os.fdopen(source, "rb"), os.fdopen(target, "wb")).run()
 

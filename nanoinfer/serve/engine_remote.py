@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
@@ -101,6 +102,7 @@ class RemoteLoop:
                 self._rows[number] = row
             self._mailboxes.add(mailbox)
             self.link.send(("submit", first, [row.request for row in rows], asked, every_token, known))
+        time.sleep(0)  # the link's thread has its turn now; of a thread that goes on, Python takes the next after 5 ms
 
     def cancel(self, rows: Sequence[Row]) -> None:
         """As `EngineLoop.cancel`; it takes no lock, so finalizers may call it."""

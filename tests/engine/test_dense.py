@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -122,11 +122,10 @@ def spoiled(spoil: Callable[[DenseCache, DensePlan], None]) -> type[DenseCache]:
             super().clear(rows)
             self.written[rows] = False
 
-        def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
             super().move(sources, targets)
-            for source, target in zip(sources, targets, strict=True):
-                self.written[target] = self.written[source]
-                self.written[source] = False
+            self.written[targets] = self.written[sources]
+            self.written[sources] = False
 
     return Spoiled
 
@@ -226,7 +225,7 @@ def test_move_takes_everything_along(device: torch.device) -> None:
     dense.k.copy_(torch.randn_like(dense.k))
     dense.v.copy_(torch.randn_like(dense.v))
     k, v = dense.k[:, 2].clone(), dense.v[:, 2].clone()
-    dense.move([2], [0])
+    dense.move(*torch.tensor([[2], [0]], device=device))
     assert torch.equal(dense.k[:, 0], k)
     assert torch.equal(dense.v[:, 0], v)
 

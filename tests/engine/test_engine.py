@@ -134,15 +134,17 @@ def test_rows_that_end_together_move_nobody(llm: LLM, monkeypatch: pytest.Monkey
     assert moves == []
 
 
-@pytest.mark.parametrize("waiting, expected", [(0, [([2], [0])]), (1, [])])
+@pytest.mark.parametrize("waiting, expected", [(0, [[[2], [0]]]), (1, [])])
 def test_a_gap_is_filled_by_who_waits(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch, waiting: int, expected: list[tuple[list[int], list[int]]]
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, waiting: int, expected: list[list[list[int]]]
 ) -> None:
     """Slot 0 becomes free first: the next request begins there, and the last row moves only where nobody waits."""
     engine = engine_of(llm, 3)
-    moves: list[tuple[list[int], list[int]]] = []
+    moves: list[list[list[int]]] = []
     move = engine.cache.move
-    monkeypatch.setattr(engine.cache, "move", lambda *given: [moves.append(given), move(*given)][0])
+    monkeypatch.setattr(
+        engine.cache, "move", lambda *given: [moves.append([rows.tolist() for rows in given]), move(*given)][0]
+    )
     prompts = prompts_of([4, 1, 9, 2])[: 3 + waiting]
     params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (2, 9, 9, 20)][: 3 + waiting]
     rows = {row.request.index: row for settled in engine.generate(llm.requests(prompts, params)) for row in settled}

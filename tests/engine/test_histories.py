@@ -92,13 +92,12 @@ class Device:
                 self.tables[row][column] = block
             self.blocks.begun.clear()
 
-    def move(self, sources: Sequence[int] | Tensor, targets: Sequence[int] | Tensor) -> None:
-        """Of the cache, and of the sampler, which brings tensors."""
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Of the cache; and of the sampler, which changes nothing more."""
         self.fail()
-        if not isinstance(sources, Tensor):
-            for source, target in zip(sources, targets, strict=True):
-                self.tables[target] = dict(self.tables[source]) if self.blocks else {0: -target}
-                self.keys[-target] = list(self.keys.get(-source, []))
+        for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+            self.tables[target] = dict(self.tables[source]) if self.blocks else {0: -target}
+            self.keys[-target] = list(self.keys.get(-source, []))
 
     def admit(self, slot: int, request: Request, token_ids: Sequence[int]) -> None:
         """Of the sampler: it hears of what a row that comes back has generated."""

@@ -134,7 +134,7 @@ def test_move_takes_table_and_reservation_along(device: torch.device) -> None:
     table = paged.tables[2].clone()
     blocks.release(0)
     blocks.move([2], [0])
-    paged.move([2], [0])
+    paged.move(*torch.tensor([[2], [0]], device=device))
     assert torch.equal(paged.tables[0], table)
     assert (blocks.owned[2], blocks.reservation[2]) == ([], 0)
     blocks.grow(0, 40)

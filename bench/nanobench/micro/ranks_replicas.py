@@ -19,6 +19,7 @@ class Replicated(Record):
     """So many requests in one call, over so many engines."""
 
     model: str
+    engine: str
     replicas: int
     requests: int
     tokens_per_s: Spread
@@ -26,21 +27,22 @@ class Replicated(Record):
 
 def measure_replicas(
     model: str, device_name: str | None, replicas: int, requests: Sequence[int], path: Path | None = None, *,
-    rows: int = 256, prompt: tuple[int, int] = BURST.prompt, new: tuple[int, int] = BURST.new, repeats: int = 3,
+    engine: str | None = None, rows: int = 256, prompt: tuple[int, int] = BURST.prompt,
+    new: tuple[int, int] = BURST.new, repeats: int = 3,
 ) -> list[Replicated]:  # fmt: skip
     """One engine and `replicas` of them take turns at each number of requests; the first turn is not timed.
 
-    rows: of each engine. The one has a process of its own, too. path: of the records as JSON, written after each number
-    of requests.
+    engine: None is the fastest. rows: of each engine. The one has a process of its own, too. path: of the records as
+    JSON, written after each number of requests.
     """
-    device, found = choose_device(device_name), list[Replicated]()
+    found = list[Replicated]()
+    engine = engine or ("fused" if choose_device(device_name).type == "cuda" else "paged")
     with ExitStack() as stack:
         arms = {}
         for count in (1, replicas):
             arms[count] = llm = stack.enter_context(
                 ReplicatedLLM(
-                    model, replicas=count, device=device_name, max_batch=rows,
-                    engine="paged-graph" if device.type == "cuda" else "paged",
+                    model, replicas=count, device=device_name, engine=engine, max_batch=rows,
                     kv_blocks=rows * -(-(prompt[1] + new[1]) // 16),  # what they can use, and no more
                     prefix_caching=False, preemption=False,
                 )
@@ -56,7 +58,7 @@ def measure_replicas(
                     say(f"{count} requests, {n} engines{'' if turn else ', not counted'}: {run}")
                     rates[n] += [run.tokens_per_s] * (turn > 0)
             found += [
-                Replicated(model=model, replicas=n, requests=count, tokens_per_s=Spread.of(each))
+                Replicated(model=model, engine=engine, replicas=n, requests=count, tokens_per_s=Spread.of(each))
                 for n, each in rates.items()
             ]
             one, several = (each.tokens_per_s.median for each in found[-2:])

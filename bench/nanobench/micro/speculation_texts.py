@@ -199,18 +199,18 @@ def _cases(
 def _turns(
     arms: Sequence[Arm], prompts: list[list[int]], params: list[SamplingParams], repeats: int
 ) -> list[tuple[list[Ran], list[Ran]]]:
-    """Of each arm, its runs without drafts and with them. The first turn is not timed."""
+    """Of each arm, its runs without drafts and with them. The first turn is not timed.
+
+    An arm's two take turns alone: of more, the one that runs most often would find its memory in the GPU's caches.
+    """
     runs: list[tuple[list[Ran], list[Ran]]] = [([], []) for _ in arms]
-    for arm in arms:
+    for arm, (without, drafted) in zip(arms, runs, strict=True):
         if arm.engine:
             arm.engine.adaptive = Adaptive()  # another text's is wrong here
-    for turn in range(repeats + 1):
-        for arm, (without, drafted) in zip(arms, runs, strict=True):
-            pair = arm.plain(prompts, params), arm.drafted(prompts, params)
-            if turn:
-                without.append(pair[0])
-                drafted.append(pair[1])
-    return runs
+        for _ in range(repeats + 1):
+            without.append(arm.plain(prompts, params))
+            drafted.append(arm.drafted(prompts, params))
+    return [(without[1:], drafted[1:]) for without, drafted in runs]
 
 
 def _longer(llm: LLM, prompts: Sequence[list[int]], params: list[SamplingParams]) -> list[list[int]]:

@@ -55,7 +55,7 @@ def history() -> PagedCache:
         for row in gone:
             blocks.release(row)
         blocks.move(sources, targets)
-        cache.move(sources, targets)
+        cache.move(torch.tensor(sources), torch.tensor(targets))
 
     for row, length in enumerate(PARTED):
         blocks.reserve(row, length)
