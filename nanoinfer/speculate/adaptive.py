@@ -26,7 +26,8 @@ HOPELESS = {4: 0.75, 8: 0.9}  # of plain speed, after so many steps with drafts:
 LATELY = 32  # steps whose times and tokens count
 LEAST = 1.1  # times plain speed: below it drafts end, since rows that gain nothing by them wait for the others
 SOONEST, LATEST = 32, 4096  # plain steps ahead of a trial, twice as many each time that it finds the same
-EVERY = 4  # plain steps from one that is timed, or looked at, to the next: to do so takes the host as long as a row
+EVERY = 4  # plain steps from one that is timed and looked at to the next: that takes the host as long as several rows
+SELDOM = 8  # and so many where the last look found no right draft
 DOUBT, LOOKS = 4, 16  # looks as which "no draft is right" counts at first; of how many the mean is
 PROMISING, BY_CHANCE = 1.2, 0.3  # times what a step with drafts costs: tokens that it must be expected to give; and
 # so much more, divided by the rows: one text may repeat a phrase, and nothing else
@@ -75,7 +76,7 @@ class Trial:
     def settled(self) -> bool:
         """Whether steps are plain, enough of them were timed, and the next few begin no trial by their number."""
         timed = not self.drafts and len(self._seconds[False]) >= WITHOUT
-        return timed and not 0 < self._left <= EVERY
+        return timed and not 0 < self._left <= SELDOM
 
     def note(self, seconds: float, tokens: float, promise: float = inf, slowest: float = inf, steps: int = 1) -> None:
         """A step, the last of so many, took so long, and gave each row so many tokens.
@@ -128,11 +129,12 @@ class Adaptive:
         self._rows: dict[Row, Acceptance] = {}
         self._trials: dict[int, Trial] = {}  # by about how many rows go on
         self._newest = Trial()
-        self._steps, self._foreseen = 0, inf  # plain ones; tokens that each would have given a row with drafts, a mean
+        self._steps, self._looks, self._due = 0, 0, EVERY  # plain ones; looks; how many steps there are at the next
+        self._foreseen = inf  # tokens that each would have given a row with drafts, a mean
         self._means: dict[Row, tuple[float, int]] = {}  # the same of each row alone, and of how many looks at it
         self._marks: dict[Row, int] = {}  # tokens that each row had a few steps with drafts ago
         self._slowest, self._since = inf, 0
-        self._unseen, self._stride = 0, 1  # steps that go by; and how many the next one to be noted stands for
+        self._unseen, self._stride = 0, 1  # plain steps that go by; how many the next one to be noted stands for
 
     def pays(self, rows: int) -> bool:
         """Whether a step of so many rows is to have drafts at all."""
@@ -151,18 +153,22 @@ class Adaptive:
 
     def begin(self) -> None:
         """No row ran: those that come now begin without drafts."""
-        self._means, self._slowest = {}, inf
+        self._means, self._slowest, self._unseen = {}, inf, 0
         for trial in self._trials.values():
             trial.rest()
+
+    def rests(self) -> bool:
+        """Whether the next step is plain, as the last one was, and nothing is to be learned from it."""
+        resting = self._unseen > 0
+        self._unseen -= resting
+        self._steps += resting
+        return resting
 
     def note_step(self, rows: int, seconds: float, tokens: int, alone: Sequence[Row] = ()) -> None:
         """A step of so many rows that went on, and of nothing else, took so long and gave so many tokens.
 
         alone: these rows, if nobody waits for a place. Then it is over when the slowest row is, and that one counts.
         """
-        if self._unseen:
-            self._unseen -= 1
-            return
         trial = self._trial(rows)
         cost = trial.cost or COST + COST_A_ROW * rows
         if trial.drafts:
@@ -173,7 +179,7 @@ class Adaptive:
         early = alone and self._foreseen < inf and len(self._means) < min(rows, FEWEST)
         foreseen = 0 if early else min(self._foreseen, slowest)
         trial.note(seconds, tokens / rows, foreseen / (PROMISING + BY_CHANCE / rows) / cost, slowest, self._stride)
-        self._stride = EVERY if trial.settled else 1
+        self._stride = max(1, self._due - self._steps) if trial.settled else 1
         self._unseen = self._stride - 1
 
     def _count(self, rows: Sequence[Row]) -> None:
@@ -191,21 +197,23 @@ class Adaptive:
             looks = min(LOOKS, looks + 1)
             self._means[row] = mean + (seen - mean) / (looks + ALIKE), looks
         self._means = {row: each for row, each in self._means.items() if not row.ended}
-        self._slowest = min((mean for mean, _ in self._means.values()), default=inf)
+        self._slowest, _ = min(self._means.values(), default=(inf, 0))
 
     def look(self, drafter: Drafter, rows: Sequence[Row], most: int) -> None:
         """A step ran without drafts. Now and then: what would the drafter have guessed of a row's newest tokens?"""
         self._steps += 1
-        if self._steps % EVERY:
+        if self._steps < self._due:
             return
+        self._looks, self._due = self._looks + 1, self._steps + EVERY
         foreseen = getattr(drafter, "foreseen", None)  # a `Foreseeing`'s; isinstance would take longer than the look
         if foreseen is None:
             return
-        row = rows[self._steps // EVERY % len(rows)]
+        row = rows[self._looks % len(rows)]
         if self._foreseen == inf:
             self._foreseen = 1.0
         if len(row.token_ids) > most:
-            looks, seen = min(LOOKS, DOUBT + self._steps // EVERY), 1 + foreseen(row, most)
+            looks, seen = min(LOOKS, DOUBT + self._looks), 1 + foreseen(row, most)
+            self._due = self._steps + (EVERY if seen > 1 else SELDOM)
             self._foreseen += (seen - self._foreseen) / looks
             self._learn({row: seen})
 

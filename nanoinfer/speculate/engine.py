@@ -64,21 +64,25 @@ class SpeculativeEngine(Engine):
 
     def step(self) -> list[Row]:
         """As the base's; but where steps in flight must be known before the next, one of them is taken in."""
-        began, before, rows = self._seconds(), (self.stats.new_tokens, self.stats.prefill_steps), self.rows
+        rows = self.rows
         if self.adaptive and not rows:
             self.adaptive.begin()
+        elif self.adaptive and self.adaptive.rests():
+            return super().step()
+        began, before = self._seconds(), (self.stats.new_tokens, self.stats.prefill_steps)
         pays = not self.adaptive or not rows or self.adaptive.pays(len(rows))
         self._way = way = "plain" if not pays else "here" if not self._within else self._device_way(rows)
         if self._in_flight and (way == "here" or (way == "device") == isinstance(self._in_flight[0], InFlight)):
             return self._take_one()
         settled = super().step()
+        seconds = self._seconds() - began
         if self.adaptive and rows and self.stats.prefill_steps == before[1] and pays == (way != "plain"):
+            if not pays:
+                self.adaptive.look(self.drafter, rows, self.draft_tokens)
             tokens = self.stats.new_tokens - before[0] if pays else len(rows)  # which come late
             if tokens:
                 alone = () if self.scheduler.waiting or self._inbox else rows
-                self.adaptive.note_step(len(rows), self._seconds() - began, tokens, alone)
-            if not pays:
-                self.adaptive.look(self.drafter, rows, self.draft_tokens)
+                self.adaptive.note_step(len(rows), seconds, tokens, alone)
         return settled
 
     def _seconds(self) -> float:
@@ -114,14 +118,14 @@ class SpeculativeEngine(Engine):
             if self._texts and not self._in_flight:
                 self._texts.learn(step.going)
             self._verify(step, [[0] * count for count in self.scheduler.room_for(step, self._limits(step))])
-        elif any(drafts := self._drafts(step)):
+        elif self._way == "here" and any(drafts := self._drafts(step)):
             self._verify(step, drafts)
         else:
             super()._launch(step)
 
     def _drafts(self, step: Step) -> list[Sequence[int]]:
         """Of each row that goes on. None beside prompts whose own tokens are scored: those have steps of their own."""
-        if self._way != "here" or not step.going:
+        if not step.going:
             return []
         scored = any(row.request.params.prompt_logprobs is not None for row, _ in step.pieces)
         if scored or not any(limits := self._limits(step)):

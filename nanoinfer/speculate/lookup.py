@@ -51,12 +51,14 @@ class Texts:
     """What rows' texts are, on the host. A token is a character: a string's own search finds what stood before."""
 
     def __init__(self) -> None:
-        self._texts: WeakKeyDictionary[Row, str] = WeakKeyDictionary()
+        self._texts: dict[Row, str] = {}
 
     def of(self, row: Row) -> str:
         """The row's prompt and new tokens, as far as the host knows them."""
         prompt = row.request.prompt_token_ids
-        text = self._texts.get(row) or _characters(prompt)
+        if (text := self._texts.get(row)) is None:
+            self._texts = {row: text for row, text in self._texts.items() if not row.ended}
+            text = _characters(prompt)
         self._texts[row] = text = text + _characters(row.token_ids[len(text) - len(prompt) :])
         return text
 

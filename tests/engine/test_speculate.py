@@ -33,7 +33,7 @@ from nanoinfer.requests import Completion, Request
 from nanoinfer.speculate import engine as engine_module
 from nanoinfer.speculate import graphs as graphs_module
 from nanoinfer.speculate import step as step_module
-from nanoinfer.speculate.adaptive import EVERY, LATEST, SOONEST, Acceptance, Adaptive, Trial
+from nanoinfer.speculate.adaptive import EVERY, LATEST, SELDOM, SOONEST, Acceptance, Adaptive, Trial
 from nanoinfer.speculate.coin import CoinDrafter
 from nanoinfer.speculate.draft_model import Drafted
 from nanoinfer.speculate.engine import SpeculativeEngine, Verifying
@@ -899,8 +899,9 @@ class TestAdaptive:
         for step in range(limit):
             if adaptive.pays(len(rows)):
                 return step
-            adaptive.note_step(len(rows), 1.0, len(rows))
-            adaptive.look(drafter, rows, 4)
+            if not adaptive.rests():
+                adaptive.look(drafter, rows, 4)
+                adaptive.note_step(len(rows), 1.0, len(rows))
         return limit
 
     def test_a_trial_begins_where_right_drafts_were_foreseen(self, plain: LLM) -> None:
@@ -909,7 +910,8 @@ class TestAdaptive:
         rows = [Row(request, 0.0, token_ids=[1] * count) for count in (4, 5, 6)]
         seen = Foresees(0)
         assert self.plain_steps(Adaptive(), seen, rows) == 200
-        assert seen.asked == [rows[n % 3] for n in range(1, 200 // EVERY + 1) if n % 3]
+        assert seen.asked == [rows[n % 3] for n in range(1, 1 + len(seen.asked) * 3 // 2 + 1) if n % 3]
+        assert 200 // SELDOM < len(seen.asked) < 200 // EVERY
         assert self.plain_steps(Adaptive(), Foresees(4), rows[1:]) == 8
         assert 20 < self.plain_steps(Adaptive(), Foresees(1), rows[1:]) < 60
         assert self.plain_steps(Adaptive(), Scripted({}, Random(1)), rows) == 8
@@ -930,7 +932,7 @@ class TestAdaptive:
         adaptive, noted = Adaptive(), list[int]()
         watch(adaptive._trial(1), "note", lambda *given: noted.append(given[-1]))
         assert self.plain_steps(adaptive, Foresees(0), [Row(request, 0.0, token_ids=[1] * 9)]) == 200
-        assert noted == [1] * 8 + [EVERY] * (192 // EVERY)
+        assert noted == [1] * 8 + [SELDOM] * (192 // SELDOM)
 
     @pytest.mark.parametrize("rows", [1, 4, 16])
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -1036,13 +1038,13 @@ class TestAdaptive:
     def test_a_new_batch_begins_plain(self) -> None:
         adaptive = Adaptive()
         for _ in range(40):
-            adaptive.note_step(2, 1.0, 8 if adaptive.pays(2) else 2)
+            adaptive.rests() or adaptive.note_step(2, 1.0, 8 if adaptive.pays(2) else 2)
         assert adaptive.pays(2)
         adaptive.begin()
         ways = []
         for _ in range(12):
             ways.append(adaptive.pays(2))
-            adaptive.note_step(2, 1.0, 8 if ways[-1] else 2)
+            adaptive.rests() or adaptive.note_step(2, 1.0, 8 if ways[-1] else 2)
         assert ways == [False] * 8 + [True] * 4
 
     def test_trials_cost_little(self) -> None:
