@@ -152,8 +152,9 @@ class Adaptive:
         self._rows[row].note(drafts, accepted)
 
     def begin(self) -> None:
-        """No row ran: those that come now begin without drafts."""
-        self._means, self._slowest, self._unseen = {}, inf, 0
+        """No row ran: those that come now begin without drafts, and what others would have had says nothing of them."""
+        self._means, self._slowest, self._unseen, self._stride = {}, inf, 0, 1
+        self._looks, self._foreseen = 0, 1.0 if self._foreseen < inf else inf
         for trial in self._trials.values():
             trial.rest()
 

@@ -894,14 +894,16 @@ class TestAdaptive:
             assert ways == [False] * 8 + [True] * 16 + [pays] * 32
 
     @staticmethod
-    def plain_steps(adaptive: Adaptive, drafter: Any, rows: list[Row], limit: int = 200) -> int:
+    def plain_steps(
+        adaptive: Adaptive, drafter: Any, rows: list[Row], limit: int = 200, alone: Sequence[Row] = ()
+    ) -> int:
         """Steps until drafts are tried."""
         for step in range(limit):
             if adaptive.pays(len(rows)):
                 return step
             if not adaptive.rests():
                 adaptive.look(drafter, rows, 4)
-                adaptive.note_step(len(rows), 1.0, len(rows))
+                adaptive.note_step(len(rows), 1.0, len(rows), alone)
         return limit
 
     def test_a_trial_begins_where_right_drafts_were_foreseen(self, plain: LLM) -> None:
@@ -910,8 +912,8 @@ class TestAdaptive:
         rows = [Row(request, 0.0, token_ids=[1] * count) for count in (4, 5, 6)]
         seen = Foresees(0)
         assert self.plain_steps(Adaptive(), seen, rows) == 200
-        assert seen.asked == [rows[n % 3] for n in range(1, 1 + len(seen.asked) * 3 // 2 + 1) if n % 3]
-        assert 200 // SELDOM < len(seen.asked) < 200 // EVERY
+        assert seen.asked == [rows[n % 3] for n in range(1, 200) if n % 3][: len(seen.asked)]
+        assert 2 / 3 * 200 / SELDOM <= len(seen.asked) < 2 / 3 * 200 / EVERY
         assert self.plain_steps(Adaptive(), Foresees(4), rows[1:]) == 8
         assert 20 < self.plain_steps(Adaptive(), Foresees(1), rows[1:]) < 60
         assert self.plain_steps(Adaptive(), Scripted({}, Random(1)), rows) == 8
@@ -932,7 +934,7 @@ class TestAdaptive:
         adaptive, noted = Adaptive(), list[int]()
         watch(adaptive._trial(1), "note", lambda *given: noted.append(given[-1]))
         assert self.plain_steps(adaptive, Foresees(0), [Row(request, 0.0, token_ids=[1] * 9)]) == 200
-        assert noted == [1] * 8 + [SELDOM] * (192 // SELDOM)
+        assert noted == [1] * 8 + [EVERY] + [SELDOM] * ((200 - 8 - EVERY) // SELDOM)
 
     @pytest.mark.parametrize("rows", [1, 4, 16])
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -1046,6 +1048,18 @@ class TestAdaptive:
             ways.append(adaptive.pays(2))
             adaptive.rests() or adaptive.note_step(2, 1.0, 8 if ways[-1] else 2)
         assert ways == [False] * 8 + [True] * 4
+
+    def test_what_was_foreseen_of_others_starts_no_trial(self, plain: LLM) -> None:
+        """Where a batch ends, nearly all drafts would have been right; of the next, none is."""
+        (request,) = plain.requests([[1]], SamplingParams())
+        adaptive, cost = Adaptive(), 1.4
+        for foreseen, tried in ((4, True), (0, False)):
+            rows = [Row(request, 0.0, token_ids=[1] * 9) for _ in range(64)]
+            adaptive.begin()
+            assert (self.plain_steps(adaptive, Foresees(foreseen), rows, 256, rows) < 256) == tried
+            for _ in range(200 * tried):
+                adaptive.look(Foresees(4), rows, 4)
+                adaptive.note_step(64, cost, 64 * 5, rows)
 
     def test_trials_cost_little(self) -> None:
         """Steps that take half as long again for nothing, or a little longer."""
