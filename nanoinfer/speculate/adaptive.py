@@ -171,8 +171,8 @@ class Adaptive:
         alone: these rows, if nobody waits for a place. Then it is over when the slowest row is, and that one counts.
         """
         trial = self._trial(rows)
-        cost = trial.cost or COST + COST_A_ROW * rows
-        if trial.drafts:
+        cost, drafted = trial.cost or COST + COST_A_ROW * rows, trial.drafts
+        if drafted:
             self._count(alone)
         else:
             self._marks = {}
@@ -180,7 +180,7 @@ class Adaptive:
         early = alone and self._foreseen < inf and len(self._means) < min(rows, FEWEST)
         foreseen = 0 if early else min(self._foreseen, slowest)
         trial.note(seconds, tokens / rows, foreseen / (PROMISING + BY_CHANCE / rows) / cost, slowest, self._stride)
-        self._stride = max(1, self._due - self._steps) if trial.settled else 1
+        self._stride = max(1, self._due - self._steps) if trial.settled and not drafted else 1
         self._unseen = self._stride - 1
 
     def _count(self, rows: Sequence[Row]) -> None:

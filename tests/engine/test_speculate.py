@@ -1049,6 +1049,17 @@ class TestAdaptive:
             adaptive.rests() or adaptive.note_step(2, 1.0, 8 if ways[-1] else 2)
         assert ways == [False] * 8 + [True] * 4
 
+    def test_steps_go_by_behind_plain_ones_alone(self) -> None:
+        """Where drafts end, the next step is the first plain one, and that must be asked for."""
+        adaptive, drafted = Adaptive(), 0
+        for _ in range(200):
+            pays = adaptive.pays(1)
+            drafted += pays
+            if not adaptive.rests():
+                adaptive.note_step(1, 9.0 if pays else 1.0, 1)
+                assert not (pays and adaptive.rests())
+        assert drafted == 4 + 4 + 4  # after 8 plain steps, 32 and 64 more
+
     def test_what_was_foreseen_of_others_starts_no_trial(self, plain: LLM) -> None:
         """Where a batch ends, nearly all drafts would have been right; of the next, none is."""
         (request,) = plain.requests([[1]], SamplingParams())
