@@ -40,7 +40,7 @@ class Rank:
             return w[..., inner]  # columns
         if name.endswith(".c_proj.weight"):
             return w[inner] if ".mlp." in name else w.view(H, D, C)[heads].flatten(0, 1)  # rows
-        return w * (self.rank == 0) if name.endswith(".c_proj.bias") else w  # what is added behind a sum counts once
+        return w * (self.rank == 0) if name.endswith(".c_proj.bias") else w  # a bias inside a sum counts once
 
     def join(self, scores: torch.Tensor, first: int) -> int:  # the id of the highest of all scores
         pairs = torch.eye(self.size)[self.rank, :, None] * torch.tensor([scores.max(), first + scores.argmax()])
