@@ -1,7 +1,8 @@
-"""Chapter 8's numbers from the results file of `python -m bench ranks`, on two GPUs of one host.
+"""Chapter 8's numbers from the results files of `bench ranks` and `bench replicas`, on two GPUs of one host.
 
-`python -m bench ranks --out bench/results/h200-ranks.json` makes the file; `python -m nanobook draw 08-parallel` and
-`python -m nanobook prose` then make figures and text of it. What a step has to read is computed, not measured.
+`python -m bench ranks --out bench/results/h200-ranks.json` makes the first, and `replicas` the other one likewise;
+`python -m nanobook draw 08-parallel` and `python -m nanobook prose` then make figures and text of them. What a step has
+to read is computed, not measured.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from nanobench.core.records import Report
 from nanobench.micro.ranks import Ranked, RanksReport
+from nanobench.micro.replicas import ReplicasReport
 from nanobench.report.values import factor, seconds
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.parallel.shard import UNIT, Shard
@@ -39,7 +41,7 @@ def path() -> Path:
 @cache
 def replicas() -> dict[int, float]:
     """Tokens/s of two engines over one's, by how many requests came at once."""
-    known = RanksReport.load(RESULTS / "h200-replicas.json").replicated
+    known = ReplicasReport.load(RESULTS / "h200-replicas.json").cases
     rates = {(one.requests, one.replicas): one.tokens_per_s.median for one in known}
     return {requests: rates[requests, 2] / rates[requests, 1] for requests, count in rates if count == 2}
 

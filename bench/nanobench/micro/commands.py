@@ -120,13 +120,27 @@ def ranks(
     prompt_tokens: Annotated[int, typer.Option(min=1)] = 128,
     new_tokens: Annotated[int, typer.Option(min=2)] = 512,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
-    burst: Annotated[str | None, typer.Option(help="The model of whose engine there are several then.")] = None,
-    requests: Annotated[list[int], typer.Option(min=1, help="To these at once; repeatable.")] = [1000, 4000],  # noqa: B006
 ) -> None:
-    """One model on one GPU and on several, and several engines: tokens/s, time of a step, of a sum over ranks."""
+    """One model on one GPU and on several: tokens/s, time of a step, of a sum over ranks."""
     from nanobench.micro.ranks import measure
 
-    measure(device, out, model, tensor_parallel, rows, prompt_tokens, new_tokens, repeats, burst, requests)
+    measure(device, out, model, tensor_parallel, rows, prompt_tokens, new_tokens, repeats)
+
+
+@app.command()
+def replicas(
+    device: Device = None,
+    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/replicas.json"),
+    model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
+    count: Annotated[int, typer.Option("--replicas", min=2, help="Engines beside one, a GPU each.")] = 2,
+    requests: Annotated[list[int], typer.Option(min=1, help="At once; repeatable.")] = [1000, 4000],  # noqa: B006
+    repeats: Annotated[int, typer.Option(min=1)] = 8,
+    engine: Annotated[str | None, typer.Option(help="The fastest where none is named.")] = None,
+) -> None:
+    """Several engines behind one queue beside one: tokens/s of many requests at once."""
+    from nanobench.micro.replicas import measure
+
+    measure(device, out, model, count, requests, repeats, engine=engine)
 
 
 @app.command()

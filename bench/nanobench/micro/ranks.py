@@ -15,7 +15,6 @@ from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
 from nanobench.micro.queue_load import greedy, ids, say
 from nanobench.micro.ranks_reduce import Reduced, measure_reduces
-from nanobench.micro.ranks_replicas import Replicated, measure_replicas
 from nanoinfer import LLM
 from nanoinfer.devices import choose_device
 from nanoinfer.model.weights import model_config
@@ -53,7 +52,6 @@ class RanksReport(ResultsFile):
     reduces: tuple[Reduced, ...] = ()
     held: tuple[Held, ...] = ()
     cases: tuple[Ranked, ...] = ()
-    replicated: tuple[Replicated, ...] = ()
 
     def gain(self, model: str, rows: int) -> float:
         """Tokens/s of the most ranks over one, medians."""
@@ -65,12 +63,9 @@ class RanksReport(ResultsFile):
 
 def measure(
     device_name: str | None, path: Path, models: Sequence[str], ranks: int, rows: Sequence[int], prompt: int, new: int,
-    repeats: int, burst: str | None = None, requests: Sequence[int] = (1000, 4000),
+    repeats: int,
 ) -> RanksReport:  # fmt: skip
-    """Measure every model with one rank and with `ranks`, by turns; write `path` after each model.
-
-    burst: the model of whose engine there are then one and as many as ranks, each with `requests` at once.
-    """
+    """Measure every model with one rank and with `ranks`, by turns; write `path` after each model."""
     device, report, reduces = choose_device(device_name), None, list[Reduced]()
     if device.type == "cuda":
         reduces = measure_reduces(ranks, model_config(models[-1]).n_embd, rows, torch.bfloat16)
@@ -97,10 +92,6 @@ def measure(
         report = report.model_copy(update={"held": (*report.held, *held), "cases": (*report.cases, *cases)})
         report.save(path)
     assert report
-    if burst:
-        replicated = measure_replicas(burst, device_name, ranks, requests, repeats=repeats)
-        report = report.model_copy(update={"replicated": tuple(replicated)})
-        report.save(path)
     return report
 
 

@@ -16,6 +16,7 @@ from nanobench.micro.queue import QueueReport
 from nanobench.micro.ragged import RaggedReport
 from nanobench.micro.ranks import RanksReport
 from nanobench.micro.recompiles import RecompileReport
+from nanobench.micro.replicas import ReplicasReport
 from nanobench.micro.sampling import SamplingReport
 from nanobench.micro.sanitize import SanitizeReport
 from nanobench.micro.speculation import SpeculationReport
@@ -27,7 +28,7 @@ KINDS: dict[str, type[Record]] = {
     "memory": KVUsageReport, "recompiles": RecompileReport, "sanitize": SanitizeReport,
     "graphs": GraphsReport, "sampling": SamplingReport, "ragged": RaggedReport,
     "queue": QueueReport, "load": LoadReport, "speculation": SpeculationReport, "ranks": RanksReport,
-    "speculation-texts": SpeculationTextsReport, "one-kernel": OneKernelReport,
+    "replicas": ReplicasReport, "speculation-texts": SpeculationTextsReport, "one-kernel": OneKernelReport,
 }  # fmt: skip
 
 

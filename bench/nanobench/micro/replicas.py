@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Literal
 
-from nanobench.core.records import Record, Spread
+from nanobench.core.machine import stamp
+from nanobench.core.records import Record, ResultsFile, Spread
 from nanobench.micro.queue_load import Load, at_once, drawn, greedy, say
 from nanoinfer.devices import choose_device
 from nanoinfer.parallel.replicas import ReplicatedLLM
@@ -18,25 +19,34 @@ BURST = Load()  # its lengths
 class Replicated(Record):
     """So many requests in one call, over so many engines."""
 
-    model: str
-    engine: str
     replicas: int
     requests: int
     tokens_per_s: Spread
 
 
-def measure_replicas(
-    model: str, device_name: str | None, replicas: int, requests: Sequence[int], path: Path | None = None, *,
+class ReplicasReport(ResultsFile):
+    """One run of `python -m bench replicas`."""
+
+    kind: Literal["replicas"] = "replicas"
+    model: str
+    engine: str
+    dtype: str
+    rows: int  # of each engine
+    cases: tuple[Replicated, ...] = ()
+
+
+def measure(
+    device_name: str | None, path: Path, model: str, replicas: int, requests: Sequence[int], repeats: int, *,
     engine: str | None = None, rows: int = 256, prompt: tuple[int, int] = BURST.prompt,
-    new: tuple[int, int] = BURST.new, repeats: int = 3,
-) -> list[Replicated]:  # fmt: skip
+    new: tuple[int, int] = BURST.new,
+) -> ReplicasReport:  # fmt: skip
     """One engine and `replicas` of them take turns at each number of requests; the first turn is not timed.
 
-    engine: None is the fastest. rows: of each engine. The one has a process of its own, too. path: of the records as
-    JSON, written after each number of requests.
+    The one has a process of its own, too. engine: None is the fastest. rows: of each engine. path is written after each
+    number of requests.
     """
-    found = list[Replicated]()
-    engine = engine or ("fused" if choose_device(device_name).type == "cuda" else "paged")
+    device = choose_device(device_name)
+    engine = engine or ("fused" if device.type == "cuda" else "paged")
     with ExitStack() as stack:
         arms = {}
         for count in (1, replicas):
@@ -49,6 +59,8 @@ def measure_replicas(
             )  # fmt: skip
             llm.warm_up()
             say(f"{model}, {count} engines: {llm.facts}")
+        dtype = arms[1].facts.dtype
+        report = ReplicasReport(model=model, engine=engine, dtype=dtype, rows=rows, **stamp(device))
         for count in requests:
             rates: dict[int, list[float]] = {n: [] for n in arms}
             for turn in range(repeats + 1):
@@ -57,13 +69,9 @@ def measure_replicas(
                     run = at_once(llm, prompts, list(map(greedy, lengths)))
                     say(f"{count} requests, {n} engines{'' if turn else ', not counted'}: {run}")
                     rates[n] += [run.tokens_per_s] * (turn > 0)
-            found += [
-                Replicated(model=model, engine=engine, replicas=n, requests=count, tokens_per_s=Spread.of(each))
-                for n, each in rates.items()
-            ]
-            one, several = (each.tokens_per_s.median for each in found[-2:])
+            found = [Replicated(replicas=n, requests=count, tokens_per_s=Spread.of(each)) for n, each in rates.items()]
+            one, several = (each.tokens_per_s.median for each in found)
             say(f"{count} requests: {several / one:.3f} times one engine")
-            if path:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps([each.model_dump() for each in found], indent=1) + "\n", encoding="utf-8")
-    return found
+            report = report.model_copy(update={"cases": (*report.cases, *found)})
+            report.save(path)
+    return report
