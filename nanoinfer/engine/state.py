@@ -112,10 +112,10 @@ class BatchState:
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Rows `sources` (n,) become rows `targets` (n,); no row is in both."""
-        moved = self.integers.index_select(1, sources)
-        moved[6] = torch.where(moved[3] > 0, targets, self.dummy)
-        self.integers.index_copy_(1, targets, moved)
-        self.floats.index_copy_(1, targets, self.floats.index_select(1, sources))
+        moved = self.at(sources)
+        moved.row.copy_(torch.where(moved.live > 0, targets, self.dummy))
+        self.integers.index_copy_(1, targets, moved.integers)
+        self.floats.index_copy_(1, targets, moved.floats)
 
     def free(self, rows: slice) -> None:
         """These rows are padding from now on."""

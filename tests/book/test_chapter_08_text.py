@@ -334,7 +334,7 @@ class TestMeasured:
     def test_two_engines_give_less_than_twice_the_tokens(self, measured: ModuleType) -> None:
         gains = measured.replicas()
         assert list(gains) == [1000, 4000]
-        assert 1.6 < gains[1000] < gains[4000] < 2
+        assert 1.6 < gains[1000] < 1.9 < gains[4000] < 2
 
     def test_two_models_give_more_tokens_and_longer_waits(self, measured: ModuleType) -> None:
         for model in (measured.LARGE, measured.XL):

@@ -51,6 +51,19 @@ def follows(keys: Iterable[int], seed: int, step: int) -> int:
     return hash((*keys, seed, step)) % 50
 
 
+class Sampler:
+    """A device as the scoring sampler, whose own move takes no table along."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.device, name)
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        self.fail()
+
+
 class Device:
     """Cache, runner and scoring sampler in one: the blocks that rows read by their tables, and a step for all of them.
 
@@ -93,7 +106,7 @@ class Device:
             self.blocks.begun.clear()
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
-        """Of the cache; and of the sampler, which changes nothing more."""
+        """Of the cache."""
         self.fail()
         for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
             self.tables[target] = dict(self.tables[source]) if self.blocks else {0: -target}
@@ -190,7 +203,7 @@ class History:
         self.device = Device(blocks, max_batch, lambda: random.random() < self.fail_at)
         self.engine = Engine(
             SimpleNamespace(device=torch.device("cpu")), self.device, max_batch, runner=self.device.over,
-            samplers=Samplers(scoring=self.device), preemption=preemption,
+            samplers=Samplers(scoring=Sampler(self.device)), preemption=preemption,
             max_batched_tokens=max_batch + random.choice([0, 2, 20]), prefill_chunk=random.choice([None, 1, 5]),
             mixed=random.random() < 0.5, lag=random.randint(0, 3),
         )  # type: ignore[arg-type]  # fmt: skip

@@ -59,8 +59,7 @@ def measure(
             )  # fmt: skip
             llm.warm_up()
             say(f"{model}, {count} engines: {llm.facts}")
-        dtype = arms[1].facts.dtype
-        report = ReplicasReport(model=model, engine=engine, dtype=dtype, rows=rows, **stamp(device))
+        report = ReplicasReport(model=model, engine=engine, dtype=llm.facts.dtype, rows=rows, **stamp(device))
         for count in requests:
             rates: dict[int, list[float]] = {n: [] for n in arms}
             for turn in range(repeats + 1):

@@ -2,7 +2,8 @@
 
 Prompts are the model's own: an opening and what it sampled behind that, by a row's seed. Greedy text of a small model
 soon repeats itself; so where each row goes on behind its own greedy text, what comes now stands in the prompt already.
-Peers draft by prompt lookup as well. They take turns with us, greedily, and are held against their own plain decoding.
+Peers draft by prompt lookup as well, greedily, and are held against their own plain decoding. So are we: each system
+takes turns with itself alone.
 """
 
 from __future__ import annotations
@@ -181,8 +182,8 @@ def _cases(
     for (text, prompts), temperature, count in itertools.product(texts.items(), (0.0, TEMPERATURE), rows):
         params = [SamplingParams(temperature=temperature, max_tokens=new, ignore_eos=True, seed=row)
                   for row in range(count)]  # fmt: skip
-        entering = [arm for arm in arms if arm.enters(temperature, count)]
-        for arm, (without, drafted) in zip(entering, _turns(entering, prompts[:count], params, repeats), strict=True):
+        for arm in [arm for arm in arms if arm.enters(temperature, count)]:
+            without, drafted = _turns(arm, prompts[:count], params, repeats)
             steps = arm.peer and 1 + len(arm.peer.step_times(torch.tensor(prompts[:count]), new))
             case = Drafted(
                 model=name, system=arm.system, drafts=arm.drafts, draft_tokens=most, text=cast(Any, text),
@@ -197,20 +198,14 @@ def _cases(
 
 
 def _turns(
-    arms: Sequence[Arm], prompts: list[list[int]], params: list[SamplingParams], repeats: int
-) -> list[tuple[list[Ran], list[Ran]]]:
-    """Of each arm, its runs without drafts and with them. The first turn is not timed.
-
-    An arm's two take turns alone: of more, the one that runs most often would find its memory in the GPU's caches.
-    """
-    runs: list[tuple[list[Ran], list[Ran]]] = [([], []) for _ in arms]
-    for arm, (without, drafted) in zip(arms, runs, strict=True):
-        if arm.engine:
-            arm.engine.adaptive = Adaptive()  # another text's is wrong here
-        for _ in range(repeats + 1):
-            without.append(arm.plain(prompts, params))
-            drafted.append(arm.drafted(prompts, params))
-    return [(without[1:], drafted[1:]) for without, drafted in runs]
+    arm: Arm, prompts: list[list[int]], params: list[SamplingParams], repeats: int
+) -> tuple[tuple[Ran, ...], tuple[Ran, ...]]:
+    """Its runs without drafts and with them, so that each comes behind the other. The first turn is not timed."""
+    if arm.engine:
+        arm.engine.adaptive = Adaptive()  # another text's is wrong here
+    pairs = [(arm.plain(prompts, params), arm.drafted(prompts, params)) for _ in range(repeats + 1)]
+    without, drafted = zip(*pairs[1:], strict=True)
+    return without, drafted
 
 
 def _longer(llm: LLM, prompts: Sequence[list[int]], params: list[SamplingParams]) -> list[list[int]]:
