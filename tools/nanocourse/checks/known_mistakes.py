@@ -60,18 +60,13 @@ class Tells:
         Kernels run slowly: there the first inputs that do are taken.
         """
         tells: dict[int, list[Tell]] = {at: [] for at in sought}
-        looked = LOOKED if self.exercise.spec.kernel is None else 0
-
-        def enough() -> bool:
-            return all(len(tell) >= NEEDED for tell in tells.values())
-
-        for at in range(1 if self.exercise.spec.fixed else SEEDS):
-            if at >= looked and enough():
+        slow = self.exercise.spec.kernel is not None
+        for seed in range(1 if self.exercise.spec.fixed else SEEDS):
+            if seed >= LOOKED and all(len(tell) >= NEEDED for tell in tells.values()):
                 break
-            for one in self._inputs(at):
-                if not looked and enough():
-                    break
-                self._look(one, tells, agrees)
+            for one in self._inputs(seed):
+                for at in [at for at, tell in tells.items() if not slow or len(tell) < NEEDED]:
+                    self._look(one, at, tells, agrees)
         return {self.wrong[at].name: self._varied(tell) for at, tell in tells.items()}
 
     def name(
@@ -104,16 +99,15 @@ class Tells:
                 return self.wrong[at]
         return None
 
-    def _look(self, one: Input, tells: dict[int, list[Tell]], agrees: Agrees) -> None:
-        """Add an input to the tells of every wrong answer that it tells apart from the rest."""
-        for at, tell in list(tells.items()):
-            own = self._outcomes(at, one)
-            if not self._alone(one, own, range(len(self.wrong), len(self._solves))):
-                continue
-            if not agrees(one, own):
-                del tells[at]
-            elif self._alone(one, own, (other for other in range(len(self.wrong)) if other != at)):
-                tell.append((one, own))
+    def _look(self, one: Input, at: int, tells: dict[int, list[Tell]], agrees: Agrees) -> None:
+        """Add an input to the tells of a wrong answer if it tells that answer apart from the rest."""
+        own = self._outcomes(at, one)
+        if not self._alone(one, own, range(len(self.wrong), len(self._solves))):
+            return
+        if not agrees(one, own):
+            del tells[at]
+        elif self._alone(one, own, (other for other in range(len(self.wrong)) if other != at)):
+            tells[at].append((one, own))
 
     def _alone(self, one: Input, own: list[Outcome], others: Iterable[int]) -> bool:
         """Whether these outcomes are none of the others'."""
