@@ -48,7 +48,6 @@ each = pytest.mark.parametrize("exercise", EXERCISES, ids=IDS)
 
 @each
 @pytest.mark.strength
-@pytest.mark.timeout(900)  # of a busy machine
 def test_strength_is_as_stored(exercise: Exercise) -> None:
     """Stub, reference, variants, wrong answers and mutants, run as learners' files; nothing but what the file says."""
     strength_is_as_stored(exercise, STORED)

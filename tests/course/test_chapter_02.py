@@ -73,7 +73,6 @@ each = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: one.id)
 class TestStrength:
     @each
     @pytest.mark.strength
-    @pytest.mark.timeout(900)  # of a busy machine
     def test_is_as_stored(self, exercise: Exercise) -> None:
         """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the file says."""
         strength_is_as_stored(exercise, STORED)

@@ -72,7 +72,6 @@ def generated(model: GPT2) -> list[tuple[int, ...]]:
 class TestStrength:
     @each
     @pytest.mark.strength
-    @pytest.mark.timeout(900)  # of a busy machine
     def test_is_as_stored(self, exercise: Exercise) -> None:
         """Stub, reference, variants, wrong answers and mutants, run as learners' files: what the file says."""
         if exercise.spec.kernel is not None and not has_triton():

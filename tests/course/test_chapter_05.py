@@ -68,7 +68,6 @@ def generated(model: GPT2) -> list[tuple[int, ...]]:
 class TestStrength:
     @each
     @pytest.mark.strength
-    @pytest.mark.timeout(900)  # of a busy machine
     def test_is_as_stored(self, exercise: Exercise, stored: dict[str, Any]) -> None:
         strength_is_as_stored(exercise, stored)
 

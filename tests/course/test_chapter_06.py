@@ -218,7 +218,6 @@ class TestMachine:
 class TestStrength:
     @each
     @pytest.mark.strength
-    @pytest.mark.timeout(900)  # of a busy machine
     def test_is_as_stored(self, exercise: Exercise, stored: dict[str, Any]) -> None:
         strength_is_as_stored(exercise, stored)
 

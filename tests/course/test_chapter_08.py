@@ -49,7 +49,6 @@ def stored() -> dict[str, Any]:
 class TestStrength:
     @each
     @pytest.mark.strength
-    @pytest.mark.timeout(900)  # of a busy machine
     def test_is_as_stored(self, exercise: Exercise, stored: dict[str, Any]) -> None:
         strength_is_as_stored(exercise, stored)
 

@@ -18,7 +18,7 @@ def fold(x: Tensor, products: Tensor, gains: Tensor, shifts: Tensor, eps: float)
     products: (P, R) float32, what P programs or pieces, at least one, have each added up of weight @ (gain * x), mean
     and deviation not yet known: the rows' sums over the pieces are the whole. gains: (R,) float32, weight @ gain.
     shifts: (R,) float32, weight @ shift + bias. Both depend only on the weights, and were made before any step. eps:
-    above 0. x may be some thousand times as far from 0 as its deviation is large, and four digits must still be right:
+    above 0. x may be some thousand times as far from 0 as its deviation is large, and three digits must still be right:
     compute the variance from x - mean.
     """
     mean = x.mean()

@@ -108,7 +108,7 @@ def finish(stream: Tensor, eps: float, rows: dict[str, Tensor]) -> Tensor:
     rows: under "products" (R, P) float32, what P programs or pieces, at least one, have each added up of weight @ (gain
     * stream), mean and deviation not yet known: a row's sum over the pieces is the whole. Under "gains" (R,) float32,
     weight @ gain. Under "shifts" (R,) float32, weight @ shift + bias. eps: above 0. The stream may lie far from 0
-    beside its deviation, up to some thousand times; the results hold to 4 digits all the same.
+    beside its deviation, up to some thousand times; the results hold to 3 digits all the same.
     """
     mean = stream.mean()
     deviation = ((stream - mean).square().mean() + eps).sqrt()
