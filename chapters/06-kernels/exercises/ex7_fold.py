@@ -73,7 +73,7 @@ def _made(
     x = case.floats("x", width, scale=scale) + far
     gain, shift = case.floats("gain", width) + 0.5, case.floats("shift", width)
     weight, bias = case.floats("weight", rows, width), case.floats("bias", rows)
-    if halves:  # and whole numbers: then no sum of inputs is rounded, in no order and on no machine
+    if halves:  # and whole numbers: a sum of these is exact in any order, on any machine
         x, gain, shift, weight = x.round(), *((part.clamp(-1, 1) * 2).round() / 2 for part in (gain, shift, weight))
     terms = weight.double() * (gain * x).double()  # (R, C)
     of = torch.arange(width) * pieces // width
