@@ -39,9 +39,9 @@ def path() -> Path:
 
 
 @cache
-def replicas() -> dict[int, float]:
-    """Tokens/s of two engines over one's, by how many requests came at once."""
-    known = ReplicasReport.load(RESULTS / "h200-replicas.json").cases
+def replicas(machine: str) -> dict[int, float]:
+    """Tokens/s of two engines over one's, by how many requests came at once. machine: h100 or h200."""
+    known = ReplicasReport.load(RESULTS / f"{machine}-replicas.json").cases
     rates = {(one.requests, one.replicas): one.tokens_per_s.median for one in known}
     return {requests: rates[requests, 2] / rates[requests, 1] for requests, count in rates if count == 2}
 
@@ -322,6 +322,8 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "xl many": lambda: factor(gain(XL, rows_measured(XL)[-1])),
     "both most": lambda: factor(max(_more())),
     "both least": lambda: factor(min(_more())),
-    "replicas few": lambda: factor(min(replicas().values())),
-    "replicas many": lambda: factor(max(replicas().values())),
+    "replicas few": lambda: factor(replicas("h200")[1000]),
+    "replicas many": lambda: factor(replicas("h200")[4000]),
+    "replicas few, h100": lambda: factor(replicas("h100")[1000]),
+    "replicas many, h100": lambda: factor(replicas("h100")[4000]),
 }
