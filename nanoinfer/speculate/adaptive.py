@@ -129,11 +129,13 @@ class Adaptive:
         self._rows: dict[Row, Acceptance] = {}
         self._trials: dict[int, Trial] = {}  # by about how many rows go on
         self._newest = Trial()
-        self._steps, self._looks, self._due = 0, 0, EVERY  # plain ones; looks; how many steps there are at the next
+        self._steps, self._due = 0, EVERY  # plain ones; how many there are at the next look
+        self._looks, self._again = 0, False  # at one row after the other; whether the last one was at the slowest
         self._foreseen = inf  # tokens that each would have given a row with drafts, a mean
         self._means: dict[Row, tuple[float, int]] = {}  # the same of each row alone, and of how many looks at it
         self._marks: dict[Row, int] = {}  # tokens that each row had a few steps with drafts ago
         self._slowest, self._since = inf, 0
+        self._alone = False  # whether all wait for that one, as far as is known
         self._unseen, self._stride = 0, 1  # plain steps that go by; how many the next one to be noted stands for
 
     def pays(self, rows: int) -> bool:
@@ -176,8 +178,8 @@ class Adaptive:
             self._count(alone)
         else:
             self._marks = {}
-        slowest = self._slowest if alone else inf
-        early = alone and self._foreseen < inf and len(self._means) < min(rows, FEWEST)
+        self._alone, slowest = bool(alone), self._slowest if alone else inf
+        early = alone and self._foreseen < inf and not self._enough(rows)
         foreseen = 0 if early else min(self._foreseen, slowest)
         trial.note(seconds, tokens / rows, foreseen / (PROMISING + BY_CHANCE / rows) / cost, slowest, self._stride)
         self._stride = max(1, self._due - self._steps) if trial.settled and not drafted else 1
@@ -201,22 +203,32 @@ class Adaptive:
         self._slowest, _ = min(self._means.values(), default=(inf, 0))
 
     def look(self, drafter: Drafter, rows: Sequence[Row], most: int) -> None:
-        """A step ran without drafts. Now and then: what would the drafter have guessed of a row's newest tokens?"""
+        """A step ran without drafts. Now and then: what would the drafter have guessed of a row's newest tokens?
+
+        One look may err. Where all wait for the row that seems the slowest, every second look is at that one again.
+        """
         self._steps += 1
         if self._steps < self._due:
             return
-        self._looks, self._due = self._looks + 1, self._steps + EVERY
+        self._due = self._steps + EVERY
         foreseen = getattr(drafter, "foreseen", None)  # a `Foreseeing`'s; isinstance would take longer than the look
         if foreseen is None:
             return
-        row = rows[self._looks % len(rows)]
+        self._again = again = self._alone and self._enough(len(rows)) and not self._again
+        self._looks += not again
+        row = min(self._means, key=lambda row: self._means[row][0]) if again else rows[self._looks % len(rows)]
         if self._foreseen == inf:
             self._foreseen = 1.0
         if len(row.token_ids) > most:
             looks, seen = min(LOOKS, DOUBT + self._looks), 1 + foreseen(row, most)
             self._due = self._steps + (EVERY if seen > 1 else SELDOM)
-            self._foreseen += (seen - self._foreseen) / looks
+            if not again:
+                self._foreseen += (seen - self._foreseen) / looks
             self._learn({row: seen})
+
+    def _enough(self, rows: int) -> bool:
+        """Whether the slowest of those that were looked at may stand for all."""
+        return len(self._means) >= min(rows, FEWEST)
 
     def _trial(self, rows: int) -> Trial:
         size = rows.bit_length()

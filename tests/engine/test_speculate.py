@@ -1037,6 +1037,22 @@ class TestAdaptive:
                 drafts += adaptive.pays(8)
             assert bool(drafts) == tried
 
+    @pytest.mark.parametrize("wrong", [1, 100])
+    def test_the_row_that_seems_the_slowest_is_looked_at_again(self, plain: LLM, wrong: int) -> None:
+        """A single look that finds nothing does not keep 64 rows plain; one that goes on to find nothing does."""
+        (request,) = plain.requests([[1]], SamplingParams())
+        rows = [Row(request, 0.0, token_ids=[1] * 9) for _ in range(64)]
+        asked: list[Row] = []
+
+        class Errs(Foresees):
+            def foreseen(self, row: Row, most: int) -> int:
+                asked.append(row)
+                return 0 if row is rows[1] and asked.count(row) <= wrong else 4
+
+        tried = self.plain_steps(Adaptive(), Errs(4), rows, 256, rows)
+        assert (tried < 128) == (wrong == 1)
+        assert all(row is expected for row, expected in zip(asked, [*rows[1:9], rows[1]], strict=False))
+
     def test_a_new_batch_begins_plain(self) -> None:
         adaptive = Adaptive()
         for _ in range(40):
