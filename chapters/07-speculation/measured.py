@@ -37,12 +37,6 @@ def texts_report() -> SpeculationTextsReport:
     return SpeculationTextsReport.load(_path(f"{NAME}-texts"))
 
 
-@cache
-def many_rows() -> tuple[Drafted, ...]:
-    """Those of 64 rows, in a run with more repeats."""
-    return SpeculationTextsReport.load(_path(f"{NAME}-texts-64")).cases
-
-
 def _path(name: str) -> Path:
     path, command = RESULTS / f"{name}.json", name.removeprefix("h200-")
     if not path.is_file():
@@ -142,12 +136,6 @@ def written(kind: str, temperature: float) -> list[Drafted]:
             and (one.text, one.temperature) == (kind, temperature)]  # fmt: skip
 
 
-def undrafted() -> list[Drafted]:
-    """Those of all texts in which next to no drafts were brought, since none would have paid."""
-    cases = [one for text, temperature in TEXTS for one in written(text, temperature)]
-    return [one for one in cases if one.tokens_a_step < 1.01]
-
-
 def lowest(adapts: bool) -> str:
     """The worst case of all."""
     return factor(min(one.gain for one in report().cases if one.adaptive == adapts))
@@ -204,9 +192,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "draft at most": lambda: f"{(step_cost(GPT2, rows_measured()[-1], 2) - 1) / 2:.2f}",
     "least": lambda: f"{LEAST}×",
     "texts best": lambda: factor(written("repeating", 0.0)[0].gain),
-    "texts lowest": lambda: factor(min(one.gain for one in undrafted())),
-    "texts again": lambda: factor(min(one.gain for one in many_rows() if one.drafts == "lookup")),
-    "texts ngram": lambda: factor(min(one.gain for one in many_rows() if one.drafts == "ngram")),
-    "texts turns": lambda: str(len(many_rows()[0].plain.samples)),
+    "texts lowest": lambda: factor(min(one.gain for one in texts_report().cases)),
+    "texts turns": lambda: str(len(texts_report().cases[0].plain.samples)),
     "texts same": lambda: f"{min(one.same_share for one in texts_report().cases):.0%}",
 }
