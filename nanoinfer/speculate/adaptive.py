@@ -26,6 +26,7 @@ HOPELESS = {4: 0.75, 8: 0.9}  # of plain speed, after so many steps with drafts:
 LATELY = 32  # steps whose times and tokens count
 LEAST = 1.1  # times plain speed: below it drafts end, since rows that gain nothing by them wait for the others
 SOONEST, LATEST = 32, 4096  # plain steps ahead of a trial, twice as many each time that it finds the same
+FORGOTTEN = 8  # such pauses, after which it is no longer known what drafts cost: another program may have run then
 EVERY = 4  # plain steps from one that is timed and looked at to the next: that takes the host as long as several rows
 SELDOM = 8  # and so many where the last look found no right draft
 DOUBT, LOOKS = 4, 16  # looks as which "no draft is right" counts at first; of how many the mean is
@@ -91,8 +92,8 @@ class Trial:
                 self._seconds[True].clear()
                 self._tokens.clear()
                 self.drafts, self._left = True, ANEW
-            elif self._left <= -LATEST:
-                self.cost = None  # who knows what it is by now
+            elif self._left <= -FORGOTTEN * self._patience:
+                self.cost = None
             return
         self._tokens.append(tokens)
         self.cost = median(self._seconds[True]) / median(self._seconds[False])  # a step may wait for a compiler

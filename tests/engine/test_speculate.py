@@ -33,7 +33,7 @@ from nanoinfer.requests import Completion, Request
 from nanoinfer.speculate import engine as engine_module
 from nanoinfer.speculate import graphs as graphs_module
 from nanoinfer.speculate import step as step_module
-from nanoinfer.speculate.adaptive import EVERY, LATEST, SELDOM, SOONEST, Acceptance, Adaptive, Trial
+from nanoinfer.speculate.adaptive import EVERY, FORGOTTEN, SELDOM, SOONEST, Acceptance, Adaptive, Trial
 from nanoinfer.speculate.coin import CoinDrafter
 from nanoinfer.speculate.draft_model import Drafted
 from nanoinfer.speculate.engine import SpeculativeEngine, Verifying
@@ -922,7 +922,7 @@ class TestAdaptive:
         """For a while: what was measured may have been another program's doing."""
         (request,) = plain.requests([[1]], SamplingParams())
         rows = [Row(request, 0.0, token_ids=[1] * 9)]
-        for cost, expected in ((2.0, SOONEST), (9.0, SOONEST + LATEST)):
+        for cost, expected in ((2.0, SOONEST), (9.0, SOONEST + FORGOTTEN * 2 * SOONEST)):
             adaptive = Adaptive()
             self.plain_steps(adaptive, Foresees(4), rows)
             while adaptive.pays(1):  # all of a sudden they are wrong
