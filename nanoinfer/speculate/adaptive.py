@@ -135,8 +135,9 @@ class Adaptive:
         self._foreseen = inf  # tokens that each would have given a row with drafts, a mean
         self._means: dict[Row, tuple[float, int]] = {}  # the same of each row alone, and of how many looks at it
         self._marks: dict[Row, int] = {}  # tokens that each row had a few steps with drafts ago
-        self._slowest, self._since = inf, 0
+        self._slowest: Row | None = None  # by these means
         self._alone = False  # whether all wait for that one, as far as is known
+        self._since = 0  # steps with drafts
         self._unseen, self._stride = 0, 1  # plain steps that go by; how many the next one to be noted stands for
 
     def pays(self, rows: int) -> bool:
@@ -156,7 +157,7 @@ class Adaptive:
 
     def begin(self) -> None:
         """No row ran: those that come now begin without drafts, and what others would have had says nothing of them."""
-        self._means, self._slowest, self._unseen, self._stride = {}, inf, 0, 1
+        self._means, self._slowest, self._unseen, self._stride = {}, None, 0, 1
         self._looks, self._foreseen = 0, 1.0 if self._foreseen < inf else inf
         for trial in self._trials.values():
             trial.rest()
@@ -179,7 +180,7 @@ class Adaptive:
             self._count(alone)
         else:
             self._marks = {}
-        self._alone, slowest = bool(alone), self._slowest if alone else inf
+        self._alone, slowest = bool(alone), self._means[self._slowest][0] if alone and self._slowest else inf
         early = alone and self._foreseen < inf and not self._enough(rows)
         foreseen = 0 if early else min(self._foreseen, slowest)
         trial.note(seconds, tokens / rows, foreseen / (PROMISING + BY_CHANCE / rows) / cost, slowest, self._stride)
@@ -201,7 +202,7 @@ class Adaptive:
             looks = min(LOOKS, looks + 1)
             self._means[row] = mean + (seen - mean) / (looks + ALIKE), looks
         self._means = {row: each for row, each in self._means.items() if not row.ended}
-        self._slowest, _ = min(self._means.values(), default=(inf, 0))
+        self._slowest = min(self._means, key=lambda row: self._means[row][0], default=None)
 
     def look(self, drafter: Drafter, rows: Sequence[Row], most: int) -> None:
         """A step ran without drafts. Now and then: what would the drafter have guessed of a row's newest tokens?
@@ -217,7 +218,7 @@ class Adaptive:
             return
         self._again = again = self._alone and self._enough(len(rows)) and not self._again
         self._looks += not again
-        row = min(self._means, key=lambda row: self._means[row][0]) if again else rows[self._looks % len(rows)]
+        row = self._slowest if again and self._slowest else rows[self._looks % len(rows)]
         if self._foreseen == inf:
             self._foreseen = 1.0
         if len(row.token_ids) > most:

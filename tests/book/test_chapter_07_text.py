@@ -279,7 +279,7 @@ class TestMeasured:
         assert (max(worst.drafted.samples) - min(worst.drafted.samples)) / worst.drafted.median > 1 - worst.gain
         peers = {one.text: one for one in measured.texts_report().cases if one.system == "transformers"}
         assert set(peers) == {"repeating", "story"}
-        assert peers["repeating"].gain > 2
+        assert 2 < peers["repeating"].gain < repeating[0].gain
 
     def test_there_is_room_at_one_row_of_a_large_model(self, measured: ModuleType) -> None:
         assert measured.step_cost(measured.XL, 1, 8) < 1.4

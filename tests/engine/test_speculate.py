@@ -1051,7 +1051,7 @@ class TestAdaptive:
 
         tried = self.plain_steps(Adaptive(), Errs(4), rows, 256, rows)
         assert (tried < 128) == (wrong == 1)
-        assert all(row is expected for row, expected in zip(asked, [*rows[1:9], rows[1]], strict=False))
+        assert asked[:9] == [*rows[1:9], rows[1]]
 
     def test_a_new_batch_begins_plain(self) -> None:
         adaptive = Adaptive()
