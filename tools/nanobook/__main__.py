@@ -80,5 +80,19 @@ def notebooks(check: Check = False, root: Root = Path(".")) -> None:
     raise typer.Exit(1 if faults else 0)
 
 
+@app.command()
+def proofs(
+    names: Annotated[list[str] | None, typer.Argument(help="Only proofs whose name has all of these words.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Those that are not stale as well.")] = False,
+    only_list: Annotated[bool, typer.Option("--list", help="Run nothing.")] = False,
+    workers: Annotated[int | None, typer.Option("-n", min=1, help="Processes; one a processor by default.")] = None,
+    root: Root = Path("."),
+) -> None:
+    """Run the slow tests that depend on something that has changed since they last passed."""
+    from nanobook.proofs import command
+
+    raise typer.Exit(command(root.resolve(), names or [], everything, only_list, workers))
+
+
 if __name__ == "__main__":
     app()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,7 +62,13 @@ def modules(package: str, folder: Path) -> dict[str, Path]:
 
 
 def import_graph(files: Mapping[str, Path]) -> Graph:
-    """Which of the modules each of them imports, within functions too; what only a type checker imports is left out.
+    """Which of the modules each of them imports, within functions too; what only a type checker imports is left out."""
+    module = module_finder(files)
+    return {name: set(filter(None, map(module, imported(path, name)))) - {name} for name, path in files.items()}
+
+
+def module_finder(files: Mapping[str, Path]) -> Callable[[str], str | None]:
+    """A function that returns the module that a dotted name belongs to, or None if it belongs to none of the files.
 
     A name that a package takes from one of its modules counts as that module's.
     """
@@ -75,15 +81,16 @@ def import_graph(files: Mapping[str, Path]) -> Graph:
         for alias in node.names
     }
 
-    def meant(full: str) -> str:
-        full = passed_on.get(full, full)
-        while full not in files and "." in full:
+    def module_of(full: str) -> str | None:
+        while full not in files:
+            if full in passed_on:
+                return passed_on[full]
             full = full.rpartition(".")[0]
+            if not full:
+                return None
         return full
 
-    return {
-        name: {meant(full) for full in imported(path, name)} & files.keys() - {name} for name, path in files.items()
-    }
+    return module_of
 
 
 def imported(path: Path, name: str = "") -> Iterator[str]:
