@@ -30,7 +30,7 @@ STD = 0.25  # of the weights: at GPT-2's own 0.02 attention hardly matters, and 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked gpu are skipped by name where there is no CUDA GPU; long ones have time on a busy machine too."""
     for item in items:
-        if any(item.get_closest_marker(mark) for mark in ("strength", "long", "readme")):
+        if any(item.get_closest_marker(mark) for mark in ("strength", "long", "readme", "notebook")):
             item.add_marker(pytest.mark.timeout(2400))
     if not torch.cuda.is_available():
         skip = pytest.mark.skip(reason="needs a CUDA GPU")

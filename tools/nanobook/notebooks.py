@@ -107,14 +107,19 @@ def write(root: Path, say: Callable[[str], object] = print) -> list[str]:
 
 def check(root: Path) -> list[str]:
     """Notebooks that are stale, that fail when they are run, or that show code that has changed."""
-    faults = stale(root)
-    for source in sources(root):
-        notebook, path = made(source), source.with_suffix(".ipynb")
-        if fault := run(notebook, root):
-            faults.append(f"{_name(source, root)}: {fault}")
-        elif not faults and _shown(notebook) != _shown(_imported("nbformat").read(path, as_version=4)):
-            faults.append(f"{_name(path, root)} shows code that has changed: run `python -m nanobook notebooks`")
-    return faults
+    return _without_source(root) + [fault for source in sources(root) for fault in check_one(source, root)]
+
+
+def check_one(source: Path, root: Path) -> list[str]:
+    """What is wrong with the notebook of one source, after running it."""
+    if faults := _stale(source, root):
+        return faults
+    notebook, path = made(source), source.with_suffix(".ipynb")
+    if fault := run(notebook, root):
+        return [f"{_name(source, root)}: {fault}"]
+    if _shown(notebook) != _shown(_imported("nbformat").read(path, as_version=4)):
+        return [f"{_name(path, root)} shows code that has changed: run `python -m nanobook notebooks`"]
+    return []
 
 
 def _shown(notebook: Any) -> list[str]:
@@ -125,20 +130,25 @@ def _shown(notebook: Any) -> list[str]:
 
 def stale(root: Path) -> list[str]:
     """Notebooks that differ from their sources, were not run to the end, or have no source. Runs nothing."""
-    faults = []
-    for source in sources(root):
-        path = source.with_suffix(".ipynb")
-        if not path.is_file():
-            faults.append(f"{_name(path, root)} is missing: run `python -m nanobook notebooks`")
-            continue
-        notebook, new = _imported("nbformat").read(path, as_version=4), made(source)
-        if [(c.cell_type, c.source) for c in notebook.cells] != [(c.cell_type, c.source) for c in new.cells]:
-            faults.append(f"{_name(path, root)} is stale: run `python -m nanobook notebooks`")
-        elif any(c.source and c.execution_count is None for c in notebook.cells if c.cell_type == "code"):
-            faults.append(f"{_name(path, root)} was not run to its end: run `python -m nanobook notebooks`")
+    return [fault for source in sources(root) for fault in _stale(source, root)] + _without_source(root)
+
+
+def _stale(source: Path, root: Path) -> list[str]:
+    path = source.with_suffix(".ipynb")
+    if not path.is_file():
+        return [f"{_name(path, root)} is missing: run `python -m nanobook notebooks`"]
+    notebook, new = _imported("nbformat").read(path, as_version=4), made(source)
+    if [(c.cell_type, c.source) for c in notebook.cells] != [(c.cell_type, c.source) for c in new.cells]:
+        return [f"{_name(path, root)} is stale: run `python -m nanobook notebooks`"]
+    if any(c.source and c.execution_count is None for c in notebook.cells if c.cell_type == "code"):
+        return [f"{_name(path, root)} was not run to its end: run `python -m nanobook notebooks`"]
+    return []
+
+
+def _without_source(root: Path) -> list[str]:
     named = {source.stem for source in sources(root)}
     orphans = [path for path in sorted((root / "notebooks").glob("*.ipynb")) if path.stem not in named]
-    return faults + [f"{_name(path, root)} has no source: notebooks are made from {path.stem}.py" for path in orphans]
+    return [f"{_name(path, root)} has no source: notebooks are made from {path.stem}.py" for path in orphans]
 
 
 def _imported(name: str) -> Any:

@@ -149,7 +149,14 @@ def strength(place: Place) -> list[str]:
     return table(["chapter", "wrong answers caught", "mutants killed", "correct variants passed"], rows)
 
 
+def lanes(place: Place) -> list[str]:
+    """How long each lane of continuous integration took when `.ci/run` last ran it."""
+    lines = (place.root / ".ci" / "seconds.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [line.partition("\t")[::2] for line in lines]
+    return table(["lane", "seconds"], [[f"`{command}`", seconds] for seconds, command in rows])
+
+
 BLOCKS: dict[str, Callable[..., list[str]]] = {
     "table": results_table, "ledger": ledger, "figure": figure, "excerpt": excerpt, "printed": printed,
-    "strength": strength,
+    "strength": strength, "lanes": lanes,
 }  # fmt: skip
