@@ -5,8 +5,7 @@ No clock is read: the stubs' generations move a clock of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from typer.testing import CliRunner
 
 from nanobench.__main__ import app
 from nanobench.core import benchmark, case_runner, machine
-from nanobench.core.estimate import MEMORY_SHARE, OVERHEAD_S
+from nanobench.core.estimate import MEMORY_SHARE
 from nanobench.core.presets import Preset, limit_seconds
 from nanobench.core.records import Report
 from nanobench.systems import OTHERS
@@ -177,45 +176,37 @@ def test_a_batch_beyond_the_memory_is_over_budget_before_it_runs(stage: Stage) -
     assert report.find(engine="one", batch=4)[0].reason.startswith("its keys and values alone take ")
 
 
-@pytest.mark.parametrize("when", ["warm-up", "timed"])
+MEMORY, ERROR = torch.OutOfMemoryError("no"), RuntimeError("no such kernel\nand more")
+
+
 @pytest.mark.parametrize(
-    "error, status, reason, larger",
+    "when, error, expected, reason",
     [
-        (torch.OutOfMemoryError("no"), "out of memory", "the device's memory was full", "over budget"),
-        (RuntimeError("no such kernel\nand more"), "failed", "RuntimeError: no such kernel", "ok"),
+        ("made", Missing("not installed"), ["missing"] * 3, "not installed"),
+        ("made", ERROR, ["failed"] * 3, "RuntimeError: no such kernel"),
+        ("warm-up", ERROR, ["ok", "failed", "ok"], "RuntimeError: no such kernel"),
+        ("timed", ERROR, ["ok", "failed", "ok"], "RuntimeError: no such kernel"),
+        ("warm-up", MEMORY, ["ok", "out of memory", "over budget"], "the device's memory was full"),
+        ("timed", MEMORY, ["ok", "out of memory", "over budget"], "the device's memory was full"),
     ],
-    ids=["memory", "error"],
 )
 def test_a_failure_is_recorded_and_the_other_system_goes_on(
-    stage: Stage, error: Exception, status: str, reason: str, larger: str, when: str
+    stage: Stage, when: str, error: Exception, expected: list[str], reason: str
 ) -> None:
-    def fail(call: Call) -> None:
-        if call[:2] == ("one", 2) and (when == "warm-up" or stage.calls.count(call) > 2):
+    def fail(call: Call = ("one", 2, 5)) -> System:
+        if call[:2] == ("one", 2) and (when != "timed" or stage.calls.count(call) > 2):
             raise error
+        return Stub("one", stage)
 
-    stage.before = fail
+    if when == "made":
+        stage.use("one", fail)
+    else:
+        stage.before = fail
     report = stage.run()
-    assert statuses(report, "one") == ["ok", status, larger]
+    assert statuses(report, "one") == expected
     assert statuses(report, "two") == ["ok"] * 3
     assert report.find(engine="one", batch=2)[0].reason == reason
     assert report.unfinished is None
-
-
-@pytest.mark.parametrize(
-    "error, found",
-    [
-        (Missing("two is not installed"), ("missing", "two is not installed")),
-        (ValueError("a cache takes 9 GB\nand more"), ("failed", "ValueError: a cache takes 9 GB")),
-    ],
-)
-def test_a_system_that_cannot_be_made_says_why(stage: Stage, error: Exception, found: tuple[str, str]) -> None:
-    def refuse() -> System:
-        raise error
-
-    stage.use("two", refuse)
-    report = stage.run()
-    assert [(r.status, r.reason) for r in report.find(engine="two")] == [found] * 3
-    assert statuses(report, "one") == ["ok"] * 3
 
 
 def test_tokens_are_recounted(stage: Stage) -> None:
@@ -302,46 +293,10 @@ def test_what_is_compiled_within_the_timed_runs_is_told(stage: Stage) -> None:
     assert any("compiled 3 times within the timed runs: the times are not valid" in line for line in stage.said)
 
 
-def test_what_is_left_is_told_before_and_after(stage: Stage) -> None:
-    steps: list[tuple[int, int, str]] = []
-    preset = PRESET.changed(batches=(1, 2))
-    run = benchmark.Benchmark(preset, "cpu", stage.path, stage.said.append, lambda *step: steps.append(step))
-    assert run.expect() == "4 cases left"
-    run.run()
-    # Two warm-up runs and the first one, three timed, and what is beside them: a case after the first batch's like.
-    seconds = round(2 * (6 * 0.55 + OVERHEAD_S))
-    assert steps == [(2, 4, f"2 cases left, about {seconds} s")]
-
-
 def test_a_dry_run_measures_nothing(tmp_path: Path) -> None:
-    def run(*options: str) -> tuple[int, str]:
-        out = str(tmp_path / "x.json")
-        done = CliRunner().invoke(app, ["run", "--device", "cpu", "--out", out, "--dry-run", *options])
-        return done.exit_code, done.output
-
-    code, output = run("--preset", "laptop", "--batches", "1,2")
-    assert code == 0
-    assert " cases left" in output
+    common = ["run", "--device", "cpu", "--out", str(tmp_path / "x.json"), "--dry-run"]
+    done = CliRunner().invoke(app, [*common, "--preset", "laptop", "--batches", "1,2"])
+    assert (done.exit_code, " cases left" in done.output) == (0, True)
     for wrong in (["--engines", "nobody"], ["--batches", "0"], ["--batches", "one"], ["--preset", "none"]):
-        assert run(*wrong)[0] == 2, wrong
+        assert CliRunner().invoke(app, [*common, *wrong]).exit_code == 2, wrong
     assert not any(tmp_path.iterdir())
-
-
-def test_kernels_and_the_calls_that_launch_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph of three kernels is one call; copies, fills and waits are neither."""
-    from torch.autograd import DeviceType
-
-    host = ("cudaGraphLaunch", "cuLaunchKernelEx", "cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize")
-    device = ("attend", "write", "gemm", "add", "norm", "Memcpy DtoH", "Memset (Device)")
-    events = [SimpleNamespace(name=name, device_type=DeviceType.CPU) for name in host]
-    events += [SimpleNamespace(name=name, device_type=DeviceType.CUDA) for name in device]
-    ran: list[int] = []
-
-    @contextmanager
-    def profile(activities: object) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(events=lambda: events)
-
-    monkeypatch.setattr(torch.profiler, "profile", profile)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    assert machine.launches(lambda: ran.append(1)) == (5, 3)
-    assert ran == [1]

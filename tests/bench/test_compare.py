@@ -11,7 +11,7 @@ import pytest
 from nanobench.core.records import Report, Spread
 from nanobench.report.compare import Ratio, allowed, compare
 from nanobench.report.cross_machine import comparisons
-from nanobench.report.intervals import interval, verdict
+from nanobench.report.intervals import interval
 from nanobench.report.ratios import ratios as within
 from tests.bench.samples import failed, ladder, report, result, saved
 
@@ -106,11 +106,6 @@ def test_an_engine_without_the_first_one_beside_it_is_left_out() -> None:
     found = comparisons(ladder(), ladder(device="Mine"))
     assert {(one.engine, one.batch) for one in found} == {("dense", 1), ("transformers", 1), ("dense", 8)}
     assert all(one.holds and one.here == one.there for one in found)
-
-
-def test_verdicts() -> None:
-    found = [verdict(*interval) for interval in ((1.1, 1.2), (0.9, 0.95), (0.9, 1.2), (1.02, 1.2))]
-    assert found == ["faster", "slower", "even", "even"]
 
 
 def test_ratios_within_one_file() -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nanobench.load.clients import Done
 from nanobench.load.drive import Answer, Ask, Reply, drive
-from nanobench.load.measure import Rate, Schedule, runs, summary
+from nanobench.load.measure import Rate, Schedule, runs, summary, table
 from nanobench.load.records import Limits, LoadRun, Plan, counted, described
-from nanobench.load.requests import Mix, Source
+from nanobench.load.requests import Mix, Source, poisson
+from nanobench.micro.queue_load import drawn
 
+MIX = Mix(requests=40, prompt=(2, 9), new=(1, 5), vocab=100)
 EIGHT = [0.1 * n for n in range(8)]
 OPEN, CLOSED = Plan(how="arrivals", requests=8, per_second=10), Plan(how="closed loop", requests=8, concurrency=1)
 Send = Callable[[Ask], Awaitable[Reply]]
@@ -110,22 +114,6 @@ def test_a_run_whose_sends_are_in_time_is_not_marked(time: Time) -> None:
     assert run.seconds == pytest.approx(8.2)
 
 
-def test_a_closed_loop_has_as_many_at_once_as_said(time: Time) -> None:
-    running: list[int] = []
-    most = 0
-
-    async def send(ask: Ask) -> Reply:
-        nonlocal most
-        running.append(ask.number)
-        most = max(most, len(running))
-        await asyncio.sleep(0.1 * (1 + ask.number % 3))
-        running.remove(ask.number)
-        return answered(time.now)
-
-    run = time.load([0.0] * 10, send, Plan(how="closed loop", requests=10, concurrency=3))
-    assert (most, run.ok) == (3, 10)
-
-
 @pytest.mark.parametrize("concurrency", [None, 2], ids=["open", "closed"])
 def test_an_interrupted_run_counts_what_was_under_way(time: Time, concurrency: int | None) -> None:
     async def send(ask: Ask) -> Reply:
@@ -186,13 +174,6 @@ def test_all_of_the_books_balance() -> None:
     assert "INTERRUPTED" in text
 
 
-def test_a_run_without_an_answer_has_no_latencies() -> None:
-    done = [Done((answer(0, Reply("failed", "no connection")),), 0.0)]
-    run = counted("t", Plan(how="at once", requests=1), asks([0.0]), done, Limits())
-    assert (run.ttft, run.itl, run.tokens_per_s, run.failed) == (None, None, 0.0, 1)
-    assert "1 failed: no connection" in "\n".join([*described(run, Limits()), *summary([run])])
-
-
 class FakeTarget:
     """Answers so many requests a second, whatever is asked; notes what it was asked."""
 
@@ -219,8 +200,7 @@ class FakeTarget:
 def sweep(*targets: FakeTarget, rates: str = "50%,20", **more: Any) -> list[LoadRun]:
     schedule = Schedule(tuple(map(Rate.of, rates.split(","))), **more)
     opened: Any = [lambda target=target: target for target in targets]
-    mix = Mix(requests=40, prompt=(2, 9), new=(1, 5), vocab=100)
-    return list(runs(opened, Source.of(mix, None), schedule, Limits(), lambda line: None))
+    return list(runs(opened, Source.of(MIX, None), schedule, Limits(), lambda line: None))
 
 
 def test_every_target_meets_the_same_requests_at_shares_of_the_firsts_rate() -> None:
@@ -235,22 +215,68 @@ def test_every_target_meets_the_same_requests_at_shares_of_the_firsts_rate() -> 
     assert "(25% of a)" in list(summary(found))[4]
 
 
-def test_seconds_say_how_many_requests() -> None:
-    assert [run.attempted for run in sweep(FakeTarget("a", 40), rates="10,40", seconds=2.0)] == [20, 80]
-
-
 def test_nothing_comes_after_an_interruption() -> None:
     stops, after = FakeTarget("stops", 40), FakeTarget("b", 10)
     assert len(sweep(stops, after)) == 1
     assert (stops.asked[-1], after.asked) == ("closed", [])
 
 
-def test_no_share_of_nothing() -> None:
-    with pytest.raises(ValueError, match="a has answered no request"):
-        sweep(FakeTarget("a", 0))
-
-
 @pytest.mark.parametrize("rate", ["0", "-1", "x", "nan", "inf", "5%%", ""])
 def test_a_rate_that_is_none(rate: str) -> None:
     with pytest.raises(ValueError, match="rates must be like"):
         Rate.of(rate)
+
+
+def test_a_seed_gives_the_same_everywhere() -> None:
+    source = Source.of(MIX, None)
+    first, later = source.asks([0.0] * 40), source.asks([0.0] * 40, turn=1)
+    prompts, new = drawn(40, (2, 9), (1, 5), 100)
+    assert [(list(a.prompt), a.max_tokens) for a in first] == list(zip(prompts, new, strict=True))
+    assert [len(a.prompt) for a in first] == [len(a.prompt) for a in later]
+    assert sum(a.prompt == b.prompt for a, b in zip(first, later, strict=True)) < 4
+
+
+def test_arrivals_keep_their_pattern_at_every_rate() -> None:
+    slow, fast = poisson(10, 1000, 7), poisson(40, 1000, 7)
+    assert slow == pytest.approx([4 * due for due in fast])
+    assert slow == sorted(slow)
+    assert 97 < slow[-1] < 100
+    gaps = [b - a for a, b in pairwise(slow)]
+    assert sum(gap > 0.1 for gap in gaps) == pytest.approx(1000 * 0.368, rel=0.15)  # exp(-1): no metronome
+    bursts = poisson(10, 1000, 7, group=50)
+    assert len(set(bursts)) == 20
+    assert bursts[:50] == [bursts[0]] * 50
+
+
+def test_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(
+        '{"arrival_s": 2, "prompt_tokens": 6, "max_tokens": 3, "prefix": "a", "prefix_tokens": 4}\n\n'
+        '{"arrival_s": 1.5, "prompt": [5, 6, 7], "max_tokens": 1, "user": "x"}\n'
+        '{"arrival_s": 3, "prompt_tokens": 9, "max_tokens": 2, "prefix": "a", "prefix_tokens": 5}\n'
+    )
+    source = Source.of(MIX, path)
+    plans = list(Schedule().plans(source, lambda: 0.0))
+    assert plans == [Plan(how="trace", requests=3)]
+    found = source.asks(table(plans[0], source))
+    assert [(a.due, len(a.prompt), a.max_tokens) for a in found] == [(1.5, 3, 1), (2.0, 6, 3), (3.0, 9, 2)]
+    assert found[0].prompt == (5, 6, 7)
+    assert found[1].prompt[:4] == found[2].prompt[:4]
+    assert found[1].prompt[4:] != found[2].prompt[4:6]
+    assert source.asks([0.0] * 3) != source.asks([0.0] * 3, turn=1)
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("{", "line 1: Invalid JSON"), ('{"max_tokens": 2}', "either prompt_tokens or prompt"), ("", "no requests"),
+        ('{"prompt": [1], "max_tokens": 0}', "line 1: max_tokens: Input should be greater than 0"),
+        ('{"prompt_tokens": 3, "max_tokens": 1, "prefix": 1}', "prefix and prefix_tokens"),
+        ('{"prompt_tokens": 3, "max_tokens": 1, "prefix": 1, "prefix_tokens": 4}', "at most prompt_tokens"),
+        ('{"prompt": [1], "max_tokens": 1, "arrival_s": 1}\n{"prompt": [1], "max_tokens": 1}', "arrival_s"),
+    ],
+)  # fmt: skip
+def test_a_trace_that_is_none(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "trace.jsonl").write_text(line)
+    with pytest.raises(ValueError, match=said):
+        Source.of(MIX, tmp_path / "trace.jsonl")

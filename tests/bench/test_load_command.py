@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -17,7 +15,6 @@ from typer.testing import CliRunner
 from nanobench.cli import app
 from nanobench.load import choice as choices
 from nanobench.load.drive import Ask
-from nanobench.load.own_server import own_server
 from nanobench.load.records import LoadReport
 from nanobench.load.targets import EngineTarget
 from nanobench.report.figures.style import write
@@ -78,22 +75,6 @@ def test_times_are_of_the_engine_and_errors_are_counted() -> None:
     assert llm.closed
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of event loops")
-def test_ctrl_c_ends_a_run_and_the_next_can_go_on() -> None:
-    async def on_call(number: int) -> None:
-        if number == 1:
-            await interrupt()
-
-    before = signal.getsignal(signal.SIGINT)
-    with EngineTarget("e", FakeLLM(on_call)).opened() as target:
-        [done] = target.run([Ask(0, 0.0, (0,), 1), Ask(1, 3600.0, (1,), 1)], None)
-        assert done.interrupted
-        assert [answer.reply.outcome for answer in done.answers] == ["cancelled"]
-        [done] = target.run([Ask(0, 0.0, (0,), 1)], None)
-        assert not done.interrupted
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 def test_it_writes_a_file_that_its_schema_takes_and_a_figure_is_drawn_of(llm: FakeLLM, tmp_path: Path) -> None:
     out = tmp_path / "load.json"
     done = invoke("--requests", "6", "--rates", "200,400", "--shared", "0.5", "--out", str(out), "--itl", "600")
@@ -128,16 +109,6 @@ def test_what_it_refuses(llm: FakeLLM, tmp_path: Path, arguments: str, said: str
     assert not any(tmp_path.iterdir())
 
 
-def test_a_missing_package_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: Any) -> None:
-        raise ModuleNotFoundError(name="httptools")
-
-    monkeypatch.setattr(choices.Choice, "_engine", missing)
-    done = invoke()
-    assert done.exit_code == 2
-    assert done.output == "root: it needs httptools, which is not installed: pip install 'nanoinfer[bench]'\n"
-
-
 def test_ctrl_c_prints_what_was_measured_and_writes_nothing(llm: FakeLLM, tmp_path: Path) -> None:
     async def on_call(number: int) -> None:
         if number == 1 + 6 + 3:  # the one ahead, a whole run, and the third of the next
@@ -168,20 +139,3 @@ def test_targets_by_their_names() -> None:
             "model": "m", "prompt": (1, 2), "max_tokens": 5, "temperature": 0, "stream": True, "ignore_eos": True,
             "stream_options": {"include_usage": True},
         }  # fmt: skip
-
-
-def test_a_server_that_does_not_start_says_why() -> None:
-    with (
-        pytest.raises(OSError, match=r"serve --port \d+ --no-such-option` ended: .*"),
-        own_server(["--no-such-option"], 60),
-    ):
-        pass
-
-
-def test_a_server_that_is_never_ready_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[str] = []
-    process = SimpleNamespace(poll=lambda: None, wait=lambda grace=None: 0, terminate=lambda: ended.append("by us"))
-    monkeypatch.setattr("nanobench.load.own_server.subprocess.Popen", lambda command, **more: process)
-    with pytest.raises(OSError, match="was not ready within 0 s: it said nothing"), own_server([], 0):
-        pass
-    assert ended == ["by us"]

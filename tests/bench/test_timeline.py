@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from torch.autograd import DeviceType
 
-from nanobench.micro.timeline import MARK, HostEvent, Kernel, StepTimeline, Timeline, engines_named, measure, pick
+from nanobench.micro import timeline
+from nanobench.micro.timeline import MARK, engines_named, measure, pick
 from nanobench.report.figures.timeline import busy
 from nanobench.report.plot import drawings, load
-from tests.bench.samples import MACHINE, STAMP, saved
+from nanoinfer.model.gpt2 import GPT2
 
 GPU = DeviceType.CUDA
 
@@ -55,25 +56,16 @@ def test_a_step_begins_where_the_last_ones_tokens_have_been_copied() -> None:
     assert pick("paged-graph", events, 50.0) == step
 
 
-def test_a_step_of_a_model_is_profiled(tmp_path: Path) -> None:
-    made = measure("cpu", tmp_path / "steps.json", "random:tiny", 2, 4, engines_named("dense"))
+def test_a_step_of_a_model_is_profiled(tmp_path: Path, small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "load_model", lambda *a, **k: small_model)
+    monkeypatch.setattr(timeline, "STEPS", 3)
+    made = measure("cpu", tmp_path / "steps.json", "small", 2, 4, engines_named("dense"))
     (step,) = made.steps
     assert len(step.host) > 50
     assert not step.kernels
     assert all(0 <= e.start_us < step.duration_us for e in step.host)
     assert load(tmp_path / "steps.json") == made
+    (drawing,) = drawings(tmp_path / "steps.json")
+    assert drawing.draw().axes
     with pytest.raises(ValueError, match="engine must be one of naive, dense"):
         engines_named("dense,fast")
-
-
-@pytest.mark.parametrize("kind", ["cuda", "cpu"])
-def test_the_time_line_is_drawn(kind: str, tmp_path: Path) -> None:
-    host = (HostEvent(name="aten::x", kind="operator", start_us=1, duration_us=5),)
-    kernels = (Kernel(name="k", start_us=2, duration_us=10), Kernel(name="k", start_us=7, duration_us=10))
-    step = StepTimeline(engine="dense", duration_us=30, unprofiled_us=20, host=host, kernels=kernels)
-    assert busy(step) == 0.5  # kernels that overlap are not counted twice
-    stamp = STAMP | {"machine": MACHINE.model_copy(update={"kind": kind})}
-    made = Timeline(dtype="float32", seed=0, model="small", batch=1, context=8, steps=(step,), **stamp)
-    (drawing,) = drawings(saved(made, tmp_path / "steps.json"))
-    assert drawing.draw().axes
-    assert bool(drawing.notes) == (kind == "cpu")
