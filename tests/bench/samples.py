@@ -7,10 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from nanobench.core.records import Case, Machine, Memory, Report, Result, ResultsFile, Spread, Status
-from nanobench.load.clients import Done
-from nanobench.load.drive import Answer, Ask, Reply
-from nanobench.load.records import Limits, LoadReport, Plan, counted
-from nanobench.load.requests import Mix
 
 MACHINE = Machine(
     device="Test GPU", kind="cuda", capability="9.0", memory_bytes=10**11, l2_bytes=10**7, driver="1", cpu="Test CPU",
@@ -73,21 +69,3 @@ def saved(made: ResultsFile, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(made.model_dump_json(), encoding="utf-8")
     return path
-
-
-def load_report() -> LoadReport:
-    """Two targets at two rates: each answer has its two tokens 0.1 s and 0.2 s after it was due."""
-    limits, runs = Limits(), []
-    for target in ("engine", "serve"):
-        for rate in (2.0, 4.0):
-            asks = [Ask(number, number / rate, (1, 2), 2) for number in range(4)]
-            answers = [
-                Answer(a.number, a.due, a.due, a.due + 0.2, Reply("ok", "", 2, (a.due + 0.1, a.due + 0.2)), 0.0)
-                for a in asks
-            ]
-            plan = Plan(how="arrivals", requests=4, per_second=rate)
-            runs.append(counted(target, plan, asks, [Done(tuple(answers), 0.1)], limits))
-    return LoadReport(
-        model="small", dtype="float32", targets={"engine": "a", "serve": "b"}, mix=Mix(requests=4), limits=limits,
-        clients=1, runs=tuple(runs), **STAMP,
-    )  # fmt: skip

@@ -5,50 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from nanobench.micro import fixed_pool, kv_usage
 from nanobench.micro.fixed_pool import BLOCK, pool_for, run_in_pool, short_lengths
-from nanobench.micro.kv_usage import CacheUsage, KVUsageReport, lines
+from nanobench.micro.kv_usage import KVUsageReport, lines
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import SMALL
 
 TOKEN = SMALL.kv_numbers * 4
 
 
-@pytest.fixture(scope="module")
-def held(small_model: GPT2) -> dict[str, CacheUsage]:
-    return {engine: kv_usage._usage(small_model, engine, 4, 24) for engine in ("dense", "paged")}
-
-
-def test_both_engines_run_the_same_requests(held: dict[str, CacheUsage]) -> None:
-    dense, paged = held["dense"], held["paged"]
+def test_bytes_of_the_same_requests_stand_in_their_order(small_model: GPT2) -> None:
+    dense, paged = (kv_usage._usage(small_model, engine, 4, 24) for engine in ("dense", "paged"))
     assert (dense.steps, dense.rows, dense.tokens) == (paged.steps, paged.rows, paged.tokens)
     assert dense.steps > 24  # eight requests over four rows
-    assert 1 < dense.rows < 4
-
-
-def test_bytes_stand_in_their_order(held: dict[str, CacheUsage]) -> None:
-    for h in held.values():
-        assert h.tokens < h.owned <= h.promised <= h.allocated
-        assert 0 < h.fragmentation < h.unused < 1
-    dense, paged = held["dense"], held["paged"]
+    for held in (dense, paged):
+        assert held.tokens < held.owned <= held.promised <= held.allocated
+        assert 0 < held.fragmentation < held.unused < 1
     assert dense.owned == dense.promised  # a row is a row
     assert dense.idle_reservation == 0 < paged.idle_reservation
     assert paged.fragmentation < dense.fragmentation  # ends of blocks against ends of rows
     assert paged.owned - paged.tokens < paged.rows * BLOCK * TOKEN  # less than a block a row
-
-
-def test_a_text_that_ends_by_itself_leaves_its_reservation_unused(
-    small_model: GPT2, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where no text ends early, only the blocks that rows have not come to yet are idle."""
-    monkeypatch.setattr(kv_usage, "STOP_SHARE", 0.0)
-    late = kv_usage._usage(small_model, "paged", 4, 60)
-    monkeypatch.setattr(kv_usage, "STOP_SHARE", 0.25)
-    early = kv_usage._usage(small_model, "paged", 4, 60)
-    assert early.steps < late.steps
-    assert early.idle_reservation > late.idle_reservation + 0.1
 
 
 def test_tokens_are_those_that_were_fed(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,34 +46,17 @@ def test_tokens_are_those_that_were_fed(small_model: GPT2, monkeypatch: pytest.M
     assert held.owned == pytest.approx(TOKEN * BLOCK * sum(-(-n // BLOCK) for n in steps) / len(steps))
 
 
-def test_lengths_are_mostly_short() -> None:
-    lengths = short_lengths(500, 1024)
-    assert min(lengths) >= 16
-    assert max(lengths) <= 1024
-    assert sorted(lengths)[250] < 160
-    assert max(lengths) > 512
-    assert short_lengths(500, 1024) == lengths
-
-
-def test_a_pool_holds_fewer_dense_rows(small_model: GPT2) -> None:
+@pytest.mark.parametrize("share", [1.0, 2 / 3])
+def test_a_pool_holds_fewer_dense_rows_and_a_smaller_one_makes_requests_wait(small_model: GPT2, share: float) -> None:
     lengths = short_lengths(12, 80)
-    pool = pool_for(lengths, TOKEN)
+    pool = int(pool_for(lengths, TOKEN) * share)
     dense, paged = run_in_pool(small_model, lengths, pool)
-    assert (dense.engine, paged.engine) == ("dense", "paged")
-    assert dense.rows == pool // (max(lengths) * TOKEN) - 1 < paged.rows == len(lengths)
-    assert dense.allocated <= pool
-    assert paged.allocated == pool
-    for s in (dense, paged):
-        assert len(s.seconds.samples) == fixed_pool.REPEATS
-        assert s.tokens_per_s == pytest.approx(sum(n // 2 for n in lengths) / s.seconds.median)
-
-
-def test_a_smaller_pool_makes_requests_wait(small_model: GPT2) -> None:
-    lengths = short_lengths(12, 80)
-    pool = pool_for(lengths, TOKEN) * 2 // 3
-    dense, paged = run_in_pool(small_model, lengths, pool)
-    assert dense.rows < paged.rows < len(lengths)
-    assert paged.allocated <= pool
+    assert dense.rows == pool // (max(lengths) * TOKEN) - 1 < paged.rows
+    assert (paged.rows == len(lengths)) == (share == 1)
+    for found in (dense, paged):
+        assert found.allocated <= pool
+        assert len(found.seconds.samples) == fixed_pool.REPEATS
+        assert found.tokens_per_s == pytest.approx(sum(n // 2 for n in lengths) / found.seconds.median)
 
 
 def test_a_pool_too_small_for_a_row_is_refused(small_model: GPT2) -> None:
@@ -108,11 +68,7 @@ def test_the_command_writes_what_it_prints(
     tmp_path: Path, small_model: GPT2, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(kv_usage, "load_model", lambda *a, **k: small_model)
-    path = tmp_path / "memory.json"
-    report = kv_usage.measure("cpu", path, None, None, 6)
-    assert KVUsageReport.model_validate_json(path.read_bytes()) == report
-    assert (report.model, report.token_bytes, report.short_requests) == ("small", TOKEN, 6)
-    out = capsys.readouterr().out
-    assert out == "\n".join(lines(report)) + "\n"
-    assert "6 short requests in" in out
-    assert str(torch.float32) == f"torch.{report.dtype}"
+    report = kv_usage.measure("cpu", tmp_path / "memory.json", None, None, 6)
+    assert KVUsageReport.model_validate_json((tmp_path / "memory.json").read_bytes()) == report
+    assert (report.model, report.dtype, report.token_bytes, report.short_requests) == ("small", "float32", TOKEN, 6)
+    assert capsys.readouterr().out == "\n".join(lines(report)) + "\n"

@@ -19,10 +19,13 @@ from nanobench.load.requests import Mix, Source, poisson
 from nanobench.micro.queue_load import drawn
 
 MIX = Mix(requests=40, prompt=(2, 9), new=(1, 5), vocab=100)
+EIGHT = [0.1 * n for n in range(8)]
+OPEN, CLOSED = Plan(how="arrivals", requests=8, per_second=10), Plan(how="closed loop", requests=8, concurrency=1)
+Send = Callable[[Ask], Awaitable[Reply]]
 
 
-class Jump(selectors.DefaultSelector):
-    """Waits for nothing: the time that an event loop would wait has passed at once."""
+class Time(selectors.DefaultSelector):
+    """The clock of an event loop that waits for nothing: the time that it would wait has passed at once."""
 
     now = 0.0
 
@@ -31,20 +34,19 @@ class Jump(selectors.DefaultSelector):
         self.now += max(0.0, timeout)
         return super().select(0)
 
-
-class Time:
-    """An event loop with a clock of its own."""
-
-    def __init__(self) -> None:
-        self.selector = Jump()
-        self.loop = asyncio.SelectorEventLoop(self.selector)
-        self.loop.time = lambda: self.selector.now  # type: ignore[method-assign]
-
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        loop = asyncio.SelectorEventLoop(self)
+        loop.time = lambda: self.now  # type: ignore[method-assign]
         try:
-            return self.loop.run_until_complete(coroutine)
+            return loop.run_until_complete(coroutine)
         finally:
-            self.loop.close()
+            loop.close()
+
+    def load(self, due: Sequence[float], send: Send, plan: Plan, start: float = 0.0) -> LoadRun:
+        """What is counted of requests that are due at these times."""
+        sent = self.run(drive(asks(due), send, start, plan.concurrency))
+        answers = tuple(each.answer(each.result, start) for each in sent)
+        return counted("fake", plan, asks(due), [Done(answers, 0.5)], Limits(ttft_s=1.0, itl_s=0.1))
 
 
 @pytest.fixture
@@ -56,7 +58,11 @@ def asks(due: Sequence[float]) -> list[Ask]:
     return [Ask(number, then, (1, 2), 1) for number, then in enumerate(due)]
 
 
-def one_at_a_time(seconds: float) -> Callable[[Ask], Awaitable[Reply]]:
+def answered(*times: float, tokens: int = 0) -> Reply:
+    return Reply("ok", "", tokens or len(times), times, times[-1])
+
+
+def one_at_a_time(seconds: float) -> Send:
     """A server that answers a request in so many seconds, and has room for one."""
     room = asyncio.Lock()
 
@@ -68,101 +74,56 @@ def one_at_a_time(seconds: float) -> Callable[[Ask], Awaitable[Reply]]:
     return send
 
 
-def answered(*times: float, tokens: int = 0) -> Reply:
-    return Reply("ok", "", tokens or len(times), times, times[-1])
-
-
-def run_of(time: Time, due: Sequence[float], send: Any, plan: Plan, stop: Any = None, start: float = 0.0) -> LoadRun:
-    sent = time.run(drive(asks(due), send, start, plan.concurrency, stop))
-    cancelled = Reply("cancelled", "interrupted")
-    answers = tuple(each.answer(each.result or cancelled, start) for each in sent)
-    return counted("fake", plan, asks(due), [Done(answers, 0.5)], Limits(ttft_s=1.0, itl_s=0.1))
-
-
-EIGHT = [0.1 * n for n in range(8)]
-OPEN, CLOSED = Plan(how="arrivals", requests=8, per_second=10), Plan(how="closed loop", requests=8, concurrency=1)
-
-
-class TestTheClock:
+def test_waiting_for_the_server_is_counted_by_arrivals_and_not_by_a_closed_loop() -> None:
     """Eight arrivals at 10/s, where each takes half a second and the server has room for one."""
-
-    def test_waiting_for_the_server_is_counted(self, time: Time) -> None:
-        run = run_of(time, EIGHT, one_at_a_time(0.5), OPEN)
-        assert run.ttft
-        assert run.ttft.curve[0] == pytest.approx(0.5)
-        assert run.ttft.p50 == pytest.approx((1.7 + 2.1) / 2)  # the n-th waits for n others, less 0.1 n
-        assert run.ttft.longest == pytest.approx(8 * 0.5 - 0.7)
-        assert (run.late, run.off) != (None, True)
-
-    def test_a_closed_loop_does_not_see_it_and_says_what_it_is(self, time: Time) -> None:
-        run = run_of(time, EIGHT, one_at_a_time(0.5), CLOSED)
-        assert run.ttft
-        assert run.ttft.longest == pytest.approx(0.5)
-        assert run.late is None
-        assert "closed loop" in " ".join(described(run, Limits()))
-
-    def test_it_starts_when_a_request_is_due_and_not_when_it_is_sent(self, time: Time) -> None:
-        """The third send stalls for 500 ms, and with it the generator: those that are due meanwhile are sent late."""
-
-        async def send(ask: Ask) -> Reply:
-            if ask.number == 2:
-                time.selector.now += 0.5
-            return answered(time.selector.now + 0.01)
-
-        run = run_of(time, EIGHT, send, OPEN)
-        assert run.ttft
-        assert run.ttft.count == 8
-        assert run.ttft.longest == pytest.approx(0.51)
-        late = sorted((0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0))
-        assert run.ttft.p50 == pytest.approx(0.01 + (late[3] + late[4]) / 2)
-        assert run.late
-        assert run.late.longest == pytest.approx(0.4)  # the one that stalled was itself sent in time
-        assert run.off
-        assert "(OFF)" in " ".join(described(run, Limits()))
-
-    def test_a_run_whose_sends_are_in_time_is_not_marked(self, time: Time) -> None:
-        run = run_of(time, [5.0, 6.0, 8.0], one_at_a_time(0.1), OPEN, start=3.0)
-        assert not run.off
-        assert run.sent_per_s == pytest.approx(run.asked_per_s)
-        assert run.seconds == pytest.approx(8.1)
-
-    def test_requests_that_come_together_are_sent_together(self, time: Time) -> None:
-        begun: list[float] = []
-
-        async def send(ask: Ask) -> Reply:
-            begun.append(time.selector.now)
-            await asyncio.sleep(1)
-            return answered(time.selector.now)
-
-        run_of(time, [0.0, 0.0, 2.0, 2.0], send, OPEN)
-        assert begun == pytest.approx([0.0, 0.0, 2.0, 2.0])
-
-    def test_a_closed_loop_has_as_many_at_once_as_said(self, time: Time) -> None:
-        running = most = 0
-
-        async def send(ask: Ask) -> Reply:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await asyncio.sleep(0.1 * (1 + ask.number % 3))
-            running -= 1
-            return answered(time.selector.now)
-
-        run = run_of(time, [0.0] * 10, send, Plan(how="closed loop", requests=10, concurrency=3))
-        assert (most, run.ok) == (3, 10)
+    run, closed = (Time().load(EIGHT, one_at_a_time(0.5), plan) for plan in (OPEN, CLOSED))
+    assert run.ttft
+    assert closed.ttft
+    assert run.ttft.curve[0] == pytest.approx(0.5)
+    assert run.ttft.p50 == pytest.approx((1.7 + 2.1) / 2)  # the n-th waits for n others, less 0.1 n
+    assert run.ttft.longest == pytest.approx(8 * 0.5 - 0.7)
+    assert closed.ttft.longest == pytest.approx(0.5)
+    assert closed.late is None
+    assert "closed loop" in " ".join(described(closed, Limits()))
 
 
-@pytest.mark.parametrize("plan", [OPEN, CLOSED.model_copy(update={"concurrency": 2})], ids=["open", "closed"])
-def test_an_interrupted_run_counts_what_was_under_way(time: Time, plan: Plan) -> None:
+def test_the_clock_starts_when_a_request_is_due_and_not_when_it_is_sent(time: Time) -> None:
+    """The third send stalls for 500 ms, and with it the generator: those that are due meanwhile are sent late."""
+
+    async def send(ask: Ask) -> Reply:
+        if ask.number == 2:
+            time.now += 0.5
+        return answered(time.now + 0.01)
+
+    run = time.load(EIGHT, send, OPEN)
+    assert run.ttft
+    assert run.late
+    assert run.ttft.count == 8
+    assert run.ttft.longest == pytest.approx(0.51)
+    late = sorted((0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0))
+    assert run.ttft.p50 == pytest.approx(0.01 + (late[3] + late[4]) / 2)
+    assert run.late.longest == pytest.approx(0.4)  # the one that stalled was itself sent in time
+    assert run.off
+    assert "(OFF)" in " ".join(described(run, Limits()))
+
+
+def test_a_run_whose_sends_are_in_time_is_not_marked(time: Time) -> None:
+    run = time.load([5.0, 6.0, 8.0, 8.0], one_at_a_time(0.1), OPEN, start=3.0)
+    assert not run.off
+    assert run.sent_per_s == pytest.approx(run.asked_per_s)
+    assert run.seconds == pytest.approx(8.2)
+
+
+@pytest.mark.parametrize("concurrency", [None, 2], ids=["open", "closed"])
+def test_an_interrupted_run_counts_what_was_under_way(time: Time, concurrency: int | None) -> None:
+    async def send(ask: Ask) -> Reply:
+        await asyncio.sleep(0.15 if ask.number == 0 else 9)
+        return answered(time.now)
+
     async def main() -> Any:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(0.25, stop.set)
-
-        async def send(ask: Ask) -> Reply:
-            await asyncio.sleep(0.15 if ask.number == 0 else 9)
-            return answered(time.selector.now)
-
-        return await drive(asks(EIGHT), send, 0.0, plan.concurrency, stop)
+        return await drive(asks(EIGHT), send, 0.0, concurrency, stop)
 
     sent = time.run(main())
     assert [each.ask.number for each in sent] == [0, 1, 2]  # the others were never sent
@@ -177,116 +138,48 @@ def test_an_error_of_the_generator_is_raised(time: Time) -> None:
         time.run(drive(asks(EIGHT), send, 0.0))
 
 
-class TestCounting:
-    def reply(self, number: int, reply: Reply) -> Answer:
-        return Answer(number, 0.5, 0.5, reply.end or 9.0, reply, 100.0)
-
-    def test_a_piece_is_not_a_token(self) -> None:
-        answer = self.reply(0, answered(101.0, 101.3, 101.9, tokens=9))
-        assert answer.ttft_s == pytest.approx(0.5)
-        assert sorted(answer.gaps_s) == pytest.approx([0.0] * 6 + [0.3, 0.6])
-        assert answer.mean_gap_s == pytest.approx(0.9 / 8)
-
-    def test_all_of_the_books_balance(self) -> None:
-        replies = [
-            answered(100.9, 101.0, tokens=2), answered(102.0, 102.05, tokens=2), answered(100.6, 101.6, tokens=2),
-            answered(100.7, tokens=1), Reply("refused", "HTTP 429"), Reply("refused", "HTTP 429"),
-            Reply("failed", "cut", 1, (100.6,)), Reply("cancelled", "interrupted"),
-        ]  # fmt: skip
-        answers = [self.reply(number, reply) for number, reply in enumerate(replies)]
-        many = [Ask(n, 0.5, (1, 2, 3), 2) for n in range(8)]
-        done = [Done(tuple(answers[::2]), 0.25), Done(tuple(answers[1::2]), 0.75, interrupted=True)]
-        run = counted("t", Plan(how="at once", requests=8), many, done, Limits(ttft_s=1.0, itl_s=0.5))
-        assert (run.attempted, run.ok, run.refused, run.failed, run.cancelled) == (8, 4, 2, 1, 1)
-        assert run.reasons == {"refused: HTTP 429": 2, "failed: cut": 1, "cancelled: interrupted": 1}
-        assert (run.prompt_tokens, run.new_tokens, run.pieces, run.short) == (12, 7, 7, 1)
-        assert run.good == 2  # one is late with its first token, one with its second
-        assert run.ttft
-        assert run.itl
-        assert (run.ttft.count, run.itl.count) == (4, 3)
-        assert run.interrupted
-        assert run.client_cpu == (0.25, 0.75)
-        text = "\n".join(described(run, Limits()))
-        assert "8 attempted = 4 ok + 2 refused + 1 failed + 1 cancelled" in text
-        assert "2 refused: HTTP 429" in text
-        assert "INTERRUPTED" in text
-
-    def test_a_run_without_an_answer_has_no_latencies(self) -> None:
-        answers = (self.reply(0, Reply("failed", "no connection")),)
-        run = counted("t", Plan(how="at once", requests=1), asks([0.0]), [Done(answers, 0.0)], Limits())
-        assert (run.ttft, run.itl, run.tokens_per_s, run.failed) == (None, None, 0.0, 1)
-        assert "1 failed: no connection" in "\n".join([*described(run, Limits()), *summary([run])])
+def answer(number: int, reply: Reply) -> Answer:
+    """Of a request that is due half a second after the run's start, which is at 100 s."""
+    return Answer(number, 0.5, 0.5, reply.end or 9.0, reply, 100.0)
 
 
-class TestTheRequests:
-    def test_a_seed_gives_the_same_everywhere(self) -> None:
-        source = Source.of(MIX, None)
-        first, again, later = source.asks([0.0] * 40), source.asks([1.0] * 40), source.asks([0.0] * 40, turn=1)
-        prompts, new = drawn(40, (2, 9), (1, 5), 100)
-        assert [(list(a.prompt), a.max_tokens) for a in first] == list(zip(prompts, new, strict=True))
-        assert [a.prompt for a in first] == [a.prompt for a in again]
-        assert [len(a.prompt) for a in first] == [len(a.prompt) for a in later]
-        assert sum(a.prompt == b.prompt for a, b in zip(first, later, strict=True)) < 4
+def test_a_piece_is_not_a_token() -> None:
+    found = answer(0, answered(101.0, 101.3, 101.9, tokens=9))
+    assert found.ttft_s == pytest.approx(0.5)
+    assert sorted(found.gaps_s) == pytest.approx([0.0] * 6 + [0.3, 0.6])
+    assert found.mean_gap_s == pytest.approx(0.9 / 8)
 
-    def test_some_begin_with_a_system_prompt(self) -> None:
-        mix = MIX.model_copy(update={"shared_share": 0.5, "shared_tokens": 20, "shared_prompts": 2})
-        found = [ask.prompt for ask in Source.of(mix, None).asks([0.0] * 40)]
-        long = [prompt[:20] for prompt in found if len(prompt) > 20]
-        assert 12 <= len(long) <= 28
-        assert len(set(long)) == 2
 
-    def test_arrivals_keep_their_pattern_at_every_rate(self) -> None:
-        slow, fast = poisson(10, 1000, 7), poisson(40, 1000, 7)
-        assert slow == pytest.approx([4 * due for due in fast])
-        assert slow == sorted(slow)
-        assert 97 < slow[-1] < 100
-        gaps = [b - a for a, b in pairwise(slow)]
-        assert sum(gap > 0.1 for gap in gaps) == pytest.approx(1000 * 0.368, rel=0.15)  # exp(-1): no metronome
-        bursts = poisson(10, 1000, 7, group=50)
-        assert len(set(bursts)) == 20
-        assert bursts[:50] == [bursts[0]] * 50
-
-    def test_a_trace(self, tmp_path: Path) -> None:
-        path = tmp_path / "trace.jsonl"
-        path.write_text(
-            '{"arrival_s": 2, "prompt_tokens": 6, "max_tokens": 3, "prefix": "a", "prefix_tokens": 4}\n\n'
-            '{"arrival_s": 1.5, "prompt": [5, 6, 7], "max_tokens": 1, "user": "x"}\n'
-            '{"arrival_s": 3, "prompt_tokens": 9, "max_tokens": 2, "prefix": "a", "prefix_tokens": 5}\n'
-        )
-        source = Source.of(MIX, path)
-        plans = list(Schedule().plans(source, lambda: 0.0))
-        assert plans == [Plan(how="trace", requests=3)]
-        found = source.asks(table(plans[0], source))
-        assert [(a.due, len(a.prompt), a.max_tokens) for a in found] == [(1.5, 3, 1), (2.0, 6, 3), (3.0, 9, 2)]
-        assert found[0].prompt == (5, 6, 7)
-        assert found[1].prompt[:4] == found[2].prompt[:4]
-        assert found[1].prompt[4:] != found[2].prompt[4:6]
-        assert source.asks([0.0] * 3) != source.asks([0.0] * 3, turn=1)
-
-    @pytest.mark.parametrize(
-        "line, said",
-        [
-            ("{", "line 1: Invalid JSON"), ('{"max_tokens": 2}', "either prompt_tokens or prompt"),
-            ('{"prompt": [1], "max_tokens": 0}', "line 1: max_tokens: Input should be greater than 0"),
-            ('{"prompt": [1], "max_tokens": true}', "max_tokens"), ('{"prompt": [], "max_tokens": 1}', "prompt"),
-            ('{"prompt_tokens": 3, "max_tokens": 1, "prefix": 1}', "prefix and prefix_tokens"),
-            ('{"prompt_tokens": 3, "max_tokens": 1, "prefix": 1, "prefix_tokens": 4}', "at most prompt_tokens"),
-            ('{"prompt": [1], "max_tokens": 1, "arrival_s": 1}\n{"prompt": [1], "max_tokens": 1}', "arrival_s"),
-            ('{"prompt": [1], "max_tokens": 1, "arrival_s": -1}', "arrival_s"), ("", "holds no requests"),
-        ],
-    )  # fmt: skip
-    def test_a_trace_that_is_none(self, tmp_path: Path, line: str, said: str) -> None:
-        path = tmp_path / "trace.jsonl"
-        path.write_text(line)
-        with pytest.raises(ValueError, match=said):
-            Source.of(MIX, path)
+def test_all_of_the_books_balance() -> None:
+    replies = [
+        answered(100.9, 101.0, tokens=2), answered(102.0, 102.05, tokens=2), answered(100.6, 101.6, tokens=2),
+        answered(100.7, tokens=1), Reply("refused", "HTTP 429"), Reply("refused", "HTTP 429"),
+        Reply("failed", "cut", 1, (100.6,)), Reply("cancelled", "interrupted"),
+    ]  # fmt: skip
+    answers = [answer(number, reply) for number, reply in enumerate(replies)]
+    many = [Ask(n, 0.5, (1, 2, 3), 2) for n in range(8)]
+    done = [Done(tuple(answers[::2]), 0.25), Done(tuple(answers[1::2]), 0.75, interrupted=True)]
+    run = counted("t", Plan(how="at once", requests=8), many, done, Limits(ttft_s=1.0, itl_s=0.5))
+    assert run.reasons == {"refused: HTTP 429": 2, "failed: cut": 1, "cancelled: interrupted": 1}
+    assert (run.prompt_tokens, run.new_tokens, run.pieces, run.short) == (12, 7, 7, 1)
+    assert run.good == 2  # one is late with its first token, one with its second
+    assert run.ttft
+    assert run.itl
+    assert (run.ttft.count, run.itl.count) == (4, 3)
+    assert run.interrupted
+    assert run.client_cpu == (0.25, 0.75)
+    text = "\n".join(described(run, Limits()))
+    assert "8 attempted = 4 ok + 2 refused + 1 failed + 1 cancelled" in text
+    assert "2 refused: HTTP 429" in text
+    assert "INTERRUPTED" in text
 
 
 class FakeTarget:
     """Answers so many requests a second, whatever is asked; notes what it was asked."""
 
     def __init__(self, name: str, per_second: float) -> None:
-        self.name, self.per_second, self.asked = name, per_second, []  # type: ignore[var-annotated]
+        self.name, self.per_second = name, per_second
+        self.asked: list[Any] = []
 
     def __enter__(self) -> FakeTarget:
         return self
@@ -296,45 +189,94 @@ class FakeTarget:
 
     def run(self, asks: Sequence[Ask], concurrency: int | None) -> list[Done]:
         self.asked.append(list(asks))
-        if not self.per_second:
-            return [Done(tuple(Answer(a.number, a.due, a.due, 1.0, Reply("failed", "x"), 0.0) for a in asks), 0.0)]
-        ends = [max(a.due, (a.number + 1) / self.per_second) for a in asks]
-        answers = [Answer(a.number, a.due, a.due, e, answered(e), 0.0) for a, e in zip(asks, ends, strict=True)]
+        answers = []
+        for ask in asks:
+            end = max(ask.due, (ask.number + 1) / self.per_second) if self.per_second else 1.0
+            reply = answered(end) if self.per_second else Reply("failed", "x")
+            answers.append(Answer(ask.number, ask.due, ask.due, end, reply, 0.0))
         return [Done(tuple(answers), 0.1, interrupted=self.name == "stops")]
 
 
-class TestASweep:
-    def run(self, *targets: FakeTarget, rates: str = "50%,20", **more: Any) -> list[LoadRun]:
-        schedule = Schedule(tuple(map(Rate.of, rates.split(","))), **more)
-        opened: Any = [lambda target=target: target for target in targets]
-        return list(runs(opened, Source.of(MIX, None), schedule, Limits(), lambda line: None))
+def sweep(*targets: FakeTarget, rates: str = "50%,20", **more: Any) -> list[LoadRun]:
+    schedule = Schedule(tuple(map(Rate.of, rates.split(","))), **more)
+    opened: Any = [lambda target=target: target for target in targets]
+    return list(runs(opened, Source.of(MIX, None), schedule, Limits(), lambda line: None))
 
-    def test_every_target_meets_the_same_requests_at_shares_of_the_firsts_rate(self) -> None:
-        first, second = FakeTarget("a", 40), FakeTarget("b", 10)
-        found = self.run(first, second, repeats=2)
-        assert first.asked == second.asked
-        assert [run.plan.per_second for run in found] == [None, None, pytest.approx(20), 20.0] * 2
-        warm, once, again, *_, closed = first.asked
-        assert (len(warm), closed) == (1, "closed")
-        assert [a.prompt for a in once] == [tuple(p) for p in drawn(40, (2, 9), (1, 5), 100)[0]]
-        assert warm[0].prompt not in [a.prompt for a in once]
-        assert [a.prompt for a in once] != [a.prompt for a in again]  # or a prefix cache would know them
-        assert "(25% of a)" in list(summary(found))[4]
 
-    def test_seconds_say_how_many_requests(self) -> None:
-        target = FakeTarget("a", 40)
-        assert [run.attempted for run in self.run(target, rates="10,40", seconds=2.0)] == [20, 80]
+def test_every_target_meets_the_same_requests_at_shares_of_the_firsts_rate() -> None:
+    first, second = FakeTarget("a", 40), FakeTarget("b", 10)
+    found = sweep(first, second, repeats=2)
+    assert first.asked == second.asked
+    assert [run.plan.per_second for run in found] == [None, None, pytest.approx(20), 20.0] * 2
+    warm, once, again, *_, closed = first.asked
+    assert (len(warm), len(once), closed) == (1, 40, "closed")
+    assert warm[0].prompt not in [ask.prompt for ask in once]
+    assert [ask.prompt for ask in once] != [ask.prompt for ask in again]  # or a prefix cache would know them
+    assert "(25% of a)" in list(summary(found))[4]
 
-    def test_nothing_comes_after_an_interruption(self) -> None:
-        stops, after = FakeTarget("stops", 40), FakeTarget("b", 10)
-        assert len(self.run(stops, after)) == 1
-        assert (stops.asked[-1], after.asked) == ("closed", [])
 
-    def test_no_share_of_nothing(self) -> None:
-        with pytest.raises(ValueError, match="a has answered no request"):
-            self.run(FakeTarget("a", 0))
+def test_nothing_comes_after_an_interruption() -> None:
+    stops, after = FakeTarget("stops", 40), FakeTarget("b", 10)
+    assert len(sweep(stops, after)) == 1
+    assert (stops.asked[-1], after.asked) == ("closed", [])
 
-    @pytest.mark.parametrize("rate", ["0", "-1", "x", "nan", "inf", "5%%", ""])
-    def test_a_rate_that_is_none(self, rate: str) -> None:
-        with pytest.raises(ValueError, match="rates must be like"):
-            Rate.of(rate)
+
+@pytest.mark.parametrize("rate", ["0", "-1", "x", "nan", "inf", "5%%", ""])
+def test_a_rate_that_is_none(rate: str) -> None:
+    with pytest.raises(ValueError, match="rates must be like"):
+        Rate.of(rate)
+
+
+def test_a_seed_gives_the_same_everywhere() -> None:
+    source = Source.of(MIX, None)
+    first, later = source.asks([0.0] * 40), source.asks([0.0] * 40, turn=1)
+    prompts, new = drawn(40, (2, 9), (1, 5), 100)
+    assert [(list(a.prompt), a.max_tokens) for a in first] == list(zip(prompts, new, strict=True))
+    assert [len(a.prompt) for a in first] == [len(a.prompt) for a in later]
+    assert sum(a.prompt == b.prompt for a, b in zip(first, later, strict=True)) < 4
+
+
+def test_arrivals_keep_their_pattern_at_every_rate() -> None:
+    slow, fast = poisson(10, 1000, 7), poisson(40, 1000, 7)
+    assert slow == pytest.approx([4 * due for due in fast])
+    assert slow == sorted(slow)
+    assert 97 < slow[-1] < 100
+    gaps = [b - a for a, b in pairwise(slow)]
+    assert sum(gap > 0.1 for gap in gaps) == pytest.approx(1000 * 0.368, rel=0.15)  # exp(-1): no metronome
+    bursts = poisson(10, 1000, 7, group=50)
+    assert len(set(bursts)) == 20
+    assert bursts[:50] == [bursts[0]] * 50
+
+
+def test_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(
+        '{"arrival_s": 2, "prompt_tokens": 6, "max_tokens": 3, "prefix": "a", "prefix_tokens": 4}\n\n'
+        '{"arrival_s": 1.5, "prompt": [5, 6, 7], "max_tokens": 1, "user": "x"}\n'
+        '{"arrival_s": 3, "prompt_tokens": 9, "max_tokens": 2, "prefix": "a", "prefix_tokens": 5}\n'
+    )
+    source = Source.of(MIX, path)
+    plans = list(Schedule().plans(source, lambda: 0.0))
+    assert plans == [Plan(how="trace", requests=3)]
+    found = source.asks(table(plans[0], source))
+    assert [(a.due, len(a.prompt), a.max_tokens) for a in found] == [(1.5, 3, 1), (2.0, 6, 3), (3.0, 9, 2)]
+    assert found[0].prompt == (5, 6, 7)
+    assert found[1].prompt[:4] == found[2].prompt[:4]
+    assert found[1].prompt[4:] != found[2].prompt[4:6]
+    assert source.asks([0.0] * 3) != source.asks([0.0] * 3, turn=1)
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("{", "line 1: Invalid JSON"), ('{"max_tokens": 2}', "either prompt_tokens or prompt"), ("", "no requests"),
+        ('{"prompt": [1], "max_tokens": 0}', "line 1: max_tokens: Input should be greater than 0"),
+        ('{"prompt_tokens": 3, "max_tokens": 1, "prefix": 1}', "prefix and prefix_tokens"),
+        ('{"prompt_tokens": 3, "max_tokens": 1, "prefix": 1, "prefix_tokens": 4}', "at most prompt_tokens"),
+        ('{"prompt": [1], "max_tokens": 1, "arrival_s": 1}\n{"prompt": [1], "max_tokens": 1}', "arrival_s"),
+    ],
+)  # fmt: skip
+def test_a_trace_that_is_none(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "trace.jsonl").write_text(line)
+    with pytest.raises(ValueError, match=said):
+        Source.of(MIX, tmp_path / "trace.jsonl")

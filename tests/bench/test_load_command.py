@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -17,7 +15,6 @@ from typer.testing import CliRunner
 from nanobench.cli import app
 from nanobench.load import choice as choices
 from nanobench.load.drive import Ask
-from nanobench.load.own_server import own_server
 from nanobench.load.records import LoadReport
 from nanobench.load.targets import EngineTarget
 from nanobench.report.figures.style import write
@@ -27,134 +24,103 @@ from nanoinfer.requests import Completion, Metrics
 
 
 class FakeLLM:
-    """An `AsyncLLM` that answers at once; prompts whose first id is in `odd` are refused or fail."""
+    """An `AsyncLLM` that answers at once; `on_call` is awaited first, with the number of the call."""
 
-    def __init__(self, *args: Any, odd: dict[int, Exception] | None = None, on_call: Any = None, **more: Any) -> None:
-        self.odd, self.on_call, self.closed = odd or {}, on_call, False
+    def __init__(self, on_call: Any = None) -> None:
+        self.on_call, self.calls, self.closed = on_call, 0, False
 
     async def warm_up(self) -> None: ...
 
     async def generate(self, prompt: list[int], params: Any) -> list[Completion]:
+        self.calls += 1
         if self.on_call:
-            await self.on_call(self)
-        if error := self.odd.get(prompt[0]):
-            raise error
+            await self.on_call(self.calls)
         new = params.max_tokens
-        metrics = Metrics(0.25, (0.5,) * (new - 1))
-        return [Completion(0, tuple(prompt), (1,) * new, "", "length", 0, metrics)]
+        return [Completion(0, tuple(prompt), (1,) * new, "", "length", 0, Metrics(0.25, (0.5,) * (new - 1)))]
 
     def close(self) -> None:
         self.closed = True
+
+
+async def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+    await asyncio.sleep(60)
 
 
 def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["load", "--device", "cpu", *arguments])
 
 
-def test_a_missing_package_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: Any) -> None:
-        raise ModuleNotFoundError(name="httptools")
-
-    monkeypatch.setattr(choices.Choice, "_engine", missing)
-    done = invoke()
-    assert done.exit_code == 2
-    assert done.output == "root: it needs httptools, which is not installed: pip install 'nanoinfer[bench]'\n"
-
-
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices.Choice, "_engine", lambda self, settings: EngineTarget("engine", FakeLLM()).opened())
+def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
+    """In place of the engine that the command would make."""
+    made = FakeLLM()
+    monkeypatch.setattr(choices.Choice, "_engine", lambda self, settings: EngineTarget("engine", made).opened())
+    return made
 
 
-class TestTheEngine:
-    def test_times_are_of_the_engine_and_errors_are_counted(self) -> None:
-        llm = FakeLLM(odd={1: ValueError("prompt is too long"), 2: RuntimeError("the engine has died")})
-        with EngineTarget("e", llm).opened() as target:
-            [done] = target.run([Ask(n, 0.0, (n,), 3) for n in range(3)], None)
-        ok, refused, failed = done.answers
-        assert ok.gaps_s == pytest.approx([0.5, 0.5])
-        assert ok.ttft_s == pytest.approx(0.25 + ok.sent, abs=0.05)
-        assert ok.end == pytest.approx(ok.ttft_s + 1.0)
-        assert (refused.reply.outcome, refused.reply.reason) == ("refused", "prompt is too long")
-        assert (failed.reply.outcome, failed.reply.reason) == ("failed", "the engine has died")
-        assert llm.closed
+def test_times_are_of_the_engine_and_errors_are_counted() -> None:
+    async def on_call(number: int) -> None:
+        if number > 1:
+            raise {2: ValueError("prompt is too long"), 3: RuntimeError("the engine has died")}[number]
 
-    @pytest.mark.skipif(sys.platform == "win32", reason="signals of event loops")
-    def test_ctrl_c_ends_a_run_and_the_next_can_go_on(self) -> None:
-        async def interrupt(llm: FakeLLM) -> None:
-            llm.on_call = None
-            signal.raise_signal(signal.SIGINT)
-            await asyncio.sleep(60)
-
-        before = signal.getsignal(signal.SIGINT)
-        llm = FakeLLM(on_call=interrupt)
-        with EngineTarget("e", llm).opened() as target:
-            [done] = target.run([Ask(0, 0.0, (0,), 1), Ask(1, 3600.0, (1,), 1)], None)
-            assert done.interrupted
-            assert [answer.reply.outcome for answer in done.answers] == ["cancelled"]
-            [done] = target.run([Ask(0, 0.0, (0,), 1)], None)
-            assert not done.interrupted
-        assert signal.getsignal(signal.SIGINT) is before
+    llm = FakeLLM(on_call)
+    with EngineTarget("e", llm).opened() as target:
+        [done] = target.run([Ask(n, 0.0, (n,), 3) for n in range(3)], None)
+    ok, refused, failed = done.answers
+    assert ok.gaps_s == pytest.approx([0.5, 0.5])
+    assert ok.end == pytest.approx(ok.ttft_s + 1.0)
+    assert (refused.reply.outcome, refused.reply.reason) == ("refused", "prompt is too long")
+    assert (failed.reply.outcome, failed.reply.reason) == ("failed", "the engine has died")
+    assert llm.closed
 
 
-@pytest.mark.usefixtures("fake")
-class TestTheCommand:
-    def test_it_writes_a_file_that_its_schema_takes_and_a_figure_is_drawn_of(self, tmp_path: Path) -> None:
-        out = tmp_path / "load.json"
-        done = invoke("--requests", "6", "--rates", "200,400", "--shared", "0.5", "--out", str(out), "--itl", "600")
-        assert done.exit_code == 0, done.output
-        assert "6 attempted = 6 ok + 0 refused + 0 failed + 0 cancelled" in done.output
-        jsonschema.validate(json.loads(out.read_text()), json.loads(schemas()["load.schema.json"]))
-        report = LoadReport.load(out)
-        assert [run.asked_per_s for run in report.runs] == [200, 400]
-        assert all(run.good == 6 for run in report.runs)
-        assert report.mix.shared_share == 0.5
-        [drawing] = drawings(out)
-        assert [row[1] for row in drawing.rows] == ["200", "400"]
-        assert all(file.is_file() for file in write(drawing, tmp_path))
+def test_it_writes_a_file_that_its_schema_takes_and_a_figure_is_drawn_of(llm: FakeLLM, tmp_path: Path) -> None:
+    out = tmp_path / "load.json"
+    done = invoke("--requests", "6", "--rates", "200,400", "--shared", "0.5", "--out", str(out), "--itl", "600")
+    assert done.exit_code == 0, done.output
+    assert "6 attempted = 6 ok + 0 refused + 0 failed + 0 cancelled" in done.output
+    jsonschema.validate(json.loads(out.read_text()), json.loads(schemas()["load.schema.json"]))
+    report = LoadReport.load(out)
+    assert [(run.asked_per_s, run.good) for run in report.runs] == [(200, 6), (400, 6)]
+    assert report.mix.shared_share == 0.5
+    [drawing] = drawings(out)
+    assert [row[1] for row in drawing.rows] == ["200", "400"]
+    assert all(file.is_file() for file in write(drawing, tmp_path))
 
-    @pytest.mark.parametrize(
-        "arguments, said",
-        [
-            (["--rates", "0"], "rates must be like"), (["--concurrency", "0"], "concurrency must be whole numbers"),
-            (["--prompt", "9,2"], "prompt must be LOW,HIGH"), (["--new", "1,2,3"], "new must be LOW,HIGH"),
-            (["--new", "x"], "new must be whole numbers"), (["--shared", "2"], "shared-share must be from 0 to 1"),
-            (["--extra", "[]", "--url", "http://a"], "extra must be a JSON object"),
-            (["--url", "a"], "url must be like"), (["--url", "http://a", "--url", "http://a"], "a name of its own"),
-            (["--trace", "/no/such/file"], "No such file"),
-            (["--trace", "x.jsonl", "--seconds", "3"], "seconds cannot be given"),
-            (["--device", "tpu"], "device must be"), (["--dtype", "int8"], "dtype must be"),
-            (["--trace", "."], "Is a directory"),
-        ],
-    )  # fmt: skip
-    def test_what_it_refuses(self, tmp_path: Path, arguments: list[str], said: str) -> None:
-        done = invoke(*arguments, "--out", str(tmp_path / "load.json"))
-        assert done.exit_code == 2
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ("--rates 0", "rates must be like"), ("--concurrency 0", "concurrency must be whole numbers"),
+        ("--prompt 9,2", "prompt must be LOW,HIGH"), ("--new 1,2,3", "new must be LOW,HIGH"),
+        ("--new x", "new must be whole numbers"), ("--shared 2", "shared-share must be from 0 to 1"),
+        ("--extra [] --url http://a", "extra must be a JSON object"), ("--url a", "url must be like"),
+        ("--url http://a --url http://a", "a name of its own"), ("--trace /no/such/file", "No such file"),
+        ("--trace x.jsonl --seconds 3", "seconds cannot be given"), ("--trace .", "Is a directory"),
+        ("--device tpu", "device must be"), ("--dtype int8", "dtype must be"),
+    ],
+)  # fmt: skip
+def test_what_it_refuses(llm: FakeLLM, tmp_path: Path, arguments: str, said: str) -> None:
+    done = invoke(*arguments.split(), "--out", str(tmp_path / "load.json"))
+    assert done.exit_code == 2
+    assert said in done.output
+    assert "Traceback" not in done.output
+    assert not any(tmp_path.iterdir())
+
+
+def test_ctrl_c_prints_what_was_measured_and_writes_nothing(llm: FakeLLM, tmp_path: Path) -> None:
+    async def on_call(number: int) -> None:
+        if number == 1 + 6 + 3:  # the one ahead, a whole run, and the third of the next
+            await interrupt()
+
+    llm.on_call = on_call
+    done = invoke("--requests", "6", "--rates", "200,300,400", "--out", str(tmp_path / "load.json"))
+    assert done.exit_code == 130
+    for said in ("engine, arrivals at 200/s: 6 attempted = 6 ok", "INTERRUPTED", "no file is written"):
         assert said in done.output
-        assert "Traceback" not in done.output
-        assert not any(tmp_path.iterdir())
-
-    def test_ctrl_c_prints_what_was_measured_and_writes_nothing(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        calls = 0
-
-        async def interrupt(llm: FakeLLM) -> None:
-            nonlocal calls
-            calls += 1
-            if calls == 1 + 6 + 3:  # the one ahead, a whole run, and the third of the next
-                signal.raise_signal(signal.SIGINT)
-                await asyncio.sleep(60)
-
-        target = EngineTarget("engine", FakeLLM(on_call=interrupt))
-        monkeypatch.setattr(choices.Choice, "_engine", lambda self, settings: target.opened())
-        done = invoke("--requests", "6", "--rates", "200,300,400", "--out", str(tmp_path / "load.json"))
-        assert done.exit_code == 130
-        assert "engine, arrivals at 200/s: 6 attempted = 6 ok" in done.output
-        assert "INTERRUPTED" in done.output
-        assert "at 400/s" not in done.output
-        assert "no file is written" in done.output
-        assert not any(tmp_path.iterdir())
+    assert "at 400/s" not in done.output
+    assert not any(tmp_path.iterdir())
 
 
 def test_targets_by_their_names() -> None:
@@ -169,30 +135,7 @@ def test_targets_by_their_names() -> None:
     with peer.opened() as target:
         found: Any = target
         assert found.endpoint.path == "/v1/completions"
-        body = found.body(Ask(0, 0.0, (1, 2), 5))
-    assert body == {
-        "model": "m", "prompt": (1, 2), "max_tokens": 5, "temperature": 0, "stream": True, "ignore_eos": True,
-        "stream_options": {"include_usage": True},
-    }  # fmt: skip
-
-
-def test_a_server_that_does_not_start_says_why() -> None:
-    with (
-        pytest.raises(OSError, match=r"serve --port \d+ --no-such-option` ended: .*"),
-        own_server(["--no-such-option"], 60),
-    ):
-        pass
-
-
-def test_a_server_that_is_never_ready_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[Any] = []
-
-    def popen(command: Any, **more: Any) -> Any:
-        begun.append(SimpleNamespace(ended=False, poll=lambda: None, wait=lambda grace=None: 0))
-        begun[0].terminate = lambda: setattr(begun[0], "ended", True)
-        return begun[0]
-
-    monkeypatch.setattr("nanobench.load.own_server.subprocess.Popen", popen)
-    with pytest.raises(OSError, match="was not ready within 0 s: it said nothing"), own_server([], 0):
-        pass
-    assert begun[0].ended
+        assert found.body(Ask(0, 0.0, (1, 2), 5)) == {
+            "model": "m", "prompt": (1, 2), "max_tokens": 5, "temperature": 0, "stream": True, "ignore_eos": True,
+            "stream_options": {"include_usage": True},
+        }  # fmt: skip

@@ -1,10 +1,9 @@
-"""`bench speculation`, `speculation-texts` and `ranks`: small runs, and what is worked out of times that are known."""
+"""Speculation, ranks and replicas: small runs, and what is worked out of times that are known."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,12 +14,11 @@ from nanobench.cli import app
 from nanobench.core.records import Spread
 from nanobench.micro import speculation_texts
 from nanobench.micro.ranks import Ranked, RanksReport
+from nanobench.micro.replicas import ReplicasReport, measure
 from nanobench.micro.speculation import Forced, SpeculationReport, share_of_same
 from nanobench.micro.speculation_texts import SpeculationTextsReport
-from nanobench.systems.base import Missing
 from nanoinfer import SamplingParams
 from nanoinfer.model.gpt2 import GPT2
-from tests.bench.samples import STAMP
 
 
 def run(path: Path, *arguments: str) -> str:
@@ -41,60 +39,36 @@ def test_drafts_that_are_always_right_and_never(tmp_path: Path) -> None:
     assert [case.adaptive for case in adaptive] == [True, True]
 
 
-def test_what_a_step_costs() -> None:
-    """Three tokens a step at 2.5 times the speed: a step takes 1.2 times as long."""
+def test_numbers_that_are_worked_out() -> None:
+    """Three tokens a step at 2.5 times the speed: a step takes 1.2 times as long. And two ranks beside one."""
     plain, drafted = Spread.of([100.0, 90.0, 110.0]), Spread.of([250.0])
-    case = Forced(
-        model="m", rows=1, alpha=0.5, draft_tokens=3, adaptive=False, plain=plain, drafted=drafted, accepted_share=0.4,
-        tokens_a_step=3.0, same_share=1.0,
-    )  # fmt: skip
+    case = Forced.model_construct(plain=plain, drafted=drafted, alpha=0.5, draft_tokens=3, tokens_a_step=3.0)
     assert (case.gain, case.step_cost, case.formula) == (2.5, pytest.approx(1.2), 1.875)
+    assert share_of_same([(1, 2, 3), (4,)], [(1, 9, 3), (4,)]) == 0.75
+    rates = {(1, 1): 100.0, (2, 1): 80.0, (1, 64): 1000.0, (2, 64): 1500.0}
+    cases = [
+        Ranked.model_construct(model="m", ranks=ranks, rows=rows, tokens_per_s=Spread.of([rate]))
+        for (ranks, rows), rate in rates.items()
+    ]
+    report = RanksReport.model_construct(cases=cases)
+    assert (report.gain("m", 1), report.gain("m", 64)) == (0.8, 1.5)
 
 
 def test_texts_that_a_model_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every text and temperature, at every number of rows; a draft model that is the model itself is always right."""
+    """Every text and temperature; a draft model that is the model itself is always right."""
     monkeypatch.setattr(speculation_texts, "Adaptive", lambda: None)  # it goes by the clock
-    sizes = ("--rows", "1", "--rows", "2", "--new-tokens", "12", "--repeats", "1", "--no-peers")
+    sizes = ("--rows", "2", "--new-tokens", "12", "--repeats", "1", "--no-peers")
     drafters = ("--speculate", "lookup", "--speculate", "random:tiny")
     run(path := tmp_path / "texts.json", "speculation-texts", *drafters, *sizes)
     report = SpeculationTextsReport.load(path)
     seen = [(case.text, case.temperature, case.rows, case.drafts) for case in report.cases]
     assert sorted(seen) == sorted(
-        (text, temperature, rows, drafts)
-        for text in ("story", "repeating") for temperature in (0, 0.8) for rows in (1, 2)
-        for drafts in ("lookup", "random:tiny")
+        (text, temperature, 2, drafts)
+        for text in ("story", "repeating") for temperature in (0, 0.8) for drafts in ("lookup", "random:tiny")
     )  # fmt: skip
     assert {case.same_share for case in report.cases} == {1}
     assert {case.accepted_share for case in report.cases if case.drafts != "lookup"} == {1}
     assert {case.accepted_share for case in report.cases if case.text == "repeating" and not case.temperature} == {1}
-
-
-class Parrot:
-    """A peer that writes its prompt's last token again and again, several a step."""
-
-    def __init__(self, name: str, *known: Any, **options: Any) -> None:
-        self.name, self.options = name, options
-
-    def generate(self, prompts: torch.Tensor, new_tokens: int) -> list[list[int]]:
-        return [[row[-1]] * new_tokens for row in prompts.tolist()]
-
-    def step_times(self, prompts: torch.Tensor, new_tokens: int) -> list[float]:
-        return [0.1] * (new_tokens // 4 - 1)
-
-
-def test_peers_are_greedy_and_the_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_vllm(*known: Any, **options: Any) -> None:
-        raise Missing("vllm is not installed")
-
-    monkeypatch.setattr(speculation_texts, "Transformers", Parrot)
-    monkeypatch.setattr(speculation_texts, "VLLM", no_vllm)
-    sizes = ("--rows", "1", "--rows", "2", "--new-tokens", "8", "--repeats", "1")
-    run(path := tmp_path / "texts.json", "speculation-texts", *sizes)
-    report = SpeculationTextsReport.load(path)
-    assert report.missing == ("vllm: vllm is not installed",)
-    peers = [case for case in report.cases if case.system == "transformers"]
-    assert [(case.text, case.temperature, case.rows) for case in peers] == [("story", 0, 1), ("repeating", 0, 1)]
-    assert {(case.accepted_share, case.tokens_a_step, case.same_share) for case in peers} == {(None, 4, 1)}
 
 
 def test_transformers_drafts_from_the_prompt(small_model: GPT2) -> None:
@@ -110,19 +84,6 @@ def test_transformers_drafts_from_the_prompt(small_model: GPT2) -> None:
     assert not arm.enters(0, 2)
 
 
-def test_share_of_same_tokens() -> None:
-    assert share_of_same([(1, 2, 3), (4,)], [(1, 9, 3), (4,)]) == 0.75
-
-
-def test_gain_of_ranks() -> None:
-    def one(ranks: int, rows: int, rate: float) -> Ranked:
-        return Ranked(model="m", ranks=ranks, rows=rows, tokens_per_s=Spread.of([rate]), step_s=Spread.of([1.0]))
-
-    cases = (one(1, 1, 100.0), one(2, 1, 80.0), one(1, 64, 1000.0), one(2, 64, 1500.0))
-    report = RanksReport(dtype="float32", prompt_tokens=1, new_tokens=2, cases=cases, **STAMP)
-    assert (report.gain("m", 1), report.gain("m", 64)) == (0.8, 1.5)
-
-
 @pytest.mark.skipif(os.name == "nt" or not dist.is_gloo_available(), reason="needs gloo and pipes")
 def test_two_ranks_beside_one(tmp_path: Path) -> None:
     sizes = ("--rows", "1", "--prompt-tokens", "4", "--new-tokens", "4", "--repeats", "1")
@@ -130,3 +91,12 @@ def test_two_ranks_beside_one(tmp_path: Path) -> None:
     report = RanksReport.load(path)
     assert [(case.ranks, case.rows) for case in report.cases] == [(1, 1), (2, 1)]
     assert [held.ranks for held in report.held] == [1, 2]
+
+
+@pytest.mark.long
+def test_two_engines_beside_one(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "replicas.json"
+    report = measure("cpu", path, "random:tiny", 2, [5, 7], 2, rows=2, prompt=(2, 5), new=(2, 4))
+    assert [(each.replicas, each.requests) for each in report.cases] == [(1, 5), (2, 5), (1, 7), (2, 7)]
+    assert all(len(each.tokens_per_s.samples) == 2 for each in report.cases)
+    assert ReplicasReport.load(path) == report
