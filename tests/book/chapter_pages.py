@@ -1,17 +1,33 @@
-"""What every chapter's text is held to, whatever it is about. Each function asserts one thing, or cuts a page up."""
+"""The chapters as the tests of the book see them: their folders, their pages cut up, what their examples print."""
 
 from __future__ import annotations
 
-import ast
-import importlib
 import re
-import sys
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from nanobook.text.page_blocks import Place, excerpt
-from nanocourse.exercises import chapters
-from nanoinfer.devices import has_triton
+import pytest
+
+from nanobook.examples import EXAMPLE, load, printed
+from nanoinfer import LLM, SamplingParams
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = ROOT / "chapters"
+FOLDERS = {int(folder.name[:2]): folder for folder in sorted(CHAPTERS.glob("[0-9][0-9]-*"))}
+LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+
+checkout = pytest.mark.skipif(not FOLDERS, reason="not a checkout")
+
+
+def module(chapter: int, name: str = "example") -> ModuleType:
+    """A Python file of a chapter's folder."""
+    return load(FOLDERS[chapter] / f"{name}.py")
+
+
+def page(chapter: int) -> str:
+    return (FOLDERS[chapter] / "README.md").read_text(encoding="utf-8")
 
 
 def without_code(text: str) -> str:
@@ -19,89 +35,64 @@ def without_code(text: str) -> str:
     return re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
 
 
-def numbered_sections(text: str) -> dict[str, str]:
-    """The numbered sections, by their titles."""
-    parts = re.split(r"^## (.+)$", text, flags=re.M)[1:]
-    return {title: body for title, body in zip(parts[::2], parts[1::2], strict=True) if title[0].isdigit()}
+def slug(heading: str) -> str:
+    """The anchor that GitHub, and the site, give a heading."""
+    return re.sub(r"[^\w-]", "", LINK.sub(r"\1", heading).strip().lower().replace(" ", "-"))
 
 
-def links_lead_somewhere(folder: Path, text: str) -> None:
-    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if not target.startswith("http")]
-    assert len(targets) > 8
-    for target in targets:
-        assert (folder / target).exists(), target
+@lru_cache
+def by_anchor(path: Path) -> dict[str, str]:
+    """The text under each heading of a page, up to the next heading."""
+    parts = re.split(r"^#{1,6} (.+)$", without_code(path.read_text(encoding="utf-8")), flags=re.M)[1:]
+    anchors = [slug(heading) for heading in parts[::2]]
+    assert len(set(anchors)) == len(anchors), path
+    return dict(zip(anchors, parts[1::2], strict=True))
 
 
-def linked_names_exist(text: str, least: int) -> None:
-    """[`step.decode_step`](../../nanoinfer/engine/step.py): that module has it, and has not imported it."""
-    named = re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./(nanoinfer/[\w/]+)\.py\)", text)
-    assert len(named) >= least
-    for path, file in named:
-        if re.fullmatch(r"nanoinfer/kernels/\w+(?<!_torch)", file) and not has_triton():
+def broken_links(path: Path) -> Iterator[str]:
+    """Links of a page to files and to headings that are not there."""
+    for _, target in LINK.findall(without_code(path.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
             continue
-        module = file.replace("/", ".")
-        found = importlib.import_module(module)
-        for part in path.removeprefix(f"{Path(file).name}.").split("."):
-            found = getattr(found, part)
-        assert not hasattr(found, "__qualname__") or found.__module__ == module, path  # a class or a function
-
-
-def blocks_can_be_made(page: Path, text: str, example: ModuleType) -> None:
-    """Every printed block is a function of the example's, and every excerpt is found."""
-    place = Place(page, page.parents[2])
-    for name in re.findall(r'\[\[\[cog printed\("(\w+)"\)', text):
-        assert callable(getattr(example, name))
-    for call in re.findall(r"\[\[\[cog excerpt\((.+?)\) \]\]\]", text):
-        arguments = ast.parse(f"f({call})", mode="eval").body
-        assert isinstance(arguments, ast.Call)
-        options = {k.arg or "": ast.literal_eval(k.value) for k in arguments.keywords}
-        assert len(excerpt(place, ast.literal_eval(arguments.args[0]), **options)) > 2
-
-
-def exercises_have_their_sections(number: int, text: str, sections: dict[str, str]) -> None:
-    """By their names, and with the command at the first: no link leads to their files, which hold the solutions."""
-    titles = {re.sub(r"^\d+\. ", "", title): " ".join(body.split()) for title, body in sections.items()}
-    exercises = {each.id: each.spec.section for each in chapters.exercises(chapters.chapter(number))}
-    assert set(re.findall(rf"\b({number}\.\d),\s[`*]", text)) == set(exercises)
-    for name, section in exercises.items():
-        assert f" {name}, " in titles[section], name
-    first = re.search(r"Now\s+write\s+it:.*?\n\n", text, re.S)
-    assert first
-    assert f"`nanoinfer course start {number}`" in first[0]
-    assert not re.search(r"\]\(exercises/\w+\.py", text)
-
-
-def has_ten_questions(chapter: Path) -> None:
-    page = (chapter / "questions.md").read_text(encoding="utf-8")
-    assert [int(n) for n in re.findall(r"^(\d+)\. \*\*", page, re.M)] == list(range(1, 11))
-
-
-def pictures_have_words(text: str) -> None:
-    pictures = re.findall(r"<img [^>]*>", text)
-    assert len(pictures) >= 5
-    for picture in pictures:
-        assert len(re.search(r'alt="([^"]*)"', picture)[1]) > 60  # type: ignore[index]
-
-
-def is_short_and_stands_alone(small: Path, lines: int = 60) -> None:
-    source = small.read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= lines
-    nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom)]
-    names = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
-    names |= {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
-    assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"torch", "tiktoken"}
+        file, _, anchor = target.partition("#")
+        meant = (path.parent / file).resolve() if file else path
+        if not meant.exists() or (anchor and meant.suffix == ".md" and anchor not in by_anchor(meant)):
+            yield f"{path.relative_to(ROOT)}: {target}"
 
 
 def words(text: str) -> int:
-    """Of a page's prose: not of code, tables, comments, pictures and folded answers."""
+    """How many words the prose has, without code, tables, comments, pictures and folded answers."""
     other = r"```.*?```|<details>.*?</details>|<!--.*?-->|<img [^>]*>|^\|[^\n]*"
     return len(re.sub(other, " ", text, flags=re.S | re.M).split())
 
 
-def ends_with_a_question(title: str, body: str) -> None:
-    """Behind which stands its answer, folded."""
-    *_, question, opened, answer, closed = body.split("\n# ", maxsplit=1)[0].strip().split("\n\n")
-    assert question.startswith("**Question.**"), title
-    assert "?" in question, title
-    assert (opened, closed) == ("<details><summary>Answer</summary>", "</details>"), title
-    assert not answer.startswith("<"), title
+def shown(chapter: int, block: str) -> list[str]:
+    """What a function of the example prints: as the page has it, which test_check_text.py holds to a fresh run."""
+    found = re.search(rf'\[\[\[cog printed\("{block}"\) \]\]\]-->\n```text\n(.*?)\n```', page(chapter), re.S)
+    return found[1].split("\n") if found else printed(FOLDERS[chapter] / EXAMPLE, block)
+
+
+def told(chapter: int, block: str) -> dict[str, list[str]]:
+    """The texts of a block by their labels, which fill 24 columns; each text as one line."""
+    found: dict[str, list[str]] = {}
+    label = ""
+    for line in shown(chapter, block):
+        if line[:24].strip():
+            label = line[:24].strip()
+            found.setdefault(label, []).append(line[24:])
+        elif label:
+            found[label][-1] += " " + line[24:]
+    return found
+
+
+def numbers(line: str) -> list[float]:
+    """The numbers of a line, without their units; a percentage as it is written."""
+    return [float(one.replace(",", "")) for one in re.findall(r"\d[\d,]*(?:\.\d+)?", line)]
+
+
+def greedy(prompts: list[str], new: int, engine: str = "naive", **settings: int | bool | str) -> list[list[int]]:
+    """Prompt and greedy new tokens of each row, by an engine in float32."""
+    settings = {"device": "cpu"} | settings
+    with LLM(engine=engine, dtype="float32", **settings) as llm:  # type: ignore[arg-type]
+        done = llm.generate(prompts, SamplingParams(max_tokens=new, temperature=0, ignore_eos=True))
+    return [[*one.prompt_token_ids, *one.token_ids] for one in done]

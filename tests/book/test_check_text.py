@@ -6,6 +6,7 @@ The checks are shown to fail: on a stale number, on one typed by hand, on a rena
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,16 +16,17 @@ from nanobench.core.records import Spread
 from nanobench.report.figures.style import write
 from nanobench.report.intervals import claimed
 from nanobench.report.plot import drawings
+from nanobook.examples import number, printed
 from nanobook.text.check_text import INLINE, check, fill, filled, pages
 from nanobook.text.commands import broken_commands
 from nanobook.text.ledger import RUNGS, ledger
 from nanobook.text.lint import hand_typed
 from nanobook.text.marker_values import value
-from nanobook.text.page_blocks import BLOCKS
+from nanobook.text.page_blocks import BLOCKS, Place, excerpt
 from nanoinfer.config import ENGINES
-from tests.bench.samples import failed, ladder, report, result, saved
+from tests.bench.samples import ladder, report, result, saved
+from tests.book.chapter_pages import ROOT, checkout
 
-ROOT = Path(__file__).parents[2]
 SOURCE = "SPOKES = 8\n\n\nclass Wheel:\n    def roll(self):\n        return 1\n"
 PAGE = """# A page
 
@@ -43,40 +45,41 @@ python -m bench run --preset laptop
 """
 
 
-@pytest.fixture
-def book(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with one page, filled in, one module and one results file."""
-    saved(ladder(), tmp_path / "bench" / "results" / "gpu.json")
-    (tmp_path / "nanoinfer").mkdir()
-    (tmp_path / "nanoinfer" / "thing.py").write_text(SOURCE)
-    (tmp_path / "README.md").write_text(PAGE)
-    assert fill(tmp_path) == [tmp_path / "README.md"]
-    return tmp_path
+    root = tmp_path_factory.mktemp("made")
+    saved(ladder(), root / "bench" / "results" / "gpu.json")
+    (root / "nanoinfer").mkdir()
+    (root / "nanoinfer" / "thing.py").write_text(SOURCE)
+    (root / "README.md").write_text(PAGE)
+    assert fill(root) == [root / "README.md"]
+    return root
 
 
-def change(book: Path, old: str, new: str, file: str = "README.md") -> list[str]:
-    """The faults of the book with one thing changed."""
-    path = book / file
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
+@pytest.fixture
+def book(made: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(made, tmp_path / "book")
+
+
+def faults(book: Path) -> list[str]:
     return [str(fault) for fault in check(book)]
 
 
-@pytest.mark.skipif(not (ROOT / "README.md").is_file(), reason="not a checkout")
+@checkout
 @pytest.mark.long
 def test_the_pages_of_the_book() -> None:
     assert pages(ROOT)
-    assert [str(fault) for fault in check(ROOT)] == []
+    assert faults(ROOT) == []
 
 
-@pytest.mark.skipif(not (ROOT / "bench" / "README.md").is_file(), reason="not a checkout")
+@checkout
 def test_commands_and_markers_that_the_benchmark_explains() -> None:
     text = (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
     assert list(broken_commands(text)) == []
-    assert len(INLINE.findall(text)) == text.count("<!--= ") - text.count("`<!--= ") == 2
-    names = set(re.findall(r"\[\[\[cog (\w+)\(", text))
-    assert names == set(BLOCKS)
+    assert len(INLINE.findall(text)) == text.count("<!--= ") - text.count("`<!--= ")
+    assert set(re.findall(r"\[\[\[cog (\w+)\(", text)) == set(BLOCKS)
 
 
 def test_a_page_is_filled_in(book: Path) -> None:
@@ -85,89 +88,62 @@ def test_a_page_is_filled_in(book: Path) -> None:
     naive = ladder().find(engine="naive", batch=8)[0].tokens_per_s or 0
     assert f"gives {dense:,.0f} tok/s<!--=" in text
     assert f"which is {dense / naive:.2f}×<!--=" in text
-    assert "| naive | " in text
-    assert "over budget" in text
-    assert "bandwidth limit" in text
-    assert "```python\ndef roll(self):\n    return 1\n```" in text
+    for part in ("| naive | ", "over budget", "bandwidth limit", "```python\ndef roll(self):\n    return 1\n```"):
+        assert part in text
     assert check(book) == []
     assert fill(book) == []
 
 
-def test_a_stale_number_is_caught(book: Path) -> None:
-    """The page as it was, and the results measured anew."""
-    slower = [
-        r.model_copy(update={"tokens_per_s": r.tokens_per_s / 2}) if r.tokens_per_s else r for r in ladder().results
-    ]
-    saved(report(*slower), book / "bench" / "results" / "gpu.json")
-    faults = [str(fault) for fault in check(book)]
-    assert "README.md:3: stale" in faults[0]
-    assert len(faults) > 2  # the rows of the table, too
-
-
-def test_a_number_changed_by_hand_is_caught(book: Path) -> None:
-    (fault,) = change(book, "At 8 rows the cache gives ", "At 8 rows the cache gives 9")
-    assert "README.md:3: stale" in fault
-
-
-def test_a_number_typed_by_hand_is_caught(book: Path) -> None:
-    (fault,) = change(book, "# A page\n", "# A page\n\nIt runs at 22,000 tok/s.\n")
-    assert "README.md:3: a number typed by hand: '22,000 tok/s'" in fault
-
-
-def test_a_renamed_function_is_caught(book: Path) -> None:
-    (fault,) = change(book, "def roll", "def spin", "nanoinfer/thing.py")
+@pytest.mark.parametrize(
+    "file, old, new, told",
+    [
+        ("README.md", "cache gives ", "cache gives 9", "README.md:3: stale"),
+        ("README.md", "A page\n", "A page\n\nIt runs at 22,000 tok/s.\n", "a number typed by hand: '22,000 tok/s'"),
+        (
+            "README.md", "A page\n", "A page\n\n| engine | tok/s |\n| --- | --- |\n| dense | 21,898 |\n",
+            "README.md:5: a table of figures without a marker",
+        ),
+        ("nanoinfer/thing.py", "def roll", "def spin", "there is no 'roll'"),
+        ("nanoinfer/thing.py", "return 1", "return 2", "stale"),
+        ("README.md", "--seed 3", "--sead 3", "No such option: --sead"),
+        ("README.md", "--seed 3", "--seed 3 | (", "not a shell's language"),
+        ("README.md", "gpu dense B=8", "gpu dense B=7", "README.md:3: a marker that cannot be filled in"),
+    ],
+)  # fmt: skip
+def test_one_thing_that_is_wrong_is_caught(book: Path, file: str, old: str, new: str, told: str) -> None:
+    text = (book / file).read_text()
+    assert old in text
+    (book / file).write_text(text.replace(old, new))
+    (fault,) = faults(book)
+    assert told in fault
     assert fault.count("\n") == 0
-    assert "there is no 'roll'" in fault
-
-
-def test_a_changed_function_is_caught(book: Path) -> None:
-    (fault,) = change(book, "return 1", "return 2", "nanoinfer/thing.py")
-    assert "stale" in fault
-
-
-def test_a_table_without_a_marker_is_caught(book: Path) -> None:
-    (fault,) = change(book, "# A page\n", "# A page\n\n| engine | tok/s |\n| --- | --- |\n| dense | 21,898 |\n")
-    assert "README.md:5: a table of figures without a marker" in fault
 
 
 def test_a_stale_figure_is_caught(book: Path) -> None:
     (drawing,) = (d for d in drawings(book / "bench" / "results" / "gpu.json") if d.name == "gpu-itl")
     write(drawing, book / "figures" / "bench")
-    assert check(book) == []
     page = book / "README.md"
     page.write_text(page.read_text() + '<!--[[[cog figure("bench/gpu-itl") ]]]-->\n<!--[[[end]]]-->\n')
     fill(book)
     assert '<img src="figures/bench/gpu-itl.svg" width="800" alt="Inter-token latency' in page.read_text()
+    assert check(book) == []
     saved(report(*ladder().results[:4]), book / "bench" / "results" / "gpu.json")
-    faults = [str(fault) for fault in check(book)]
-    assert "figures/bench/gpu-itl.md:1: stale: draw it again with `python -m bench plot`" in faults
+    assert "figures/bench/gpu-itl.md:1: stale: draw it again with `python -m bench plot`" in faults(book)
     (book / "bench" / "results" / "gpu.json").rename(book / "bench" / "results" / "other.json")
-    assert "figures/bench/gpu-itl.md:1: a figure of no results file, and of no drawings.py" in [
-        str(fault) for fault in check(book)
-    ]
+    assert "figures/bench/gpu-itl.md:1: a figure of no results file, and of no drawings.py" in faults(book)
 
 
-def test_a_command_that_does_not_work_is_caught(book: Path) -> None:
-    (fault,) = change(book, "--seed 3", "--sead 3")
-    assert "README.md:" in fault
-    assert "No such option: --sead" in fault
-    (fault,) = change(book, "--sead 3", "--seed 3 | (")
-    assert "not a shell's language" in fault
-    (fault,) = change(book, "--seed 3 | (\npython -m bench run", "--seed 3\npython -m bench ran")
-    assert "no command 'ran'" in fault
-
-
-def test_markers_that_name_nothing(book: Path) -> None:
-    (fault,) = change(book, "gpu dense B=8", "gpu dense B=7")
-    assert "README.md:3" in fault
-    assert "fits no cases" in fault
-    page = book / "README.md"
-    page.write_text("\n\n?<!--= gpu dense B=8 tok -->\n")
-    with pytest.raises(ValueError, match=r"README\.md:3: .*'tok'"):
-        filled(page, book)
-    page.write_text("words<!--= gpu dense B=8 tok/s -->\n")
-    with pytest.raises(ValueError, match="stands behind no number"):
-        filled(page, book)
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("\n\n?<!--= gpu dense B=8 tok -->\n", r"README\.md:3: .*'tok'"),
+        ("words<!--= gpu copy -->\n", "behind no number"),
+    ],
+)
+def test_markers_that_name_nothing(book: Path, text: str, told: str) -> None:
+    (book / "README.md").write_text(text)
+    with pytest.raises(ValueError, match=told):
+        filled(book / "README.md", book)
 
 
 @pytest.mark.parametrize(
@@ -212,25 +188,23 @@ def test_an_exemption_ends_with_its_paragraph_and_needs_a_reason() -> None:
         ("gpu dense B=64 itl-p99", "4.05 ms"),
     ],
 )  # fmt: skip
-def test_what_a_marker_stands_for(tmp_path: Path, words: str, text: str) -> None:
-    saved(ladder(), tmp_path / "gpu.json")
-    assert value(words, tmp_path) == text
+def test_what_a_marker_stands_for(made: Path, words: str, text: str) -> None:
+    assert value(words, made / "bench" / "results") == text
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("gpu", "names no quantity"), ("none dense tok/s", r"no results file none\.json"),
-        ("gpu dense tok/s", "fits 4 cases"),
+        ("gpu dense tok/s", "fits 4 cases"), ("gpu dense B=7 tok/s", "fits no cases"),
         ("gpu naive B=64 tok/s", "over budget"), ("gpu fast B=1 tok/s", "no engine is called 'fast'"),
         ("gpu fast/dense B=1 tok/s between", "no engine is called 'fast'"), ("gpu between", "names no quantity"),
         ("gpu dense b=1 tok/s", "key must be one of"), ("gpu dense/naive B=1/8 tok/s", "two ratios"),
     ],
 )  # fmt: skip
-def test_markers_that_are_refused(tmp_path: Path, words: str, message: str) -> None:
-    saved(ladder(), tmp_path / "gpu.json")
+def test_markers_that_are_refused(made: Path, words: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        value(words, tmp_path)
+        value(words, made / "bench" / "results")
 
 
 @pytest.mark.parametrize("quantity", ["tok/s", "step", "ttft"])
@@ -254,47 +228,64 @@ def test_medians_whose_ranges_overlap_are_no_claim() -> None:
         claimed(like, one)
 
 
-def test_the_ledger_gives_a_range_where_there_is_no_difference() -> None:
-    even = report(result("naive", 1, 0.004), result("dense", 1, 0.004))
-    assert " to " in row(lambda: even, "dense")[0]
+class TestLedger:
+    """What each rung gains and where it loses."""
+
+    def row(self, made: Callable[[], object], engine: str) -> list[str]:
+        header, rows = ledger(made())  # type: ignore[arg-type]
+        (found,) = (dict(zip(header, cells, strict=True)) for cells in rows if cells[0].startswith(f"`{engine}`"))
+        return [found[f"B = {batch}"] for batch in (1, 8, 64, 256)] + [found["where it loses"]]
+
+    def test_it_says_where_a_rung_loses(self) -> None:
+        cells = self.row(ladder, "dense")
+        assert cells[2:4] == ["naive over budget", "not run"]
+        assert cells[0].startswith("0.8")
+        assert cells[1].startswith(("1.5", "1.6"))
+        for part in ("decode 0.8", "B = 1", "TTFT 1.2"):
+            assert part in cells[4]
+        assert "memory" not in cells[4]
+
+    @pytest.mark.parametrize("unfused, expected", [({}, [8]), ({"paged-graph-unfused": 0.002}, [2, 4])])
+    def test_graphs_and_fused_kernels_are_two_rows(self, unfused: dict[str, float], expected: list[float]) -> None:
+        """Neither has the other's gain; where nothing was measured without fused kernels, there is one row."""
+        times = {"paged": 0.004, "paged-graph": 0.0005, **unfused}
+        _, rows = ledger(report(*(result(engine, 1, seconds) for engine, seconds in times.items())))
+        gains = [float(row[3].removesuffix("×")) for row in rows if "graph" in row[0]]
+        assert gains == pytest.approx(expected, rel=0.05)
+
+    def test_every_engine_is_a_rung(self) -> None:
+        assert set(ENGINES) <= set(RUNGS)
 
 
-def row(made: Callable[[], object], engine: str) -> list[str]:
-    header, rows = ledger(made())  # type: ignore[arg-type]
-    (found,) = (dict(zip(header, cells, strict=True)) for cells in rows if cells[0].startswith(f"`{engine}`"))
-    return [found[f"B = {batch}"] for batch in (1, 8, 64, 256)] + [found["where it loses"]]
+class TestExamples:
+    """Blocks, numbers and excerpts of a chapter's own files."""
 
+    @pytest.fixture
+    def example(self, tmp_path: Path) -> Path:
+        file = tmp_path / "01-x" / "example.py"
+        file.parent.mkdir()
+        file.write_text("NUMBERS = {'two': lambda: 2}\n\n\ndef say():\n    print('one  ')\n    return 1\n")
+        return file
 
-def test_the_ledger_says_where_a_rung_loses() -> None:
-    cells = row(ladder, "dense")
-    assert cells[2:4] == ["naive over budget", "not run"]
-    assert cells[0].startswith("0.8")
-    assert cells[1].startswith(("1.5", "1.6"))
-    assert "decode 0.8" in cells[4]
-    assert "B = 1" in cells[4]
-    assert "TTFT 1.2" in cells[4]
-    assert "memory" not in cells[4]
+    def test_a_changed_file_is_read_again(self, example: Path) -> None:
+        assert printed(example, "say") == ["one"]
+        assert number(example, ["two"]) == "2"
+        example.write_text("def say():\n    print('one')\n    print('two')\n")
+        assert printed(example, "say") == ["one", "two"]
 
+    def test_what_is_not_there_is_refused(self, example: Path) -> None:
+        with pytest.raises(ValueError, match="has no function 'nothing'"):
+            printed(example, "nothing")
+        with pytest.raises(ValueError, match="has no number 'tokens of gold'"):
+            number(example, ["tokens", "of", "gold"])
+        with pytest.raises(ValueError, match=r"there is no 99-none/example\.py"):
+            printed(example.parents[1] / "99-none" / "example.py", "step")
 
-def test_graphs_and_fused_kernels_are_two_rows_of_the_ledger() -> None:
-    """Neither has the other's gain; where nothing was measured without fused kernels, there is one row."""
-    times = {"paged": 0.004, "paged-graph-unfused": 0.002, "paged-graph": 0.0005}
-    both = report(*(result(engine, 1, seconds) for engine, seconds in times.items()))
-    rows = {row[0]: row[3] for row in ledger(both)[1]}
-    assert rows["`paged-graph-unfused` over `paged`"].startswith(("2.0", "1.9"))
-    assert rows["`paged-graph` over `paged-graph-unfused`"].startswith(("4.0", "3.9"))
-    assert not any("dense-graph" in name for name in rows)  # it was not run
-    alone = report(result("paged", 1, 0.004), result("paged-graph", 1, 0.0005))
-    rows = {row[0]: row[3] for row in ledger(alone)[1]}
-    assert rows["`paged-graph` over `paged`"].startswith(("8.0", "7.9"))
-    assert not any("unfused" in name for name in rows)
-
-
-def test_the_ledger_of_a_rung_that_loses_nowhere() -> None:
-    made = report(result("naive", 1, 0.004), result("dense", 1, 0.002), failed("naive", 8, "failed", "no"))
-    assert row(lambda: made, "dense")[0].startswith(("1.9", "2.0"))
-    assert row(lambda: made, "dense")[-1] == "–"
-
-
-def test_every_engine_is_a_rung() -> None:
-    assert set(ENGINES) <= set(RUNGS)
+    def test_a_part_of_an_excerpt(self, example: Path) -> None:
+        place = Place(example.with_name("README.md"), example.parents[1])
+        lines = excerpt(place, "01-x.example:say", begin="print(", end="return")
+        assert lines == ["```python", "print('one  ')", "return 1", "```"]
+        example.write_text("def say():\n    print(1)\n    print(2)\n")
+        for begin, found in (("nothing", "no"), ("print", "2")):
+            with pytest.raises(ValueError, match=f"{found} lines start with '{begin}'"):
+                excerpt(place, "01-x.example:say", begin=begin)

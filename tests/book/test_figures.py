@@ -9,21 +9,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from nanobench.report.figures.style import Drawing, page_of, write
+from nanobench.report.figures.style import Drawing, write
 from nanobook.__main__ import app
 from nanobook.figures import kernel_walk as walking
 from nanobook.figures.diagrams import diagrams
 from nanobook.figures.stale import stale
 from nanoinfer.cache.blocks import NULL
 from nanoinfer.cache.paged import choose_splits
+from tests.book.chapter_pages import CHAPTERS, ROOT
 from tests.cut_text import cut_text
 
-ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "figures"
 DRAWINGS = """
 from matplotlib.figure import Figure
@@ -34,40 +32,27 @@ def drawings():
 """
 
 
-@pytest.fixture
-def book(tmp_path: Path) -> Path:
-    """A book of one chapter with one drawing."""
-    (tmp_path / "chapters" / "some").mkdir(parents=True)
-    (tmp_path / "chapters" / "some" / "drawings.py").write_text(DRAWINGS, encoding="utf-8")
-    return tmp_path
-
-
-def test_a_figure_is_an_svg_and_a_page_that_shows_it() -> None:
-    found = [path.relative_to(FIGURES) for path in FIGURES.rglob("*") if path.is_file()]
-    pages = {path.with_suffix("") for path in found if path.suffix == ".md"}
-    assert len(found) == 2 * len(pages) > 60
-    assert {path.with_suffix("") for path in found if path.suffix == ".svg"} == pages
-    assert {len(path.parts) for path in found} == {2}
+def test_a_figure_is_an_svg_and_a_page_that_shows_it_in_words() -> None:
+    pages, pictures = ({path.with_suffix("") for path in FIGURES.glob(f"*/*.{kind}")} for kind in ("md", "svg"))
+    assert pages == pictures
+    assert len([path for path in FIGURES.rglob("*") if path.is_file()]) == 2 * len(pages)
     for path in pages:
-        page = (FIGURES / path).with_suffix(".md").read_text(encoding="utf-8")
+        page = path.with_suffix(".md").read_text(encoding="utf-8")
         assert re.findall(r'<img src="([^"]+)" width="800" alt="[^"]{60,}">', page) == [f"{path.name}.svg"]
 
 
-@pytest.mark.parametrize("folder", ["01-naive", "03-paged-attention", "book", "teaching"])
+@pytest.mark.parametrize("folder", ["01-naive", "book"])
 def test_another_process_draws_the_same_bytes(folder: str, tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from nanobench.report.figures.style import write;"
-        "from nanobook.figures.diagrams import diagrams;"
-        "[write(drawing, Path(sys.argv[2])) for drawing in diagrams(Path(), sys.argv[1])]"
-    )
+    command = [sys.executable, "-m", "nanobook", "draw", folder]
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    subprocess.run([sys.executable, "-c", program, folder, tmp_path / "other"], check=True, cwd=ROOT, env=environment)
+    (tmp_path / "chapters").symlink_to(CHAPTERS)
+    subprocess.run([*command, "--root", str(tmp_path)], check=True, cwd=ROOT, env=environment)
     for drawing in diagrams(ROOT, folder):
         for path in write(drawing, tmp_path):
-            assert path.read_bytes() == (tmp_path / "other" / path.relative_to(tmp_path)).read_bytes(), path.name
+            assert path.read_bytes() == (tmp_path / "figures" / path.relative_to(tmp_path)).read_bytes(), path.name
 
 
-@pytest.mark.parametrize("folder", sorted(path.parent.name for path in (ROOT / "chapters").glob("*/drawings.py")))
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in CHAPTERS.glob("*/drawings.py")))
 def test_no_text_of_a_diagram_is_cut(folder: str) -> None:
     assert {drawing.name: cut for drawing in diagrams(ROOT, folder) if (cut := cut_text(drawing))} == {}
 
@@ -89,25 +74,21 @@ def test_text_that_an_edge_cuts_is_found() -> None:
     assert found == ["a name at the edge of its axes", "a heading that is too long for a figure of four inches"]
 
 
-def test_a_chapters_figures_are_drawn_and_held_to_its_code(book: Path) -> None:
-    assert CliRunner().invoke(app, ["draw", "some", "--root", str(book)]).exit_code == 0
-    assert sorted(path.name for path in (book / "figures" / "some").iterdir()) == ["thing.md", "thing.svg"]
-    assert stale(book) == []
-    (book / "chapters" / "some" / "drawings.py").write_text(DRAWINGS.replace("WORDS", "other words"), encoding="utf-8")
-    assert stale(book) == [("some/thing.md", "stale: draw it again with `python -m nanobook draw some`")]
-    (book / "chapters" / "some" / "drawings.py").unlink()
-    assert [fault for _, fault in stale(book)] == ["a figure of no results file, and of no drawings.py"]
-    refused = CliRunner().invoke(app, ["draw", "some", "--root", str(book)])
+def test_a_chapters_figures_are_drawn_and_held_to_its_code(tmp_path: Path) -> None:
+    file = tmp_path / "chapters" / "some" / "drawings.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(DRAWINGS, encoding="utf-8")
+    draw = ["draw", "some", "--root", str(tmp_path)]
+    assert CliRunner().invoke(app, draw).exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "figures" / "some").iterdir()) == ["thing.md", "thing.svg"]
+    assert stale(tmp_path) == []
+    file.write_text(DRAWINGS.replace("WORDS", "other words"), encoding="utf-8")
+    assert stale(tmp_path) == [("some/thing.md", "stale: draw it again with `python -m nanobook draw some`")]
+    file.unlink()
+    assert [fault for _, fault in stale(tmp_path)] == ["a figure of no results file, and of no drawings.py"]
+    refused = CliRunner().invoke(app, draw)
     assert refused.exit_code == 2
     assert "there is no chapters/some/drawings.py" in refused.output
-
-
-@given(st.integers(0, 2000), st.sampled_from([1, 2, 4, 8, 16]))
-def test_splits_cover_a_context_once(length: int, splits: int) -> None:
-    parts = walking.parted(length, splits)
-    assert len(parts) == splits
-    assert [token for first, end in parts for token in range(first, end)] == list(range(length))
-    assert all(first % walking.TILE == 0 for first, _ in parts)
 
 
 def test_the_walk_is_that_of_the_cache() -> None:
@@ -121,13 +102,4 @@ def test_the_walk_is_that_of_the_cache() -> None:
         assert tuple(page for part in row.splits for page in part) == row.pages
         assert len(row.pages) == -(-row.length // walking.PAGE)
         assert list(row.pages) != sorted(row.pages)  # handed out as rows grew side by side
-    assert len(rows[0].splits) == choose_splits(4, 12, walking.MAX_LEN) > 1
-
-
-@pytest.mark.parametrize(("split", "last"), [(False, ""), (True, r" nothing \| nothing \| nothing \|")])
-def test_the_drawing_of_the_walk_is_current(split: bool, last: str) -> None:
-    drawing = walking.walk(split)
-    assert (ROOT / "figures" / f"{drawing.name}.md").read_text(encoding="utf-8") == page_of(drawing)
-    assert not [fault for fault in stale(ROOT) if "kernel-" in fault[0]]
-    assert re.search(r"\| D \| 19 \| \d+, \d+ \|" + last + "\n", page_of(drawing))
-    assert len(drawing.draw().axes) == 3
+        assert len(row.splits) == choose_splits(4, 12, walking.MAX_LEN) > 1

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from nanobook.figures.packages import packages, room_of
+from nanobook.figures.packages import room_of
 from nanobook.source import PACKAGES, Graph, code_lines, folder_of, grouped, import_graph, imported, modules, reduced
 from nanobook.syllabus import ENGINE, Syllabus, syllabus
+from tests.book.chapter_pages import ROOT, checkout
 
-ROOT = Path(__file__).parents[2]
 ALLOWED = {
     "nanoinfer": set(),
     "nanobench": {"nanoinfer"},
@@ -21,23 +21,17 @@ ALLOWED = {
     "nanobook": {"nanoinfer", "nanobench", "nanocourse"},
     "training": {"nanoinfer"},
 }
-OURS = {*PACKAGES, "tests"}
-# What the engine itself depends on, and what is installed for learning with it.
+# What the engine itself depends on, what serves it, what spreads it, and what is installed for learning with it.
 ENGINES_OWN = {
-    "torch",
-    "triton",
-    "numpy",
-    "tiktoken",
-    "safetensors",
-    "huggingface_hub",
-    "typer",
-    "rich",
-    "prompt_toolkit",
-}
-SERVING = {*ENGINES_OWN, "fastapi", "starlette", "uvicorn", "uvloop", "prometheus_client", "pydantic"}
-LEARNING = {*ENGINES_OWN, "matplotlib", "pytest", "IPython", "ipywidgets", "jupyter"}
+    "torch", "triton", "numpy", "tiktoken", "safetensors", "huggingface_hub", "typer", "rich", "prompt_toolkit"
+}  # fmt: skip
+OURS = {*PACKAGES, "tests", *ENGINES_OWN}
+SERVING = {"fastapi", "starlette", "uvicorn", "uvloop", "prometheus_client", "pydantic"}
+SPREADING = {"pyarrow", "ray"}
+LEARNING = {"matplotlib", "pytest", "IPython", "ipywidgets", "jupyter"}
+GraphOf = Callable[[Mapping[str, str]], Graph]
 
-pytestmark = pytest.mark.skipif(not (ROOT / "chapters").is_dir(), reason="not a checkout")
+pytestmark = checkout
 
 
 def circle(graph: Graph) -> list[str]:
@@ -68,12 +62,12 @@ def against(known: Syllabus, graph: Graph) -> list[str]:
 
 
 def foreign(files: Iterable[Path], allowed: set[str]) -> set[str]:
-    """Imports beyond the standard library, the allowed ones, and modules that lie beside the file."""
+    """Imports beyond the standard library, our own, the allowed ones, and modules that lie beside the file."""
     return {
         f"{file.name}: {name}"
         for file in files
         for name in imported(file)
-        if (top := name.partition(".")[0]) not in allowed | sys.stdlib_module_names
+        if (top := name.partition(".")[0]) not in OURS | allowed | sys.stdlib_module_names
         and not any(folder.joinpath(f"{top}.py").is_file() for folder in file.parents[:3])
         and top
     }
@@ -100,11 +94,10 @@ def engine(graph: Graph) -> Graph:
 
 
 class TestThePackages:
-    def test_modules_import_each_other_in_no_circle(self, graph: Graph) -> None:
+    def test_nothing_imports_in_a_circle(self, graph: Graph) -> None:
+        """No modules, no rooms, no packages."""
         assert len(graph) > 150
         assert circle(graph) == []
-
-    def test_rooms_and_packages_import_each_other_in_no_circle(self, graph: Graph) -> None:
         assert circle(grouped(graph, {name: room for name in graph if (room := room_of(name))})) == []
         assert circle(grouped(graph, {name: name.partition(".")[0] for name in graph})) == []
 
@@ -127,59 +120,52 @@ class TestThePackages:
         plain = {name: needed - rooms for name, needed in engine.items() if name not in rooms}
         assert against(syllabus(), plain) == []
 
-    def test_the_picture_shows_every_room(self, graph: Graph) -> None:
-        drawing = packages()
-        rooms = {room for name in graph if not name.startswith("training") and (room := room_of(name))}
-        assert {row[0].strip("`") for row in drawing.rows} == rooms
-        assert drawing.draw().axes
-
 
 class TestWhatALearnerInstalls:
-    def test_the_engine(self, files: Mapping[str, Path]) -> None:
-        own = {name: path for name, path in files.items() if name.partition(".")[0] == ENGINE}
-        served = [own.pop(name) for name in list(own) if name.startswith(f"{ENGINE}.serve.")]
-        spread = [own.pop(name) for name in list(own) if name.startswith(f"{ENGINE}.parallel.")]
-        assert foreign(own.values(), {*OURS, *ENGINES_OWN}) == set()
-        assert foreign(spread, {*OURS, *ENGINES_OWN, "pyarrow", "ray"}) == set()
-        assert foreign(served, {*OURS, *SERVING}) == set()
+    @pytest.mark.parametrize("room, more", [("serve", SERVING), ("parallel", SPREADING), ("", set())])
+    def test_the_engine(self, files: Mapping[str, Path], room: str, more: set[str]) -> None:
+        """Its rooms that need more than the others, and all others."""
+        special = tuple(f"{ENGINE}.{name}." for name in ("serve", "parallel"))
+        start = f"{ENGINE}.{room}." if room else f"{ENGINE}"
+        own = [
+            path for name, path in files.items() if name.startswith(start) and (room or not name.startswith(special))
+        ]
+        assert own
+        assert foreign(own, more) == set()
 
-    @pytest.mark.parametrize("pattern", ["chapters/*/small*.py", "chapters/*/exercises/*.py", "notebooks/*.py"])
-    def test_the_chapters(self, pattern: str) -> None:
+    @pytest.mark.parametrize(
+        "pattern", ["chapters/*/small*.py", "chapters/*/exercises/*.py", "notebooks/*.py", "tests/engine/*.py"]
+    )
+    def test_chapters_and_the_engines_tests(self, pattern: str) -> None:
         found = list(ROOT.glob(pattern))
-        assert len(found) >= 4
-        assert foreign(found, {*OURS, *LEARNING}) == set()
+        assert found
+        assert foreign(found, {*LEARNING, *(["hypothesis"] if pattern.startswith("tests") else [])}) == set()
 
-    def test_the_engines_tests(self) -> None:
-        assert foreign((ROOT / "tests" / "engine").glob("*.py"), {*OURS, *LEARNING, "hypothesis"}) == set()
+
+TREE = {
+    "nanoinfer/__init__.py": "from nanoinfer.llm import LLM",
+    "nanoinfer/llm.py": "class LLM: ...",
+    "nanoinfer/cache/__init__.py": "",
+    "nanoinfer/cache/dense.py": "from .naive import Naive",
+    "nanoinfer/cache/naive.py": "import nanoinfer.llm",
+}
 
 
 class TestTheTestsThemselves:
     """Each of the functions above finds what it is for, in a small tree."""
 
     @pytest.fixture
-    def tree(self, tmp_path: Path) -> Path:
-        self.write(tmp_path, "nanoinfer/__init__.py", "from nanoinfer.llm import LLM")
-        self.write(tmp_path, "nanoinfer/llm.py", "class LLM: ...")
-        self.write(tmp_path, "nanoinfer/cache/__init__.py", "")
-        self.write(tmp_path, "nanoinfer/cache/dense.py", "from .naive import Naive")
-        self.write(tmp_path, "nanoinfer/cache/naive.py", "import nanoinfer.llm")
-        return tmp_path
+    def graph_of(self, tmp_path: Path) -> GraphOf:
+        """The graph of the tree with some files changed."""
 
-    def write(self, root: Path, name: str, text: str) -> Path:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
+        def made(changes: Mapping[str, str]) -> Graph:
+            for name, text in {**TREE, **changes}.items():
+                (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / name).write_text(text)
+            packages = [path.parent for path in tmp_path.glob("*/__init__.py")]
+            return import_graph({name: path for p in packages for name, path in modules(p.name, p).items()})
 
-    def graph(self, root: Path) -> Graph:
-        packages = [path.parent for path in root.glob("*/__init__.py")]
-        return import_graph({name: path for p in packages for name, path in modules(p.name, p).items()})
-
-    def test_the_graph_of_a_tree(self, tree: Path) -> None:
-        found = self.graph(tree)
-        assert found["nanoinfer.cache.dense"] == {"nanoinfer.cache.naive"}
-        assert found["nanoinfer.cache.naive"] == {"nanoinfer.llm"}
-        assert circle(found) == []
+        return made
 
     @pytest.mark.parametrize(
         "code",
@@ -190,28 +176,28 @@ class TestTheTestsThemselves:
             "if TYPE_CHECKING:\n    import os\nelse:\n    from . import dense",
         ],
     )  # fmt: skip
-    def test_a_circle_is_found_however_it_is_imported(self, tree: Path, code: str) -> None:
-        self.write(tree, "nanoinfer/cache/naive.py", code)
-        assert set(circle(self.graph(tree))) == {"nanoinfer.cache.dense", "nanoinfer.cache.naive"}
+    def test_a_circle_is_found_however_it_is_imported(self, graph_of: GraphOf, code: str) -> None:
+        found = circle(graph_of({"nanoinfer/cache/naive.py": code}))
+        assert set(found) == {"nanoinfer.cache.dense", "nanoinfer.cache.naive"}
 
-    def test_a_circle_through_a_name_that_the_package_passes_on(self, tree: Path) -> None:
-        self.write(tree, "nanoinfer/llm.py", "import nanoinfer.cache.dense")
-        self.write(tree, "nanoinfer/cache/naive.py", "def f():\n    from nanoinfer import LLM")
-        assert "nanoinfer.llm" in circle(self.graph(tree))
+    def test_a_circle_through_a_name_that_the_package_passes_on(self, graph_of: GraphOf) -> None:
+        through = {"nanoinfer/llm.py": "import nanoinfer.cache.dense"}
+        through["nanoinfer/cache/naive.py"] = "def f():\n    from nanoinfer import LLM"
+        assert "nanoinfer.llm" in circle(graph_of(through))
 
     @pytest.mark.parametrize("condition", ["TYPE_CHECKING", "typing.TYPE_CHECKING"])
-    def test_what_only_a_type_checker_imports_is_no_circle(self, tree: Path, condition: str) -> None:
-        self.write(tree, "nanoinfer/cache/naive.py", f"if {condition}:\n    from . import dense")
-        assert circle(self.graph(tree)) == []
+    def test_what_only_a_type_checker_imports_is_no_circle(self, graph_of: GraphOf, condition: str) -> None:
+        assert circle(graph_of({"nanoinfer/cache/naive.py": f"if {condition}:\n    from . import dense"})) == []
 
-    def test_a_circle_of_rooms_and_an_arrow_that_is_not_allowed(self, tree: Path) -> None:
-        self.write(tree, "nanoinfer/engine/__init__.py", "")
-        self.write(tree, "nanoinfer/engine/state.py", "import nanoinfer.cache.naive")
-        self.write(tree, "nanoinfer/cache/paged.py", "import nanoinfer.engine.eager")
-        self.write(tree, "nanoinfer/engine/eager.py", "import nanobench.core")
-        self.write(tree, "nanobench/__init__.py", "")
-        self.write(tree, "nanobench/core.py", "import nanoinfer")
-        found = self.graph(tree)
+    def test_a_circle_of_rooms_and_an_arrow_that_is_not_allowed(self, graph_of: GraphOf) -> None:
+        found = graph_of({
+            "nanoinfer/engine/__init__.py": "",
+            "nanoinfer/engine/state.py": "import nanoinfer.cache.naive",
+            "nanoinfer/cache/paged.py": "import nanoinfer.engine.eager",
+            "nanoinfer/engine/eager.py": "import nanobench.core",
+            "nanobench/__init__.py": "",
+            "nanobench/core.py": "import nanoinfer",
+        })  # fmt: skip
         assert circle(found) == []
         assert circle(grouped(found, {name: room for name in found if (room := room_of(name))}))
         assert forbidden(found) == {("nanoinfer", "nanobench")}
@@ -223,14 +209,17 @@ class TestTheTestsThemselves:
             against(syllabus(), {"cache.sparse": set()})
 
     def test_a_library_that_is_not_listed_is_found(self, tmp_path: Path) -> None:
-        beside = self.write(tmp_path, "beside.py", "")
-        small = self.write(tmp_path, "small.py", "import torch, pandas, os.path\nimport beside\nfrom scipy import fft")
-        assert foreign([small, beside], {*OURS, *LEARNING}) == {"small.py: pandas", "small.py: scipy.fft"}
+        (tmp_path / "beside.py").touch()
+        small = tmp_path / "small.py"
+        small.write_text("import torch, pandas, os.path\nimport beside\nfrom scipy import fft")
+        assert foreign([small, tmp_path / "beside.py"], LEARNING) == {"small.py: pandas", "small.py: scipy.fft"}
 
-    def test_lines_of_code_leave_out_what_is_none(self) -> None:
-        source = '"""Doc\n\nstring."""\n\nX = 1  # a comment\n# another\n\n\n'
-        source += 'def f():\n    """Doc."""\n    return (\n        X\n    )\n'
-        assert code_lines(source) == 5
 
-    def test_arrows_that_follow_from_others_are_left_out(self) -> None:
-        assert reduced({"a": set(), "b": {"a"}, "c": {"a", "b"}}) == {"a": set(), "b": {"a"}, "c": {"b"}}
+def test_lines_of_code_leave_out_what_is_none() -> None:
+    source = '"""Doc\n\nstring."""\n\nX = 1  # a comment\n# another\n\n\n'
+    source += 'def f():\n    """Doc."""\n    return (\n        X\n    )\n'
+    assert code_lines(source) == 5
+
+
+def test_arrows_that_follow_from_others_are_left_out() -> None:
+    assert reduced({"a": set(), "b": {"a"}, "c": {"a", "b"}}) == {"a": set(), "b": {"a"}, "c": {"b"}}

@@ -1,0 +1,277 @@
+"""The examples of chapters 1 to 4 do what their pages say: what is shown as right is the engine's, mistakes show."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from types import ModuleType
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from nanocourse.exercises import answers
+from nanoinfer import LLM
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.naive import FullContext, Plan
+from nanoinfer.devices import has_triton
+from nanoinfer.engine.sampling import threshold
+from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.weights import random_model
+from tests.book.chapter_pages import FOLDERS, checkout, module, shown
+
+pytestmark = checkout
+triton = pytest.mark.skipif(not has_triton(), reason="there are no wheels of Triton here")
+
+
+class Keep(FullContext):
+    """Keeps what each layer's attention gets and gives. By two plain products, which torch counts on every device."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, tuple[torch.Tensor, ...]] = {}
+
+    def attend(self, plan: Plan, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        heads = [plan.batch.padded(x).transpose(1, 2) for x in (q, k, v)]  # (B, H, T, D)
+        scores = heads[0] @ heads[1].mT / q.shape[-1] ** 0.5
+        later = torch.ones_like(scores, dtype=torch.bool).triu(1)
+        y = plan.batch.packed((scores.masked_fill(later, -torch.inf).softmax(-1) @ heads[2]).transpose(1, 2))
+        self.seen[layer] = q, k, v, y
+        return y
+
+
+class TestChapter1:
+    @pytest.fixture
+    def running(self) -> ModuleType:
+        return module(1, "running")
+
+    def test_a_step_of_both_rows_is_each_alone(self, running: ModuleType) -> None:
+        """The logits of five tokens end to end, at `logits_at`, are those of each prompt by itself."""
+        with torch.inference_mode():
+            together = running.model()(running.packed(), FullContext())  # (2, V)
+            alone = torch.cat([running.model()(running.packed(row), FullContext()) for row in running.rows()])
+        assert torch.allclose(together, alone)
+
+    def test_attention_that_is_shown_is_the_models(self, running: ModuleType) -> None:
+        cache = Keep()
+        with torch.inference_mode():
+            running.model()(running.packed(running.rows()[0]), cache)
+        _, _, v, y = cache.seen[running.LAYER]
+        weights = running.watched().weights[running.HEAD]  # (T, T)
+        assert torch.allclose(weights @ v[:, running.HEAD], y[:, running.HEAD])
+        assert float(weights.triu(1).abs().max()) == 0
+
+    def test_candidates_are_the_samplers_own(self, running: ModuleType) -> None:
+        scores = running.logits(running.batch()[0])[1:2, 1] / running.TEMPERATURE
+        lowest = threshold(scores, torch.tensor([running.TOP_K]), torch.tensor([running.TOP_P]))
+        kept = {int(i) for i in (scores >= lowest)[0].nonzero()[:, 0]}
+        assert {line.token_id for line in running.candidates() if line.kept} == kept
+
+    def test_every_mistake_changes_the_text_and_leaves_no_trace(self, running: ModuleType) -> None:
+        right = running.greedy_ids("The fox", 6)
+        wrong = [
+            {"reads": running.NoMask()},
+            {"reads": running.OwnValue()},
+            {"reads": running.HiddenSelf()},
+            {"ops": running.StreamNormalised()},
+            {"positions": lambda T: torch.zeros(T, dtype=torch.int64)},
+            {"positions": lambda T: torch.arange(1, T + 1)},
+            {"seen": 1},
+        ]
+        for mistake in wrong:
+            assert running.greedy_ids("The fox", 6, **mistake) != right, mistake
+        assert running.greedy_ids("The fox", 6) == right
+
+    @pytest.mark.parametrize("rows, tokens", [(1, 7), (3, 20)])
+    def test_operations_are_what_torch_counts_and_the_exercise_has(
+        self, running: ModuleType, rows: int, tokens: int
+    ) -> None:
+        cost, config = module(1, "cost"), ModelConfig(n_layer=2, n_head=2, n_embd=16, n_positions=32, vocab_size=128)
+        batch = running.packed(*([*range(row, row + tokens)] for row in range(rows)))
+        with FlopCounterMode(display=False) as counter, torch.inference_mode():
+            random_model(config, seed=0)(batch, Keep())
+        assert counter.get_total_flops() == cost.step_flops(config, tokens, rows)
+        theirs = answers.reference("1.7")({"n_layer": 2, "n_embd": 16, "vocab_size": 128}, tokens, 2)
+        assert theirs["flops"] == cost.step_flops(config, tokens)
+        assert theirs["launches"] == cost.operations(config)
+
+
+class TestChapter2:
+    @pytest.fixture
+    def running(self) -> ModuleType:
+        return module(2, "running")
+
+    @pytest.mark.parametrize("both_ways", [False, True])
+    def test_the_past_does_not_change(self, running: ModuleType, both_ways: bool) -> None:
+        """Nothing old in a causal model; where all read all, everything from layer 1 on."""
+        ids = running.text_ids(0, 1)
+        before, after = (running.states(text, both_ways) for text in (ids[:-1], ids))
+        for layer, (old, new) in enumerate(zip(before, after, strict=True)):
+            for one, other in zip(old, new, strict=True):
+                same = torch.allclose(one, other[:-1], atol=1e-9)
+                assert same == (not both_ways or layer == 0), layer
+
+    @pytest.mark.parametrize("hidden, own", [(False, False), (True, False), (False, True), (True, True)])
+    def test_left_padding_needs_both(self, running: ModuleType, hidden: bool, own: bool) -> None:
+        padded = running.left_padded(hidden, own)
+        assert torch.allclose(padded, running.one.probs(1), atol=1e-4) == (hidden and own)
+
+    def test_chunks_give_the_same_logits(self, running: ModuleType) -> None:
+        ids = running.encode("Once upon a time there was a king")
+        whole = running.one.logits(torch.tensor([ids]))[0, -1]
+        for chunk in (1, 3, len(ids)):
+            assert torch.allclose(running.in_chunks(running.new_cache(1, len(ids)), ids, chunk), whole, atol=1e-6)
+
+    def test_mistakes_change_the_row_that_they_are_shown_on(self, running: ModuleType) -> None:
+        """But for the one that the text calls invisible; and none leaves a trace."""
+        right = running.continued()
+        for exercise, name in (
+            ("2.2", "column-is-slot"), ("2.2", "offset-counted-twice"), ("2.3", "triangle-at-the-top-left"),
+            ("2.3", "itself-hidden"),
+        ):  # fmt: skip
+            assert running.continued(id=exercise, name=name)[0] != right[0], name
+        assert running.continued(id="2.4", name="padded-length") == right
+        assert running.continued() == right
+
+    def test_padding_at_position_0_overwrites_the_first_token(self, running: ModuleType) -> None:
+        """Padding that is stored behind the text of row 0, and at its position 0; by the dummy row, no slot changes."""
+        sound = running.decoded_beside().k
+        behind, first = (running.decoded_beside(at, "2.2", "padding-stored").k for at in (2, 0))
+        assert torch.equal(behind[:, 0, :2], sound[:, 0, :2])
+        assert not torch.equal(first[:, 0, 0], sound[:, 0, 0])
+        assert torch.equal(first[0, 0, 0], sound[0, 2, 0])  # in layer 0, which has read nothing yet
+        assert not sound[:, 0, 2:].any()
+
+    def test_bytes_and_masks_are_the_engines(self) -> None:
+        for name in ("gpt2", "gpt2-xl"):
+            expected = DenseCache.bytes(PRESETS[name], 511, 1024, torch.bfloat16)
+            assert module(2, "cost").cache_bytes(PRESETS[name], 512, 1024) == expected
+        visible = module(2, "drawings").visible([3, 4])
+        assert visible == [[True] * 4 + [False] * 2, [True] * 5 + [False]]
+
+
+KERNELS = """
+import sys
+from pathlib import Path
+import torch
+from nanobook.examples import load
+from nanoinfer.kernels import paged_attention_torch
+chapter = Path(sys.argv[1])
+small, first = load(chapter / "small_kernel.py"), load(chapter / "first_kernel.py")
+generator = torch.Generator().manual_seed(0)
+for lengths, H, D, block, scale in (([7, 4, 0, 9], 2, 16, 4, 5), ([33, 1], 1, 32, 16, 200)):
+    pools = torch.full((2, 14, H, block, D), float("nan"))
+    width = -(-max(lengths) // block) + 1
+    order = (torch.randperm(13, generator=generator) + 1).tolist()
+    tables = torch.zeros(len(lengths), width, dtype=torch.int32)
+    for row, length in enumerate(lengths):
+        for at in range(-(-length // block)):
+            tables[row, at] = order.pop()
+            real = min(block, length - at * block)
+            pools[:, tables[row, at], :, :real] = torch.randn(2, H, real, D, generator=generator)
+    q = torch.randn(len(lengths), H, D, generator=generator) * scale
+    asked = (q, *pools, tables, torch.tensor(lengths))
+    out, right = small.attend(*asked), paged_attention_torch.attend_pages(*asked, tables)
+    assert bool(out.isfinite().all()) and torch.allclose(out, right, atol=1e-5), (out - right).abs().max()
+    wrong = small.attend(q, *pools, tables.flip(0), torch.tensor(lengths))
+    assert not torch.allclose(wrong, right, atol=1e-2)
+x = torch.randn(5, 13, generator=generator)
+for block in (1, 4, 16):
+    sums, lanes = first.row_sums(x, block)
+    assert torch.allclose(sums, x.sum(1), atol=1e-5), block
+    assert torch.allclose(lanes[:, 0], x[:, ::block].sum(1), atol=1e-5), block
+x = -x[:, :8].abs().contiguous()
+rows, columns, best = x.new_empty(8), x.new_empty(8), x.new_empty(1)
+first.sum_both[(1,)](x, rows, columns, best, 5, ROWS=8, C=8)
+assert torch.allclose(rows[:5], x.sum(1)) and bool((rows[5:] == -torch.inf).all())
+assert torch.allclose(columns, x.sum(0)) and torch.allclose(best, x.sum(1).max())
+print("right")
+"""
+
+
+@triton
+class TestKernelsOfChapter3:
+    def test_they_are_right_in_the_interpreter(self) -> None:
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-W", "ignore", "-c", KERNELS, str(FOLDERS[3])]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout == "right\n", done.stderr[-2000:]
+
+    def test_the_smallest_prints_what_a_softmax_gives(self) -> None:
+        for line in shown(3, "smallest")[1:]:
+            *_, first, second, third, fourth = line.split()
+            assert (first, second) == (third, fourth)
+
+    @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled")
+    def test_they_compile(self) -> None:
+        from nanocourse.exercises.kernels import compiled
+
+        small, first = module(3, "small_kernel"), module(3, "first_kernel")
+        lanes = dict.fromkeys(("x", "lanes", "out"), "*fp32") | {"C": "i32"}
+        both = dict.fromkeys(("x", "rows", "columns", "best"), "*fp32") | {"N": "i32"}
+        types = module(3, "launch_attend").TYPES
+        assert compiled(small.attend_kernel, types, {"H": 12, "D": 64, "PAGE": 16}) == "it compiles"
+        assert compiled(first.sum_rows, lanes, {"BLOCK": 4}) == "it compiles"
+        assert compiled(first.sum_both, both, {"ROWS": 4, "C": 4}) == "it compiles"
+
+    @pytest.mark.gpu
+    def test_small_kernel_equals_the_reference_on_a_gpu(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        pools = torch.randn(2, 14, 2, 16, 64, generator=generator).cuda()
+        tables = (torch.randperm(13, generator=generator) + 1)[:12].view(3, 4).int().cuda()
+        q, lengths = torch.randn(3, 2, 64, generator=generator).cuda(), torch.tensor([64, 33, 1]).cuda()
+        out = module(3, "small_kernel").attend(q, *pools, tables, lengths)
+        right = paged_attention_torch.attend_pages(q, *pools, tables, lengths, tables)
+        torch.testing.assert_close(out, right, rtol=1e-4, atol=1e-4)
+
+
+class TestChapter3:
+    @pytest.fixture
+    def running(self) -> ModuleType:
+        return module(3, "running")
+
+    def test_tables_are_mixed_and_hold_the_texts(self, running: ModuleType) -> None:
+        held = running.pool()
+        for row, (table, ids) in enumerate(zip(held.tables, held.texts, strict=True)):
+            assert len(table) == -(-len(ids) // running.BLOCK)
+            assert held.cache.tables[row, : len(table)].tolist() == table
+        owned = [block for table in held.tables for block in table]
+        assert len({0, *owned}) == len(owned) + 1
+        assert any(b != a + 1 for table in held.tables for a, b in pairwise(table))
+
+    def test_the_head_that_is_shown_is_the_models(self, running: ModuleType) -> None:
+        """Its keys are those that a plain pass over the text has in that layer and head."""
+        plain = Keep()
+        with torch.inference_mode():
+            running.model()(module(1, "running").packed(running.pool().texts[running.ROW]), plain)
+        q, keys, _ = running.head_of(running.ROW)
+        plain_q, plain_k, *_ = plain.seen[running.LAYER]
+        assert torch.allclose(keys, plain_k[:, running.HEAD], atol=1e-4)
+        assert torch.allclose(q, plain_q[-1, running.HEAD], atol=1e-4)
+
+
+class TestChapter4:
+    def test_the_right_texts_are_the_oracles(self) -> None:
+        running = module(4, "running")
+        oracle = running.told(LLM(running.model(), engine="naive"))
+        assert module(4).right()[1] == oracle
+        assert running.told(running.llm("dense-graph", read_multiple=16)) == oracle
+
+    def test_a_new_tensor_is_not_read(self) -> None:
+        """A replay reads the old one, which has the answer of the step before; what is copied into it is read."""
+        rows = [re.findall(r'"([^"]+)"', line) for line in shown(4, "addresses")[1:]]
+        assert all(fed == copied != read for fed, read, _, copied, _ in rows)
+        assert [read for _, read, _, _, _ in rows[1:]] == [answer for _, _, answer, _, _ in rows[:-1]]
+
+    def test_a_result_that_is_kept_changes(self) -> None:
+        (first, copied), (second, still) = (re.findall(r'"([^"]+)"', line) for line in shown(4, "kept"))
+        assert first == copied == still != second
+
+    def test_a_padding_row_writes_to_the_null_block(self) -> None:
+        """At position 0; live rows write to blocks of their own."""
+        places = [re.findall(r'"[^"]*" +(\d+) +(\d+)', line)[0] for line in shown(4, "nobody")[1:]]
+        assert places.pop() == ("0", "0")
+        assert all(int(slot) >= 16 for _, slot in places)

@@ -1,0 +1,205 @@
+"""The examples of chapters 5 to 8 do what their pages say: tokens are the engine's, simulations obey their laws."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+
+import pytest
+import torch
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.model.config import PRESETS
+from tests.book.chapter_pages import checkout, module, numbers, shown, told
+
+pytestmark = checkout
+
+
+def rows_of(chapter: int, block: str, first: int = 1) -> list[list[float]]:
+    """The numbers of a block's lines from that one on."""
+    return [numbers(line) for line in shown(chapter, block)[first:]]
+
+
+class TestClock:
+    """Chapter 5's simulation, which runs the engine's scheduler by a rule for the time of a step."""
+
+    @pytest.fixture
+    def clock(self) -> ModuleType:
+        return module(5, "clock")
+
+    def test_it_runs_what_the_scheduler_plans(self, clock: ModuleType) -> None:
+        """All tokens, each once, and the time that they take by the rule."""
+        asks = clock.poisson(100, 40, lambda draws: (draws.randint(1, 90), draws.randint(1, 30)))
+        made = clock.run(asks, clock.engine(4, 64))
+        fed = sum(sum(tokens.values()) for *_, tokens in made.steps)
+        assert fed == sum(ask.prompt + ask.new - 1 for ask in asks)
+        assert [len(row.token_ids) for row in made.rows] == [ask.new for ask in asks]
+        took = sum(end - start for start, end, _ in made.steps)
+        assert took == pytest.approx(len(made.steps) * clock.STEP_S + fed * clock.TOKEN_S)
+        assert min(made.waits) > clock.STEP_S
+
+    def test_the_scheduler_that_lets_in_whoever_fits_keeps_the_pool(self, clock: ModuleType) -> None:
+        asks = [clock.Ask(0.0, 16, 16 * n) for n in (1, 5, 2, 4, 3)]
+        blocks = BlockManager(8, 16, 4)
+        clock.run(asks, clock.engine(4, 64, blocks, clock.FirstThatFits))
+        assert blocks.available == 7
+
+
+class TestChapter5:
+    def test_a_static_batch_is_worse_for_everybody(self) -> None:
+        static, continuous = rows_of(5, "static_or_not")
+        assert all(one > other for one, other in zip(static, continuous, strict=True))
+
+    def test_a_budget_trades_gaps_against_first_tokens(self) -> None:
+        budgets, gaps, firsts = zip(*rows_of(5, "long_prompt"), strict=True)
+        assert list(budgets) == sorted(budgets, reverse=True)
+        assert list(gaps) == sorted(gaps, reverse=True)
+        assert list(firsts) == sorted(firsts)
+
+    def test_who_is_first_decides_who_waits(self) -> None:
+        """Prompts first starve the row that decodes; letting in whoever fits starves the large request."""
+        first, turns, mixed = (row[-2] for row in rows_of(5, "who_first"))
+        assert first > turns > mixed
+        order, fits = rows_of(5, "head_of_line")
+        assert fits[0] > order[0]
+        assert fits[1] < order[1]
+
+    def test_the_right_text_is_the_oracles(self) -> None:
+        running = module(5, "running")
+        text = f"{running.FINE}{running.DAYS}. The"
+        oracle = running.told(LLM(running.model(), engine="naive"), [text])[0][len(text) :]
+        assert told(5, "names")["by all before it"] == ['"' + oracle.replace("\n", "\\n") + '"']
+
+    def test_p99_explodes_before_throughput_saturates(self) -> None:
+        """While the median has seen nothing yet; and a busy engine is no used one."""
+        rows = {int(row[0]): row for row in rows_of(5, "explodes")}
+        low, high = rows[20], rows[80]
+        assert high[5] / low[5] > 5 * high[4] / low[4]
+        assert low[2] > low[3]
+
+    def test_littles_law_holds(self) -> None:
+        for *_, product, there in rows_of(5, "little"):
+            assert product == pytest.approx(there, rel=0.03)
+
+    def test_a_client_that_waits_for_answers_sees_no_delay(self) -> None:
+        """And is mended by a clock that starts when a request is due."""
+        closed, due, open_loop = (re.findall(r"([\d,.]+) ms", line) for line in shown(5, "omission")[1:])
+        assert closed[0] == closed[2]
+        assert due == open_loop
+        assert float(due[2]) > float(closed[2])
+
+
+class TestChapter6:
+    @pytest.mark.parametrize(
+        "block, line, other, columns",
+        [("by_hand", 0, -1, 2), ("in_parts", -2, -1, 1), ("folded", 0, -1, -1)],
+        ids=["a cut MLP", "attention in parts", "LayerNorm behind the product"],
+    )
+    def test_parts_join_to_the_whole(self, block: str, line: int, other: int, columns: int) -> None:
+        one, whole = shown(6, block)[line].split(), shown(6, block)[other].split()
+        assert one[1 if columns > 0 else columns :] == whole[columns:]
+
+    def test_only_fixed_point_has_no_order(self) -> None:
+        floats, wholes = zip(*(line.split()[-2:] for line in shown(6, "orders")[1:]), strict=True)
+        assert len(set(floats)) > 1
+        assert len(set(wholes)) == 1
+
+
+class TestChapter7:
+    @pytest.fixture
+    def example(self) -> ModuleType:
+        return module(7)
+
+    @pytest.fixture
+    def running(self) -> ModuleType:
+        return module(7, "running")
+
+    def test_the_loop_that_is_broken_has_the_engines_tokens(self, example: ModuleType, running: ModuleType) -> None:
+        heat = running.HEAT
+        made, plain = example.text(heat=heat), example.text("Plain", heat)
+        with running.llm("naive") as llm:
+            params = SamplingParams(
+                temperature=running.HEAT, max_tokens=example.NEW, seed=running.SEED, ignore_eos=True
+            )
+            (done,) = llm.generate([running.FOX], params)
+        assert tuple(made.ids) == (*done.prompt_token_ids, *done.token_ids) == tuple(plain.ids)
+        assert len(made.steps) < len(plain.steps)
+
+    def test_chi_square_tells_right_rules_from_the_wrong_one(self, example: ModuleType) -> None:
+        for name, (tokens, _) in example.rules().items():
+            wrong = name.strip() == "and once rejected, from p"
+            assert (example.statistic(tokens) > example.LIMIT) == wrong, name
+
+    def test_drafts_are_accepted_as_often_as_the_formulas_say(self, example: ModuleType) -> None:
+        p, q = example.pair()
+        for rule, formula in (
+            ("equal, the same noise", example.shared),
+            ("textbook rejection sampling", example.textbook),
+        ):
+            _, accepted = example.rules()[rule]
+            assert float(accepted.double().mean()) == pytest.approx(formula(p, q), abs=0.004)
+        brute = sum(1 / float(torch.maximum(p / p[i], q / q[i]).sum()) for i in range(8))
+        assert example.shared(p, q) == pytest.approx(brute)
+
+    @pytest.mark.parametrize("layers", [11, 8])
+    def test_shared_noise_is_between_its_worst_case_and_the_textbook(self, example: ModuleType, layers: int) -> None:
+        for p, q in example.pairs(layers):
+            best, alike = example.textbook(p, q), example.shared(p, q)
+            assert best / (2 - best) - 1e-9 <= alike <= best + 1e-9
+
+    def test_whoever_drafts_the_tokens_are_the_same(self, example: ModuleType, running: ModuleType) -> None:
+        """The model itself is always right, and a deeper part of it more often than a shallower one."""
+        by = [example.drafted(who, example.STORY, running.HEAT) for who in ("itself", "11", "8", "lookup")]
+        assert len({tokens for tokens, *_ in by}) == 1
+        share = [accepted / brought for _, brought, accepted, *_ in by]
+        assert share[0] == 1
+        assert share == sorted(share, reverse=True)
+        assert by[1][-1] > share[1]  # alpha does not count what follows a wrong draft
+
+    def test_slots_of_rejected_drafts_are_written_again(self) -> None:
+        for before, fed, first, last, right, then in rows_of(7, "places"):
+            assert (first, last, then) == (before, before + fed - 1, before + 1 + right)
+            assert right < fed
+
+    def test_the_guesser_changes_no_word(self, running: ModuleType) -> None:
+        last = [line for line in shown(7, "guesses") if line.startswith("The fox")][-1]
+        with running.llm() as llm:
+            (done,) = llm.generate(["The fox"], SamplingParams(temperature=0, max_tokens=14, ignore_eos=True))
+        assert f"The fox{done.text}" == re.sub(r"[\[\]<>]", "", last)
+
+
+class TestChapter8:
+    @pytest.fixture
+    def example(self) -> ModuleType:
+        return module(8)
+
+    @pytest.fixture
+    def running(self) -> ModuleType:
+        return module(8, "running")
+
+    def test_tokens_are_those_of_one_device(self, running: ModuleType) -> None:
+        params = SamplingParams(temperature=0.8, max_tokens=running.NEW, seed=running.SEED, ignore_eos=True)
+        with LLM(running.four.model(), engine="naive") as llm:
+            (done,) = llm.generate([running.PROMPT], params)
+        assert running.texts(running.Part, 0.8) == [running.PROMPT + done.text] * 2
+
+    def test_a_rank_reads_about_half(self) -> None:
+        """Half of the matrices and of the context, and all of what is not cut."""
+        measured, config = module(8, "measured"), PRESETS["gpt2-xl"]
+        one, two = (measured.step_bytes(config, size, 1, 512) for size in (1, 2))
+        positions = 2 * config.n_positions * config.n_embd  # of which a step reads a line a token
+        assert sum(one.values()) == 2 * config.parameters - positions + 512 * 2 * config.kv_numbers
+        assert 0.5 < sum(two.values()) / sum(one.values()) < 0.52
+        assert sum(measured.Shard(rank, 2).config(config).kv_numbers for rank in range(2)) == config.kv_numbers
+
+    def test_who_wins_is_the_best_of_both_and_the_lower_id(self) -> None:
+        for line in shown(8, "joined")[1:]:
+            (first, at), (second, there) = (map(int, found) for found in re.findall(r"(-?\d+) by (\d+)", line))
+            assert int(line.split()[-1]) == (at if first >= second else there)
+
+    def test_one_buffer_is_overwritten_and_two_are_not(self, example: ModuleType) -> None:
+        quick, late = example.one_shot(5, 1)
+        assert quick == [11, 22, 33, 44, 55]
+        assert late[:-1] == [12, 23, 34, 45]
+        assert example.one_shot(5, 2) == [quick, quick]

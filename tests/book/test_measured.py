@@ -1,0 +1,197 @@
+"""What the pages claim of figures points where the results files do; no figure stands here, and none is needed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from nanobench.micro.step_breakdown import HEAD, NONE, PARTS, SMALL, breakdown
+from nanobench.micro.timeline import HostEvent, Kernel, StepTimeline
+from nanoinfer.cache.paged import choose_splits
+from tests.book.chapter_pages import ROOT, checkout, module
+
+pytestmark = [
+    checkout,
+    pytest.mark.skipif(not (ROOT / "bench" / "results" / "h200-ladder.json").is_file(), reason="no results"),
+]
+
+
+@pytest.mark.parametrize(
+    "chapter, reads, name, command",
+    [
+        (3, "kv_usage", "h200-memory", "memory"),
+        (4, "graphs", "h200-ladder", "graphs"),
+        (5, "queue", "h200-queue", "queue"),
+        (6, "report", "h200-one-kernel", "one-kernel"),
+        (7, "report", "h200-speculation", "speculation"),
+        (8, "report", "h200-ranks", "ranks"),
+    ],
+)
+def test_what_is_missing_names_its_command(
+    chapter: int, reads: str, name: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured = module(chapter, "measured")
+    monkeypatch.setattr(measured, "RESULTS", tmp_path)
+    read = getattr(measured, reads)
+    getattr(read, "cache_clear", lambda: None)()
+    with pytest.raises(ValueError, match=rf"no results file {name}\.json: `python -m bench {command} --out"):
+        read()
+
+
+def test_chapter_3_splits_that_are_starred_are_those_that_the_engine_chooses() -> None:
+    measured = module(3, "measured")
+    starred = [time for time in measured.kernels().times if time.chosen and time.context == 1024]
+    assert starred
+    for time in starred:
+        assert measured.splits_of(time) == choose_splits(time.batch, 12, 1024)
+
+
+def test_chapter_3_the_kernel_is_faster_where_rows_are_ragged() -> None:
+    """SDPA for one long prompt; gathering the pages is the slowest everywhere."""
+    measured = module(3, "measured")
+    for case in {time.case for time in measured.ragged().attention}:
+        kernel, padded, gathered = (
+            measured.ragged_time(case, way) for way in ("ragged kernel", "sdpa, padded", "sdpa, pages gathered")
+        )
+        assert gathered > max(kernel, padded), case
+        assert kernel < padded or case.startswith("one prompt"), case
+
+
+def test_chapter_4_graphs_have_fewer_launches_and_keep_the_gpu_busy() -> None:
+    measured = module(4, "measured")
+    eager, graphs = ("naive", "dense", "paged"), ("dense-graph", "paged-graph")
+    assert max(map(measured._launches, graphs)) < min(map(measured._launches, eager))
+    busy = {engine: measured.busy(measured.step_of(engine)) for engine in (*eager, *graphs)}
+    assert min(busy[engine] for engine in graphs) > max(busy[engine] for engine in eager)
+
+
+def test_chapter_4_a_prefill_graph_is_faster_wherever_there_is_one() -> None:
+    measured = module(4, "measured")
+    recorded = [one for one in measured.graphs().prefills if one.bare_s is not None]
+    assert recorded
+    for one in recorded:
+        assert one.ttft_s.median < measured.prefill_of(one.batch, one.tokens, "eager").ttft_s.median
+
+
+def test_chapter_4_the_draining_batch_is_what_the_ladder_says() -> None:
+    measured = module(4, "measured")
+    found = measured.drain()
+    assert found.replayed == found.steps
+    assert not found.fallbacks
+    assert found.padding_share == pytest.approx(found.predicted_share)
+
+
+def test_chapter_5_preemption_gains_tokens_and_costs_gaps() -> None:
+    measured = module(5, "measured")
+    on, off = measured.pool(True), measured.pool(False)
+    assert min(run.tokens_per_s for run in on) > max(run.tokens_per_s for run in off)
+    assert max(run.ttft.p99 for run in on) < min(run.ttft.p99 for run in off)
+    assert min(run.itl.longest for run in on) > max(run.itl.longest for run in off)
+    assert all(run.counted.preemptions for run in on)
+    assert not any(run.counted.preemptions for run in off)
+
+
+def test_chapter_5_past_the_knee_the_same_work_is_too_late() -> None:
+    measured = module(5, "measured")
+    served = measured.rates("serve")
+    *below, knee, top = served
+    assert top.ttft.p99 > knee.ttft.p99 > max(run.ttft.p99 for run in below)
+    assert top.goodput_per_s < knee.goodput_per_s
+    assert not any(run.refused for run in served)
+
+
+def test_chapter_6_each_step_of_the_chapter_gains() -> None:
+    measured = module(6, "measured")
+    arms = ("paged-graph", "fused, none early", "fused", "one kernel", "one kernel, nobody waits")
+    assert all(before > after for before, after in pairwise(map(measured.token, arms)))
+    assert 0 < measured.node(True) < measured.node(False)
+
+
+def test_chapter_6_one_kernel_is_for_one_row() -> None:
+    """There it is faster than the first sitting's kernels, every run of it; with more rows it is not run."""
+    measured = module(6, "measured")
+    found = measured.report("-texts")
+    assert all(("persistent" in ways) == key.startswith("decode of 1 rows") for key, ways in found.timed.items())
+    samples = {
+        (one.prompt_tokens, one.engine): one.tokens_per_s.samples
+        for one in found.generated
+        if one.rows == 1 and not one.sampled
+    }
+    for prompt in {prompt for prompt, _ in samples}:
+        assert min(samples[prompt, "persistent"]) > max(samples[prompt, "fused"])
+
+
+def test_chapter_6_greedy_tokens_were_held_against_float32() -> None:
+    measured = module(6, "measured")
+    checked = [one for one in measured.report().steps if not one.sampled and "nobody" not in one.arm]
+    assert checked
+    assert all(one.short is not None for one in checked)
+
+
+def test_chapter_7_tokens_are_the_same() -> None:
+    measured = module(7, "measured")
+    assert all(one.same_share == 1.0 for one in measured.report().cases)
+
+
+def test_chapter_7_texts_that_repeat_themselves_gain_most_and_few_rows_more_than_many() -> None:
+    measured = module(7, "measured")
+    repeating, story = (measured.written(kind, 0.0) for kind in ("repeating", "story"))
+    for one, other in zip(repeating, story, strict=True):
+        assert one.gain > other.gain
+    assert all(few.gain > many.gain for kind in (repeating, story) for few, many in pairwise(kind))
+
+
+def test_chapter_7_more_drafts_lose_with_many_rows() -> None:
+    measured = module(7, "measured")
+    few, many = measured.rows_measured()[0], measured.rows_measured()[-1]
+    assert measured.case(measured.XL, few, 0.6, 8).gain > measured.case(measured.XL, few, 0.6, 2).gain
+    assert measured.case(measured.XL, many, 0.6, 8).gain < measured.case(measured.XL, many, 0.6, 2).gain
+    for model in (measured.XL, measured.GPT2):
+        assert measured.step_cost(model, many, 8) > measured.step_cost(model, few, 8)
+
+
+def test_chapter_8_a_sum_in_one_kernel_is_faster_than_nccls() -> None:
+    measured = module(8, "measured")
+    for rows in measured.reduce_rows():
+        assert measured.sum_s("in one kernel", rows) < measured.sum_s("nccl and norm", rows)
+
+
+def test_chapter_8_two_gpus_gain_with_rows_and_never_twice() -> None:
+    """A split model answers sooner, two models give more tokens."""
+    measured = module(8, "measured")
+    for model in (measured.LARGE, measured.XL):
+        gains = [measured.gain(model, rows) for rows in measured.rows_measured(model)]
+        assert all(1 < gain < 2 for gain in gains)
+        assert gains[-1] > gains[0]
+
+
+def test_chapter_8_with_equal_rows_few_are_for_a_split_model_and_many_for_replicas() -> None:
+    measured = module(8, "measured")
+    assert measured.step_s(measured.XL, 2, 8) < measured.between_s(measured.XL, 4)
+    assert measured.step_s(measured.XL, 2, 256) > measured.between_s(measured.XL, 128)
+
+
+def test_chapter_8_two_engines_give_less_than_twice_the_tokens() -> None:
+    measured = module(8, "measured")
+    for machine in ("h200", "h100"):
+        assert all(1 < gain < 2 for gain in measured.replicas(machine).values())
+
+
+def test_parts_of_a_step() -> None:
+    """On a time line made by hand. What overlaps counts once, and a CPU has no kernels."""
+    names = ("_linear_kernel", "_linear_kernel", "_attend_kernel", "nvjet_tst_64x8", "fill", "_add_norm_kernel")
+    kernels = [Kernel(name=name, start_us=10.0 * at, duration_us=8.0) for at, name in enumerate(names)]
+    kernels.append(Kernel(name="fill", start_us=52.0, duration_us=8.0))  # six of it within the kernel before
+    host = (HostEvent(name="cudaGraphLaunch", kind="launch", start_us=0, duration_us=5),)
+    step = StepTimeline(engine="paged-graph", duration_us=80, unprofiled_us=40, host=host, kernels=tuple(kernels))
+    found = {part.name: part for part in breakdown(step)}
+    assert tuple(found) == PARTS
+    assert sum(part.share for part in found.values()) == pytest.approx(1)
+    shares = [found[name].share for name in ("matrices", SMALL, NONE)]
+    assert shares == pytest.approx([16 / 80, (8 + 2) / 80, (80 - 50) / 80])
+    assert found[HEAD].kernels == 1
+    assert found["attention"].seconds == pytest.approx(4e-6)  # its share of the step without the profiler
+    with pytest.raises(ValueError, match="a time line of a CPU has no kernels"):
+        breakdown(step.model_copy(update={"kernels": ()}))
