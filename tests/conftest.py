@@ -18,7 +18,6 @@ from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 
-
 # Odd sizes on purpose: a vocabulary that is padded, a head size of its own, a context that is no power of two.
 SMALL = ModelConfig(n_layer=3, n_head=4, n_embd=48, n_positions=100, vocab_size=211)
 if "PYTEST_XDIST_WORKER" in os.environ:
