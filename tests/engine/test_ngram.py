@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.speculate.ngram import NGrams, RepeatsOrNGrams
 
 IDS = [5, 40000, 50256, 65535]  # some have the highest of 16 bits
@@ -64,8 +63,3 @@ def test_the_small_model(engine: str) -> None:
     llm = LLM(engine=engine, device="cpu", speculate="ngram", draft_tokens=2, adaptive_drafts=False, max_batch=2)
     assert [each.token_ids for each in llm.generate(prompts, params)] == [each.token_ids for each in expected]
     assert 0.1 < llm.stats.accepted_tokens / llm.stats.draft_tokens < 0.9
-
-
-def test_another_vocabulary_is_refused(small_model: GPT2) -> None:
-    with pytest.raises(ValueError, match="GPT-2's vocabulary of 50257 tokens, not 211"):
-        LLM(small_model, speculate="ngram")
