@@ -70,8 +70,6 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
     "no step at all": ("nobody starves", starving),
     "one token more than the budget": ("the budget holds", edited(
         Scheduler, "_feed", "self.prefill_chunk, budget)", "self.prefill_chunk, budget + 1)")),
-    "the budget is for prompts alone": ("the budget holds", edited(
-        Scheduler, "schedule", "(len(going) if self.mixed else 0)", "0")),
     "whole prompts": ("a piece is at most prefill_chunk", edited(
         Scheduler, "_feed", "self.prefill_chunk, budget)", "budget)")),
     "prompts push rows out": ("the oldest row goes on", edited(
@@ -83,7 +81,6 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
     "both kinds in one step": ("the two kinds of step take turns", edited(
         Scheduler, "schedule", STEP, "Step(going, pieces,")),
     "one row is left out": (WORK, edited(Scheduler, "schedule", GOING, GOING + "[1:]")),
-    "rows in reverse": (WORK, edited(Scheduler, "schedule", GOING, GOING + "[::-1]")),
     "more rows than there are": ("each row has a slot", edited(
         Scheduler, "_admit", "slot == self.max_batch", "slot == 99")),
     "gaps stay": ("each row has a slot", changed(Scheduler, "_close_gaps", lambda *_: ([], [], slice(0, 0)))),
@@ -316,8 +313,6 @@ WITHIN: dict[str, Mutate] = {
     "plain steps behind drafts": edited(SpeculativeEngine, "step", 'or (way == "device") ==', "or () =="),
     "a row at its end gives tokens": edited(SpeculativeEngine, "_collect", "not row.ended and count", "count"),
     "what is ahead stays ahead": edited(SpeculativeEngine, "_collect", "row.ahead -= ahead", "pass"),
-    "one of several is counted": edited(SpeculativeEngine, "_keep", "row.fed += fed", "row.fed += fed and not at"),
-    "room is not given back": edited(DraftScheduler, "give_back", "blocks.truncate(row.slot, row.fed)", "pass"),
 }  # fmt: skip
 
 LIVES: list[tuple[dict[str, tuple[str, Mutate]], dict[str, Any]]] = [

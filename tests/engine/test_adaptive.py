@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from nanoinfer import LLM, SamplingParams
+from nanoinfer import SamplingParams
 from nanoinfer.engine import graphs
-from nanoinfer.engine.engine import InFlight
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
@@ -18,13 +17,8 @@ from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Request
 from nanoinfer.speculate.adaptive import EVERY, FORGOTTEN, SELDOM, SOONEST, Acceptance, Adaptive, Trial
 from tests.conftest import prompts_of
-from tests.engine.drafting import FREE, LENGTHS, MIXED, Scripted, seen, speculating, texts_of
+from tests.engine.drafting import FREE, Scripted, seen
 from tests.engine.fake_graphed import Rerun, graph_llm, runner_of, watch
-
-
-@pytest.fixture(scope="module")
-def plain(small_model: GPT2) -> LLM:
-    return LLM(small_model, engine="naive")
 
 
 def rows_of(*counts: int) -> list[Row]:
@@ -273,35 +267,3 @@ class TestEngine:
         llm.generate(prompts_of([5, 5]), SamplingParams(temperature=0, max_tokens=20, **FREE))
         assert min(times) < -900
         assert sum(seconds > 0 for seconds in times) > 10
-
-    @pytest.mark.parametrize("lag", [0, 2])
-    def test_on_and_off_and_on_changes_no_token(
-        self, small_model: GPT2, plain: LLM, monkeypatch: pytest.MonkeyPatch, lag: int
-    ) -> None:
-        """Where drafts do not pay the engine is some steps behind, and catches up ahead of the next ones."""
-        prompts = prompts_of(LENGTHS)
-        expected = plain.generate(prompts, MIXED)
-        llm = speculating(small_model, Scripted(texts_of(expected), Random(4)), engine="paged", max_batch=2)
-        core: Any = llm.core
-        core.adaptive, core.lag, coin = Adaptive(), lag, Random(7)
-        monkeypatch.setattr(Adaptive, "pays", lambda self, rows: coin.random() < 0.5)
-        behind, collect = [], core._collect
-
-        def collected(lag: int) -> list[Row]:
-            behind.append(len(core._in_flight))
-            settled: list[Row] = collect(lag)
-            assert all(isinstance(step, InFlight) for step in core._in_flight)  # drafts are settled at once
-            return settled
-
-        monkeypatch.setattr(core, "_collect", collected)
-        assert seen(llm.generate(prompts, MIXED)) == seen(expected)
-        assert max(behind) == lag + 1
-        assert 10 < llm.stats.verify_steps < llm.stats.decode_steps - 10
-
-    def test_wrong_drafts_are_given_up(self, small_model: GPT2, plain: LLM) -> None:
-        params = SamplingParams(temperature=0, seed=1, max_tokens=90, **FREE)
-        expected = plain.generate(prompts_of([4]), params)
-        llm = speculating(small_model, Scripted(texts_of(expected), Random(4), 0.0), engine="dense")
-        llm.core.adaptive = Adaptive()  # type: ignore[attr-defined]
-        assert seen(llm.generate(prompts_of([4]), params)) == seen(expected)
-        assert 0 < llm.stats.draft_tokens < 30

@@ -11,7 +11,6 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.speculate.draft_model import Drafted
 from tests.conftest import STD, prompts_of
 from tests.engine.drafting import FREE, LENGTHS, MIXED, SCORED, seen
 
@@ -83,15 +82,3 @@ def test_its_cache_holds_the_text_and_no_rejected_token(small_model: GPT2) -> No
                     torch.testing.assert_close(own[:, known.slot, : known.fed], other[:, 0, : known.fed])
                 checked += 1
     assert checked > 30
-
-
-def test_how_far_a_cache_is_right() -> None:
-    known = Drafted(0, 10, [5, 6, 7])
-    known.truncate([5, 6, 7, 8, 9])  # all accepted: the last draft and the token behind it were not fed
-    assert (known.fed, known.drafts) == (13, [])
-    known.drafts = [5, 6, 7]
-    known.truncate([5, 8])
-    assert known.fed == 14
-    known.drafts = [5, 6, 7]
-    known.truncate([5, 6])  # drafts that were not verified: the newest token is fed again
-    assert known.fed == 15

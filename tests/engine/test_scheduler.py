@@ -19,7 +19,7 @@ from tests.engine.mistakes import MISTAKES
 PARTS = [None, "here", "within"]  # the drafter's place
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False), st.sampled_from(PARTS))
 def test_histories(random: Random, drafts: str | None) -> None:
     """Hypothesis looks for a short one."""
@@ -42,13 +42,13 @@ THINGS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("drafts", PARTS)
-def test_a_thousand_histories(drafts: str | None) -> None:
+def test_hundreds_of_histories(drafts: str | None) -> None:
     """In which all that may happen does."""
     happened: Counter[str] = Counter()
-    for seed in range(1000):
+    for seed in range(400):
         happened += History(Random(seed), drafts=drafts).run()
     print(happened)
-    assert min(happened[thing] for thing in THINGS[drafts]) > 50
+    assert min(happened[thing] for thing in THINGS[drafts]) > 20
 
 
 def outcome(seed: int, parts: dict[str, Any]) -> str | None:
@@ -62,7 +62,13 @@ def outcome(seed: int, parts: dict[str, Any]) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+SELDOM = {"slots that a failed step should free are not", "texts are learnt while steps are in flight",
+          "prompts always have their turn"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in SELDOM else []) for name in MISTAKES]
+)
 def test_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Where the table names what does not hold, it is that which comes up."""
     mutate, parts, what = MISTAKES[name]

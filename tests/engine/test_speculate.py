@@ -219,11 +219,12 @@ class TestFrontDoor:
         with pytest.raises(ValueError, match=words):
             LLM(small_model, engine="dense", **config)
 
-    def test_the_small_model_drafts_for_itself(self) -> None:
+    def test_the_small_model_is_drafted_for(self) -> None:
+        """By itself, which is always right, by what its texts repeat, or by what texts of its kind repeat."""
         params = [SamplingParams(temperature=0, max_tokens=40), SamplingParams(seed=3, max_tokens=40, stop=["."])]
         prompts = ["Once upon a time there was", "The dog saw a big"]
         expected = LLM(engine="dense").generate(prompts, params)
-        for speculate in ("small", "lookup"):
+        for speculate in ("small", "lookup", "ngram"):
             llm = LLM(engine="paged", speculate=speculate, adaptive_drafts=False)
             done = llm.generate(prompts, params)
             assert [c.text for c in done] == [c.text for c in expected]

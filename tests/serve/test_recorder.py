@@ -147,7 +147,7 @@ class Watched(History):
         return happened
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False), st.sampled_from([None, "here", "within"]))
 def test_histories(random: Random, drafts: str | None) -> None:
     Watched(random, texts=random.random() < 0.3, drafts=drafts).run()
