@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoinfer import LLM, SamplingParams
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.speculate.ngram import NGrams, RepeatsOrNGrams
 
 IDS = [5, 40000, 50256, 65535]  # some have the highest of 16 bits
@@ -53,19 +51,3 @@ def test_repeats_as_a_search_finds_them(text: list[int], limit: int) -> None:
         if ends := [end for end in range(n, len(text)) if text[end - n : end] == text[-n:]]:
             expected = text[ends[-1] : ends[-1] + limit]
     assert RepeatsOrNGrams(NGrams([])).follow("".join(map(chr, text)), limit) == expected
-
-
-@pytest.mark.parametrize("engine", ["dense", "paged"])
-def test_the_small_model(engine: str) -> None:
-    """Rows of all kinds: some drafts are right, and no token is another."""
-    prompts = ["Once upon a time there was", "I", "The dog saw a big"]
-    params = [SamplingParams(temperature=t, seed=3, max_tokens=40, ignore_eos=True) for t in (0, 0.8, 0.8)]
-    expected = LLM(engine="dense", device="cpu").generate(prompts, params)
-    llm = LLM(engine=engine, device="cpu", speculate="ngram", draft_tokens=2, adaptive_drafts=False, max_batch=2)
-    assert [each.token_ids for each in llm.generate(prompts, params)] == [each.token_ids for each in expected]
-    assert 0.1 < llm.stats.accepted_tokens / llm.stats.draft_tokens < 0.9
-
-
-def test_another_vocabulary_is_refused(small_model: GPT2) -> None:
-    with pytest.raises(ValueError, match="GPT-2's vocabulary of 50257 tokens, not 211"):
-        LLM(small_model, speculate="ngram")

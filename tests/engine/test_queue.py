@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from nanoinfer.outputs import completion
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD
+from tests.engine.drafting import MIXED, SCORED
 
 REQUESTS = 500
 
@@ -27,17 +27,9 @@ def load(random: Random, vocab_size: int, context: int) -> tuple[list[list[int]]
     while sum(one.n for one in params) < REQUESTS:
         own = [random.randrange(vocab_size) for _ in range(random.randint(1, context // 6))]
         prompts.append(random.choice([[], *heads]) + own)
-        hot: dict[str, Any] = {"top_k": random.choice([0, 9]), "top_p": random.choice([1.0, 0.8])}
-        penalties = {"presence_penalty": random.choice([0, 0.7]), "frequency_penalty": random.choice([-0.5, 1.5])}
-        scored = {"logprobs": random.choice([None, 3]), "prompt_logprobs": random.choice([None, None, 2])}
-        params.append(
-            SamplingParams(
-                temperature=random.choice([0, 0.7, 1.5]), seed=random.randrange(10**6), ignore_eos=True,
-                max_tokens=random.randint(1, context // 4), n=random.choice([1, 1, 1, 1, 4]),
-                **(hot if random.random() < 0.5 else {}), **(penalties if random.random() < 0.25 else {}),
-                **(scored if random.random() < 0.25 else {}),
-            )
-        )  # fmt: skip
+        kind = random.choice([*MIXED, *SCORED])
+        count, samples = random.randint(1, context // 4), random.choice([1, 1, 1, 1, 4])
+        params.append(replace(kind, seed=random.randrange(10**6), max_tokens=count, n=samples))
     return prompts, params
 
 

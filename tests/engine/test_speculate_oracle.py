@@ -14,7 +14,7 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import NEAR_TIES_ALLOWED, verify_tokens
 from tests.conftest import STD
-from tests.engine.test_speculate import AHEAD, Right, Scripted, graphed, name_of, seen, speculating, texts_of
+from tests.engine.drafting import Right, Scripted, graphed, name_of, seen, speculating, texts_of
 
 pytestmark = pytest.mark.long
 
@@ -83,11 +83,10 @@ ENGINES: dict[str, dict[str, Any]] = {
 def test_every_engine_gives_the_tokens_of_plain_decoding(
     model: GPT2, asked: tuple[Any, Any], plain: list[Completion], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", AHEAD)  # else a row reserves all that it can use
+    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 5)  # else a row reserves all that it can use
     texts, engine = texts_of(plain), name.partition(",")[0]
     if engine.endswith("-graph"):
-        llm = graphed(model, engine, texts, **ENGINES[name])
-        llm.core.drafter = Mixed(texts, Random(2), vocab=97)  # type: ignore[attr-defined]
+        llm = graphed(model, engine, Mixed(texts, Random(2), vocab=97), **ENGINES[name])
     else:
         llm = speculating(model, Mixed(texts, Random(2), vocab=97), engine=engine, **{"max_batch": 32} | ENGINES[name])
     done, stats = llm.generate(*asked), llm.stats

@@ -12,7 +12,7 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
-from tests.engine.test_speculate import LENGTHS, MIXED, SCORED, Scripted, seen, speculating, texts_of
+from tests.engine.drafting import LENGTHS, MIXED, SCORED, Scripted, seen, speculating, texts_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("error::RuntimeWarning")]
 ENGINES = [
