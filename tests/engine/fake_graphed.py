@@ -1,4 +1,4 @@
-"""Engines that replay on a CPU, for the tests: the stand-in records, all else is the engine itself.
+"""Engines for the tests, to be driven and looked into: those with graphs replay on a CPU, where the stand-in records.
 
 A replay of `Rerun` calls the step again: it is the eager step at the captured size, to compare with bit by bit.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from threading import Semaphore
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,8 @@ class Recording(FakeRecorder):
 
 
 class Rerun(FakeRecorder):
+    """Its replays call the step again."""
+
     def record(self, step: Callable[[], object]) -> Replayable:
         return SimpleNamespace(replay=step)
 
@@ -92,6 +95,41 @@ def idle(llm: LLM) -> None:
     """Wait until the engine's thread has nothing left to do."""
     llm._worker.submit(int).result()
     assert not llm.core.busy
+
+
+def nothing_is_held(llm: LLM) -> None:
+    """Wait for the engine: no row is left, none on the device either, and every block is free."""
+    idle(llm)
+    core: Any = llm.core
+    assert not core.rows
+    assert not core.state.integers[:6, :-1].any()
+    if blocks := core.cache.blocks:
+        assert blocks.allocator.free_blocks == blocks.allocator.blocks - 1
+        assert blocks.reserved == 0
+
+
+class Gate:
+    """Lets the engine take a step when it is told to."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._open, self._over, step = Semaphore(0), Semaphore(0), llm.core.step
+
+        def one_step() -> list[Row]:
+            assert self._open.acquire(timeout=60)
+            try:
+                return step()
+            finally:
+                self._over.release()
+
+        llm.core.step = one_step  # type: ignore[method-assign]
+
+    def step(self) -> None:
+        """Let it take one, and wait until that is over; what it made has perhaps not been posted yet."""
+        self._open.release()
+        assert self._over.acquire(timeout=60)
+
+    def open(self, steps: int = 10_000) -> None:
+        self._open.release(steps)
 
 
 def greedy_rows(*counts: int) -> list[SamplingParams]:
