@@ -19,10 +19,14 @@ from nanoinfer.cache.dense import DenseCache
 from nanoinfer.engine.engine import Engine, Row
 from nanoinfer.engine.fake_graph import FakeRecorder
 from nanoinfer.engine.graphs import GraphRunner, Replayable
+from nanoinfer.engine.step import decode_step
+from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 
+GRAPHED = ["dense-graph", "paged-graph"]
+CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=100, vocab_size=211)
 LENGTHS = [4, 1, 9, 2, 30, 70, 5, 16]
 PARAMS = [
     SamplingParams(temperature=t, top_k=k, top_p=p, max_tokens=n, seed=i, ignore_eos=True)
@@ -53,6 +57,26 @@ class Rerun(FakeRecorder):
 
     def record(self, step: Callable[[], object]) -> Replayable:
         return SimpleNamespace(replay=step)
+
+
+class Failing(Recording):
+    """Raises at a warm-up or at a recording, for the decode steps of so many rows."""
+
+    def __init__(self, where: str, error: BaseException, rows: int = 2) -> None:
+        super().__init__()
+        self.where, self.error, self.rows = where, error, rows
+
+    def _fail(self, where: str, step: Any) -> None:
+        if where == self.where and getattr(step, "func", None) is decode_step and step.args[3] == self.rows:
+            raise self.error
+
+    def warm(self, step: Callable[[], object]) -> None:
+        super().warm(step)  # what it has written by then is put back, too
+        self._fail("warm", step)
+
+    def record(self, step: Callable[[], object]) -> Replayable:
+        self._fail("record", step)
+        return super().record(step)
 
 
 def graph_llm(
@@ -130,6 +154,11 @@ class Gate:
 
     def open(self, steps: int = 10_000) -> None:
         self._open.release(steps)
+
+
+def decodes(llm: LLM) -> list[int]:
+    """Rows of the captured decode steps, the least recently used first."""
+    return [key.rows for key in runner_of(llm).graphs if key.columns == 1]
 
 
 def greedy_rows(*counts: int) -> list[SamplingParams]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,24 +24,16 @@ from nanoinfer.engine import sampling, step
 from nanoinfer.engine.fake_graph import FakeGraph
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
-from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2, Attend
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, changed, prompts_of
-from tests.engine.fake_graphed import graph_llm, nothing_is_held, watch
+from tests.engine.fake_graphed import CONFIG, graph_llm, nothing_is_held, watch
 
-CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=100, vocab_size=211)
+pytestmark = pytest.mark.usefixtures("no_collection")
 ON_A_CPU = ["naive", "dense", "paged", "dense-graph", "paged-graph"]  # the others compute as paged-graph does there
 KINDS: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 0.9}, {"temperature": 0.8, "top_k": 50}]
 PIECE = "a piece of a prompt, where prompts are captured whole"
-
-
-@pytest.fixture(autouse=True)
-def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each capture collects garbage, which takes long in a process that has loaded as much as this one."""
-    if not torch.cuda.is_available():
-        monkeypatch.setattr("nanoinfer.engine.graphs.gc", SimpleNamespace(collect=lambda: 0))
 
 
 @cache
