@@ -50,6 +50,8 @@ def sentence(caught: pytest.ExceptionInfo[ValueError]) -> str:
         ({"prefix_caching": True, "engine": "dense-graph"}, ["prefix_caching needs the paged cache", "dense-graph"]),
         ({"preemption": True, "engine": "naive"}, ["preemption needs the paged cache", "naive"]),
         ({"preemption": True, "device": "cpu"}, ["preemption needs the paged cache", "dense"]),
+        ({"tensor_parallel": 0}, ["tensor_parallel must be a whole number of at least 1", "0"]),
+        ({"tensor_parallel": 2, "engine": "fused"}, ["engine fused runs on one device alone"]),
         ({"device": "tpu"}, ["device must be cpu, cuda or cuda:N", "'tpu'"]),
         ({"device": "cuda:x"}, ["device"]),
         ({"dtype": "int8", "device": "cpu"}, ["dtype must be one of float32", "'int8'"]),
