@@ -104,31 +104,6 @@ def test_it_is_the_llm_s_engine(llm: AsyncLLM, alone: LLM) -> None:
     assert expected[5].finish_reason == "stop"
 
 
-def test_each_client_gets_its_own_answer(llm: AsyncLLM, alone: LLM) -> None:
-    """32 at once, whose prompts name their number; every third one leaves early, and another comes in its place."""
-    prompts = [[7, number, number + 1] for number in range(32)]
-    expected = [completion.token_ids for completion in alone.generate(prompts, GREEDY)]
-
-    async def client(number: int) -> None:
-        async with llm.stream(prompts[number], GREEDY) as stream:
-            if number % 3 == 0:
-                await anext(stream)
-        if number % 2:
-            (done,) = await llm.generate(prompts[number], GREEDY)
-            assert (done.prompt_token_ids, done.token_ids) == (tuple(prompts[number]), expected[number])
-            return
-        pieces = await read(llm.stream(prompts[number], GREEDY))
-        assert tokens(pieces) == expected[number]
-        assert pieces[-1].completion
-        assert pieces[-1].completion.prompt_token_ids == tuple(prompts[number])
-
-    async def main() -> None:
-        await asyncio.gather(*map(client, range(32)))
-        await no_reader_is_left(llm)
-
-    asyncio.run(main())
-
-
 def test_bad_prompts_are_refused_at_the_call(llm: AsyncLLM) -> None:
     async def main() -> None:
         for prompt in ("", [211], None):
