@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import wraps
 from threading import Semaphore
 from typing import Any
 
@@ -29,6 +30,14 @@ MIXED = [
     SamplingParams(temperature=0, max_tokens=1, seed=3),
 ]
 Make = Callable[..., AsyncLLM]
+
+
+def in_an_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
 
 
 @pytest.fixture
@@ -133,7 +142,8 @@ PLACES = {  # steps of the engine before a row leaves, with prompts in chunks of
 @pytest.mark.parametrize("lag", [0, 2])
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("place", PLACES)
-def test_cancelled_anywhere(make: Make, alone: LLM, place: str, streams: bool, lag: int) -> None:
+@in_an_event_loop
+async def test_cancelled_anywhere(make: Make, alone: LLM, place: str, streams: bool, lag: int) -> None:
     """Nothing is held afterwards, the other client gets its tokens, and leaving once more is harmless."""
     leaver, other = prompts_of([20, 5])
     llm = make(prefill_chunk=5, max_batch=1 if place == "queued" else 2)
@@ -147,128 +157,117 @@ def test_cancelled_anywhere(make: Make, alone: LLM, place: str, streams: bool, l
         else:
             await llm.generate(leaver, GREEDY)
 
-    async def main() -> None:
-        staying = asyncio.create_task(llm.generate(other, GREEDY))
-        await asyncio.sleep(0)  # it comes first
-        leaving = asyncio.create_task(leave())
-        if place != "not yet queued":
-            await asyncio.sleep(0)
-        await steps(gate, PLACES[place])
-        if place == "in the step that ends it":
-            while llm.stats.new_tokens < 24:
-                gate.step()
-        leaving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
-        gate.open()
-        (done,) = await staying
-        leaving.cancel()
-        assert same(done, alone.generate(other, GREEDY)[0])
-        await no_reader_is_left(llm)
-        got = llm.stats.new_tokens - 12
-        counts = {"not yet queued": {0}, "queued": {0}, "in a chunk": {0}, "in the step that ends it": {12}}
-        assert got in counts.get(place, range(1, 12))
-        assert llm.stats.dropped_tokens <= lag
-        assert llm.stats.requests == (1 if got == 0 and place != "in a chunk" else 2)
-
-    asyncio.run(main())
+    staying = asyncio.create_task(llm.generate(other, GREEDY))
+    await asyncio.sleep(0)  # it comes first
+    leaving = asyncio.create_task(leave())
+    if place != "not yet queued":
+        await asyncio.sleep(0)
+    await steps(gate, PLACES[place])
+    if place == "in the step that ends it":
+        while llm.stats.new_tokens < 24:
+            gate.step()
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    gate.open()
+    (done,) = await staying
+    leaving.cancel()
+    assert same(done, alone.generate(other, GREEDY)[0])
+    await no_reader_is_left(llm)
+    got = llm.stats.new_tokens - 12
+    counts = {"not yet queued": {0}, "queued": {0}, "in a chunk": {0}, "in the step that ends it": {12}}
+    assert got in counts.get(place, range(1, 12))
+    assert llm.stats.dropped_tokens <= lag
+    assert llm.stats.requests == (1 if got == 0 and place != "in a chunk" else 2)
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-def test_a_stream_may_be_closed_at_any_time(llm: AsyncLLM, lag: int) -> None:
+@in_an_event_loop
+async def test_a_stream_may_be_closed_at_any_time(llm: AsyncLLM, lag: int) -> None:
     """After its first piece, once more, while somebody waits for a piece, and before anything was read."""
     llm.llm.core.lag = lag
     gate = Gate(llm.llm)
 
-    async def main() -> None:
-        streams = [llm.stream([number], replace(GREEDY, max_tokens=50)) for number in range(3)]
-        await steps(gate, lag + 1)
-        assert [len((await anext(stream)).token_ids) for stream in streams[:2]] == [1, 1]
-        waiting = asyncio.create_task(read(streams[1]))
-        await asyncio.sleep(0)
-        for stream in streams:
-            await stream.aclose()
-        await streams[0].aclose()
-        assert await waiting == []
-        gate.open()
-        for stream in streams:
-            assert await read(stream) == []
-        await no_reader_is_left(llm)
-        assert llm.stats.new_tokens == 3
-        assert llm.stats.dropped_tokens == 3 * lag
-
-    asyncio.run(main())
+    streams = [llm.stream([number], replace(GREEDY, max_tokens=50)) for number in range(3)]
+    await steps(gate, lag + 1)
+    assert [len((await anext(stream)).token_ids) for stream in streams[:2]] == [1, 1]
+    waiting = asyncio.create_task(read(streams[1]))
+    await asyncio.sleep(0)
+    for stream in streams:
+        await stream.aclose()
+    await streams[0].aclose()
+    assert await waiting == []
+    gate.open()
+    for stream in streams:
+        assert await read(stream) == []
+    await no_reader_is_left(llm)
+    assert llm.stats.new_tokens == 3
+    assert llm.stats.dropped_tokens == 3 * lag
 
 
-def test_a_stream_that_everybody_has_dropped_is_cancelled(llm: AsyncLLM) -> None:
+@in_an_event_loop
+async def test_a_stream_that_everybody_has_dropped_is_cancelled(llm: AsyncLLM) -> None:
     """And one that a task waits for is not, though nobody holds the task."""
     gate, done = Gate(llm.llm), []
 
-    async def main() -> None:
-        async def unheld() -> None:
-            done.append(tokens(await read(llm.stream([1], GREEDY))))
+    async def unheld() -> None:
+        done.append(tokens(await read(llm.stream([1], GREEDY))))
 
-        asyncio.get_running_loop().call_soon(asyncio.ensure_future, unheld())
-        stream = llm.stream([2], GREEDY)
-        await steps(gate, 2)
-        await anext(stream)
-        del stream
-        gc.collect()
-        gate.open()
-        while not done:
-            await asyncio.sleep(0)
-        await no_reader_is_left(llm)
-        assert len(done[0]) == 12
-        assert llm.stats.new_tokens == 14
-
-    asyncio.run(main())
+    asyncio.get_running_loop().call_soon(asyncio.ensure_future, unheld())
+    stream = llm.stream([2], GREEDY)
+    await steps(gate, 2)
+    await anext(stream)
+    del stream
+    gc.collect()
+    gate.open()
+    while not done:
+        await asyncio.sleep(0)
+    await no_reader_is_left(llm)
+    assert len(done[0]) == 12
+    assert llm.stats.new_tokens == 14
 
 
-def test_a_slow_reader_slows_nobody_and_is_bounded(llm: AsyncLLM, alone: LLM) -> None:
+@in_an_event_loop
+async def test_a_slow_reader_slows_nobody_and_is_bounded(llm: AsyncLLM, alone: LLM) -> None:
     """Two samples that wait to be read are two items, however long they are; joined pieces are the same text."""
     params = SamplingParams(max_tokens=60, seed=4, n=2, ignore_eos=True)
     expected = alone.generate([5, 6], params)
 
-    async def main() -> None:
-        slow = llm.stream([5, 6], params)
-        first = await anext(slow)
-        fast = await asyncio.gather(*(llm.generate([number], GREEDY) for number in range(8)))
-        assert [len(done.token_ids) for (done,) in fast] == [12] * 8
-        await asyncio.to_thread(idle, llm.llm)  # the engine is done, though nobody has read
-        assert llm.stats.new_tokens == 8 * 12 + 2 * 60
-        assert len(slow._inbox.news) == 2
-        pieces = await read(slow)
-        assert [piece.sample for piece in pieces] == [1 - first.sample, first.sample]  # the oldest news come first
-        for sample, completion in enumerate(expected):
-            mine = [piece for piece in (first, *pieces) if piece.sample == sample]
-            assert tokens(mine) == completion.token_ids
-            assert "".join(piece.text for piece in mine) == completion.text
-
-    asyncio.run(main())
+    slow = llm.stream([5, 6], params)
+    first = await anext(slow)
+    fast = await asyncio.gather(*(llm.generate([number], GREEDY) for number in range(8)))
+    assert [len(done.token_ids) for (done,) in fast] == [12] * 8
+    await asyncio.to_thread(idle, llm.llm)  # the engine is done, though nobody has read
+    assert llm.stats.new_tokens == 8 * 12 + 2 * 60
+    assert len(slow._inbox.news) == 2
+    pieces = await read(slow)
+    assert [piece.sample for piece in pieces] == [1 - first.sample, first.sample]  # the oldest news come first
+    for sample, completion in enumerate(expected):
+        mine = [piece for piece in (first, *pieces) if piece.sample == sample]
+        assert tokens(mine) == completion.token_ids
+        assert "".join(piece.text for piece in mine) == completion.text
 
 
-def test_a_step_s_news_are_one_call_into_the_event_loop(llm: AsyncLLM) -> None:
+@in_an_event_loop
+async def test_a_step_s_news_are_one_call_into_the_event_loop(llm: AsyncLLM) -> None:
     """For all of its streams; and an event loop that is held up is called once, however many steps go by."""
 
-    async def main() -> None:
-        event_loop: Any = asyncio.get_running_loop()
-        calls, call = Counter[str](), event_loop.call_soon_threadsafe
+    event_loop: Any = asyncio.get_running_loop()
+    calls, call = Counter[str](), event_loop.call_soon_threadsafe
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            calls[args[0].__name__] += 1
-            return call(*args, **kwargs)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[args[0].__name__] += 1
+        return call(*args, **kwargs)
 
-        event_loop.call_soon_threadsafe = counted
-        pieces = await asyncio.gather(*(read(llm.stream([number], GREEDY)) for number in range(3)))
-        assert [len(tokens(each)) for each in pieces] == [12] * 3
-        assert 1 <= calls["_hand_out"] <= 13
-        calls.clear()
-        streams = [llm.stream([number], GREEDY) for number in range(3)]
-        idle(llm.llm)  # and the event loop stands still
-        assert calls == {"_hand_out": 1}
-        assert [len(each) for each in await asyncio.gather(*map(read, streams))] == [1] * 3
-
-    asyncio.run(main())
+    event_loop.call_soon_threadsafe = counted
+    pieces = await asyncio.gather(*(read(llm.stream([number], GREEDY)) for number in range(3)))
+    assert [len(tokens(each)) for each in pieces] == [12] * 3
+    assert 1 <= calls["_hand_out"] <= 13
+    calls.clear()
+    streams = [llm.stream([number], GREEDY) for number in range(3)]
+    idle(llm.llm)  # and the event loop stands still
+    assert calls == {"_hand_out": 1}
+    assert [len(each) for each in await asyncio.gather(*map(read, streams))] == [1] * 3
 
 
 class Boom(Exception):
@@ -276,7 +275,8 @@ class Boom(Exception):
 
 
 @pytest.mark.parametrize("tidies", [True, False])
-def test_a_loop_that_dies_ends_every_call_with_its_cause(
+@in_an_event_loop
+async def test_a_loop_that_dies_ends_every_call_with_its_cause(
     make: Make, monkeypatch: pytest.MonkeyPatch, tidies: bool
 ) -> None:
     """Read or not, in the batch or waiting; each once. Even where the engine cannot be tidied up after it."""
@@ -292,55 +292,50 @@ def test_a_loop_that_dies_ends_every_call_with_its_cause(
     if not tidies:
         monkeypatch.setattr(llm.llm.core, "abandon", lambda cause: [abandon(cause), 1 / 0])
 
-    async def main() -> None:
-        assert llm.alive
-        unread, streams = llm.stream([1], GREEDY), [llm.stream([number], GREEDY) for number in (2, 3)]
-        calls = asyncio.gather(
-            *map(read, streams), llm.generate([4], GREEDY), llm.generate([[5], [6]], GREEDY), return_exceptions=True
-        )
-        await asyncio.sleep(0)
-        gate.open()
-        ends = await calls
-        assert [repr(end) for end in ends] == ["Boom('of the GPU')"] * 4
-        with pytest.raises(Boom):
-            await read(unread)
-        for stream in (unread, *streams):
-            assert await read(stream) == []
-        assert not llm.alive
-        with pytest.raises(RuntimeError, match=r"engine has died: Boom\('of the GPU'\)"):
-            llm.stream([1], GREEDY)
-        await no_reader_is_left(llm)
-        llm.close()
-        with pytest.raises(RuntimeError, match="closed"):
-            llm.stream([1], GREEDY)
-
-    asyncio.run(main())
+    assert llm.alive
+    unread, streams = llm.stream([1], GREEDY), [llm.stream([number], GREEDY) for number in (2, 3)]
+    waiting = asyncio.gather(
+        *map(read, streams), llm.generate([4], GREEDY), llm.generate([[5], [6]], GREEDY), return_exceptions=True
+    )
+    await asyncio.sleep(0)
+    gate.open()
+    ends = await waiting
+    assert [repr(end) for end in ends] == ["Boom('of the GPU')"] * 4
+    with pytest.raises(Boom):
+        await read(unread)
+    for stream in (unread, *streams):
+        assert await read(stream) == []
+    assert not llm.alive
+    with pytest.raises(RuntimeError, match=r"engine has died: Boom\('of the GPU'\)"):
+        llm.stream([1], GREEDY)
+    await no_reader_is_left(llm)
+    llm.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.stream([1], GREEDY)
 
 
-def test_closing_ends_what_is_open(llm: AsyncLLM) -> None:
+@in_an_event_loop
+async def test_closing_ends_what_is_open(llm: AsyncLLM) -> None:
     gate = Gate(llm.llm)
 
-    async def main() -> None:
-        async with llm as same:
-            assert same is llm
-            streams = [llm.stream([number], GREEDY) for number in range(4)]
-            reading = [asyncio.create_task(read(stream)) for stream in streams[1:]]
-            await steps(gate, 2)
-            stopping = llm.llm.loop.worker.stopping
-            stopping.set = lambda set=stopping.set: [set(), gate.open()]  # steps go on once the LLM is closing
-            llm.close()
-            ends = await asyncio.gather(*reading, return_exceptions=True)
-            assert [repr(end) for end in ends] == ["RuntimeError('this LLM is closed')"] * 3
-            with pytest.raises(RuntimeError, match="this LLM is closed"):
-                await read(streams[0])
-            await streams[0].aclose()
-        assert not llm.alive
+    async with llm as same:
+        assert same is llm
+        streams = [llm.stream([number], GREEDY) for number in range(4)]
+        reading = [asyncio.create_task(read(stream)) for stream in streams[1:]]
+        await steps(gate, 2)
+        stopping = llm.llm.loop.worker.stopping
+        stopping.set = lambda set=stopping.set: [set(), gate.open()]  # steps go on once the LLM is closing
+        llm.close()
+        ends = await asyncio.gather(*reading, return_exceptions=True)
+        assert [repr(end) for end in ends] == ["RuntimeError('this LLM is closed')"] * 3
         with pytest.raises(RuntimeError, match="this LLM is closed"):
-            llm.stream([1], GREEDY)
-        with pytest.raises(RuntimeError, match="this LLM is closed"):
-            await llm.warm_up()
-
-    asyncio.run(main())
+            await read(streams[0])
+        await streams[0].aclose()
+    assert not llm.alive
+    with pytest.raises(RuntimeError, match="this LLM is closed"):
+        llm.stream([1], GREEDY)
+    with pytest.raises(RuntimeError, match="this LLM is closed"):
+        await llm.warm_up()
 
 
 @pytest.mark.parametrize("unread", [False, True])

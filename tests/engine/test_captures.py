@@ -269,7 +269,7 @@ def test_a_tensor_that_has_moved(engine: str, what: str, within: bool) -> None:
     if what == "tables" and engine == "dense-graph":
         return
     llm = graph_llm(random_model(CONFIG, seed=1, std=STD), engine)
-    prove(llm, LENGTHS, PARAMS)
+    prove(llm, LENGTHS[:3], PARAMS[:3])
     known = list(runner_of(llm).graphs.values())
 
     def run() -> None:
@@ -277,13 +277,13 @@ def test_a_tensor_that_has_moved(engine: str, what: str, within: bool) -> None:
             interrupted(llm, [4], greedy_rows(20), 5, lambda: MOVES[what](llm))
         else:
             MOVES[what](llm)
-            prove(llm, LENGTHS, PARAMS)
+            prove(llm, LENGTHS[:3], PARAMS[:3])
 
     with pytest.warns(RuntimeWarning) as caught:
         run()
     assert [str(w.message) for w in caught] == ["all graphs are dropped: a tensor that they knew has moved"]
     assert not any(captured in known for captured in runner_of(llm).graphs.values())
-    prove(llm, LENGTHS, PARAMS)
+    prove(llm, LENGTHS[:3], PARAMS[:3])
     assert llm.stats.replayed_steps == llm.stats.decode_steps
 
 

@@ -230,12 +230,12 @@ def poisoned(llm: LLM, finite: float) -> LLM:
     return llm
 
 
-LIMITS: list[dict[str, Any]] = [
-    {},
-    {"prefill_chunk": 7},
-    {"prefill_chunk": 7, "mixed": True},
-    {"kv_blocks": 5, "preemption": True},
-    {"kv_blocks": 5, "preemption": True, "prefill_chunk": 7, "mixed": True},
+LIMITS: list[tuple[int, dict[str, Any]]] = [
+    (3, {}),
+    (0, {"prefill_chunk": 7}),
+    (3, {"prefill_chunk": 7, "mixed": True}),
+    (3, {"kv_blocks": 5, "preemption": True}),
+    (0, {"kv_blocks": 5, "preemption": True, "prefill_chunk": 7, "mixed": True}),
 ]
 PLACES = [
     *(("cpu", engine) for engine in ON_A_CPU[1:]),
@@ -243,8 +243,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("lag", [0, 3])
-@pytest.mark.parametrize("limits", LIMITS, ids=str)
+@pytest.mark.parametrize("lag, limits", LIMITS)
 @pytest.mark.parametrize("device, engine", PLACES)
 def test_poison(monkeypatch: pytest.MonkeyPatch, device: str, engine: str, limits: dict[str, Any], lag: int) -> None:
     """P01, P02, P03, P08, G02: it changes no token, from the start or when a row leaves; the host may be behind."""
