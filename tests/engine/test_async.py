@@ -384,14 +384,13 @@ def test_the_event_loop_goes_on_while_it_warms_up(llm: AsyncLLM, monkeypatch: py
 
 
 def test_pages_are_shared_where_nothing_else_is_said(small_model: GPT2) -> None:
-    asked: list[tuple[type[LLM] | type[AsyncLLM], dict[str, Any], tuple[bool | None, bool | None]]] = [
+    for kind, settings, expected in (
         (LLM, {}, (None, None)),
         (AsyncLLM, {}, (True, True)),
         (AsyncLLM, {"preemption": False}, (True, False)),
         (AsyncLLM, {"prefix_caching": False}, (False, True)),
         (AsyncLLM, {"engine": "dense"}, (None, None)),
-    ]
-    for kind, settings, expected in asked:
+    ):
         made = kind(small_model, **{"engine": "paged", "max_batch": 2, **settings})
         llm = made.llm if isinstance(made, AsyncLLM) else made
         assert (llm.config.prefix_caching, llm.config.preemption) == expected

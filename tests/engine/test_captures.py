@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from itertools import count, pairwise, product
 from operator import attrgetter
 from typing import Any
@@ -300,11 +301,12 @@ def test_a_pool_ends_with_its_last_graph(monkeypatch: pytest.MonkeyPatch) -> Non
         if len(pools) == 5:
             raise RuntimeError("a capture that fails")
 
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Graph", (), {}))
-    monkeypatch.setattr(torch.cuda, "graph", graph)
+    stands_in: dict[str, Any] = {
+        "Stream": lambda device: None, "stream": nullcontext, "graph_pool_handle": lambda: next(handles),
+        "CUDAGraph": type("Graph", (), {}), "graph": graph,
+    }  # fmt: skip
+    for name, instead in stands_in.items():
+        monkeypatch.setattr(torch.cuda, name, instead)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
     recorder = CudaRecorder(torch.device("cuda"))
     kept = [recorder.record(step) for _ in range(3)]
@@ -388,19 +390,16 @@ def test_rows_of_the_largest_graph(model: GPT2, engine: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("settings", [{"max_rows": 0, "recorder": Recording()}, {"max_rows": 4, "recorder": None}])
 def test_turned_off(model: GPT2, engine: str, settings: dict[str, Any]) -> None:
-    """The same class with an empty dict."""
-    llm = graph_llm(model, engine)
-    running, stats = engine_of(llm), GraphStats()
-
-    def make(model: GPT2, cache: Any, state: BatchState) -> GraphRunner:
-        return GraphRunner(model, cache, state, max_len=100, stats=stats, **settings)
-
-    llm.core = Engine(model, running.cache, 4, stats, runner=make)
+    """The same class with an empty dict. Nothing was to be captured, so nothing fell back."""
+    llm, stats = graph_llm(model, engine), GraphStats()
+    llm.core = Engine(
+        model, llm.core.cache, 4, stats, runner=partial(GraphRunner, max_len=100, stats=stats, **settings)
+    )
     llm.warm_up()
     prove(llm, LENGTHS, PARAMS)
     assert runner_of(llm).graphs == {}
     assert stats.captures == stats.replayed_steps == stats.padding_rows == 0
-    assert not stats.fallbacks  # nothing was to be captured, so nothing fell back
+    assert not stats.fallbacks
 
 
 def test_on_a_cpu(model: GPT2, engine: str) -> None:

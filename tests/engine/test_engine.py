@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Semaphore
@@ -24,14 +24,13 @@ import nanoinfer.llm
 from nanoinfer import LLM, AsyncLLM, SamplingParams
 from nanoinfer.config import ENGINES
 from nanoinfer.engine.engine import Engine
-from nanoinfer.engine.scheduler import Row
 from nanoinfer.engine.state import BatchState, Fetch
 from nanoinfer.model.batch import Batch, Chunk
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2, Attend
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
-from tests.conftest import SMALL, STD, prompts_of
+from tests.conftest import SMALL, STD, changed, prompts_of
 from tests.engine.fake_graphed import Gate, idle, nothing_is_held
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -145,25 +144,9 @@ def test_a_closed_stream_ends_its_generation(llm: LLM) -> None:
     verify_tokens(llm.forward_logits, llm.generate(prompts_of([4]), GREEDY), GREEDY)
 
 
-def test_a_row_cancelled_by_another_is_heard_of(llm: LLM) -> None:
-    stream = llm.stream(prompts_of([4]), GREEDY)
-    submit = llm.core.submit
-
-    def cancelled(*given: Any, **named: Any) -> Row:
-        row = submit(*given, **named)
-        llm.core.cancel(row)
-        return row
-
-    llm.core.submit = cancelled  # type: ignore[method-assign]
-    with pytest.raises(CancelledError, match="cancelled"):
-        next(stream)
-    del llm.core.submit
-    assert len(llm.generate(prompts_of([4]), GREEDY)) == 1
-
-
 def test_the_device_is_current_in_each_step_and_not_between(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever goes by the current device: events, pinned memory, Triton. Tried with a second GPU in tests/gpu."""
-    current, seen = [], set()
+    current, seen, device = [], set(), llm.core.state.token.device
 
     @contextmanager
     def device_of(tensor: torch.Tensor) -> Iterator[None]:
@@ -171,20 +154,21 @@ def test_the_device_is_current_in_each_step_and_not_between(llm: LLM, monkeypatc
         yield
         current.pop()
 
-    monkeypatch.setattr(torch.cuda, "device_of", device_of)
-    owners = (GPT2, "forward"), (BatchState, "admit"), (BatchState, "move"), (BatchState, "free"), (Fetch, "__init__")
-    for owner, name in owners:
-        original = getattr(owner, name)
-
-        def watched(*args: Any, original: Any = original, name: str = name) -> Any:
-            assert current
+    def watched(name: str) -> Callable[..., Any]:
+        def call(original: Any, *args: Any) -> Any:
+            assert current[-1] == device
             seen.add(name)
             return original(*args)
 
-        monkeypatch.setattr(owner, name, watched)
+        return call
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    owners = (GPT2, "forward"), (BatchState, "admit"), (BatchState, "move"), (BatchState, "free"), (Fetch, "__init__")
+    for owner, name in owners:
+        changed(owner, name, watched(name))(monkeypatch)
     for _ in llm.core.generate(llm.requests(prompts_of([4, 7, 2, 9, 5]), MIXED)):
         assert not current
-    assert seen == {"forward", "admit", "move", "free", "__init__"}
+    assert seen == {name for _, name in owners}
     next(llm.core.generate(llm.requests(prompts_of([4, 7]), GREEDY)))  # and closed
     assert not current
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache, DensePlan
-from nanoinfer.cache.naive import Naive, Plan, forward_logits
+from nanoinfer.cache.naive import Naive
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.engine import sampling, step
@@ -163,6 +163,7 @@ def key_lost(attend: Any, self: Any, plan: Any, layer: int, q: Tensor, k: Tensor
 
 
 def shifted(hidden: Any, self: GPT2, batch: Batch, attend: Attend) -> Tensor:
+    """M01: as GPT-2's absolute positions are after padding on the left."""
     out: Tensor = hidden(self, replace(batch, positions=(batch.positions - 1).clamp(min=0)), attend)
     return out
 
@@ -258,7 +259,7 @@ def test_poison(monkeypatch: pytest.MonkeyPatch, device: str, engine: str, limit
 
 
 def test_poison_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a dense row does not begin as zeros, its first tokens are NaN's."""
+    """M03: a mask hides no NaN, so a dense row that does not begin as zeros is wrong."""
     changed(DenseCache, "clear", lambda *_: None)(monkeypatch)
     done = poisoned(made("cpu", "dense", max_batch=3), finite=torch.nan).generate(prompts_of(POOL[0]), POOL[1])
     with pytest.raises(AssertionError, match="the oracle chooses"):
@@ -335,33 +336,3 @@ def test_long_texts_of_the_small_model(device: torch.device, engine: str, params
         done = llm.generate(["Once upon a time", "The old fox looked up at the tree and said", "I"], settings)
         proof = verify_tokens(llm.forward_logits, done, settings)
     assert proof.tokens == 3 * count
-
-
-def test_right_padding_needs_no_mask_and_left_padding_needs_positions() -> None:
-    """M01: what a mask alone does to left-padded GPT-2, shown on the naive pass."""
-    model, prompt = model_on("cpu"), torch.tensor(prompts_of([12]))
-    alone = forward_logits(model, prompt)[0, -1]
-    padded = torch.cat([prompt, torch.zeros(1, 6, dtype=torch.int64)], 1)
-    torch.testing.assert_close(forward_logits(model, padded)[0, 11], alone, rtol=0, atol=1e-4)
-    seen = torch.ones(18, 18, dtype=torch.bool).tril()
-    seen[:, :6] = False
-    seen[:6, 0] = True  # a row that sees nothing has no softmax
-
-    class LeftMask:
-        """Hides six padded columns on the left, as an attention mask does; positions go on from 0 at the padding."""
-
-        def plan(self, batch: Batch) -> Plan:
-            return Plan(batch)
-
-        def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k, v = (x.transpose(0, 1) for x in (q, k, v))
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen).transpose(0, 1)
-
-    chunk = Chunk(0, 0, [0] * 6 + prompt[0].tolist())
-    layout = Layout.of([], [chunk])
-    batch = unpack(pack([], [chunk], layout, dummy=1), layout)
-    with torch.inference_mode():
-        wrong = model(batch, LeftMask())
-        right = model(replace(batch, positions=(batch.positions - 6).clamp(min=0)), LeftMask())
-    assert float((wrong[0] - alone).abs().max()) > 0.1
-    torch.testing.assert_close(right[0], alone, rtol=0, atol=1e-4)
