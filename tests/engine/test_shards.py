@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ShardedGPT2
 from tests.conftest import STD, prompts_of
+from tests.engine.fake_graphed import Rerun
 from tests.engine.threaded_ranks import on_ranks
 
 CONFIG = ModelConfig(n_layer=2, n_head=5, n_embd=60, n_positions=100, vocab_size=211)
@@ -227,19 +227,16 @@ def test_penalties_and_logprobs_look_at_all_ids(whole: GPT2) -> None:
         assert torch.equal(got, torch.cat([expected[:, None].float(), one.logprobs[:4]], 1))
 
 
-class Plain:
-    """A recorder whose replays run the step again; `refused` is how many rows a capture fails for."""
+class Refusing(Rerun):
+    """A recorder of which one capture fails."""
 
-    def __init__(self, refused: int) -> None:
-        self.refused = refused
-
-    def warm(self, step: Callable[[], object]) -> None:
-        step()
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
 
     def record(self, step: Any) -> Any:
-        if step.args[3] == self.refused:
+        if step.args[3] == self.rows:
             raise RuntimeError("no memory")
-        return SimpleNamespace(replay=step)
+        return super().record(step)
 
 
 @pytest.mark.filterwarnings("ignore:decode of 2 rows runs without a graph")
@@ -249,7 +246,7 @@ def test_ranks_agree_on_what_is_captured(folder: Path) -> None:
     def captured(group: Any) -> tuple[set[int], set[int], int]:
         model, state = part(group, folder), BatchState.empty(4, CPU)
         cache = DenseCache(model.config, 4, 32, CPU, torch.float32)
-        recorder, settings = Plain(refused=2 * group.rank), {"max_rows": 4, "max_len": 32, "stats": GraphStats()}
+        recorder, settings = Refusing(2 * group.rank), {"max_rows": 4, "max_len": 32, "stats": GraphStats()}
         rank, asked = Rank(Shard(group.rank, group.size), group, torch.device(CPU)), list[bool]()
 
         def agree(ok: bool) -> bool:

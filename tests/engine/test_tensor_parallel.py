@@ -27,6 +27,7 @@ from nanoinfer.parallel.ranks import Ranks
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
+from tests.engine.fake_graphed import Rerun
 
 # Five heads for two ranks, and a vocabulary that does not divide either.
 CONFIG = ModelConfig(n_layer=2, n_head=5, n_embd=60, n_positions=120, vocab_size=211)
@@ -193,22 +194,12 @@ def test_a_rank_that_dies_while_nothing_runs(folder: Path, second: Callable[[str
     asyncio.run(run())
 
 
-class Recorder:
-    """Its replays run the step again."""
-
-    def warm(self, step: Callable[[], object]) -> None:
-        step()
-
-    def record(self, step: Callable[[], object]) -> Any:
-        return SimpleNamespace(replay=step)
-
-
 HANGS = """
 import signal
 from nanoinfer.engine.graphs import GraphRunner
-from tests.engine.test_tensor_parallel import Recorder
+from tests.engine.fake_graphed import Rerun
 make = GraphRunner.__init__
-GraphRunner.__init__ = lambda self, *args, **settings: make(self, *args, **settings | {"recorder": Recorder()})
+GraphRunner.__init__ = lambda self, *args, **settings: make(self, *args, **settings | {"recorder": Rerun()})
 """
 
 
@@ -233,14 +224,14 @@ def test_a_rank_that_hangs(folder: Path, second: Callable[[str], None], what: st
 def captures(folder: Path) -> LLM:
     llm = LLM(folder, engine="paged-graph", max_graph_batch=2, **SETTINGS)
     runner: Any = llm.core.runner
-    runner.recorder = Recorder()
+    runner.recorder = Rerun()
     return llm
 
 
 @pytest.mark.parametrize("where", ["warm", "record"])
 def test_a_rank_that_hangs_in_a_capture(folder: Path, second: Callable[[str], None], where: str) -> None:
     """Captures have no limit in common, but each has; who waits for the warm-up hears why."""
-    second(f"{HANGS}\nRecorder.{where} = lambda *_: signal.pause()")
+    second(f"{HANGS}\nRerun.{where} = lambda *_: signal.pause()")
     llm = captures(folder)
     ranks_of(llm).step_s = 1
     with pytest.raises(RuntimeError, match="no warm up has ended within 1 s: a rank hangs"):
