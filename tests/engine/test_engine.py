@@ -25,7 +25,7 @@ from nanoinfer import LLM, AsyncLLM, SamplingParams
 from nanoinfer.config import ENGINES
 from nanoinfer.engine.engine import Engine
 from nanoinfer.engine.state import BatchState, Fetch
-from nanoinfer.model.batch import Batch, Chunk
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2, Attend
 from nanoinfer.model.weights import random_model
@@ -69,19 +69,25 @@ def submissions(llm: LLM, patch: pytest.MonkeyPatch) -> Semaphore:
 
 
 def test_results_come_in_the_order_of_the_prompts(llm: LLM) -> None:
-    """More prompts than rows, each by its own settings; streamed as well, and repeated by their seeds."""
-    prompts = prompts_of([4, 1, 9, 2, 30])
-    done = llm.generate(prompts, MIXED)
-    assert [(c.index, c.prompt_token_ids) for c in done] == [(i, tuple(p)) for i, p in enumerate(prompts)]
-    assert [len(c.token_ids) for c in done] == [p.max_tokens for p in MIXED]
-    print(verify_tokens(llm.forward_logits, done, MIXED))
-    texts, last = [""] * 5, {}
-    for piece in llm.stream(prompts, MIXED):
-        texts[piece.index] += piece.text
-        last[piece.index] = piece
-    assert texts == [c.text for c in done]
-    assert [last[i].finish_reason for i in range(5)] == [c.finish_reason for c in done]
-    assert [last[i].completion.token_ids for i in range(5)] == [c.token_ids for c in done]
+    """More prompts than rows, each by its own settings; samples beside their prompt; streamed as well, by the token."""
+    prompts, params = (
+        prompts_of([4, 1, 9, 2, 30]),
+        [*MIXED[:4], replace(MIXED[1], n=2, stop_token_ids=range(0, 211, 9))],
+    )
+    done = llm.generate(prompts, params)
+    assert [(c.index, c.sample) for c in done] == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (4, 1)]
+    assert [c.prompt_token_ids for c in done[:5]] == [tuple(prompt) for prompt in prompts]
+    assert [len(c.token_ids) for c in done[:4]] == [p.max_tokens for p in params[:4]]
+    print(verify_tokens(llm.forward_logits, done, [*params, params[4]]))
+    pieces = list(llm.stream(prompts, params))
+    for completion in done:
+        mine = [piece for piece in pieces if (piece.index, piece.sample) == (completion.index, completion.sample)]
+        assert [piece.token_ids for piece in mine] == [(token,) for token in completion.token_ids]
+        assert "".join(piece.text for piece in mine) == completion.text
+        assert [piece.finish_reason for piece in mine] == [None] * (len(mine) - 1) + [completion.finish_reason]
+        assert mine[-1].completion is not None
+        assert mine[-1].completion.token_ids == completion.token_ids
+    assert not llm.loop._mailboxes
 
 
 def test_end_of_text_stops_unless_ignored(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,49 +249,6 @@ def test_a_ragged_prefill_computes_the_tokens_that_exist(
     llm = LLM(long_model, engine=engine, max_batched_tokens=budget)
     llm.generate(prompts[::-1] if long_first else prompts, SamplingParams(max_tokens=1))
     assert sum(computed) == 1210
-
-
-@pytest.mark.parametrize("chunk", [None, 64])
-@pytest.mark.parametrize("mixed", [False, True])
-@pytest.mark.parametrize("engine", ["naive", "dense", "paged"])
-def test_a_long_prompt_holds_no_row_up_for_more_than_a_step(
-    long_model: GPT2, monkeypatch: pytest.MonkeyPatch, engine: str, mixed: bool, chunk: int | None
-) -> None:
-    """Between two tokens of a running row: at most one step of prompts, within the budget, and one of running rows.
-
-    Chunks made it worse, since all of a prompt's ran before the next token. mixed is as engines in pages on a GPU.
-    """
-    llm = LLM(long_model, engine=engine, max_batched_tokens=256, max_batch=4, prefill_chunk=chunk)
-    core, given = llm.core, list[int]()
-    core.scheduler.mixed = mixed
-    prefill, decode = core.runner.prefill, core.runner.decode
-
-    def count_prefill(going: list[int], chunks: list[Chunk], sampler: Any) -> Tensor:
-        given.append(len(going) + sum(len(chunk.token_ids) for chunk in chunks))
-        return prefill(going, chunks, sampler)
-
-    def count_decode(batch: int, longest: int, sampler: Any) -> Tensor:
-        given.append(batch)
-        return decode(batch, longest, sampler)
-
-    monkeypatch.setattr(core.runner, "prefill", count_prefill)
-    monkeypatch.setattr(core.runner, "decode", count_decode)
-    first, second = llm.requests([[5] * 8, [6] * 1000], replace(GREEDY, max_tokens=20))
-    row = core.submit(first)
-    while len(row.token_ids) < 2:
-        core.step()
-    late, pauses = core.submit(second), []
-    while not late.token_ids and not row.ended:
-        given.clear()
-        before = len(row.token_ids)
-        while len(row.token_ids) == before:
-            core.step()
-        pauses.append(sum(given))
-    assert sum(pauses) >= 1000 or row.ended
-    assert (200 if chunk is None else 50) < max(pauses) <= 256 + (0 if mixed else 2)  # the prompt did come in between
-    while core.busy:
-        core.step()
-    assert [len(row.token_ids), len(late.token_ids)] == [20, 20]
 
 
 def test_times_are_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,20 +142,6 @@ def test_forms_of_prompts(llm: LLM) -> None:
         assert llm.generate(form, SHORT)[0].token_ids == expected
 
 
-def test_samples_come_in_order(llm: LLM) -> None:
-    """Side by side with their prompt, whichever ends first; streamed, each piece is one token and says whose it is."""
-    params = [replace(SHORT, n=3, max_tokens=20, stop_token_ids=range(0, 211, 9)), SHORT]
-    done = llm.generate(prompts_of([2, 3]), params)
-    assert [(c.index, c.sample) for c in done] == [(0, 0), (0, 1), (0, 2), (1, 0)]
-    assert len({len(c.token_ids) for c in done}) > 2
-    pieces = list(llm.stream(prompts_of([2, 3]), params))
-    for completion in done:
-        mine = [piece for piece in pieces if (piece.index, piece.sample) == (completion.index, completion.sample)]
-        assert [piece.token_ids for piece in mine] == [(token,) for token in completion.token_ids]
-        assert "".join(piece.text for piece in mine) == completion.text
-    assert not llm.loop._mailboxes
-
-
 def test_text_prompts() -> None:
     with LLM("random:tiny", device="cpu") as llm:
         one = llm.generate("Hello world", SHORT)

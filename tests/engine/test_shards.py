@@ -15,13 +15,12 @@ from nanoinfer.cache.naive import forward_logits
 from nanoinfer.engine import sampling
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.graphs import GraphRunner
-from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model, random_model, save_model
-from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
+from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ShardedGPT2
@@ -204,27 +203,6 @@ def test_samplers_choose_as_on_one_device(kind: str, size: int) -> None:
         size, lambda group: joined(group, logits, lambda s, own, _: getattr(s.samplers(), kind)(own, rows()))
     ):
         assert torch.equal(got, expected)
-
-
-def test_penalties_and_logprobs_look_at_all_ids(whole: GPT2) -> None:
-    logits = torch.randn(4, CONFIG.vocab_size, generator=torch.Generator().manual_seed(2))
-
-    def rows() -> BatchState:
-        rows = rows_of(4, temperature=0.8)
-        rows.row.copy_(torch.arange(4))
-        return rows
-
-    one = PenaltySampler(4, CONFIG.vocab_size, CPU, SAMPLERS.filtered)
-    one.weights[0], one.counts[:, 5] = 2.0, 1
-    expected = one(logits, rows())
-
-    def choose(s: JoinedSamplers, own: Tensor, _: BatchState) -> Tensor:
-        every = JoinedPenaltySampler(4, s.model, s)
-        every.weights[0], every.counts[:, 5] = 2.0, 1
-        return torch.cat([every(own, rows())[:, None].float(), every.logprobs[:4]], 1)
-
-    for got in on_ranks(2, lambda group: joined(group, logits, choose)):
-        assert torch.equal(got, torch.cat([expected[:, None].float(), one.logprobs[:4]], 1))
 
 
 class Refusing(Rerun):
