@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,13 @@ def small_model() -> GPT2:
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], scope="session")
 def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
+
+
+@pytest.fixture
+def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each capture of the stand-in collects garbage, which takes long in a process that has loaded so much."""
+    if not torch.cuda.is_available():
+        monkeypatch.setattr("nanoinfer.engine.graphs.gc", SimpleNamespace(collect=lambda: 0))
 
 
 def prompts_of(lengths: list[int], vocab_size: int = SMALL.vocab_size, seed: int = 0) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Engines that replay on a CPU, for the tests: the stand-in records, all else is the engine itself.
+"""Engines for the tests, to be driven and looked into: those with graphs replay on a CPU, where the stand-in records.
 
 A replay of `Rerun` calls the step again: it is the eager step at the captured size, to compare with bit by bit.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from threading import Semaphore
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +19,14 @@ from nanoinfer.cache.dense import DenseCache
 from nanoinfer.engine.engine import Engine, Row
 from nanoinfer.engine.fake_graph import FakeRecorder
 from nanoinfer.engine.graphs import GraphRunner, Replayable
+from nanoinfer.engine.step import decode_step
+from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 
+GRAPHED = ["dense-graph", "paged-graph"]
+CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=100, vocab_size=211)
 LENGTHS = [4, 1, 9, 2, 30, 70, 5, 16]
 PARAMS = [
     SamplingParams(temperature=t, top_k=k, top_p=p, max_tokens=n, seed=i, ignore_eos=True)
@@ -48,8 +53,30 @@ class Recording(FakeRecorder):
 
 
 class Rerun(FakeRecorder):
+    """Its replays call the step again."""
+
     def record(self, step: Callable[[], object]) -> Replayable:
         return SimpleNamespace(replay=step)
+
+
+class Failing(Recording):
+    """Raises at a warm-up or at a recording, for the decode steps of so many rows."""
+
+    def __init__(self, where: str, error: BaseException, rows: int = 2) -> None:
+        super().__init__()
+        self.where, self.error, self.rows = where, error, rows
+
+    def _fail(self, where: str, step: Any) -> None:
+        if where == self.where and getattr(step, "func", None) is decode_step and step.args[3] == self.rows:
+            raise self.error
+
+    def warm(self, step: Callable[[], object]) -> None:
+        super().warm(step)  # what it has written by then is put back, too
+        self._fail("warm", step)
+
+    def record(self, step: Callable[[], object]) -> Replayable:
+        self._fail("record", step)
+        return super().record(step)
 
 
 def graph_llm(
@@ -92,6 +119,46 @@ def idle(llm: LLM) -> None:
     """Wait until the engine's thread has nothing left to do."""
     llm._worker.submit(int).result()
     assert not llm.core.busy
+
+
+def nothing_is_held(llm: LLM) -> None:
+    """Wait for the engine: no row is left, none on the device either, and every block is free."""
+    idle(llm)
+    core: Any = llm.core
+    assert not core.rows
+    assert not core.state.integers[:6, :-1].any()
+    if blocks := core.cache.blocks:
+        assert blocks.allocator.free_blocks == blocks.allocator.blocks - 1
+        assert blocks.reserved == 0
+
+
+class Gate:
+    """Lets the engine take a step when it is told to."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._open, self._over, step = Semaphore(0), Semaphore(0), llm.core.step
+
+        def one_step() -> list[Row]:
+            assert self._open.acquire(timeout=60)
+            try:
+                return step()
+            finally:
+                self._over.release()
+
+        llm.core.step = one_step  # type: ignore[method-assign]
+
+    def step(self) -> None:
+        """Let it take one, and wait until that is over; what it made has perhaps not been posted yet."""
+        self._open.release()
+        assert self._over.acquire(timeout=60)
+
+    def open(self, steps: int = 10_000) -> None:
+        self._open.release(steps)
+
+
+def decodes(llm: LLM) -> list[int]:
+    """Rows of the captured decode steps, the least recently used first."""
+    return [key.rows for key in runner_of(llm).graphs if key.columns == 1]
 
 
 def greedy_rows(*counts: int) -> list[SamplingParams]:

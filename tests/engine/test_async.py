@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import wraps
 from threading import Semaphore
 from typing import Any
 
@@ -19,11 +17,9 @@ import torch
 from nanoinfer import LLM, AsyncLLM, Completion, Piece, SamplingParams
 from nanoinfer.async_llm import TokenStream
 from nanoinfer.cache.prefix import PrefixBlocks
-from nanoinfer.engine.scheduler import Row
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model
-from tests.conftest import SMALL, STD, prompts_of
-from tests.engine.fake_graphed import idle
+from tests.conftest import prompts_of
+from tests.engine.fake_graphed import Gate, idle, nothing_is_held
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 MIXED = [
@@ -34,6 +30,14 @@ MIXED = [
     SamplingParams(temperature=0, max_tokens=1, seed=3),
 ]
 Make = Callable[..., AsyncLLM]
+
+
+def in_an_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
 
 
 @pytest.fixture
@@ -52,49 +56,15 @@ def alone(small_model: GPT2) -> LLM:
     return LLM(small_model, engine="dense", threads=1, max_batch=1)
 
 
-class Gate:
-    """Lets the engine take a step when it is told to."""
-
-    def __init__(self, llm: AsyncLLM) -> None:
-        self._open, self._over = Semaphore(0), Semaphore(0)
-        core, step = llm.llm.core, llm.llm.core.step
-
-        def one_step() -> list[Row]:
-            assert self._open.acquire(timeout=60)
-            try:
-                return step()
-            finally:
-                self._over.release()
-
-        core.step = one_step  # type: ignore[method-assign]
-
-    async def steps(self, count: int) -> None:
-        """Wait until so many more are over; what they made has perhaps not been posted yet."""
-        for _ in range(count):
-            await asyncio.to_thread(self.step)
-
-    def step(self) -> None:
-        """As one of `steps`, but the event loop stands still meanwhile."""
-        self._open.release()
-        assert self._over.acquire(timeout=60)
-
-    def open(self) -> None:
-        self._open.release(1000)
-
-
-def nothing_is_held(llm: AsyncLLM) -> None:
-    """By the engine."""
-    idle(llm.llm)
-    core: Any = llm.llm.core
-    assert not core.rows
-    assert not core.state.integers[:6, :-1].any()
-    assert core.cache.blocks.allocator.free_blocks == core.cache.blocks.allocator.blocks - 1
-    assert core.cache.blocks.reserved == 0
+async def steps(gate: Gate, count: int) -> None:
+    """Wait until so many more are over, while the event loop goes on."""
+    for _ in range(count):
+        await asyncio.to_thread(gate.step)
 
 
 async def no_reader_is_left(llm: AsyncLLM) -> None:
     """Once what was posted last has been looked at."""
-    nothing_is_held(llm)
+    nothing_is_held(llm.llm)
     for _ in range(5):
         await asyncio.sleep(0)
     assert not [row for outlet in llm._outlets.values() for row in (*outlet.inboxes, *outlet._news)]
@@ -114,9 +84,10 @@ def same(left: Completion, right: Completion) -> bool:
 
 
 def test_it_is_the_llm_s_engine(llm: AsyncLLM, alone: LLM) -> None:
-    """Tokens, texts, seeds and order: awaited, streamed, and from the `LLM` itself."""
+    """Tokens, texts, seeds and order: awaited, streamed, and from the `LLM` itself. Samples have their own ends."""
     prompts = prompts_of([4, 1, 9, 2, 30])
     params = list(MIXED)
+    params[2] = replace(MIXED[2], n=3, max_tokens=20, stop_token_ids=range(0, 211, 9), ignore_eos=True)
     params[3] = replace(MIXED[3], stop=alone.generate(prompts[3], MIXED[3])[0].text[4:6])
     expected = alone.generate(prompts, params)
 
@@ -125,8 +96,9 @@ def test_it_is_the_llm_s_engine(llm: AsyncLLM, alone: LLM) -> None:
             done, pieces = await asyncio.gather(llm.generate(prompts, params), read(llm.stream(prompts, params)))
             await no_reader_is_left(llm)
         assert all(map(same, done, expected))
-        for index, completion in enumerate(done):
-            mine = [piece for piece in pieces if piece.index == index]
+        for completion in done:
+            which = completion.index, completion.sample
+            mine = [piece for piece in pieces if (piece.index, piece.sample) == which]
             assert tokens(mine) == completion.token_ids
             assert "".join(piece.text for piece in mine) == completion.text
             assert [piece.completion is not None for piece in mine] == [False] * (len(mine) - 1) + [True]
@@ -136,70 +108,26 @@ def test_it_is_the_llm_s_engine(llm: AsyncLLM, alone: LLM) -> None:
             assert all(piece.token_id == piece.token_ids[-1] for piece in mine)
 
     asyncio.run(main())
-    assert "stop" in [completion.finish_reason for completion in expected]
+    assert [(c.index, c.sample) for c in expected] == [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (3, 0), (4, 0)]
+    assert len({len(completion.token_ids) for completion in expected[2:5]}) > 1
+    assert expected[5].finish_reason == "stop"
 
 
-def test_samples_have_their_own_ends(llm: AsyncLLM, alone: LLM) -> None:
-    """Completions are in order, whichever ended first; how pieces are mixed depends on how fast they are read."""
-    params = SamplingParams(max_tokens=20, seed=4, n=3, stop_token_ids=range(0, 211, 9), ignore_eos=True)
-    prompt = prompts_of([4])[0]
-
+def test_bad_prompts_are_refused_at_the_call(llm: AsyncLLM) -> None:
     async def main() -> None:
-        done, pieces = await asyncio.gather(llm.generate(prompt, params), read(llm.stream(prompt, params)))
-        assert [(completion.index, completion.sample) for completion in done] == [(0, 0), (0, 1), (0, 2)]
-        assert all(map(same, done, alone.generate(prompt, params)))
-        for completion in done:
-            assert tokens([piece for piece in pieces if piece.sample == completion.sample]) == completion.token_ids
-        assert sorted(piece.sample for piece in pieces if piece.completion) == [0, 1, 2]
-        assert len({len(completion.token_ids) for completion in done}) > 1
-
-    asyncio.run(main())
-
-
-def test_each_client_gets_its_own_answer(llm: AsyncLLM, alone: LLM) -> None:
-    """32 at once, whose prompts name their number; every third one leaves early, and another comes in its place."""
-    prompts = [[7, number, number + 1] for number in range(32)]
-    expected = [completion.token_ids for completion in alone.generate(prompts, GREEDY)]
-
-    async def client(number: int) -> None:
-        async with llm.stream(prompts[number], GREEDY) as stream:
-            if number % 3 == 0:
-                await anext(stream)
-        if number % 2:
-            (done,) = await llm.generate(prompts[number], GREEDY)
-            assert (done.prompt_token_ids, done.token_ids) == (tuple(prompts[number]), expected[number])
-            return
-        pieces = await read(llm.stream(prompts[number], GREEDY))
-        assert tokens(pieces) == expected[number]
-        assert pieces[-1].completion
-        assert pieces[-1].completion.prompt_token_ids == tuple(prompts[number])
-
-    async def main() -> None:
-        await asyncio.gather(*map(client, range(32)))
-        await no_reader_is_left(llm)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("prompt", ["", [], [211], ["a", ""], None, [1] * 100])
-def test_bad_prompts_are_refused_at_the_call(llm: AsyncLLM, prompt: Any) -> None:
-    async def main() -> None:
-        if prompt != []:
+        for prompt in ("", [211], None):
             with pytest.raises(ValueError):
                 llm.stream(prompt, GREEDY)
             with pytest.raises(ValueError):
                 await llm.generate([[1], prompt], GREEDY)
         assert await llm.generate([], GREEDY) == []
         assert await read(llm.stream([], GREEDY)) == []
-        with pytest.raises(ValueError, match="params must be"):
-            llm.stream([1], [GREEDY] * 2)
 
     asyncio.run(main())
-    assert not llm.llm.core.busy
-    assert llm.stats.requests == 0
     with pytest.raises(RuntimeError, match="no running event loop"):
         llm.stream([1], GREEDY)
     assert not llm.llm.core.busy
+    assert llm.stats.requests == 0
 
 
 PLACES = {  # steps of the engine before a row leaves, with prompts in chunks of 5
@@ -214,12 +142,13 @@ PLACES = {  # steps of the engine before a row leaves, with prompts in chunks of
 @pytest.mark.parametrize("lag", [0, 2])
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("place", PLACES)
-def test_cancelled_anywhere(make: Make, alone: LLM, place: str, streams: bool, lag: int) -> None:
+@in_an_event_loop
+async def test_cancelled_anywhere(make: Make, alone: LLM, place: str, streams: bool, lag: int) -> None:
     """Nothing is held afterwards, the other client gets its tokens, and leaving once more is harmless."""
     leaver, other = prompts_of([20, 5])
     llm = make(prefill_chunk=5, max_batch=1 if place == "queued" else 2)
     llm.llm.core.lag = lag
-    gate, held = Gate(llm), []
+    gate, held = Gate(llm.llm), []
 
     async def leave() -> None:
         if streams:
@@ -228,128 +157,117 @@ def test_cancelled_anywhere(make: Make, alone: LLM, place: str, streams: bool, l
         else:
             await llm.generate(leaver, GREEDY)
 
-    async def main() -> None:
-        staying = asyncio.create_task(llm.generate(other, GREEDY))
-        await asyncio.sleep(0)  # it comes first
-        leaving = asyncio.create_task(leave())
-        if place != "not yet queued":
-            await asyncio.sleep(0)
-        await gate.steps(PLACES[place])
-        if place == "in the step that ends it":
-            while llm.stats.new_tokens < 24:
-                gate.step()
-        leaving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
-        gate.open()
-        (done,) = await staying
-        leaving.cancel()
-        assert same(done, alone.generate(other, GREEDY)[0])
-        await no_reader_is_left(llm)
-        got = llm.stats.new_tokens - 12
-        counts = {"not yet queued": {0}, "queued": {0}, "in a chunk": {0}, "in the step that ends it": {12}}
-        assert got in counts.get(place, range(1, 12))
-        assert llm.stats.dropped_tokens <= lag
-        assert llm.stats.requests == (1 if got == 0 and place != "in a chunk" else 2)
-
-    asyncio.run(main())
+    staying = asyncio.create_task(llm.generate(other, GREEDY))
+    await asyncio.sleep(0)  # it comes first
+    leaving = asyncio.create_task(leave())
+    if place != "not yet queued":
+        await asyncio.sleep(0)
+    await steps(gate, PLACES[place])
+    if place == "in the step that ends it":
+        while llm.stats.new_tokens < 24:
+            gate.step()
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    gate.open()
+    (done,) = await staying
+    leaving.cancel()
+    assert same(done, alone.generate(other, GREEDY)[0])
+    await no_reader_is_left(llm)
+    got = llm.stats.new_tokens - 12
+    counts = {"not yet queued": {0}, "queued": {0}, "in a chunk": {0}, "in the step that ends it": {12}}
+    assert got in counts.get(place, range(1, 12))
+    assert llm.stats.dropped_tokens <= lag
+    assert llm.stats.requests == (1 if got == 0 and place != "in a chunk" else 2)
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-def test_a_stream_may_be_closed_at_any_time(llm: AsyncLLM, lag: int) -> None:
+@in_an_event_loop
+async def test_a_stream_may_be_closed_at_any_time(llm: AsyncLLM, lag: int) -> None:
     """After its first piece, once more, while somebody waits for a piece, and before anything was read."""
     llm.llm.core.lag = lag
-    gate = Gate(llm)
+    gate = Gate(llm.llm)
 
-    async def main() -> None:
-        streams = [llm.stream([number], replace(GREEDY, max_tokens=50)) for number in range(3)]
-        await gate.steps(lag + 1)
-        assert [len((await anext(stream)).token_ids) for stream in streams[:2]] == [1, 1]
-        waiting = asyncio.create_task(read(streams[1]))
-        await asyncio.sleep(0)
-        for stream in streams:
-            await stream.aclose()
-        await streams[0].aclose()
-        assert await waiting == []
-        gate.open()
-        for stream in streams:
-            assert await read(stream) == []
-        await no_reader_is_left(llm)
-        assert llm.stats.new_tokens == 3
-        assert llm.stats.dropped_tokens == 3 * lag
-
-    asyncio.run(main())
+    streams = [llm.stream([number], replace(GREEDY, max_tokens=50)) for number in range(3)]
+    await steps(gate, lag + 1)
+    assert [len((await anext(stream)).token_ids) for stream in streams[:2]] == [1, 1]
+    waiting = asyncio.create_task(read(streams[1]))
+    await asyncio.sleep(0)
+    for stream in streams:
+        await stream.aclose()
+    await streams[0].aclose()
+    assert await waiting == []
+    gate.open()
+    for stream in streams:
+        assert await read(stream) == []
+    await no_reader_is_left(llm)
+    assert llm.stats.new_tokens == 3
+    assert llm.stats.dropped_tokens == 3 * lag
 
 
-def test_a_stream_that_everybody_has_dropped_is_cancelled(llm: AsyncLLM) -> None:
+@in_an_event_loop
+async def test_a_stream_that_everybody_has_dropped_is_cancelled(llm: AsyncLLM) -> None:
     """And one that a task waits for is not, though nobody holds the task."""
-    gate, done = Gate(llm), []
+    gate, done = Gate(llm.llm), []
 
-    async def main() -> None:
-        async def unheld() -> None:
-            done.append(tokens(await read(llm.stream([1], GREEDY))))
+    async def unheld() -> None:
+        done.append(tokens(await read(llm.stream([1], GREEDY))))
 
-        asyncio.get_running_loop().call_soon(asyncio.ensure_future, unheld())
-        stream = llm.stream([2], GREEDY)
-        await gate.steps(2)
-        await anext(stream)
-        del stream
-        gc.collect()
-        gate.open()
-        while not done:
-            await asyncio.sleep(0)
-        await no_reader_is_left(llm)
-        assert len(done[0]) == 12
-        assert llm.stats.new_tokens == 14
-
-    asyncio.run(main())
+    asyncio.get_running_loop().call_soon(asyncio.ensure_future, unheld())
+    stream = llm.stream([2], GREEDY)
+    await steps(gate, 2)
+    await anext(stream)
+    del stream
+    gc.collect()
+    gate.open()
+    while not done:
+        await asyncio.sleep(0)
+    await no_reader_is_left(llm)
+    assert len(done[0]) == 12
+    assert llm.stats.new_tokens == 14
 
 
-def test_a_slow_reader_slows_nobody_and_is_bounded(llm: AsyncLLM, alone: LLM) -> None:
+@in_an_event_loop
+async def test_a_slow_reader_slows_nobody_and_is_bounded(llm: AsyncLLM, alone: LLM) -> None:
     """Two samples that wait to be read are two items, however long they are; joined pieces are the same text."""
     params = SamplingParams(max_tokens=60, seed=4, n=2, ignore_eos=True)
     expected = alone.generate([5, 6], params)
 
-    async def main() -> None:
-        slow = llm.stream([5, 6], params)
-        first = await anext(slow)
-        fast = await asyncio.gather(*(llm.generate([number], GREEDY) for number in range(8)))
-        assert [len(done.token_ids) for (done,) in fast] == [12] * 8
-        await asyncio.to_thread(idle, llm.llm)  # the engine is done, though nobody has read
-        assert llm.stats.new_tokens == 8 * 12 + 2 * 60
-        assert len(slow._inbox.news) == 2
-        pieces = await read(slow)
-        assert [piece.sample for piece in pieces] == [1 - first.sample, first.sample]  # the oldest news come first
-        for sample, completion in enumerate(expected):
-            mine = [piece for piece in (first, *pieces) if piece.sample == sample]
-            assert tokens(mine) == completion.token_ids
-            assert "".join(piece.text for piece in mine) == completion.text
-
-    asyncio.run(main())
+    slow = llm.stream([5, 6], params)
+    first = await anext(slow)
+    fast = await asyncio.gather(*(llm.generate([number], GREEDY) for number in range(8)))
+    assert [len(done.token_ids) for (done,) in fast] == [12] * 8
+    await asyncio.to_thread(idle, llm.llm)  # the engine is done, though nobody has read
+    assert llm.stats.new_tokens == 8 * 12 + 2 * 60
+    assert len(slow._inbox.news) == 2
+    pieces = await read(slow)
+    assert [piece.sample for piece in pieces] == [1 - first.sample, first.sample]  # the oldest news come first
+    for sample, completion in enumerate(expected):
+        mine = [piece for piece in (first, *pieces) if piece.sample == sample]
+        assert tokens(mine) == completion.token_ids
+        assert "".join(piece.text for piece in mine) == completion.text
 
 
-def test_a_step_s_news_are_one_call_into_the_event_loop(llm: AsyncLLM) -> None:
+@in_an_event_loop
+async def test_a_step_s_news_are_one_call_into_the_event_loop(llm: AsyncLLM) -> None:
     """For all of its streams; and an event loop that is held up is called once, however many steps go by."""
 
-    async def main() -> None:
-        event_loop: Any = asyncio.get_running_loop()
-        calls, call = Counter[str](), event_loop.call_soon_threadsafe
+    event_loop: Any = asyncio.get_running_loop()
+    calls, call = Counter[str](), event_loop.call_soon_threadsafe
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            calls[args[0].__name__] += 1
-            return call(*args, **kwargs)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[args[0].__name__] += 1
+        return call(*args, **kwargs)
 
-        event_loop.call_soon_threadsafe = counted
-        pieces = await asyncio.gather(*(read(llm.stream([number], GREEDY)) for number in range(3)))
-        assert [len(tokens(each)) for each in pieces] == [12] * 3
-        assert 1 <= calls["_hand_out"] <= 13
-        calls.clear()
-        streams = [llm.stream([number], GREEDY) for number in range(3)]
-        idle(llm.llm)  # and the event loop stands still
-        assert calls == {"_hand_out": 1}
-        assert [len(each) for each in await asyncio.gather(*map(read, streams))] == [1] * 3
-
-    asyncio.run(main())
+    event_loop.call_soon_threadsafe = counted
+    pieces = await asyncio.gather(*(read(llm.stream([number], GREEDY)) for number in range(3)))
+    assert [len(tokens(each)) for each in pieces] == [12] * 3
+    assert 1 <= calls["_hand_out"] <= 13
+    calls.clear()
+    streams = [llm.stream([number], GREEDY) for number in range(3)]
+    idle(llm.llm)  # and the event loop stands still
+    assert calls == {"_hand_out": 1}
+    assert [len(each) for each in await asyncio.gather(*map(read, streams))] == [1] * 3
 
 
 class Boom(Exception):
@@ -357,12 +275,13 @@ class Boom(Exception):
 
 
 @pytest.mark.parametrize("tidies", [True, False])
-def test_a_loop_that_dies_ends_every_call_with_its_cause(
+@in_an_event_loop
+async def test_a_loop_that_dies_ends_every_call_with_its_cause(
     make: Make, monkeypatch: pytest.MonkeyPatch, tidies: bool
 ) -> None:
     """Read or not, in the batch or waiting; each once. Even where the engine cannot be tidied up after it."""
     llm, forward, calls = make(max_batch=2), GPT2.forward, iter(range(100))
-    gate, abandon = Gate(llm), llm.llm.core.abandon
+    gate, abandon = Gate(llm.llm), llm.llm.core.abandon
 
     def failing(self: GPT2, *args: Any) -> torch.Tensor:
         if next(calls) == 4:
@@ -373,67 +292,60 @@ def test_a_loop_that_dies_ends_every_call_with_its_cause(
     if not tidies:
         monkeypatch.setattr(llm.llm.core, "abandon", lambda cause: [abandon(cause), 1 / 0])
 
-    async def main() -> None:
-        assert llm.alive
-        unread, streams = llm.stream([1], GREEDY), [llm.stream([number], GREEDY) for number in (2, 3)]
-        calls = asyncio.gather(
-            *map(read, streams), llm.generate([4], GREEDY), llm.generate([[5], [6]], GREEDY), return_exceptions=True
-        )
-        await asyncio.sleep(0)
-        gate.open()
-        ends = await calls
-        assert [repr(end) for end in ends] == ["Boom('of the GPU')"] * 4
-        with pytest.raises(Boom):
-            await read(unread)
-        for stream in (unread, *streams):
-            assert await read(stream) == []
-        assert not llm.alive
-        with pytest.raises(RuntimeError, match=r"engine has died: Boom\('of the GPU'\)"):
-            llm.stream([1], GREEDY)
-        with pytest.raises(RuntimeError, match=r"engine has died: Boom\('of the GPU'\)"):
-            await llm.generate([1], GREEDY)
-        await no_reader_is_left(llm)
+    assert llm.alive
+    unread, streams = llm.stream([1], GREEDY), [llm.stream([number], GREEDY) for number in (2, 3)]
+    waiting = asyncio.gather(
+        *map(read, streams), llm.generate([4], GREEDY), llm.generate([[5], [6]], GREEDY), return_exceptions=True
+    )
+    await asyncio.sleep(0)
+    gate.open()
+    ends = await waiting
+    assert [repr(end) for end in ends] == ["Boom('of the GPU')"] * 4
+    with pytest.raises(Boom):
+        await read(unread)
+    for stream in (unread, *streams):
+        assert await read(stream) == []
+    assert not llm.alive
+    with pytest.raises(RuntimeError, match=r"engine has died: Boom\('of the GPU'\)"):
+        llm.stream([1], GREEDY)
+    await no_reader_is_left(llm)
+    llm.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.stream([1], GREEDY)
+
+
+@in_an_event_loop
+async def test_closing_ends_what_is_open(llm: AsyncLLM) -> None:
+    gate = Gate(llm.llm)
+
+    async with llm as same:
+        assert same is llm
+        streams = [llm.stream([number], GREEDY) for number in range(4)]
+        reading = [asyncio.create_task(read(stream)) for stream in streams[1:]]
+        await steps(gate, 2)
+        stopping = llm.llm.loop.worker.stopping
+        stopping.set = lambda set=stopping.set: [set(), gate.open()]  # steps go on once the LLM is closing
         llm.close()
-        with pytest.raises(RuntimeError, match="closed"):
-            llm.stream([1], GREEDY)
-
-    asyncio.run(main())
-
-
-def test_closing_ends_what_is_open(llm: AsyncLLM) -> None:
-    gate = Gate(llm)
-
-    async def main() -> None:
-        async with llm as same:
-            assert same is llm
-            streams = [llm.stream([number], GREEDY) for number in range(4)]
-            reading = [asyncio.create_task(read(stream)) for stream in streams[1:]]
-            await gate.steps(2)
-            stopping = llm.llm.loop.worker.stopping
-            stopping.set = lambda set=stopping.set: [set(), gate.open()]  # steps go on once the LLM is closing
-            llm.close()
-            ends = await asyncio.gather(*reading, return_exceptions=True)
-            assert [repr(end) for end in ends] == ["RuntimeError('this LLM is closed')"] * 3
-            with pytest.raises(RuntimeError, match="this LLM is closed"):
-                await read(streams[0])
-            await streams[0].aclose()
-        assert not llm.alive
+        ends = await asyncio.gather(*reading, return_exceptions=True)
+        assert [repr(end) for end in ends] == ["RuntimeError('this LLM is closed')"] * 3
         with pytest.raises(RuntimeError, match="this LLM is closed"):
-            llm.stream([1], GREEDY)
-        with pytest.raises(RuntimeError, match="this LLM is closed"):
-            await llm.warm_up()
-
-    asyncio.run(main())
+            await read(streams[0])
+        await streams[0].aclose()
+    assert not llm.alive
+    with pytest.raises(RuntimeError, match="this LLM is closed"):
+        llm.stream([1], GREEDY)
+    with pytest.raises(RuntimeError, match="this LLM is closed"):
+        await llm.warm_up()
 
 
 @pytest.mark.parametrize("unread", [False, True])
 def test_an_event_loop_that_is_gone_takes_its_rows_along(llm: AsyncLLM, unread: bool) -> None:
     """With the next step, also where it was called before it went, and never looked."""
-    gate, event_loop = Gate(llm), asyncio.new_event_loop()
+    gate, event_loop = Gate(llm.llm), asyncio.new_event_loop()
 
     async def leaves() -> TokenStream:
         stream = llm.stream([1], replace(GREEDY, max_tokens=90))
-        await gate.steps(2)
+        await steps(gate, 2)
         return stream
 
     kept = event_loop.run_until_complete(leaves())
@@ -444,18 +356,17 @@ def test_an_event_loop_that_is_gone_takes_its_rows_along(llm: AsyncLLM, unread: 
             pass
     event_loop.close()
     gate.open()
-    nothing_is_held(llm)
+    nothing_is_held(llm.llm)
     assert llm.stats.new_tokens <= 5
     assert not llm.llm.loop._mailboxes
     kept._cancel()
 
 
-def test_event_loops_come_and_go(llm: AsyncLLM, alone: LLM) -> None:
+def test_event_loops_come_and_go(llm: AsyncLLM) -> None:
     """Each is served as the first was, and what belonged to those that are gone is forgotten."""
-    expected = alone.generate([2], GREEDY)[0].token_ids
-    for _ in range(3):
-        assert asyncio.run(llm.generate([2], GREEDY))[0].token_ids == expected
-        assert len(llm._outlets) == len(llm.llm.loop._mailboxes) == 1
+    done = [asyncio.run(llm.generate([2], GREEDY))[0].token_ids for _ in range(3)]
+    assert done == [done[0]] * 3
+    assert len(llm._outlets) == len(llm.llm.loop._mailboxes) == 1
 
 
 def test_the_event_loop_goes_on_while_it_warms_up(llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,50 +383,15 @@ def test_the_event_loop_goes_on_while_it_warms_up(llm: AsyncLLM, monkeypatch: py
     assert given == [(print, True)]
 
 
-def test_a_program_ends_though_a_stream_is_open() -> None:
-    code = """
-import asyncio
-from nanoinfer import AsyncLLM, SamplingParams
-llm = AsyncLLM("random:tiny", device="cpu", max_len=256)
-params = SamplingParams(max_tokens=250, ignore_eos=True)
-async def main():
-    global stream
-    stream = llm.stream(["a"] * 300, params)
-    await anext(stream)
-    print("read")
-asyncio.run(main())
-import atexit
-atexit.register(lambda: print(llm.stats.new_tokens < 300 * 250))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert (done.stdout, done.stderr) == ("read\nTrue\n", "")
-
-
-def test_times_begin_with_the_call(llm: AsyncLLM) -> None:
-    """Before a prompt is tokenized, and whenever it is read."""
-
-    async def main() -> None:
-        called, stream = time.perf_counter(), llm.stream([1], GREEDY)
-        idle(llm.llm)
-        over = time.perf_counter()
-        (piece,) = await read(stream)
-        assert piece.completion
-        assert 0 < piece.completion.metrics.total_s <= over - called
-
-    asyncio.run(main())
-
-
-def test_pages_are_shared_where_nothing_else_is_said() -> None:
-    model = random_model(SMALL, seed=1, std=STD)
-    asked: list[tuple[type[LLM] | type[AsyncLLM], dict[str, Any], tuple[bool | None, bool | None]]] = [
+def test_pages_are_shared_where_nothing_else_is_said(small_model: GPT2) -> None:
+    for kind, settings, expected in (
         (LLM, {}, (None, None)),
         (AsyncLLM, {}, (True, True)),
         (AsyncLLM, {"preemption": False}, (True, False)),
         (AsyncLLM, {"prefix_caching": False}, (False, True)),
         (AsyncLLM, {"engine": "dense"}, (None, None)),
-    ]
-    for kind, settings, expected in asked:
-        made = kind(model, **{"engine": "paged", "max_batch": 2, **settings})
+    ):
+        made = kind(small_model, **{"engine": "paged", "max_batch": 2, **settings})
         llm = made.llm if isinstance(made, AsyncLLM) else made
         assert (llm.config.prefix_caching, llm.config.preemption) == expected
         assert isinstance(llm.core.cache.blocks, PrefixBlocks) == bool(expected[0])

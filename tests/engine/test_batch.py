@@ -1,4 +1,7 @@
-"""What a step is given: chunks in one array, and back, against lists of lists."""
+"""What a step is given: chunks in one array, and back, against lists of lists.
+
+Rectangles, and batches that are written into a recording's buffer, are proven by tokens in test_rungs.py.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,13 @@ DUMMY = 9
 
 
 @st.composite
-def chunks_of(draw: st.DrawFn, slots: list[int] | None = None) -> list[Chunk]:
-    """Pieces of prompts and whole ones, of rows in any order."""
-    if slots is None:
-        slots = draw(st.permutations(range(DUMMY)))[: draw(st.integers(1, 5))]
-    ids, start = st.lists(st.integers(0, 300), min_size=1, max_size=7), st.integers(0, 20)
-    return [Chunk(slot, draw(start), array("q", draw(ids)), draw(st.booleans())) for slot in slots]
-
-
-@st.composite
 def steps(draw: st.DrawFn) -> tuple[list[int], list[Chunk]]:
     """Rows that go on, in any order, and at least one chunk of another row."""
     slots = draw(st.permutations(range(DUMMY)))[: draw(st.integers(1, 5))]
     going = draw(st.integers(0, len(slots) - 1))
-    return slots[:going], draw(chunks_of(slots[going:]))
+    ids, start = st.lists(st.integers(0, 300), min_size=1, max_size=7), st.integers(0, 20)
+    chunks = [Chunk(slot, draw(start), array("q", draw(ids)), draw(st.booleans())) for slot in slots[going:]]
+    return slots[:going], chunks
 
 
 Token = tuple[int, int, int]  # id, position, row
@@ -84,17 +80,6 @@ def test_as_many_as_there_are(step: tuple[list[int], list[Chunk]], longest: int)
 
 
 @settings(deadline=None, derandomize=True)
-@given(chunks_of(), st.integers(0, 3), st.integers(0, 3))
-def test_a_rectangle(chunks: list[Chunk], more_rows: int, more_columns: int) -> None:
-    """Each row is padded on its right, and rows of padding follow: a captured prefill of the dense cache, whole."""
-    chunks = [Chunk(chunk.row, 0, array("q", chunk.token_ids), chunk.complete) for chunk in chunks]
-    B, T = len(chunks) + more_rows, max(len(chunk.token_ids) for chunk in chunks) + more_columns
-    layout = Layout(B, B * T, B, T, T, no_context=True)
-    rows = [tokens_of(chunk) + [PADDING] * (T - len(chunk.token_ids)) for chunk in chunks]
-    check(unpack(pack([], chunks, layout, DUMMY), layout), rows + [[PADDING] * T] * more_rows, [], chunks, layout)
-
-
-@settings(deadline=None, derandomize=True)
 @given(steps(), st.integers(0, 3), st.integers(0, 30))
 def test_end_to_end_and_a_row_of_padding(step: tuple[list[int], list[Chunk]], more_rows: int, padding: int) -> None:
     """Rows without tokens, and all padding in the last row, even where there is none: captured, of the paged cache."""
@@ -104,60 +89,6 @@ def test_end_to_end_and_a_row_of_padding(step: tuple[list[int], list[Chunk]], mo
     layout = Layout(B + 1, N, B, N, 100)
     rows += [[]] * more_rows + [[PADDING] * padding]
     check(unpack(pack(going, chunks, layout, DUMMY), layout), rows, going, chunks, layout)
-
-
-def test_nothing_but_padding() -> None:
-    """What a captured step reads until its first replay."""
-    for layout in (Layout(3, 12, 3, 4, 4, True), Layout(4, 16, 3, 16, 100)):
-        batch = unpack(pack([], [], layout, DUMMY), layout)
-        assert not batch.token_ids.any()
-        assert not batch.positions.any()
-        for rows in (batch.row, batch.logits_row):
-            assert rows is not None
-            assert set(rows.tolist()) == {DUMMY}
-
-
-@settings(deadline=None, derandomize=True)
-@given(steps(), st.integers(0, 3), st.integers(0, 5), st.booleans())
-def test_padded_and_packed(step: tuple[list[int], list[Chunk]], more_rows: int, padding: int, captured: bool) -> None:
-    """A rectangle with zeros on the right of shorter rows, and what was there comes back."""
-    layout = Layout.of(*step, 100)
-    if captured:
-        B, N = layout.rows + more_rows, layout.tokens + padding
-        layout = Layout(B + 1, N, B, N, 100)
-    batch = unpack(pack(*step, layout, DUMMY), layout)
-    assert batch.starts is not None
-    x = torch.arange(1.0, 1 + 6 * layout.tokens).view(layout.tokens, 2, 3)
-    y = batch.padded(x)  # (B, T, 2, 3)
-    assert y.shape == (layout.rows, layout.max_new, 2, 3)
-    for b, (first, end) in enumerate(zip(batch.starts.tolist(), batch.starts.tolist()[1:], strict=False)):
-        assert torch.equal(y[b, : end - first], x[first:end])
-        assert not y[b, end - first :].any()
-    assert torch.equal(batch.packed(y), x)
-
-
-def test_a_decode_step_needs_no_rearranging() -> None:
-    """Three fields; token b is row b's, and a rectangle of it is a view."""
-    ids = torch.arange(4)
-    batch = Batch(ids, ids + 7, ids, 11)
-    assert (batch.rows, batch.max_new, batch.no_context) == (4, 1, False)
-    x = torch.randn(4, 2, 3)
-    y = batch.padded(x)
-    assert y.shape == (4, 1, 2, 3)
-    assert y.data_ptr() == batch.packed(y).data_ptr() == x.data_ptr()
-    assert torch.equal(batch.packed(y), x)
-
-
-def test_a_batch_reads_its_array() -> None:
-    """Overwritten in one copy, as before a replay, it is another batch of the same sizes."""
-    layout = Layout(3, 12, 2, 12, 100)
-    packed = pack([], [], layout, DUMMY).clone()
-    batch = unpack(packed, layout)
-    chunks = [Chunk(4, 3, (5, 6, 7)), Chunk(2, 0, (8,), complete=False)]
-    packed.copy_(pack([], chunks, layout, DUMMY))
-    check(batch, [*rows_of([], chunks), [PADDING] * 8], [], chunks, layout)
-    packed.copy_(pack([6], chunks[:1], layout, DUMMY))
-    check(batch, [*rows_of([6], chunks[:1]), [PADDING] * 8], [6], chunks[:1], layout)
 
 
 def test_no_tensor_is_made_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,8 @@ def sentence(caught: pytest.ExceptionInfo[ValueError]) -> str:
         ({"prefix_caching": True, "engine": "dense-graph"}, ["prefix_caching needs the paged cache", "dense-graph"]),
         ({"preemption": True, "engine": "naive"}, ["preemption needs the paged cache", "naive"]),
         ({"preemption": True, "device": "cpu"}, ["preemption needs the paged cache", "dense"]),
+        ({"tensor_parallel": 0}, ["tensor_parallel must be a whole number of at least 1", "0"]),
+        ({"tensor_parallel": 2, "engine": "fused"}, ["engine fused runs on one device alone"]),
         ({"device": "tpu"}, ["device must be cpu, cuda or cuda:N", "'tpu'"]),
         ({"device": "cuda:x"}, ["device"]),
         ({"dtype": "int8", "device": "cpu"}, ["dtype must be one of float32", "'int8'"]),
@@ -135,29 +137,9 @@ def test_refused_params(llm: LLM, params: Any) -> None:
 
 def test_forms_of_prompts(llm: LLM) -> None:
     ids = [5, 17, 3]
-    expected = llm.generate([ids], SHORT)[0]
-    for form in (ids, tuple(ids), [ids], (tuple(ids),)):
-        (got,) = llm.generate(form, SHORT)
-        assert got.token_ids == expected.token_ids
-    both = llm.generate([ids, [4]], SHORT)
-    assert [c.index for c in both] == [0, 1]
-
-
-def test_samples_come_in_order(llm: LLM) -> None:
-    """Side by side with their prompt, whichever ends first; streamed, each piece says whose it is."""
-    params = [replace(SHORT, n=3, max_tokens=20, ignore_eos=True, stop_token_ids=range(0, 211, 9)), SHORT]
-    done = llm.generate(prompts_of([2, 3]), params)
-    assert [(c.index, c.sample) for c in done] == [(0, 0), (0, 1), (0, 2), (1, 0)]
-    assert len({len(c.token_ids) for c in done}) > 2
-    pieces = list(llm.stream(prompts_of([2, 3]), params))
-    ends = [piece.completion for piece in pieces if piece.completion]
-    assert [(c.index, c.sample) for c in ends] != [(0, 0), (0, 1), (0, 2), (1, 0)]
-    for completion in done:
-        mine = [piece for piece in pieces if (piece.index, piece.sample) == (completion.index, completion.sample)]
-        assert [piece.token_ids for piece in mine] == [(token,) for token in completion.token_ids]
-        assert [piece.token_id for piece in mine] == [*completion.token_ids]
-        assert "".join(piece.text for piece in mine) == completion.text
-    assert not llm.loop._mailboxes
+    expected = llm.generate([ids], SHORT)[0].token_ids
+    for form in (ids, tuple(ids), [ids], (tuple(ids),), [ids, [4]]):
+        assert llm.generate(form, SHORT)[0].token_ids == expected
 
 
 def test_text_prompts() -> None:
@@ -178,19 +160,18 @@ def test_forward_logits(llm: LLM) -> None:
             llm.forward_logits(bad)
 
 
+def test_a_setting_that_does_not_exist_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="max_batchs"):
+        LLM("random:tiny", max_batchs=3)
+
+
 def test_closed() -> None:
     llm = LLM("random:tiny", device="cpu")
     llm.close()
     llm.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        llm.generate("a")
-    with pytest.raises(RuntimeError, match="closed"):
-        llm.forward_logits([[1]])
-
-
-def test_a_setting_that_does_not_exist_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="max_batchs"):
-        LLM("random:tiny", max_batchs=3)
+    for call in (lambda: llm.generate("a"), lambda: llm.forward_logits([[1]]), llm.warm_up):
+        with pytest.raises(RuntimeError, match="this LLM is closed"):
+            call()
 
 
 def test_those_who_wait_hear_that_the_llm_is_closed(small_model: GPT2) -> None:
@@ -220,19 +201,23 @@ def test_a_call_that_comes_while_it_is_closed(small_model: GPT2) -> None:
         llm.generate([1], SHORT)
 
 
-def test_a_program_ends_though_a_stream_is_open() -> None:
-    """Without a word, and without its text being finished first."""
+def test_a_program_ends_though_streams_are_open() -> None:
+    """Without a word, and without their texts being finished first."""
     code = """
-from nanoinfer import LLM, SamplingParams
-llm = LLM("random:tiny", device="cpu", max_len=256)
+import asyncio, atexit
+from nanoinfer import LLM, AsyncLLM, SamplingParams
+made = [kind("random:tiny", device="cpu", max_len=256) for kind in (LLM, AsyncLLM)]
 params = SamplingParams(max_tokens=250, ignore_eos=True)
-stream = llm.stream(["a"] * 300, params)
-next(stream)
-import atexit
-atexit.register(lambda: print(llm.stats.new_tokens < 300 * 250))
+streams = [made[0].stream(["a"] * 300, params)]
+next(streams[0])
+async def main():
+    streams.append(made[1].stream(["a"] * 300, params))
+    await anext(streams[1])
+asyncio.run(main())
+atexit.register(lambda: print([llm.stats.new_tokens < 300 * 250 for llm in made]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert (done.stdout, done.stderr) == ("[True, True]\n", "")
 
 
 def test_a_stream_of_a_closed_llm(small_model: GPT2) -> None:

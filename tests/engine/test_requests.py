@@ -52,26 +52,25 @@ def test_edges_that_are_allowed() -> None:
     assert SamplingParams(temperature=1).temperature == 1
 
 
-def test_frozen() -> None:
+def test_lists_are_copied() -> None:
     ids = [1, 2]
     params = SamplingParams(stop_token_ids=ids)
     ids.append(3)
     assert params.stop_token_ids == (1, 2)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        params.seed = 3  # type: ignore[misc]
 
 
-def test_filters_is_what_may_drop_a_token() -> None:
-    assert not SamplingParams().filters
-    assert SamplingParams(top_k=1).filters
-    assert SamplingParams(top_p=0.99).filters
-    assert not SamplingParams(temperature=0, top_k=1, top_p=0.5).filters
-
-
-def test_penalises_is_what_generated_tokens_change() -> None:
-    assert not SamplingParams(logprobs=3).penalises
-    assert SamplingParams(presence_penalty=-0.1).penalises
-    assert SamplingParams(frequency_penalty=0.1).penalises
+def test_what_a_row_needs() -> None:
+    """A filter is what may drop a token; a penalty is what generated tokens change."""
+    for asked, filters, penalises in (
+        ({"logprobs": 3}, False, False),
+        ({"top_k": 1}, True, False),
+        ({"top_p": 0.99}, True, False),
+        ({"temperature": 0, "top_k": 1, "top_p": 0.5}, False, False),
+        ({"presence_penalty": -0.1}, False, True),
+        ({"frequency_penalty": 0.1}, False, True),
+    ):
+        params = SamplingParams(**asked)
+        assert (params.filters, params.penalises) == (filters, penalises)
 
 
 def maker(seed: int = 5) -> RequestMaker:

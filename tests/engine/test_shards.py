@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,21 +12,20 @@ from torch import Tensor
 
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.naive import forward_logits
-from nanoinfer.config import EngineConfig
 from nanoinfer.engine import sampling
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.graphs import GraphRunner
-from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model, random_model, save_model
-from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
+from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ShardedGPT2
 from tests.conftest import STD, prompts_of
+from tests.engine.fake_graphed import Rerun
 from tests.engine.threaded_ranks import on_ranks
 
 CONFIG = ModelConfig(n_layer=2, n_head=5, n_embd=60, n_positions=100, vocab_size=211)
@@ -76,51 +74,14 @@ def test_the_parts_cover_the_whole_once(config: ModelConfig, size: int) -> None:
 
 def test_uneven_heads_of_gpt2_xl() -> None:
     """T04: 25 heads on 2 ranks. The rest divides, and is cut where matrix kernels are fast."""
-    xl = PRESETS["gpt2-xl"]
-    parts = [Shard(rank, 2).config(xl) for rank in range(2)]
-    assert [(one.n_head, one.head_size, one.inner, one.kv_numbers) for one in parts] == [
-        (13, 64, 3200, 2 * 48 * 13 * 64),
-        (12, 64, 3200, 2 * 48 * 12 * 64),
-    ]
-    assert [Shard(rank, 2).vocab(xl) for rank in range(2)] == [slice(0, 25152), slice(25152, 50257)]
-
-
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_the_fused_matrix_is_cut_in_each_third(whole: GPT2, folder: Path, size: int) -> None:
-    """T02: the ranks' queries, keys and values, side by side, are the whole model's, in place."""
-    parts = on_ranks(size, lambda group: part(group, folder))
-    for layer, block in enumerate(whole.layers):
-        for which in range(2):  # weight, bias
-            thirds = [p.layers[layer].c_attn[which].unflatten(-1, (3, -1)) for p in parts]
-            together = torch.cat(thirds, -1).flatten(-2)
-            torch.testing.assert_close(together, block.c_attn[which], rtol=0, atol=0)
-            columns = torch.cat([p.layers[layer].c_fc[which] for p in parts], -1)
-            torch.testing.assert_close(columns, block.c_fc[which], rtol=0, atol=0)
-        for name in ("attn_proj", "mlp_proj"):
-            rows = torch.cat([getattr(p.layers[layer], name)[0] for p in parts])
-            torch.testing.assert_close(rows, getattr(block, name)[0], rtol=0, atol=0)
-    assert not torch.equal(parts[0].layers[0].c_fc[0], parts[1].layers[0].c_fc[0])  # T03
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_a_bias_counts_once(size: int) -> None:
-    """T01: where the weights are zero, the sum over the ranks is the bias itself."""
-    config = ModelConfig(n_layer=1, n_head=4, n_embd=32, n_positions=8, vocab_size=50)
-    whole = random_model(config, seed=5, std=STD)
-
-    def update(group: Any) -> Tensor:
-        model = random_model(config, seed=5, std=STD, share=PartOf(Shard(group.rank, group.size), group))
-        weight, bias = model.layers[0].attn_proj
-        term = model.ops.linear_update(torch.ones(3, len(weight)), torch.zeros_like(weight), bias)
-        return model.ops.add_norm(torch.zeros(3, 32), term, *model.layers[0].ln_2, 1e-5)[0]
-
-    for got in on_ranks(size, update):
-        torch.testing.assert_close(got, whole.layers[0].attn_proj[1].expand(3, -1), rtol=0, atol=0)
+    parts = [Shard(rank, 2).config(PRESETS["gpt2-xl"]) for rank in range(2)]
+    assert [(one.n_head, one.inner) for one in parts] == [(13, 3200), (12, 3200)]
+    assert Shard(0, 2).vocab(PRESETS["gpt2-xl"]) == slice(0, 25152)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_the_ranks_together_are_the_model(whole: GPT2, folder: Path, size: int) -> None:
-    """Logits of every token, on every rank, by two sums a layer; the same bits everywhere."""
+    """T01 to T03: logits of every token, on every rank, by two sums a layer; the same bits everywhere."""
     tokens = torch.tensor(prompts_of([20, 20], CONFIG.vocab_size))
 
     def logits(group: Any) -> tuple[Tensor, int]:
@@ -162,8 +123,8 @@ def flat(value: float) -> Tensor:
     return torch.full((1, CONFIG.vocab_size), value)
 
 
-def raised(*ids: int, of: float = 0.0) -> Tensor:
-    logits = flat(of - 1)
+def raised(*ids: int, of: float = 0.0, others: float = -1.0) -> Tensor:
+    logits = flat(of + others)
     logits[:, list(ids)] = of
     return logits
 
@@ -175,7 +136,7 @@ CUT = [
     ("a tie of all", flat(0.0), 0),
     ("the last id, all logits negative", raised(210, of=-50.0), 210),
     ("a tie in the second rank, all logits negative", raised(130, 209, of=-50.0), 130),
-    ("infinitely low but for one", raised(3).masked_fill(raised(3) < 0, -torch.inf), 3),
+    ("infinitely low but for one", raised(3, others=-torch.inf), 3),
 ]
 
 
@@ -244,40 +205,16 @@ def test_samplers_choose_as_on_one_device(kind: str, size: int) -> None:
         assert torch.equal(got, expected)
 
 
-def test_penalties_and_logprobs_look_at_all_ids(whole: GPT2) -> None:
-    logits = torch.randn(4, CONFIG.vocab_size, generator=torch.Generator().manual_seed(2))
+class Refusing(Rerun):
+    """A recorder of which one capture fails."""
 
-    def rows() -> BatchState:
-        rows = rows_of(4, temperature=0.8)
-        rows.row.copy_(torch.arange(4))
-        return rows
-
-    one = PenaltySampler(4, CONFIG.vocab_size, CPU, SAMPLERS.filtered)
-    one.weights[0], one.counts[:, 5] = 2.0, 1
-    expected = one(logits, rows())
-
-    def choose(s: JoinedSamplers, own: Tensor, _: BatchState) -> Tensor:
-        every = JoinedPenaltySampler(4, s.model, s)
-        every.weights[0], every.counts[:, 5] = 2.0, 1
-        return torch.cat([every(own, rows())[:, None].float(), every.logprobs[:4]], 1)
-
-    for got in on_ranks(2, lambda group: joined(group, logits, choose)):
-        assert torch.equal(got, torch.cat([expected[:, None].float(), one.logprobs[:4]], 1))
-
-
-class Plain:
-    """A recorder whose replays run the step again; `refused` is how many rows a capture fails for."""
-
-    def __init__(self, refused: int) -> None:
-        self.refused = refused
-
-    def warm(self, step: Callable[[], object]) -> None:
-        step()
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
 
     def record(self, step: Any) -> Any:
-        if step.args[3] == self.refused:
+        if step.args[3] == self.rows:
             raise RuntimeError("no memory")
-        return SimpleNamespace(replay=step)
+        return super().record(step)
 
 
 @pytest.mark.filterwarnings("ignore:decode of 2 rows runs without a graph")
@@ -287,7 +224,7 @@ def test_ranks_agree_on_what_is_captured(folder: Path) -> None:
     def captured(group: Any) -> tuple[set[int], set[int], int]:
         model, state = part(group, folder), BatchState.empty(4, CPU)
         cache = DenseCache(model.config, 4, 32, CPU, torch.float32)
-        recorder, settings = Plain(refused=2 * group.rank), {"max_rows": 4, "max_len": 32, "stats": GraphStats()}
+        recorder, settings = Refusing(2 * group.rank), {"max_rows": 4, "max_len": 32, "stats": GraphStats()}
         rank, asked = Rank(Shard(group.rank, group.size), group, torch.device(CPU)), list[bool]()
 
         def agree(ok: bool) -> bool:
@@ -300,15 +237,3 @@ def test_ranks_agree_on_what_is_captured(folder: Path) -> None:
         return {key.rows for key in runner.graphs}, {key.rows for key in runner.failed}, len(asked)
 
     assert on_ranks(2, captured) == [({1, 4}, {2}, 2 * 3)] * 2  # after each first run, and after each capture
-
-
-@pytest.mark.parametrize(
-    "settings, words",
-    [
-        ({"tensor_parallel": 0}, "tensor_parallel must be a whole number of at least 1, not 0"),
-        ({"tensor_parallel": 2, "engine": "fused"}, "engine fused runs on one device alone"),
-    ],
-)
-def test_settings_that_no_machine_could_meet(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        EngineConfig(**settings)

@@ -16,12 +16,11 @@ from nanoinfer.text.tokenizer import gpt2_tokenizer
 tokenizer = gpt2_tokenizer()
 
 
-@given(st.text(max_size=60), st.randoms())
+@given(st.text(max_size=60))
 @settings(max_examples=200, deadline=None)
-def test_stream_is_decode(text: str, random: object) -> None:
-    ids = tokenizer.encode(text)
+def test_stream_is_decode(text: str) -> None:
     stream = TextStream(tokenizer)
-    assert "".join(map(stream.push, ids)) + stream.finish() == text
+    assert "".join(map(stream.push, tokenizer.encode(text))) + stream.finish() == text
 
 
 @given(st.lists(st.integers(0, 50256), max_size=40))
@@ -48,14 +47,6 @@ def stream_text(text: str, *stop: str) -> tuple[str, bool]:
     stream = TextStream(tokenizer, stop)
     out = "".join(map(stream.push, tokenizer.encode(text)))
     return out + stream.finish(), stream.stopped
-
-
-def test_stop_strings() -> None:
-    assert stream_text("one two three", "two") == ("one ", True)
-    assert stream_text("one two three", "four") == ("one two three", False)
-    assert stream_text("one two three", "thre", "o t") == ("one tw", True)
-    assert stream_text("aaab", "ab") == ("aa", True)
-    assert stream_text("one tw", "two") == ("one tw", False)
 
 
 def test_beginning_of_a_stop_string_is_held_back() -> None:

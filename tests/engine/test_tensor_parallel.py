@@ -27,6 +27,7 @@ from nanoinfer.parallel.ranks import Ranks
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
+from tests.engine.fake_graphed import Rerun
 
 # Five heads for two ranks, and a vocabulary that does not divide either.
 CONFIG = ModelConfig(n_layer=2, n_head=5, n_embd=60, n_positions=120, vocab_size=211)
@@ -62,10 +63,14 @@ def llm(request: pytest.FixtureRequest, folder: Path) -> Iterator[LLM]:
         yield made
 
 
-def processes(llm: LLM) -> list[subprocess.Popen[bytes]]:
+def ranks_of(llm: LLM) -> Ranks:
     assert llm.rank
     assert llm.rank.ranks
-    return llm.rank.ranks.processes
+    return llm.rank.ranks
+
+
+def processes(llm: LLM) -> list[subprocess.Popen[bytes]]:
+    return ranks_of(llm).processes
 
 
 def same(llm: LLM, whole: GPT2, prompts: Any, params: Any) -> list[Completion]:
@@ -79,39 +84,26 @@ def same(llm: LLM, whole: GPT2, prompts: Any, params: Any) -> list[Completion]:
     return done
 
 
-def test_each_rank_has_its_heads(llm: LLM) -> None:
-    assert llm.model.config.n_head == 3
-    cache: Any = llm.core.cache
-    assert 3 in cache.k.shape
-    assert 5 not in cache.k.shape
+def test_refilled_rows_of_all_kinds_to_the_last_position(llm: LLM, whole: GPT2) -> None:
+    """Rows finish and are refilled while others go on, each with its own parameters; rows move into gaps."""
+    prompts = prompts_of([50, 2, 9, 110, 1, 30, 119, 1], CONFIG.vocab_size)
+    params = [replace(GREEDY, max_tokens=n, **KINDS[n % 4]) for n in (3, 30, 7, 21, 18, 40, 5, 120)]
+    done = same(llm, whole, prompts, params)
+    assert [len(c.token_ids) for c in done] == [3, 30, 7, 10, 18, 40, 1, 119]
 
 
 @pytest.mark.parametrize(
-    "params",
+    "asked",
     [
-        GREEDY,
-        replace(GREEDY, temperature=0.9, seed=5),
-        replace(GREEDY, temperature=0.8, seed=5, top_k=30, top_p=0.9),
-        replace(GREEDY, temperature=0.8, seed=5, frequency_penalty=0.9, presence_penalty=0.4),
-        replace(GREEDY, temperature=0.7, seed=6, logprobs=3, prompt_logprobs=2),
-        replace(GREEDY, prompt_logprobs=1),
+        {"temperature": 0.9, "seed": 5},
+        {"temperature": 0.8, "seed": 5, "top_k": 30, "top_p": 0.9},
+        {"temperature": 0.7, "seed": 6, "logprobs": 3, "prompt_logprobs": 2},
+        {"prompt_logprobs": 1},
     ],
-    ids=["greedy", "unfiltered", "filtered", "penalised", "logprobs", "prompt logprobs, greedy"],
+    ids=["unfiltered", "filtered", "logprobs", "prompt logprobs, greedy"],
 )
-def test_ragged_rows(llm: LLM, whole: GPT2, params: SamplingParams) -> None:
-    same(llm, whole, prompts_of([1, 2, 17], CONFIG.vocab_size), params)
-
-
-def test_refilled_rows_of_all_kinds(llm: LLM, whole: GPT2) -> None:
-    """Rows finish and are refilled while others go on, each with its own parameters; rows move into gaps."""
-    prompts = prompts_of([50, 2, 9, 70, 1, 30, 64, 5], CONFIG.vocab_size)
-    params = [replace(GREEDY, max_tokens=n, **KINDS[n % 4]) for n in (3, 30, 7, 1, 18, 40, 5, 12)]
-    same(llm, whole, prompts, params)
-
-
-def test_to_the_last_position(llm: LLM, whole: GPT2) -> None:
-    done = same(llm, whole, prompts_of([110, 119, 1], CONFIG.vocab_size), replace(GREEDY, max_tokens=120))
-    assert [len(c.token_ids) for c in done] == [10, 1, 119]
+def test_steps_of_one_kind(llm: LLM, whole: GPT2, asked: dict[str, Any]) -> None:
+    same(llm, whole, prompts_of([1, 2, 17], CONFIG.vocab_size), replace(GREEDY, **asked))
 
 
 def test_a_stream_that_is_left(llm: LLM, whole: GPT2) -> None:
@@ -175,9 +167,7 @@ def test_a_rank_that_is_killed_ends_all_with_the_cause(folder: Path, second: Cal
     """T13: in the middle of a generation; the next request hears the same, and waits for nothing."""
     llm = LLM(folder, engine="dense", **SETTINGS)
     (process,), aborted = processes(llm), list[int]()
-    assert llm.rank
-    assert llm.rank.ranks
-    llm.rank.ranks.abort = lambda: aborted.append(1)
+    ranks_of(llm).abort = lambda: aborted.append(1)  # type: ignore[method-assign]
     stream = llm.stream(prompts_of([4, 9], CONFIG.vocab_size), LONG)
     next(stream)
     process.kill()
@@ -204,63 +194,50 @@ def test_a_rank_that_dies_while_nothing_runs(folder: Path, second: Callable[[str
     asyncio.run(run())
 
 
-def test_a_rank_that_hangs(folder: Path, second: Callable[[str], None]) -> None:
-    llm = LLM(folder, engine="dense", **SETTINGS)
-    (process,) = processes(llm)
-    assert llm.rank
-    assert llm.rank.ranks
-    llm.rank.ranks.step_s = 1
-    process.send_signal(signal.SIGSTOP)
-    with pytest.raises(RuntimeError, match="no step has ended within 1 s: a rank hangs"):
-        llm.generate([[1, 2]], GREEDY)
-    assert process.returncode == -signal.SIGKILL
-    llm.close()
-
-
-class Recorder:
-    """Its replays run the step again."""
-
-    def warm(self, step: Callable[[], object]) -> None:
-        step()
-
-    def record(self, step: Callable[[], object]) -> Any:
-        return SimpleNamespace(replay=step)
-
-
 HANGS = """
 import signal
 from nanoinfer.engine.graphs import GraphRunner
-from tests.engine.test_tensor_parallel import Recorder
+from tests.engine.fake_graphed import Rerun
 make = GraphRunner.__init__
-GraphRunner.__init__ = lambda self, *args, **settings: make(self, *args, **settings | {"recorder": Recorder()})
+GraphRunner.__init__ = lambda self, *args, **settings: make(self, *args, **settings | {"recorder": Rerun()})
 """
+
+
+HANGS_IN = {
+    "step": lambda llm: llm.generate([[1, 2]], GREEDY),
+    "plain pass": lambda llm: llm.forward_logits([[1, 2]]),
+}
+
+
+@pytest.mark.parametrize("what", HANGS_IN)
+def test_a_rank_that_hangs(folder: Path, second: Callable[[str], None], what: str) -> None:
+    llm = LLM(folder, engine="dense", **SETTINGS)
+    (process,) = processes(llm)
+    ranks_of(llm).step_s = 1
+    process.send_signal(signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match=f"no {what} has ended within 1 s: a rank hangs"):
+        HANGS_IN[what](llm)
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+    llm.close()
+
+
+def captures(folder: Path) -> LLM:
+    llm = LLM(folder, engine="paged-graph", max_graph_batch=2, **SETTINGS)
+    runner: Any = llm.core.runner
+    runner.recorder = Rerun()
+    return llm
 
 
 @pytest.mark.parametrize("where", ["warm", "record"])
 def test_a_rank_that_hangs_in_a_capture(folder: Path, second: Callable[[str], None], where: str) -> None:
     """Captures have no limit in common, but each has; who waits for the warm-up hears why."""
-    second(f"{HANGS}\nRecorder.{where} = lambda *_: signal.pause()")
-    llm = LLM(folder, engine="paged-graph", max_graph_batch=2, **SETTINGS)
-    runner: Any = llm.core.runner
-    runner.recorder = Recorder()
-    assert llm.rank
-    assert llm.rank.ranks
-    llm.rank.ranks.step_s = 1
+    second(f"{HANGS}\nRerun.{where} = lambda *_: signal.pause()")
+    llm = captures(folder)
+    ranks_of(llm).step_s = 1
     with pytest.raises(RuntimeError, match="no warm up has ended within 1 s: a rank hangs"):
         llm.warm_up()
     with pytest.raises(RuntimeError, match="a rank hangs"):
         llm.generate([[1, 2]], GREEDY)
-    llm.close()
-
-
-def test_a_rank_that_hangs_in_a_plain_pass(folder: Path, second: Callable[[str], None]) -> None:
-    llm = LLM(folder, engine="dense", **SETTINGS)
-    assert llm.rank
-    assert llm.rank.ranks
-    llm.rank.ranks.step_s = 1
-    processes(llm)[0].send_signal(signal.SIGSTOP)
-    with pytest.raises(RuntimeError, match="no plain pass has ended within 1 s: a rank hangs"):
-        llm.forward_logits([[1, 2]])
     llm.close()
 
 
@@ -280,9 +257,7 @@ def test_what_all_agree_on_is_a_sign_of_life() -> None:
 def test_a_warm_up_that_one_rank_leaves(folder: Path, second: Callable[[str], None]) -> None:
     """The other would go on alone: all end, and the caller gets the error as it is."""
     second(HANGS)
-    llm = LLM(folder, engine="paged-graph", max_graph_batch=2, **SETTINGS)
-    runner: Any = llm.core.runner
-    runner.recorder = Recorder()
+    llm = captures(folder)
 
     def fails(done: int, count: int) -> None:
         raise OSError("the page is closed")
@@ -294,24 +269,19 @@ def test_a_warm_up_that_one_rank_leaves(folder: Path, second: Callable[[str], No
 
 
 @pytest.mark.parametrize(
-    "error, kind, words",
+    "first, kind, words",
     [
-        ("ValueError('it does not fit here')", ValueError, "^it does not fit here$"),
-        ("KeyError('broken')", RuntimeError, "rank 1 has failed: 'broken'"),
+        (FAILS.format("ValueError('it does not fit here')"), ValueError, "^it does not fit here$"),
+        (FAILS.format("KeyError('broken')"), RuntimeError, "rank 1 has failed: 'broken'"),
+        ("import os; os._exit(7)", RuntimeError, "rank 1 has ended: exit code 7"),
     ],
 )
 def test_a_rank_that_cannot_be_made(
-    folder: Path, second: Callable[[str], None], error: str, kind: type[Exception], words: str
+    folder: Path, second: Callable[[str], None], first: str, kind: type[Exception], words: str
 ) -> None:
     """Its cause is raised here, while this rank waits for it; a refusal as it stands."""
-    second(FAILS.format(error))
+    second(first)
     with pytest.raises(kind, match=words):
-        LLM(folder, engine="dense", **SETTINGS)
-
-
-def test_a_rank_that_dies_before_it_says_anything(folder: Path, second: Callable[[str], None]) -> None:
-    second("import os; os._exit(7)")
-    with pytest.raises(RuntimeError, match="rank 1 has ended: exit code 7"):
         LLM(folder, engine="dense", **SETTINGS)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from nanoinfer import Completion, Metrics, SamplingParams
 from nanoinfer.engine.sampling import gumbel
 from nanoinfer.requests import Logprobs
-from nanoinfer.verify import TOLERANCE, verify_tokens
+from nanoinfer.verify import TOLERANCE, Oracle, verify_tokens
 
 GREEDY = SamplingParams(temperature=0)
 V = 8
@@ -23,14 +23,10 @@ def completion(tokens: list[int], seed: int = 0) -> Completion:
     return Completion(0, (1, 2), tuple(tokens), "", "length", seed, Metrics(0.1, ()))
 
 
-def oracle(*rows: list[float]) -> object:
+def oracle(*rows: list[float]) -> Oracle:
     """An oracle whose logits before the new tokens are these rows, whatever the text."""
-
-    def logits(token_ids: Tensor) -> Tensor:
-        assert token_ids.shape == (1, 1 + len(rows))
-        return torch.cat([torch.zeros(1, V), torch.tensor(rows, dtype=torch.float32)])[None]
-
-    return logits
+    logits = torch.cat([torch.zeros(1, V), torch.tensor(rows, dtype=torch.float32)])[None]
+    return lambda token_ids: logits
 
 
 def row(best: int, behind: float = 1.0, second: int = 7, height: float = 1.0) -> list[float]:
@@ -40,16 +36,11 @@ def row(best: int, behind: float = 1.0, second: int = 7, height: float = 1.0) ->
     return values
 
 
-def test_equal_tokens_pass() -> None:
-    proof = verify_tokens(oracle(row(3), row(5, behind=0.25)), [completion([3, 5])], GREEDY)  # type: ignore[arg-type]
-    assert (proof.tokens, proof.near_ties) == (2, 0)
-    assert proof.smallest_gap == pytest.approx(0.25)
-    assert "2 tokens equal, 0 near-ties" in str(proof)
-
-
-def test_a_wrong_token_is_named() -> None:
+def test_equal_tokens_pass_and_a_wrong_one_is_named() -> None:
+    proof = verify_tokens(oracle(row(3), row(5, behind=0.25)), [completion([3, 5])], GREEDY)
+    assert (proof.tokens, proof.near_ties, proof.smallest_gap) == (2, 0, pytest.approx(0.25))
     with pytest.raises(AssertionError, match="prompt 0, new token 1: 7 was chosen, but the oracle chooses 5"):
-        verify_tokens(oracle(row(3), row(5)), [completion([3, 7])], GREEDY)  # type: ignore[arg-type]
+        verify_tokens(oracle(row(3), row(5)), [completion([3, 7])], GREEDY)
 
 
 @pytest.mark.parametrize("height", [1.0, 20.0])
@@ -59,24 +50,23 @@ def test_near_ties_are_counted_and_grow_with_the_logits(height: float) -> None:
     near = 0.5 * TOLERANCE * largest
     rows = [row(3, height=height)] * 1999
     chosen = [3] * 1999
-    proof = verify_tokens(oracle(*rows, row(5, near, height=height)), [completion([*chosen, 7])], GREEDY)  # type: ignore[arg-type]
+    proof = verify_tokens(oracle(*rows, row(5, near, height=height)), [completion([*chosen, 7])], GREEDY)
     assert proof.near_ties == 1
     far = row(5, 3 * TOLERANCE * largest, height=height)
     with pytest.raises(AssertionError, match="new token 1999"):
-        verify_tokens(oracle(*rows, far), [completion([*chosen, 7])], GREEDY)  # type: ignore[arg-type]
+        verify_tokens(oracle(*rows, far), [completion([*chosen, 7])], GREEDY)
 
 
 def test_too_many_near_ties_fail() -> None:
     rows = [row(3)] * 998 + [row(5, 1e-5)] * 2
     with pytest.raises(AssertionError, match="2 of 1000 tokens are near-ties"):
-        verify_tokens(oracle(*rows), [completion([3] * 998 + [7, 7])], GREEDY)  # type: ignore[arg-type]
+        verify_tokens(oracle(*rows), [completion([3] * 998 + [7, 7])], GREEDY)
 
 
 def test_nan_is_a_mistake() -> None:
-    bad = row(3)
-    bad[7] = float("nan")
+    bad = [*row(3)[:7], float("nan")]
     with pytest.raises(AssertionError):
-        verify_tokens(oracle(row(3), bad), [completion([3, 2])], GREEDY)  # type: ignore[arg-type]
+        verify_tokens(oracle(row(3), bad), [completion([3, 2])], GREEDY)
 
 
 def sampled(logits: list[float], params: SamplingParams, seed: int) -> int:
@@ -93,33 +83,23 @@ def test_sampled_tokens_follow_the_rule(seed: int) -> None:
     params = SamplingParams(temperature=0.7, top_k=3)
     logits = [0.1, 1.2, 0.9, -0.3, 0.5, 0.8, 1.1, 0.2]
     right = sampled(logits, params, seed)
-    verify_tokens(oracle(logits), [completion([right], seed)], params)  # type: ignore[arg-type]
+    verify_tokens(oracle(logits), [completion([right], seed)], params)
     for wrong in set(range(V)) - {right}:
         with pytest.raises(AssertionError):
-            verify_tokens(oracle(logits), [completion([wrong], seed)], params)  # type: ignore[arg-type]
+            verify_tokens(oracle(logits), [completion([wrong], seed)], params)
 
 
 def test_an_id_at_the_filter_s_edge_may_be_kept_or_not() -> None:
     """Two ids that all but tie for the last place of top-k: rounding decides which is kept, and either is right."""
-    logits = [2.0, 1.0, 1.0 - 1e-6, -3.0, -3.0, -3.0, -3.0, -3.0]
+    logits, flipped = [2.0, 1.0, 1.0 - 1e-6, *[-3.0] * 5], [2.0, 1.0 - 1e-6, 1.0, *[-3.0] * 5]
     params = SamplingParams(temperature=1.0, top_k=2)
     noise = gumbel(torch.arange(200), torch.zeros(200, dtype=torch.int64), V)
     seed = next(s for s in range(200) if int((torch.tensor(logits) + noise[s]).argmax()) == 2)
-    flipped = [2.0, 1.0 - 1e-6, 1.0, *logits[3:]]
-    many = [sampled(logits, params, seed), sampled(flipped, params, seed)]
-    assert many[0] != many[1]
-    rows = [[9.0, *[0.0] * 7]] * 1999
-    for token in many:
-        # The row in question comes first, at step 0; the other 1999 are certain, so that one near-tie is allowed.
-        verify_tokens(oracle(logits, *rows), [completion([token, *_certain(rows, params, seed)], seed)], params)  # type: ignore[arg-type]
-
-
-def _certain(rows: list[list[float]], params: SamplingParams, seed: int) -> list[int]:
-    steps = torch.arange(1, len(rows) + 1)
-    noise = gumbel(torch.full_like(steps, seed), steps, V)
-    scores = torch.tensor(rows)
-    kept = scores >= scores.sort(-1, descending=True).values[:, params.top_k - 1 : params.top_k]
-    return [int(i) for i in (scores + noise).masked_fill(~kept, -torch.inf).argmax(-1)]
+    either = {sampled(logits, params, seed), sampled(flipped, params, seed)}
+    assert len(either) == 2
+    certain = [[99.0, *[0.0] * 7]] * 1999  # so that one near-tie is allowed
+    for token in either:
+        verify_tokens(oracle(logits, *certain), [completion([token, *[0] * 1999], seed)], params)
 
 
 # Each token likes to come again at once, so that it matters whether it has been counted.
@@ -164,10 +144,8 @@ def written(
         records.append(record(shown, text[-1], params.logprobs or 0))
     records = [*records[shift:], *records[:shift]][missing:]
     scored = [record(BIGRAMS[a], b, params.prompt_logprobs or 0) for a, b in pairwise(PROMPT)]
-    return Completion(
-        0, PROMPT, tuple(text[len(PROMPT) :]), "", "length", seed, Metrics(0.1, ()), logprobs=tuple(records),
-        prompt_logprobs=None if params.prompt_logprobs is None else (None, *scored),
-    )  # fmt: skip
+    done = replace(completion(text[len(PROMPT) :], seed), prompt_token_ids=PROMPT, logprobs=tuple(records))
+    return done if params.prompt_logprobs is None else replace(done, prompt_logprobs=(None, *scored))
 
 
 def record(logits: Tensor, token_id: int, top: int) -> Logprobs:
@@ -176,11 +154,10 @@ def record(logits: Tensor, token_id: int, top: int) -> Logprobs:
     return Logprobs(token_id, float(every[token_id]), tuple(zip(best.indices.tolist(), best.values.tolist())))  # noqa: B905
 
 
-@pytest.mark.parametrize("params", [PENALISED, BOTH])
-def test_penalties_and_logprobs(params: SamplingParams) -> None:
+@pytest.mark.parametrize("params, count", [(PENALISED, 30 + len(PROMPT) - 1), (BOTH, 30)])
+def test_penalties_and_logprobs(params: SamplingParams, count: int) -> None:
     proof = verify_tokens(bigrams, [written(params)], params)
-    assert (proof.tokens, proof.near_ties) == (30, 0)
-    assert proof.logprobs == (30 if params.prompt_logprobs is None else 30 + len(PROMPT) - 1)
+    assert (proof.tokens, proof.near_ties, proof.logprobs) == (30, 0, count)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -190,7 +167,7 @@ def test_mutants_of_penalties_and_logprobs(name: str) -> None:
         if params.greedy and (set(mistake) & {"late", "cooled"}):
             continue  # there is no temperature
         with pytest.raises(AssertionError, match=words):
-            verify_tokens(bigrams, [written(params, **mistake)], params)  # type: ignore[arg-type]
+            verify_tokens(bigrams, [written(params, **mistake)], params)
 
 
 def test_logprobs_are_there_if_they_were_asked_for() -> None:

@@ -1,0 +1,418 @@
+"""What is captured, when and under which key, on a CPU, through the stand-in: ladders, warm-ups, and what fails.
+
+The names G.. are those of the course's list of defects. What only a GPU can show is in tests/gpu/test_graphs.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from itertools import count, pairwise, product
+from operator import attrgetter
+from typing import Any
+
+import pytest
+import torch
+
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.engine.engine import Engine
+from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, Key, ladder, pick
+from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine.state import BatchState
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model
+from nanoinfer.verify import verify_tokens
+from tests.conftest import STD, prompts_of
+from tests.engine.fake_graphed import (
+    CONFIG,
+    GRAPHED,
+    LENGTHS,
+    PARAMS,
+    Failing,
+    Recording,
+    decodes,
+    engine_of,
+    graph_llm,
+    greedy_rows,
+    interrupted,
+    live_bits,
+    nothing_is_held,
+    prove,
+    runner_of,
+    same,
+    state_bits,
+    watch,
+)
+
+# No graph is lost in silence: a warning is an error, but where a test expects it.
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("no_collection")]
+GREEDY, SAMPLED, FILTERED, _ = SAMPLERS
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2:
+    return random_model(CONFIG, seed=1, std=STD)
+
+
+@pytest.fixture(params=GRAPHED)
+def engine(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def few_prefills(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm-up captures the ladder of decode steps, and few prefills: the fake takes some 30 ms each."""
+    monkeypatch.setattr("nanoinfer.engine.graphs.PREFILL_TOKENS", 64)
+
+
+# The ladder
+
+
+def test_ladder() -> None:
+    """G30, G31: it ends in exactly the maximum, a batch gets the smallest rung that holds it, and little is padding."""
+    assert ladder(0) == []
+    assert pick([], 1) is None
+    assert len(ladder(512)) == 23
+    for maximum in range(1, 513):
+        sizes = ladder(maximum)
+        assert sizes[-1] == maximum
+        assert sizes == sorted(set(sizes))
+        smallest = [above for below, above in pairwise([0, *sizes]) for _ in range(below, above)]
+        assert [pick(sizes, n) for n in range(1, maximum + 1)] == smallest
+        assert all(1 - n / rows < 0.3 for n, rows in enumerate(smallest, 1) if n >= 16)
+        assert pick(sizes, maximum + 1) is None
+
+
+@pytest.mark.usefixtures("few_prefills")
+def test_every_batch_hits_a_captured_key(model: GPT2, engine: str) -> None:
+    """G31, G33: what was captured is what is looked up, for each batch size, and nothing else is ever captured."""
+    llm = graph_llm(model, engine, max_batch=11)
+    runner = runner_of(llm)
+    llm.warm_up()
+    captures, used = llm.stats.captures, set()
+    for batch in range(1, 12):
+        for sampler in engine_of(llm).samplers:
+            runner.decode(batch, 50, sampler)
+            used.add(next(reversed(runner.graphs)))
+    assert llm.stats.captures == captures
+    assert used == {key for key in runner.graphs if key.columns == 1}
+    assert llm.stats.replayed_steps == 11 * 4
+    assert not llm.stats.fallbacks
+
+
+# Keys, and how many are kept
+
+
+def test_keys(model: GPT2, engine: str) -> None:
+    """All that is baked is in the key: shape, read length, sampler."""
+    llm = graph_llm(model, engine, read_multiple=32, prefill_chunk=40)
+    for sampler, params in (
+        (GREEDY, greedy_rows(8)),
+        (SAMPLED, SamplingParams(temperature=0.9, max_tokens=8, ignore_eos=True)),
+        (FILTERED, SamplingParams(top_k=9, max_tokens=8, ignore_eos=True)),
+    ):
+        llm.generate(prompts_of([60]), params)
+        if engine == "dense-graph":  # the second piece, which has a context, runs eagerly
+            expected = {Key(1, 64, 64, sampler), Key(1, 1, 64, sampler), Key(1, 1, 96, sampler)}
+        else:  # paged attention finds each row's length itself
+            expected = {Key(1, 64, 64, sampler), Key(1, 32, 32, sampler), Key(1, 1, 100, sampler)}
+        assert {key for key in runner_of(llm).graphs if key.sampler is sampler} == expected
+    assert len(runner_of(llm).graphs) == 3 * len(expected)
+
+
+def test_the_least_recently_used_goes(model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm-up captures no more than is kept; what the ladders have beyond that, when it is first asked for."""
+    monkeypatch.setattr("nanoinfer.engine.graphs.KEPT", 3)
+    llm = graph_llm(model, engine, max_batch=8)
+    for batch, kept in [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (1, [2, 4, 1]), (8, [4, 1, 8]), (2, [1, 8, 2])]:
+        runner_of(llm).decode(batch, 50, GREEDY)
+        assert decodes(llm) == kept
+    assert llm.stats.captures == 5
+    prove(llm, LENGTHS, PARAMS)
+    assert len(runner_of(llm).graphs) == 3
+    fresh = graph_llm(model, engine)
+    fresh.warm_up()
+    assert fresh.stats.captures == len(runner_of(fresh).graphs) == 3
+
+
+# Captures while rows are live
+
+
+@pytest.mark.usefixtures("few_prefills")
+def test_warm_up_in_the_middle_of_a_generation(model: GPT2, engine: str) -> None:
+    """G15: state and live memory are as before, and so are the tokens that follow; also where Ctrl-C ends it."""
+    llm = graph_llm(model, engine)
+
+    def warm_up() -> None:
+        before = [*state_bits(llm), *live_bits(llm)]
+        runner_of(llm).recorder = Failing("warm", KeyboardInterrupt(), rows=1)
+        with pytest.raises(KeyboardInterrupt):
+            llm.warm_up()
+        assert same([*state_bits(llm), *live_bits(llm)], before)
+        runner_of(llm).recorder = Recording()
+        llm.warm_up()
+        assert same([*state_bits(llm), *live_bits(llm)], before)
+
+    done = interrupted(llm, [4, 9, 30], PARAMS[1:4], 7, warm_up)
+    verify_tokens(llm.forward_logits, done, PARAMS[1:4])
+    assert llm.stats.captures == len(runner_of(llm).graphs) > 20
+    assert not runner_of(llm).failed  # an interrupt is no failure of a key
+
+
+def test_captures_touch_nobody(model: GPT2, engine: str) -> None:
+    """G15: with rows live, a warm-up sees none of them, and neither it nor the recording changes anything of theirs."""
+    llm = graph_llm(model, engine, read_multiple=32)
+    running, capture, live = engine_of(llm), runner_of(llm)._capture, []
+
+    def nobody(step: object) -> None:
+        assert not running.state.integers[:6].any()
+        assert bool((running.state.row == running.state.dummy).all())
+
+    def watched(keys: list[Key]) -> None:
+        live.append(int(running.state.live[:-1].sum()))
+        before = [*state_bits(llm), *live_bits(llm)]
+        capture(keys)
+        assert same([*state_bits(llm), *live_bits(llm)], before)
+
+    watch(runner_of(llm).recorder, "warm", nobody)
+    runner_of(llm)._capture = watched  # type: ignore[method-assign,assignment]
+    prove(llm, LENGTHS, PARAMS)
+    assert max(live) == 4
+    assert len(live) > 6
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_warm_up(model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch, mixed: bool) -> None:
+    """G23: all steps are warmed before the first is recorded, largest first; after it, no request waits.
+
+    Tokens are the oracle's: a piece of a prompt is never taken for a whole one, which has graphs by now.
+    """
+    monkeypatch.setattr("nanoinfer.engine.graphs.PREFILL_TOKENS", 128)
+    llm = graph_llm(model, engine, max_batch=5, read_multiple=64, prefill_chunk=20, mixed=mixed)
+    runner, told = runner_of(llm), list[tuple[int, int]]()
+    recorder: Any = runner.recorder
+    llm.warm_up(lambda done, of: told.append((done, of)))
+    count, paged = len(runner.graphs), engine == "paged-graph"
+    assert [name for name, _ in recorder.asked] == ["warm"] * count + ["record"] * count
+    assert told == [(n, count) for n in range(1, count + 1)]
+    assert [key.rows for key in runner.graphs] == sorted((key.rows for key in runner.graphs), reverse=True)
+    assert {key.rows for key in runner.graphs if key.columns == 1} == {1, 2, 4, 5}
+    prefills = {(key.rows, key.columns) for key in runner.graphs if key.columns > 1}
+    ladders = product((1, 5) if paged else (1, 2, 4, 8), (16, 32, 64, 128))
+    assert prefills == {(rows, columns) for rows, columns in ladders if paged or rows * columns <= 128}
+    assert {key.sampler for key in runner.graphs} == set(engine_of(llm).samplers)
+    assert llm.stats.capture_s > 0
+    for lengths in ([90, 3, 9], [5, 5, 5, 5, 16], [3, 3], [60]):
+        for one in ({"temperature": 0}, {"seed": 3}, {"top_k": 9, "seed": 3}, {"logprobs": 2, "seed": 3}):
+            prove(llm, lengths, SamplingParams(max_tokens=9, ignore_eos=True, **one))
+    llm.warm_up()
+    assert llm.stats.captures == count
+    assert llm.stats.replayed_steps == llm.stats.decode_steps > 0
+    assert llm.stats.replayed_prefills > 0
+    assert [*llm.stats.fallbacks] == ([] if paged else ["a piece of a prompt, where prompts are captured whole"])
+
+
+# Addresses
+
+
+def change_state(llm: LLM) -> None:
+    running = engine_of(llm)
+    running.state = running.runner.state = BatchState(running.state.integers.clone(), running.state.floats)
+
+
+def data(*paths: str) -> Callable[[LLM], None]:
+    """Give weights other memory, and spoil the old one: who still reads it is seen."""
+
+    def change(llm: LLM) -> None:
+        for path in paths:
+            weight = attrgetter(path)(llm.model)
+            old, weight.data = weight.data, weight.data.clone()
+            old.fill_(-1)
+
+    return change
+
+
+def cached(name: str) -> Callable[[LLM], None]:
+    """The same of a tensor of the cache."""
+
+    def change(llm: LLM) -> None:
+        cache: Any = llm.core.cache
+        old = getattr(cache, name)
+        setattr(cache, name, old.clone())
+        with torch.inference_mode():
+            old.fill_(-1)
+
+    return change
+
+
+MOVES: dict[str, Callable[[LLM], object]] = {
+    "keys": cached("k"),
+    "values": cached("v"),
+    "tables": cached("tables"),
+    "the state": change_state,
+    "the embedding": data("wte.weight"),
+    "one layer": data("h.1.mlp.c_proj.weight", "h.1.mlp.c_proj.bias"),
+    "the norm at the end": data("ln_f.bias"),
+    "the positions": data("wpe.weight"),
+    "replaced": lambda llm: setattr(llm.model.ln_f, "weight", torch.nn.Parameter(llm.model.ln_f.weight.clone())),
+    "half and back": lambda llm: llm.model.half().float(),
+}
+
+
+@pytest.mark.parametrize("what, within", [*product(MOVES, [False]), ("keys", True), ("one layer", True)])
+def test_a_tensor_that_has_moved(engine: str, what: str, within: bool) -> None:
+    """G11, G14, G16: graphs that knew it are dropped with one warning, and new ones are captured.
+
+    Between two generations it is seen at once; within one, a layer's after as many steps as there are layers.
+    """
+    if what == "tables" and engine == "dense-graph":
+        return
+    llm = graph_llm(random_model(CONFIG, seed=1, std=STD), engine)
+    prove(llm, LENGTHS[:3], PARAMS[:3])
+    known = list(runner_of(llm).graphs.values())
+
+    def run() -> None:
+        if within:
+            interrupted(llm, [4], greedy_rows(20), 5, lambda: MOVES[what](llm))
+        else:
+            MOVES[what](llm)
+            prove(llm, LENGTHS[:3], PARAMS[:3])
+
+    with pytest.warns(RuntimeWarning) as caught:
+        run()
+    assert [str(w.message) for w in caught] == ["all graphs are dropped: a tensor that they knew has moved"]
+    assert not any(captured in known for captured in runner_of(llm).graphs.values())
+    prove(llm, LENGTHS[:3], PARAMS[:3])
+    assert llm.stats.replayed_steps == llm.stats.decode_steps
+
+
+def test_a_pool_ends_with_its_last_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses to capture into a pool without graphs in which a tensor still lives: a new one is begun then."""
+    handles, pools = count(), []
+
+    def graph(recorded: object, pool: int, stream: None, capture_error_mode: str) -> nullcontext[None]:
+        assert capture_error_mode == "thread_local"  # what other threads do ends no capture
+        pools.append(pool)
+        return nullcontext()
+
+    def step() -> None:
+        if len(pools) == 5:
+            raise RuntimeError("a capture that fails")
+
+    stands_in: dict[str, Any] = {
+        "Stream": lambda device: None, "stream": nullcontext, "graph_pool_handle": lambda: next(handles),
+        "CUDAGraph": type("Graph", (), {}), "graph": graph,
+    }  # fmt: skip
+    for name, instead in stands_in.items():
+        monkeypatch.setattr(torch.cuda, name, instead)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
+    recorder = CudaRecorder(torch.device("cuda"))
+    kept = [recorder.record(step) for _ in range(3)]
+    del kept[:2]
+    kept.append(recorder.record(step))
+    kept.clear()
+    with pytest.raises(RuntimeError, match="fails"):
+        recorder.record(step)
+    kept.append(recorder.record(step))
+    assert pools == [0, 0, 0, 0, 1, 2]
+
+
+# Failures
+
+
+@pytest.mark.parametrize("where", ["warm", "record"])
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (RuntimeError("no such kernel\nand a long trace"), "RuntimeError: no such kernel"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "OutOfMemoryError: CUDA out of memory"),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+def test_a_failure_costs_one_key(model: GPT2, engine: str, where: str, error: Exception, said: str) -> None:
+    """One warning names key and cause; that step runs eagerly, and is counted; all others are replayed."""
+    llm = graph_llm(model, engine, recorder=Failing(where, error))
+    params = greedy_rows(9, 2, 7, 5)
+    with pytest.warns(RuntimeWarning) as caught:
+        prove(llm, [4, 1, 9, 30], params)
+    (message,) = (str(w.message) for w in caught)
+    assert message.startswith(f"decode of 2 rows runs without a graph: {said}")
+    assert "trace" not in message
+    assert decodes(llm) == [4, 1]
+    assert llm.stats.fallbacks == {"not captured": 2}  # steps from five tokens to seven
+    prove(llm, [4, 1, 9, 30], params)
+    assert llm.stats.fallbacks == {"not captured": 4}
+    assert llm.stats.replayed_steps == llm.stats.decode_steps - 4
+
+
+@pytest.mark.usefixtures("few_prefills")
+def test_a_failure_in_warm_up(model: GPT2, engine: str) -> None:
+    """The others are captured all the same."""
+    llm = graph_llm(model, engine, recorder=Failing("record", torch.OutOfMemoryError("CUDA out of memory")))
+    with pytest.warns(RuntimeWarning, match="decode of 2 rows") as caught:
+        llm.warm_up()
+    assert len(caught) == len(engine_of(llm).samplers) == len(runner_of(llm).failed)
+    assert {key.rows for key in runner_of(llm).graphs if key.columns == 1} == {1, 4}
+    prove(llm, LENGTHS, PARAMS)
+
+
+def test_an_interrupt_in_a_generation(model: GPT2, engine: str) -> None:
+    llm = graph_llm(model, engine, recorder=Failing("record", KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(prompts_of([4, 1, 9, 30]), greedy_rows(9, 2, 7, 5))
+    nothing_is_held(llm)
+    runner_of(llm).recorder = Recording()
+    prove(llm, LENGTHS, PARAMS)
+
+
+def test_beyond_the_ladder(model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G38: what is larger than any graph runs eagerly, is counted by reason, and goes into no smaller graph."""
+    monkeypatch.setattr("nanoinfer.engine.graphs.PREFILL_TOKENS", 64)
+    llm = graph_llm(model, engine, max_graph_batch=2)
+    prove(llm, [70, 4, 9], greedy_rows(9, 5, 3))
+    assert llm.stats.fallbacks == {"more rows than the largest graph has": 2, "a prefill of too many tokens": 1}
+    assert decodes(llm) == [2, 1]
+    assert llm.stats.replayed_steps == 6
+
+
+def test_rows_of_the_largest_graph(model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as a tenth of the free memory holds logits for; a number given by the user is his own business."""
+    per_row = 12 * CONFIG.padded_vocab + 16 * CONFIG.inner
+    for free, asked, rows in ((None, None, 64), (75 * per_row, None, 7), (75 * per_row, 9, 9), (None, 99, 64)):
+        monkeypatch.setattr("nanoinfer.engine.graphs.free_memory", lambda device, free=free: free)
+        assert runner_of(graph_llm(model, engine, max_batch=64, max_graph_batch=asked)).rows == ladder(rows)
+
+
+# Without graphs
+
+
+@pytest.mark.parametrize("settings", [{"max_rows": 0, "recorder": Recording()}, {"max_rows": 4, "recorder": None}])
+def test_turned_off(model: GPT2, engine: str, settings: dict[str, Any]) -> None:
+    """The same class with an empty dict. Nothing was to be captured, so nothing fell back."""
+    llm, stats = graph_llm(model, engine), GraphStats()
+    llm.core = Engine(
+        model, llm.core.cache, 4, stats, runner=partial(GraphRunner, max_len=100, stats=stats, **settings)
+    )
+    llm.warm_up()
+    prove(llm, LENGTHS, PARAMS)
+    assert runner_of(llm).graphs == {}
+    assert stats.captures == stats.replayed_steps == stats.padding_rows == 0
+    assert not stats.fallbacks
+
+
+def test_on_a_cpu(model: GPT2, engine: str) -> None:
+    """It says so once, and counts every step."""
+    with pytest.warns(RuntimeWarning, match=rf"engine {engine} runs as engine {engine[:-6]} does: a CPU") as told:
+        llm = LLM(model, engine=engine, max_batch=4)
+    assert len(told) == 1
+    with llm:
+        assert llm.core.lag == 0
+        llm.warm_up()
+        prove(llm, LENGTHS, PARAMS)
+        assert runner_of(llm).graphs == {}
+        assert llm.stats.fallbacks == {"a CPU records no steps": llm.stats.decode_steps + llm.stats.prefill_steps}
+        assert llm.stats.hit_rate == 0
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.warm_up()
