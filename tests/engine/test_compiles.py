@@ -12,7 +12,7 @@ from tests.engine.kernel_cases import INTERPRETED, compiled
 
 pytest.importorskip("triton", reason="there are no wheels of Triton here")
 
-from nanoinfer.kernels import sampling  # noqa: E402
+from nanoinfer.kernels import sampling
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels cannot be compiled")
 ATTEND = {"H": 12, "D": 64, "D_POWER": 64, "PAGE": 16}
@@ -34,7 +34,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {  # at GPT-2's sizes
 
 
 def kernel_of(name: str) -> Any:
-    module, kernel = name.split()[0].split(".")
+    module, kernel = name.split(maxsplit=1)[0].split(".")
     return getattr(import_module(f"nanoinfer.kernels.{module}"), kernel)
 
 

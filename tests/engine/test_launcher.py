@@ -15,11 +15,11 @@ from tests.engine.kernel_cases import RUNS_HERE
 
 pytest.importorskip("triton", reason="there are no wheels of Triton here")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import CompiledKernel  # noqa: E402
-from triton.runtime import driver  # noqa: E402
+from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel
+from triton.runtime import driver
 
-from nanoinfer.kernels import paged_attention as kernels  # noqa: E402
+from nanoinfer.kernels import paged_attention as kernels
 
 compiles_here = pytest.mark.skipif(RUNS_HERE, reason="needs a Triton that compiles, and no driver of its own")
 Launched = tuple[Any, list[tuple[Any, ...]]]

@@ -21,7 +21,7 @@ from tests.engine.test_ragged_attention import MIXED, cache_with
 
 pytest.importorskip("triton", reason="there are no wheels of Triton here")
 
-from nanoinfer.kernels import paged_attention, ragged_attention  # noqa: E402
+from nanoinfer.kernels import paged_attention, ragged_attention
 
 pytestmark = here
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
