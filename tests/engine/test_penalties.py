@@ -218,9 +218,7 @@ ECHO = SamplingParams(max_tokens=0, prompt_logprobs=5)
 ASKED = [
     SamplingParams(temperature=0, max_tokens=30),
     SamplingParams(temperature=0.8, top_k=20, logprobs=0, max_tokens=30, n=3, prompt_logprobs=0),
-    SamplingParams(
-        temperature=1.2, top_p=0.9, frequency_penalty=-1.0, logprobs=2, max_tokens=30, n=2, ignore_eos=True
-    ),
+    SamplingParams(temperature=1.2, top_p=0.9, frequency_penalty=-1.0, logprobs=2, max_tokens=30, n=2, ignore_eos=True),
     ECHO,
     # The youngest of those that go on: it has to give its room back.
     SamplingParams(temperature=0, presence_penalty=1.0, frequency_penalty=0.5, logprobs=20, max_tokens=30),
