@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from nanoinfer.kernels import paged_attention_torch
-from nanoinfer.model.batch import Chunk, pack, unpack
-from tests.conftest import SMALL
 from tests.engine.kernel_cases import DEVICE, INTERPRETED, Case, case_of, guarded, here
-from tests.engine.test_ragged_attention import MIXED, cache_with
+from tests.engine.test_ragged_attention import MIXED
 
 pytest.importorskip("triton", reason="there are no wheels of Triton here")
 
@@ -200,25 +198,6 @@ def test_at_the_bound_of_large_tiles(more: list[tuple[int, int]]) -> None:
     case = case_of([(0, 300), (37, 64), (10, 65), (200, 1), (0, 63), (0, 29), *more], H=1, D=16)
     assert len(case.q) == 522 + sum(new for _, new in more)
     check(case)
-
-
-@pytest.mark.parametrize("rows, tokens", [(1, 16), (4, 32), (3, 2)])
-@pytest.mark.skipif(not INTERPRETED, reason="a cache on a CPU")
-def test_in_the_cache(rows: int, tokens: int) -> None:
-    """As a captured step has it: room for more rows than the cache has, and padding."""
-    chunks = [Chunk(1, 40, [1]), Chunk(0, 30, [1]), Chunk(2, 5, [1] * (tokens - 16))][: 3 if tokens > 16 else rows]
-    cache = cache_with([3, 3, 3])
-    layout, generator = cache.layout(rows, tokens), torch.Generator().manual_seed(0)
-    batch = unpack(pack([], chunks[: min(rows, tokens)], layout, 3), layout)
-    plan = cache.plan(batch)
-    assert plan.lengths is None
-    for pool in (cache.k, cache.v):
-        pool[0] = torch.randn(pool[0].shape, generator=generator)
-    q, k, v = torch.randn(3, tokens, SMALL.n_head, SMALL.head_size, generator=generator)
-    got = cache.attend(plan, 0, q, k, v)
-    expected = paged_attention_torch.attend_ragged(q, cache.k[0], cache.v[0], plan.tables, batch, None)
-    real = batch.row < 3
-    torch.testing.assert_close(got[real], expected[real], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="a GPU that reads elsewhere is of no use to the tests after this one")

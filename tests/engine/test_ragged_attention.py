@@ -1,8 +1,7 @@
-"""Attention for any number of new tokens a row: the reference, the list of work, and steps that read pieces."""
+"""Attention for any number of new tokens a row: the reference, and the kernel's list of work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanoinfer.cache.paged import PagedCache
-from nanoinfer.engine.fake_graph import record
-from nanoinfer.engine.sampling import SAMPLERS
-from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import prefill_step
 from nanoinfer.kernels import paged_attention_torch as reference
 from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
-from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.requests import Request, SamplingParams
-from tests.conftest import SMALL, prompts_of
 from tests.engine.kernel_cases import INTERPRETED, case_of, compiled
 
 # Tokens before the step, and in it: every count around a tile of 16, decode rows, and long rows among short ones.
@@ -132,62 +123,3 @@ def test_compiles_without_a_gpu(
     """With the constants that it is launched with, and within the shared memory of the GPUs of that kind."""
     _, constants = launch_of(monkeypatch, N, 1, D, dtype)
     compiled(ragged_kernels()._ragged_kernel, {2: "fp16", 4: "fp32"}[dtype.itemsize], constants, capability)
-
-
-def cache_with(blocks: list[int], dtype: torch.dtype = torch.float32) -> PagedCache:
-    """A pool of NaN, with this many blocks for each row."""
-    cache = PagedCache(SMALL, 3, SMALL.n_positions, 20, 16, torch.device("cpu"), dtype)
-    cache.k.fill_(torch.nan)
-    cache.v.fill_(torch.nan)
-    for row, count in enumerate(blocks):
-        assert cache.blocks.reserve(row, 16 * count)
-        cache.blocks.grow(row, 16 * count)
-    cache.update()
-    return cache
-
-
-@pytest.mark.skipif(INTERPRETED, reason="plain PyTorch")
-@pytest.mark.parametrize("recorded", [False, True])
-@torch.inference_mode()
-def test_a_row_whose_prompt_goes_on_changes_nothing(small_model: GPT2, recorded: bool) -> None:
-    """Neither token, position, step nor live; its neighbours' tokens are as without it, in steps of all kinds."""
-    params = SamplingParams(temperature=0.9)
-    requests = [Request(i, tuple(ids), params, 5 + i, 9, frozenset()) for i, ids in enumerate(prompts_of([20, 30, 6]))]
-    first, second, third = (request.prompt_token_ids for request in requests)
-    cache, state = cache_with([3, 3, 3]), BatchState.empty(3, torch.device("cpu"))
-    state.admit(range(3), requests)
-    layout = cache.layout(4, 64)
-
-    def run(*chunks: Chunk, going: Sequence[int] = ()) -> list[int]:
-        """The tokens of rows that go on, then of the chunks that are complete."""
-        packed = pack(going, chunks, layout, state.dummy)
-        if recorded:
-            held = pack([], [], layout, state.dummy).clone()
-            graph, tokens = record(
-                lambda: prefill_step(small_model, cache, state, unpack(held, layout), SAMPLERS.unfiltered)
-            )
-            held.copy_(packed)
-            graph.replay()
-        else:
-            tokens = prefill_step(small_model, cache, state, unpack(packed, layout), SAMPLERS.unfiltered)
-        return tokens[: len(going) + sum(chunk.complete for chunk in chunks)].tolist()
-
-    (newest,) = run(Chunk(0, 0, first))
-    before = state.integers.clone()
-    assert before[:4, 0].tolist() == [newest, 20, 1, 1]
-    assert run(Chunk(1, 0, second[:13], complete=False)) == []
-    assert torch.equal(state.integers[:, :3], before[:, :3])
-    one, two = run(Chunk(2, 0, third), Chunk(1, 13, second[13:29], complete=False), going=[0])
-    assert state.integers[:4, :3].T.tolist() == [[one, 21, 2, 1], [0, 0, 0, 0], [two, 6, 1, 1]]
-    assert state.row.tolist() == [0, 3, 2, 3]
-    three, four = run(Chunk(1, 29, second[29:]), going=[0])
-    assert state.integers[:4, :3].T.tolist() == [[three, 22, 3, 1], [four, 30, 1, 1], [two, 6, 1, 1]]
-
-    alone = BatchState.empty(3, torch.device("cpu"))
-    alone.admit(range(3), requests)
-    cache, state = cache_with([3, 3, 3]), alone
-    assert run(Chunk(0, 0, first)) == [newest]
-    assert run(going=[0]) == [one]
-    assert run(going=[0]) == [three]
-    assert run(Chunk(1, 0, second)) == [four]
-    assert run(Chunk(2, 0, third)) == [two]

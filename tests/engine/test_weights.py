@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -52,12 +53,9 @@ def rewrite(folder: Path, change: Callable[[Tensors], Tensors]) -> None:
 def shard(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    names = sorted(tensors)
-    weight_map = {}
-    for part in range(3):
-        file = f"model-{part + 1:05d}-of-00003.safetensors"
-        save_file({name: tensors[name] for name in names[part::3]}, folder / file)
-        weight_map |= dict.fromkeys(names[part::3], file)
+    weight_map = {name: f"model-0000{1 + i % 3}-of-00003.safetensors" for i, name in enumerate(tensors)}
+    for file in set(weight_map.values()):
+        save_file({name: tensor for name, tensor in tensors.items() if weight_map[name] == file}, folder / file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
@@ -140,17 +138,14 @@ def refused(name: str | Path, *words: str) -> None:
     assert [word for word in words if word not in sentence] == [], sentence
 
 
-@pytest.mark.parametrize(
-    "name, words",
-    [
-        ("gtp2", ["'gtp2'", "did you mean gpt2?"]),
-        ("something-else", ["owner/name"]),
-        ("random:gpt9", ["random:gpt9", "gpt2-xl"]),
-        ("./nowhere", ["no such file or folder"]),
-        (Path("nowhere"), ["no such file or folder"]),
-        ("", ["''"]),
-    ],
-)
+NAMES: list[tuple[str | Path, list[str]]] = [
+    ("gtp2", ["'gtp2'", "did you mean gpt2?"]), ("something-else", ["owner/name"]), ("", ["''"]),
+    ("random:gpt9", ["random:gpt9", "gpt2-xl"]), ("./nowhere", ["no such file or folder"]),
+    (Path("nowhere"), ["no such file or folder"]), ("some body/gpt2", ["no model"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, words", NAMES)
 def test_refused_names(name: str | Path, words: list[str]) -> None:
     refused(name, *words)
 
@@ -165,28 +160,19 @@ def test_refused_folders(folder: Path, tmp_path: Path) -> None:
 
 
 SHAPE = {"n_layer": 2, "n_head": 2, "n_embd": 8}
+CONFIGS: list[tuple[Any, str]] = [
+    ("{", "no JSON"), ("\xff\xfe", "no JSON"), ("[" * 100_000, "no JSON"), ("[]", "one JSON object"),
+    ({}, "lacks n_layer"), (SHAPE | {"n_layer": None}, "lacks n_layer"), (SHAPE | {"n_layer": "2"}, "n_layer"),
+    (SHAPE | {"n_layer": -1}, "n_layer"), (SHAPE | {"n_layer": 2**63 - 1}, "at most 1000"),
+    (SHAPE | {"n_head": 3}, "multiple of n_head"), (SHAPE | {"model_type": "llama"}, "model_type='llama'"),
+    (SHAPE | {"activation_function": "relu"}, "activation_function"),
+    (SHAPE | {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer"),
+    # of another model than the tensors: said before anything is allocated, whatever size is claimed
+    (SHAPE | {"n_embd": 2**20, "vocab_size": 2**30}, "config.json makes it"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "config, word",
-    [
-        ("{", "no JSON"),
-        ("[]", "one JSON object"),
-        ("\xff\xfe", "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        ({}, "lacks n_layer"),
-        (SHAPE | {"model_type": "llama"}, "model_type='llama'"),
-        (SHAPE | {"activation_function": "relu"}, "activation_function"),
-        (SHAPE | {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer"),
-        (SHAPE | {"n_layer": "2"}, "n_layer"),
-        (SHAPE | {"n_head": 3}, "multiple of n_head"),
-        (SHAPE | {"n_layer": -1}, "n_layer"),
-        (SHAPE | {"n_layer": None}, "lacks n_layer"),
-        (SHAPE | {"n_layer": 2**63 - 1}, "at most 1000"),
-        # of another model than the tensors: said before anything is allocated, whatever size is claimed
-        (SHAPE | {"n_embd": 2**20, "vocab_size": 2**30}, "config.json makes it"),
-    ],
-)
+@pytest.mark.parametrize("config, word", CONFIGS)
 def test_refused_configs(folder: Path, config: Any, word: str) -> None:
     text = config if isinstance(config, str) else json.dumps(config)
     (folder / "config.json").write_bytes(text.encode("latin-1"))
@@ -196,18 +182,18 @@ def test_refused_configs(folder: Path, config: Any, word: str) -> None:
 NORM = "transformer.h.1.ln_1.bias"
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (lambda t: {n: x for n, x in t.items() if n != NORM}, ["lacks h.1.ln_1.bias"]),
-        (lambda t: {n: x for n, x in t.items() if "mlp" not in n}, ["and 7 more"]),
-        (lambda t: t | {"transformer.h.2.ln_1.bias": torch.zeros(8)}, ["h.2.ln_1.bias", "GPT-2 of 2 layers"]),
-        (lambda t: t | {NORM: torch.zeros(9)}, ["(9,)", "(8,)"]),
-        (lambda t: t | {NORM: torch.zeros(8, dtype=torch.int32)}, ["I32", "F32"]),
-        (lambda t: t | {"h.1.ln_1.bias": torch.zeros(8)}, ["came before"]),
-        (lambda t: t | {"lm_head.weight": torch.zeros(50, 8)}, ["head of its own"]),
-    ],
-)
+TENSORS: list[tuple[Callable[[Tensors], Tensors], list[str]]] = [
+    (lambda t: {n: x for n, x in t.items() if n != NORM}, ["lacks h.1.ln_1.bias"]),
+    (lambda t: {n: x for n, x in t.items() if "mlp" not in n}, ["and 7 more"]),
+    (lambda t: t | {"transformer.h.2.ln_1.bias": torch.zeros(8)}, ["h.2.ln_1.bias", "GPT-2 of 2 layers"]),
+    (lambda t: t | {NORM: torch.zeros(9)}, ["(9,)", "(8,)"]),
+    (lambda t: t | {NORM: torch.zeros(8, dtype=torch.int32)}, ["I32", "F32"]),
+    (lambda t: t | {"h.1.ln_1.bias": torch.zeros(8)}, ["came before"]),
+    (lambda t: t | {"lm_head.weight": torch.zeros(50, 8)}, ["head of its own"]),
+]
+
+
+@pytest.mark.parametrize("change, words", TENSORS)
 def test_refused_tensors(folder: Path, change: Callable[[Tensors], Tensors], words: list[str]) -> None:
     rewrite(folder, change)
     refused(folder, *words)
@@ -278,42 +264,31 @@ def test_files_of_a_hub_model(folder: Path, hub: Callable[..., Path]) -> None:
     refused("someone/model", "BertTokenizer")
 
 
-@pytest.mark.parametrize(
-    "error, word",
-    [
-        ("GatedRepoError", "licence"),
-        ("RevisionNotFoundError", "revision"),
-        ("RepositoryNotFoundError", "check the name"),
-        ("RemoteEntryNotFoundError", "has no config.json"),
-        ("HfHubHTTPError", "cannot be fetched"),
-    ],
-)
+HUB_ERRORS = [
+    ("GatedRepoError", "licence"), ("RevisionNotFoundError", "revision"), ("RepositoryNotFoundError", "check the name"),
+    ("RemoteEntryNotFoundError", "has no config.json"), ("HfHubHTTPError", "cannot be fetched"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error, word", HUB_ERRORS)
 def test_refused_by_the_hub(monkeypatch: pytest.MonkeyPatch, error: str, word: str) -> None:
     from huggingface_hub import errors
 
-    def download(*args: object, **kwargs: object) -> str:
-        kind = getattr(errors, error)
-        raise kind.__new__(kind)
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    kind = getattr(errors, error)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", Mock(side_effect=kind.__new__(kind)))
     refused("gpt2", word)
 
 
 def test_refused_where_the_hub_is_not_asked(hub: Callable[..., Path]) -> None:
     refused("gpt2", "openai-community/gpt2", "HF_HUB_OFFLINE", "give a folder")
-    refused("some body/gpt2", "no model")
 
 
 def test_the_hub_is_asked_for_an_allow_list_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def download(repository: str, filename: str, revision: str | None = None) -> str:
-        asked.append((repository, filename, revision))
-        return str(folder / filename)
-
+    download = Mock(side_effect=lambda repository, filename, revision: str(folder / filename))
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     load("distilgpt2", "v1")
-    assert asked == [("distilbert/distilgpt2", f, "v1") for f in ("config.json", "model.safetensors")]
+    files = "config.json", "model.safetensors"
+    assert download.call_args_list == [call("distilbert/distilgpt2", file, revision="v1") for file in files]
 
 
 # What ends a text, and whose tokenizer it is
@@ -325,20 +300,15 @@ def told(folder: Path, name: str, /, **data: object) -> None:
     path.write_text(json.dumps(before | data))
 
 
-@pytest.mark.parametrize(
-    "config, generation, ends",
-    [
-        ({}, None, (50256,)),
-        ({"eos_token_id": None}, None, (50256,)),
-        ({"eos_token_id": 7}, None, (7,)),
-        ({"eos_token_id": 0}, {}, (0,)),
-        ({"eos_token_id": 7}, {"eos_token_id": 9}, (9,)),
-        ({}, {"eos_token_id": [9, 7]}, (9, 7)),
-    ],
-)
-def test_end_of_text_is_the_folder_s(
-    folder: Path, config: dict[str, object], generation: Any, ends: tuple[int]
-) -> None:
+ENDS = [  # of texts: by config.json, and by generation_config.json where there is one
+    ({}, None, (50256,)), ({"eos_token_id": None}, None, (50256,)), ({"eos_token_id": 7}, None, (7,)),
+    ({"eos_token_id": 0}, {}, (0,)), ({"eos_token_id": 7}, {"eos_token_id": 9}, (9,)),
+    ({}, {"eos_token_id": [9, 7]}, (9, 7)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config, generation, ends", ENDS)
+def test_end_of_text_is_the_folder_s(folder: Path, config: Any, generation: Any, ends: tuple[int, ...]) -> None:
     told(folder, "config.json", **config)
     if generation is not None:
         told(folder, "generation_config.json", **generation)
@@ -391,20 +361,19 @@ def test_files_of_gpt2_s_own_tokenizer(folder: Path) -> None:
     load(folder)
 
 
-@pytest.mark.parametrize(
-    "name, data, word",
-    [
-        ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}, "names BertTokenizer"),
-        ("config.json", {"tokenizer_class": "T5Tokenizer"}, "config.json names T5Tokenizer"),
-        ("vocab.json", {"a": 0, "b": 1}, "vocab.json holds other tokens"),
-        ("tokenizer.json", {"model": {"type": "Unigram", "vocab": [["a", 0.5]]}}, "tokenizer.json"),
-        ("tokenizer.json", {"model": {"type": "BPE", "vocab": {"a": 0}}}, "tokenizer.json"),
-        ("tokenizer.json", {"model": None}, "tokenizer.json"),
-        ("vocab.txt", {}, "it holds vocab.txt"),
-        ("spiece.model", {}, "it holds spiece.model"),
-    ],
-)
-def test_another_tokenizer_is_refused(folder: Path, name: str, data: dict[str, object], word: str) -> None:
+OTHER_TOKENIZERS: list[tuple[str, dict[str, Any], str]] = [
+    ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}, "names BertTokenizer"),
+    ("config.json", {"tokenizer_class": "T5Tokenizer"}, "config.json names T5Tokenizer"),
+    ("vocab.json", {"a": 0, "b": 1}, "vocab.json holds other tokens"),
+    ("tokenizer.json", {"model": {"type": "Unigram", "vocab": [["a", 0.5]]}}, "tokenizer.json"),
+    ("tokenizer.json", {"model": {"type": "BPE", "vocab": {"a": 0}}}, "tokenizer.json"),
+    ("tokenizer.json", {"model": None}, "tokenizer.json"),
+    ("vocab.txt", {}, "it holds vocab.txt"), ("spiece.model", {}, "it holds spiece.model"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, data, word", OTHER_TOKENIZERS)
+def test_another_tokenizer_is_refused(folder: Path, name: str, data: dict[str, Any], word: str) -> None:
     """A vocabulary of 64,000 with BERT's tokenizer printed `<|55128|>`."""
     told(folder, name, **data)
     refused(folder, "a tokenizer that is not GPT-2's", word)

@@ -33,7 +33,7 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
-from tests.engine.fake_graphed import (
+from tests.engine.fake_graphed import (  # fmt: skip
     LENGTHS,
     PARAMS,
     Rerun,
