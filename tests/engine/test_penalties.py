@@ -195,23 +195,20 @@ def test_ids_survive_float32(vocab_size: int) -> None:
 def test_a_captured_sampler_is_replayed() -> None:
     """No wait for the device, no shape that depends on values; counts, weights and rows may change between replays."""
     eager, replayed = (Rows([request(i, kind) for i, kind in enumerate(KINDS)]) for _ in range(2))
-    held = torch.zeros(len(KINDS), V)
-    rows = replayed.state.at(slice(0, len(KINDS)))
-    counts, left = replayed.sampler.counts, replayed.sampler.logprobs
+    held, every, counts = torch.zeros(len(KINDS), V), slice(0, len(KINDS)), replayed.sampler.counts
     with torch.inference_mode():
-        graph, tokens = record(lambda: replayed.sampler(held, rows))
+        graph, tokens = record(lambda: replayed.sampler(held, replayed.state.at(every)))
     for step in range(STEPS):
         if step == 5:
             for each in (eager, replayed):
                 each.admit(0, request(0, "penalised"), (3, 3, 4))
         held.copy_(torch.stack([logits_of(i, step) for i in range(len(KINDS))]))
-        expected = eager.sampler(held, eager.state.at(slice(0, len(KINDS))))
         graph.replay()
-        assert torch.equal(tokens, expected)
-        for of in (eager, replayed):
-            of.state.step.add_(of.state.live)
+        assert torch.equal(tokens, eager.sampler(held, eager.state.at(every)))
+        for each in (eager, replayed):
+            each.state.step.add_(each.state.live)
     assert torch.equal(eager.sampler.counts, counts)  # where they were before the capture
-    assert torch.equal(eager.sampler.logprobs[:-1], left[:-1])
+    assert torch.equal(eager.sampler.logprobs[:-1], replayed.sampler.logprobs[:-1])
 
 
 ECHO = SamplingParams(max_tokens=0, prompt_logprobs=5)

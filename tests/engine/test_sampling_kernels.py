@@ -200,25 +200,21 @@ def kept(scores: Tensor, top_k: int, top_p: float) -> Tensor:
     return scores.masked_fill(scores < lowest, -INF)
 
 
-@pytest.mark.parametrize("temperature, top_k, top_p", [(1.0, 0, 1.0), (0.9, 10, 0.9)])
-def test_distribution(temperature: float, top_k: int, top_p: float) -> None:
-    """Steps of one seed against the filtered softmax by chi-square: few in the interpreter, which takes long."""
-    n = 20_000 if DEVICE == "cuda" else 50 if top_k else 400
-    logits = logits_of(1, 24, std=1.0, dtype=torch.bfloat16, seed=5)
-    rows = rows_of(n, temperature, top_k, top_p, seed=11, step=torch.arange(n))
-    tokens = kernels.sample(logits.to(DEVICE).expand(n, 24), rows)
-    check_counts(tokens, kept(logits.float() / temperature, top_k, top_p).softmax(-1)[0])
-
-
 @pytest.mark.parametrize("top_k, top_p", [(0, 1.0), (8, 1.0), (0, 0.8), (10, 0.9)])
-def test_the_benchmarks_rival_draws_what_it_should(top_k: int, top_p: float) -> None:
-    """Rejection: other tokens for the same seeds, of the same distribution but that top_p is of all probabilities."""
+@pytest.mark.parametrize("rival", [False, True])
+def test_distribution(rival: bool, top_k: int, top_p: float) -> None:
+    """Steps of one seed against the filtered softmax by chi-square: few in the interpreter, which takes long.
+
+    The benchmark's rival, rejection, has other tokens for the same seeds; its top_p is of all probabilities.
+    """
     from nanobench.micro.rejection_sampling import rejection
 
     n, logits = 20_000 if DEVICE == "cuda" else 60, logits_of(1, 24, std=1.0, seed=5)
-    tokens = rejection(logits.to(DEVICE).expand(n, 24), rows_of(n, 0.9, top_k, top_p))
-    scores = torch.minimum(kept(logits / 0.9, top_k, 1.0), kept(logits / 0.9, 0, top_p))
-    check_counts(tokens, scores.softmax(-1)[0])
+    rows = rows_of(n, 0.9, top_k, top_p, seed=11, step=torch.arange(n))
+    tokens = (rejection if rival else kernels.sample)(logits.to(DEVICE).expand(n, 24), rows)
+    by_k = kept(logits / 0.9, top_k, 1.0)
+    by_p = kept(logits / 0.9 if rival else by_k, 0, top_p)
+    check_counts(tokens, torch.minimum(by_k, by_p).softmax(-1)[0])
 
 
 @pytest.mark.parametrize("field, change", [("step", 1), ("top_k", 1), ("top_k", -1), ("temperature", -0.7)])
