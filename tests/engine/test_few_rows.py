@@ -118,11 +118,10 @@ def test_sampled_rows(make: Maker) -> None:
 
 
 @here
-@both
-def test_wide_heads_in_large_blocks(make: Maker) -> None:
-    """Sixteen rows, the most that one program takes, and more where there are several."""
-    lengths = [6 * i for i in range(16)] if make is FusedForward else [i % 97 for i in range(70)]
-    compare(some_model(WIDE), lengths, make, sampled=True, block=32)
+@pytest.mark.parametrize("make, rows, block", [(FusedForward, 16, 32), (streamed_of, 16, 32), (streamed_of, 70, 16)])
+def test_many_rows_of_wide_heads(make: Maker, rows: int, block: int) -> None:
+    """The most rows that one program takes, and more where there are several."""
+    compare(some_model(WIDE), [6 * i % 97 for i in range(rows)], make, sampled=True, block=block)
 
 
 @here

@@ -17,4 +17,5 @@ LEAST = {"paged_attention": 80, "sampling_kernels": 50, "few_rows": 20, "fused":
 @pytest.mark.parametrize("name", LEAST)
 def test_kernels(name: str) -> None:
     pytest.importorskip("triton", reason="there are no wheels of Triton here")
-    assert passed_in_the_interpreter(f"{Path(__file__).parent}/test_{name}.py") >= LEAST[name]
+    file = f"{Path(__file__).parent}/test_{name}.py"
+    assert passed_in_the_interpreter(file, "--timeout", "1200") >= LEAST[name]  # a test may take long on a busy machine
