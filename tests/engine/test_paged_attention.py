@@ -49,7 +49,7 @@ def nan_where_nothing_is_written() -> Any:
 def check(case: Case, splits: int = 0, tolerance: float | None = None) -> Tensor:
     """The result of the decode kernel with so many splits, or of the ragged kernel, once it is as the plain softmax."""
     got = decode(case, splits) if splits else ragged(case)
-    tolerance = tolerance or TOLERANCE[got.dtype]
+    tolerance = (tolerance or TOLERANCE[got.dtype]) * (1 if splits else 2)  # the ragged kernel rounds weights, too
     real = case.real
     torch.testing.assert_close(got.cpu()[real].double(), case.plain()[real], rtol=tolerance, atol=tolerance)
     return got
