@@ -47,19 +47,20 @@ class Case(NamedTuple):
         """(N,) which tokens are not the dummy row's."""
         return (self.batch.row < len(self.tables) - 1).cpu()
 
-    def slots(self, n: int) -> list[tuple[int, int]]:
-        """Where the text of token n stands so far: pages, and places in them."""
-        page, table = self.k_pool.shape[2], self.tables[self.batch.row[n]].tolist()
-        return [(table[t // page], t % page) for t in range(int(self.batch.positions[n]) + 1)]
+    def slots(self, n: int) -> tuple[Tensor, Tensor]:
+        """Where the text of token n stands so far: pages (S,), and places in them (S,)."""
+        t, page = torch.arange(int(self.batch.positions[n]) + 1), self.k_pool.shape[2]
+        return self.tables[self.batch.row[n]].cpu().long()[t // page], t % page
 
     def plain(self) -> Tensor:
         """(N, H, D) float64: for each token a softmax over its text so far, gathered slot by slot."""
         out = torch.full(self.q.shape, torch.nan, dtype=torch.float64)
         q, *pools = (x.double().cpu() for x in (self.q, self.k_pool, self.v_pool))
         for n in range(len(q)):
-            keys, values = (torch.stack([pool[page, :, at] for page, at in self.slots(n)], 1) for pool in pools)
-            scores = (keys * q[n][:, None]).sum(-1) * q.shape[-1] ** -0.5  # (H, S)
-            out[n] = (scores.softmax(-1)[..., None] * values).sum(1)
+            pages, at = self.slots(n)
+            keys, values = (pool[pages, :, at] for pool in pools)  # (S, H, D)
+            scores = (keys * q[n]).sum(-1) * q.shape[-1] ** -0.5  # (S, H)
+            out[n] = (scores.softmax(0)[..., None] * values).sum(0)
         return out
 
 
@@ -87,11 +88,11 @@ def case_of(
     k_pool, v_pool = (guarded(sum(counts) + 3, H, page, D, dtype=dtype).to(device) for _ in range(2))
     tables = torch.zeros(len(rows) + 1, width + 1, dtype=torch.int32)
     for slot, (start, new), count in zip(slots, rows, counts, strict=True):
-        pages = [order.pop() for _ in range(count)]
-        tables[slot, :count] = torch.tensor(pages)
+        tables[slot, :count] = torch.tensor([order.pop() for _ in range(count)])
+        t = torch.arange(start + new)
         for pool in (k_pool, v_pool):
-            for t, value in enumerate(torch.randn(start + new, H, D, generator=generator).to(device, dtype)):
-                pool[pages[t // page], :, t % page] = value
+            values = torch.randn(start + new, H, D, generator=generator).to(device, dtype)
+            pool[tables[slot].long()[t // page], :, t % page] = values
     qkv = torch.randn(layout.tokens, 3, H, D, generator=generator).to(device, dtype)
     return Case(qkv[:, 0], k_pool, v_pool, tables.to(device)[:, :width], batch)  # of a wider table, as the cache's
 
