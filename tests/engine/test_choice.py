@@ -36,12 +36,6 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"nanoinfer.engine.{module}.gc", SimpleNamespace(collect=lambda: 0))
 
 
-def chooser(llm: LLM) -> ChoosingRunner:
-    runner = runner_of(llm)
-    assert isinstance(runner, ChoosingRunner)
-    return runner
-
-
 class Other:
     """Computes as `decode_step` does, for so many rows at most; it may fail."""
 
@@ -63,10 +57,11 @@ class Other:
 
 def with_others(
     model: GPT2, seconds: dict[str, float], error: BaseException | None = None, pinned: bool = False
-) -> LLM:
+) -> tuple[LLM, ChoosingRunner]:
     """An `LLM` whose steps "one" may compute for one row, and "few" for two; graphs take so many seconds by name."""
     llm = graph_llm(model, "fused")
-    runner = chooser(llm)
+    runner = runner_of(llm)
+    assert isinstance(runner, ChoosingRunner)
     runner.forwards, runner.pinned = [Other("one", runner, 1, error), Other("few", runner, 2)], pinned
     fastest, measured = runner._fastest, iter(())
 
@@ -76,55 +71,52 @@ def with_others(
         return fastest(key, made)
 
     runner._fastest, runner._seconds = timed, lambda graph: next(measured)  # type: ignore[method-assign]
-    return llm
+    return llm, runner
+
+
+FEW, PLAIN = "few: too many rows", "op by op: too many rows"
 
 
 @pytest.mark.parametrize(
     "seconds, counted",
     [
-        ({"one": 1, "few": 2, "op by op": 3}, {"one", "few: too many rows", "op by op: too many rows"}),
-        (
-            {"one": 2, "few": 1, "op by op": 3},
-            {"few: faster than one", "few: too many rows", "op by op: too many rows"},
-        ),
-        ({"one": 3, "few": 2, "op by op": 1}, {"op by op: faster than one", "op by op: too many rows"}),
+        ({"one": 1, "few": 2, "op by op": 3}, {"one", FEW, PLAIN}),
+        ({"one": 2, "few": 1, "op by op": 3}, {"few: faster than one", FEW, PLAIN}),
+        ({"one": 3, "few": 2, "op by op": 1}, {"op by op: faster than one", PLAIN}),
+        ({}, {"one", FEW, PLAIN}),  # pinned
     ],
 )
-def test_the_fastest_computes_a_step_and_is_counted(model: GPT2, seconds: dict[str, float], counted: set[str]) -> None:
-    llm = with_others(model, seconds)
+def test_the_fastest_or_the_pinned_one_is_counted(model: GPT2, seconds: dict[str, float], counted: set[str]) -> None:
+    llm, _ = with_others(model, seconds, pinned=not seconds)
     prove(llm, [4, 1, 9, 30], greedy_rows(9, 2, 7, 5))
     assert set(llm.stats.computed_by) == counted
     assert llm.stats.computed_by.total() == llm.stats.replayed_steps
-    assert llm.stats.timed["decode of 1 rows, greedy"] == seconds
-    assert llm.stats.timed["decode of 2 rows, greedy"] == {name: seconds[name] for name in ("few", "op by op")}
-
-
-def test_what_is_pinned_computes_wherever_it_serves(model: GPT2) -> None:
-    llm = with_others(model, {}, pinned=True)
-    prove(llm, [4, 1, 9, 30], greedy_rows(9, 2, 7, 5))
-    assert set(llm.stats.computed_by) == {"one", "few: too many rows", "op by op: too many rows"}
-    assert not llm.stats.timed
+    if seconds:
+        assert llm.stats.timed["decode of 1 rows, greedy"] == seconds
+        assert llm.stats.timed["decode of 2 rows, greedy"] == {name: seconds[name] for name in ("few", "op by op")}
+    else:
+        assert not llm.stats.timed
 
 
 @pytest.mark.parametrize("pinned", [False, True])
 def test_what_fails_costs_no_graph_where_another_can(model: GPT2, pinned: bool) -> None:
-    llm = with_others(model, {"few": 1, "op by op": 2}, RuntimeError("no room\nand a trace"), pinned)
+    llm, _ = with_others(model, {"few": 1, "op by op": 2}, RuntimeError("no room\nand a trace"), pinned)
     prove(llm, [4, 1], greedy_rows(9, 2))
-    assert set(llm.stats.computed_by) == {"few: RuntimeError: no room", "few: too many rows"}
+    assert set(llm.stats.computed_by) == {"few: RuntimeError: no room", FEW}
     assert not llm.stats.fallbacks
 
 
 def test_where_weights_move_all_that_computes_hears_of_it(model: GPT2) -> None:
-    llm = with_others(model, {"one": 1, "few": 2, "op by op": 3})
+    llm, runner = with_others(model, {"one": 1, "few": 2, "op by op": 3})
     prove(llm, [4], greedy_rows(3))
-    chooser(llm)._addresses = ()
+    runner._addresses = ()
     with pytest.warns(RuntimeWarning, match="all graphs are dropped"):
         prove(llm, [4], greedy_rows(3))
-    assert [each.refreshed for each in chooser(llm).forwards] == [1, 1]  # type: ignore[attr-defined]
+    assert [each.refreshed for each in runner.forwards] == [1, 1]  # type: ignore[attr-defined]
 
 
 def test_an_interrupt_ahead_of_the_choice_leaves_a_step_that_works(model: GPT2) -> None:
-    llm = with_others(model, {"few": 1, "op by op": 2}, KeyboardInterrupt())
+    llm, _ = with_others(model, {"few": 1, "op by op": 2}, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         prove(llm, [4], greedy_rows(3))
     prove(llm, [4], greedy_rows(3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,22 +10,14 @@ import torch
 from torch import Tensor
 
 from nanoinfer.model.ops import TorchOps
-from tests.conftest import passed_in_the_interpreter
+from tests.engine.kernel_cases import DEVICE, here
 
-triton = pytest.importorskip("triton", reason="there are no wheels of Triton here")
+pytest.importorskip("triton", reason="there are no wheels of Triton here")
 
-from nanoinfer.kernels import reduce_norm as kernels  # noqa: E402
+from nanoinfer.kernels import reduce_norm as kernels
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
-RUNS_HERE = INTERPRETED or DEVICE == "cuda"
-here = pytest.mark.skipif(not RUNS_HERE, reason="runs in the interpreter's process, or on a GPU")
+pytestmark = here
 ROWS = 8
-
-
-@pytest.mark.skipif(RUNS_HERE, reason="this is that process")
-def test_in_the_interpreter() -> None:
-    assert passed_in_the_interpreter(__file__) >= 18
 
 
 def inboxes(size: int, C: int, dtype: torch.dtype) -> list[Any]:
@@ -52,7 +43,6 @@ def given(size: int, N: int, C: int, dtype: torch.dtype, parts: int) -> tuple[Te
     return new(N, C), terms, new(C), new(C)
 
 
-@here
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size, N, C, parts", [(2, 1, 32, 1), (2, 7, 200, 4), (3, 5, 48, 2), (1, 2, 16, 1)])
 @pytest.mark.parametrize("half", [0, 1])
@@ -76,7 +66,6 @@ def test_sum_and_norm(size: int, N: int, C: int, parts: int, dtype: torch.dtype,
     assert empty(boxes[-1].mine)  # read, and ready for the exchange after the next
 
 
-@here
 def test_a_term_that_is_negative_zero_arrives() -> None:
     """And NaN, infinity and numbers too small to be normal arrive as they are."""
     numbers = torch.tensor([[-0.0, 0.0, float("nan"), float("inf"), -1e-42, 3.0, -0.0, -5.0]], device=DEVICE)
@@ -90,7 +79,6 @@ def test_a_term_that_is_negative_zero_arrives() -> None:
     torch.testing.assert_close(sent, numbers[0], rtol=0, atol=0, equal_nan=True)
 
 
-@here
 def test_who_waits_for_a_rank_that_was_lost_goes_on() -> None:
     (box, _), ones = inboxes(2, 8, torch.float32), torch.ones(1, 8, device=DEVICE)
     box.lost.fill_(1)
@@ -100,22 +88,3 @@ def test_who_waits_for_a_rank_that_was_lost_goes_on() -> None:
 def empty(inbox: Tensor) -> bool:
     """Whether nothing has arrived."""
     return bool(((inbox == 0) & inbox.signbit()).all())
-
-
-@pytest.mark.skipif(INTERPRETED, reason="interpreted kernels cannot be compiled")
-@pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_compiles_without_a_gpu(dtype: str, capability: int) -> None:
-    """A poll is in the loop, and a number that is waited for is read after it."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    pointers = dict.fromkeys(("x", "update", "weight", "bias", "x_out", "h_out"), f"*{dtype}")
-    numbers = {"inboxes": "*i64", "half": "i32", "eps": "fp32", "N": "i32"}
-    constants = {"RANK": 1, "SIZE": 2, "ROWS": 512, "PARTS": 1, "C": 1600, "C_POWER": 2048, "POLLS": 1 << 20}
-    signature = pointers | numbers | dict.fromkeys(constants, "constexpr")
-    compiled = triton.compile(
-        ASTSource(kernels._reduce_norm_kernel, signature, constants), target=GPUTarget("cuda", capability, 32)
-    )
-    assert compiled.asm["ptx"].count("ld.volatile.global") >= 2
-    assert "trap" in compiled.asm["ptx"]

@@ -1,9 +1,10 @@
-"""The sampling rule against independent computations: bits, noise, filters, and the distribution that comes out."""
+"""The sampling rule against independent computations, and the CPU's filtered sampler against the rule."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -11,21 +12,44 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from nanoinfer import LLM, SamplingParams
+from nanoinfer.engine import cpu_sampling, sampling
 from nanoinfer.engine.sampling import greedy, gumbel, random_bits, sample, sample_filtered, threshold
 from nanoinfer.engine.state import BatchState
+from nanoinfer.model.gpt2 import GPT2
+
+V = 300
 
 
 def rows_of(
-    seeds: list[int], steps: list[int], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+    n: int,
+    temperature: Any = 1.0,
+    top_k: Any = 0,
+    top_p: Any = 1.0,
+    seed: Any = None,
+    step: Any = None,
+    device: str = "cpu",
 ) -> BatchState:
-    n = len(seeds)
-    rows = BatchState.empty(n, torch.device("cpu")).at(slice(0, n))
-    rows.step.copy_(torch.tensor(steps))
-    rows.seed.copy_(torch.tensor(seeds))
-    rows.temperature.fill_(temperature)
-    rows.top_k.fill_(top_k)
-    rows.top_p.fill_(top_p)
+    """n rows; each parameter is one for all or a list; seeds and steps are random unless they are given."""
+    generator = torch.Generator().manual_seed(0)
+    rows = BatchState.empty(n, torch.device(device)).at(slice(0, n))
+    rows.seed.copy_(torch.randint(0, 2**63 - 1, (n,), generator=generator))
+    rows.step.copy_(torch.randint(0, 1024, (n,), generator=generator))
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "step": step}
+    for name, value in given.items():
+        if value is not None:
+            getattr(rows, name).copy_(torch.as_tensor(value))
     return rows
+
+
+def mixed(combinations: list[tuple[float, int, float]], copies: int = 1, device: str = "cpu") -> BatchState:
+    """A row for each (temperature, top_k, top_p), `copies` times."""
+    temperature, top_k, top_p = map(list, zip(*combinations * copies, strict=True))
+    return rows_of(len(temperature), temperature, top_k, top_p, device=device)
+
+
+def logits_of(n: int, width: int, std: float = 3.0, dtype: torch.dtype = torch.float32, seed: int = 1) -> Tensor:
+    return (torch.randn(n, width, generator=torch.Generator().manual_seed(seed)) * std).to(dtype)
 
 
 def python_bits(seed: int, step: int, token_id: int) -> int:
@@ -50,14 +74,8 @@ def test_bits_are_those_of_plain_integers(seed: int, step: int, token_id: int) -
     assert int(got) == python_bits(seed, step, token_id)
 
 
-def test_bits_are_pinned() -> None:
-    """A change of these numbers changes every sampled text of the book."""
-    got = random_bits(torch.tensor([0, 1, 2**40]), torch.tensor([0, 5, 9]), torch.tensor([0, 17, 50256]))
-    assert got.tolist() == [2273935162, 3077369717, 2051394391]
-
-
 def test_noise_is_standard_gumbel() -> None:
-    """Mean, variance and quantiles over a million draws; and finite everywhere."""
+    """Mean, variance and quantiles over a million samples; and finite everywhere."""
     noise = gumbel(torch.arange(20), torch.arange(20) * 3, 50_000).flatten().double()
     assert bool(noise.isfinite().all())
     assert abs(float(noise.mean()) - 0.5772157) < 4 * math.sqrt(math.pi**2 / 6 / len(noise))
@@ -69,7 +87,7 @@ def test_noise_is_standard_gumbel() -> None:
 
 def test_noise_is_finite_at_the_ends_of_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = torch.tensor([[0, 1, 2**21, 2**22, 2**31, 2**32 - 2, 2**32 - 1]])
-    monkeypatch.setattr("nanoinfer.engine.sampling.random_bits", lambda seed, step, ids: ends)
+    monkeypatch.setattr(sampling, "random_bits", lambda seed, step, ids: ends)
     noise = gumbel(torch.tensor([0]), torch.tensor([0]), 7)[0]
     assert bool(noise.isfinite().all())
     assert noise.tolist() == sorted(noise.tolist(), reverse=True)  # few bits set: small u, high noise
@@ -77,18 +95,12 @@ def test_noise_is_finite_at_the_ends_of_the_hash(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(noise[:5].double(), torch.tensor(exact, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
-def test_noise_of_neighbours_is_unrelated() -> None:
+@pytest.mark.parametrize("seed, step, shift", [(8, 3, 0), (7 + 2**32, 3, 0), (7, 4, 0), (7, 3, 1)])
+def test_noise_of_neighbours_is_unrelated(seed: int, step: int, shift: int) -> None:
     """Seeds, steps and ids that follow each other give uncorrelated noise."""
-    base = gumbel(torch.tensor([7]), torch.tensor([3]), 40_000)[0]
-    others = {
-        "next seed": gumbel(torch.tensor([8]), torch.tensor([3]), 40_000)[0],
-        "seed + 2^32": gumbel(torch.tensor([7 + 2**32]), torch.tensor([3]), 40_000)[0],
-        "next step": gumbel(torch.tensor([7]), torch.tensor([4]), 40_000)[0],
-        "next id": base.roll(1),
-    }
-    for name, other in others.items():
-        correlation = float(torch.corrcoef(torch.stack([base, other]))[0, 1])
-        assert abs(correlation) < 4 / math.sqrt(40_000), name
+    both = gumbel(torch.tensor([7, seed]), torch.tensor([3, step]), 40_000)
+    both[1] = both[1].roll(shift)
+    assert abs(float(torch.corrcoef(both)[0, 1])) < 4 / math.sqrt(40_000)
 
 
 def kept_by_hand(logits: list[float], temperature: float, top_k: int, top_p: float) -> set[int]:
@@ -114,32 +126,24 @@ def test_kept_ids(data: st.DataObject) -> None:
     """Few, coarse logits, so that ties are common; top_p between reachable sums, so that rounding decides nothing."""
     logits = data.draw(st.lists(st.integers(-6, 6).map(float), min_size=1, max_size=12))
     top_k, temperature = data.draw(st.integers(0, 14)), data.draw(st.sampled_from([0.5, 1.0, 2.0]))
-    top_p = data.draw(st.sampled_from([0.0137, 0.2391, 0.5003, 0.8997, 0.9713, 1.0]))
+    top_p = data.draw(st.sampled_from([1e-9, 0.0137, 0.2391, 0.5003, 0.8997, 0.9713, 1.0]))
     scores = torch.tensor([logits]) / temperature
     lowest = threshold(scores, torch.tensor([top_k], dtype=torch.int32), torch.tensor([top_p]))
     got = set((scores[0] >= lowest[0]).nonzero()[:, 0].tolist())
-    expected = kept_by_hand(logits, temperature, top_k, top_p)
-    assert got == expected
+    assert got == kept_by_hand(logits, temperature, top_k, top_p)
 
 
-def test_top_p_keeps_the_id_that_crosses() -> None:
-    probs = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
-    for top_p, kept in ((0.4, 1), (0.6, 2), (0.79, 2), (0.81, 3), (0.96, 4), (1.0, 4), (1e-9, 1)):
-        lowest = threshold(probs.log(), torch.tensor([0], dtype=torch.int32), torch.tensor([top_p]))
-        assert int((probs.log() >= lowest).sum()) == kept, top_p
+def check_counts(tokens: Tensor, probabilities: Tensor) -> None:
+    """How often each id came against how often it should, by chi-square; where it should not, it must not.
 
-
-def test_top_p_works_on_what_top_k_left() -> None:
-    """0.5 and 0.3 alone have 0.62 and 0.38: top_p = 0.6 keeps one of them, where of all four it would keep two."""
-    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    both = threshold(logits, torch.tensor([2], dtype=torch.int32), torch.tensor([0.6]))
-    assert int((logits >= both).sum()) == 1
-
-
-def chi_square_limit(freedom: int) -> float:
-    """The value that a true distribution passes once in 10,000 times (Wilson and Hilferty 1931)."""
-    a = 2 / (9 * freedom)
-    return freedom * (1 - a + 3.719 * math.sqrt(a)) ** 3
+    The limit is the value that a true distribution passes once in 10,000 times (Wilson and Hilferty 1931).
+    """
+    counts, kept = Counter(tokens.tolist()), probabilities.nonzero()[:, 0].tolist()
+    assert set(counts) <= set(kept)
+    expected = (len(tokens) * probabilities).tolist()
+    statistic = sum((counts[i] - expected[i]) ** 2 / expected[i] for i in kept)
+    a = 2 / (9 * max(1, len(kept) - 1))
+    assert statistic <= (len(kept) - 1) * (1 - a + 3.719 * math.sqrt(a)) ** 3 + 1e-6, "another distribution"
 
 
 @pytest.mark.parametrize(
@@ -147,45 +151,26 @@ def chi_square_limit(freedom: int) -> float:
     [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.5, 8, 1.0), (1.0, 0, 0.8), (0.9, 10, 0.9), (1.0, 1, 1.0)],
 )
 def test_distribution(temperature: float, top_k: int, top_p: float) -> None:
-    """20,000 steps of one seed against the filtered distribution, computed apart, by chi-square."""
-    n, logits = 20_000, torch.randn(24, generator=torch.Generator().manual_seed(5)) * 1.5
-    rows = rows_of([11] * n, list(range(n)), temperature, top_k, top_p)
+    """20,000 steps of one seed against the filtered distribution, computed apart; another temperature is noticed."""
+    n, logits = 20_000, logits_of(1, 24, 1.5, seed=5)[0]
     sampler = sample_filtered if top_k or top_p < 1 else sample
-    counts = Counter(sampler(logits.expand(n, 24), rows).tolist())
-    kept = kept_by_hand(logits.tolist(), temperature, top_k, top_p)
-    assert set(counts) <= kept
-    weights = {i: math.exp(float(logits[i]) / temperature) for i in kept}
-    expected = {i: n * w / sum(weights.values()) for i, w in weights.items()}
-    statistic = sum((counts[i] - e) ** 2 / e for i, e in expected.items())
-    if len(kept) > 1:
-        assert statistic < chi_square_limit(len(kept) - 1)
+    kept = sorted(kept_by_hand(logits.tolist(), temperature, top_k, top_p))
+
+    def probabilities(temperature: float) -> Tensor:
+        return torch.zeros(24).index_copy(0, torch.tensor(kept), (logits[kept] / temperature).softmax(0))
+
+    tokens = sampler(logits.expand(n, 24), rows_of(n, temperature, top_k, top_p, 11, torch.arange(n)))
+    check_counts(tokens, probabilities(temperature))
+    if not top_k:
+        with pytest.raises(AssertionError, match="another distribution"):
+            check_counts(tokens, probabilities(1.1 * temperature))
 
 
-def test_the_chi_square_can_fail() -> None:
-    """The same statistic against a distribution at another temperature is far outside."""
-    n, logits = 20_000, torch.randn(24, generator=torch.Generator().manual_seed(5)) * 1.5
-    counts = Counter(sample(logits.expand(n, 24), rows_of([11] * n, list(range(n)), 1.05)).tolist())
-    weights = logits.exp()
-    expected = n * weights / weights.sum()
-    assert sum((counts[i] - float(e)) ** 2 / float(e) for i, e in enumerate(expected)) > chi_square_limit(23)
-
-
-def many(logits: Tensor) -> BatchState:
-    """Rows of mixed settings."""
-    n = len(logits)
-    generator = torch.Generator().manual_seed(0)
-    rows = BatchState.empty(n, torch.device("cpu")).at(slice(0, n))
-    rows.step.copy_(torch.randint(0, 99, (n,), generator=generator))
-    rows.seed.copy_(torch.randint(0, 2**62, (n,), generator=generator))
-    rows.temperature.copy_(torch.tensor([0.0, 0.7, 1.0, 1.3]).repeat(n)[:n])
-    rows.top_k.copy_(torch.tensor([0, 5, 0, 40]).repeat(n)[:n])
-    rows.top_p.copy_(torch.tensor([0.5, 1.0, 0.9, 0.8]).repeat(n)[:n])
-    return rows
+KINDS = [(0.0, 0, 0.5), (0.7, 5, 1.0), (1.0, 0, 0.9), (1.3, 40, 0.8)]
 
 
 def test_a_row_depends_on_itself_alone() -> None:
-    logits = torch.randn(12, 500, generator=torch.Generator().manual_seed(1)) * 3
-    rows = many(logits)
+    logits, rows = logits_of(12, 500), mixed(KINDS, 3)
     together = sample_filtered(logits, rows)
     for i in range(12):
         assert sample_filtered(logits[i : i + 1], rows.at(torch.tensor([i]))) == together[i]
@@ -194,26 +179,20 @@ def test_a_row_depends_on_itself_alone() -> None:
 
 
 def test_the_choice_of_sampler_changes_no_token() -> None:
-    """Greedy rows under a sampling neighbour, unfiltered rows beside filtered ones."""
-    logits = torch.randn(6, 300, generator=torch.Generator().manual_seed(1))
-    cold = rows_of(list(range(6)), [0] * 6, temperature=0.0, top_k=3, top_p=0.5)
+    """Greedy rows under a sampling neighbour, where ties go to the lowest id; unfiltered rows beside filtered ones."""
+    logits = logits_of(6, V, 1.0)
+    logits[0, [7, 200, 299]] = 30.0
+    cold, open_rows = rows_of(6, 0.0, 3, 0.5), rows_of(6, 0.8)
+    assert greedy(logits, cold)[0] == 7
     assert torch.equal(sample(logits, cold), greedy(logits, cold))
     assert torch.equal(sample_filtered(logits, cold), greedy(logits, cold))
-    open_rows = rows_of(list(range(6)), [4] * 6, temperature=0.8)
     assert torch.equal(sample_filtered(logits, open_rows), sample(logits, open_rows))
-
-
-def test_ties_go_to_the_lowest_id() -> None:
-    logits = torch.zeros(1, 50_257)
-    logits[0, [7, 900, 50_256]] = 1.0
-    assert int(greedy(logits, rows_of([0], [0]))) == 7
 
 
 @pytest.mark.gpu
 def test_gpu_gives_the_same_tokens() -> None:
-    """Same bits; the logarithm may differ in its last bit, so a near-tie may flip: none does on 4,000 rows here."""
-    logits = torch.randn(400, 5_000, generator=torch.Generator().manual_seed(3)) * 2
-    rows = many(logits)
+    """Same bits; the logarithm may differ in its last bit, so a near-tie may flip: none does on 400 rows here."""
+    logits, rows = logits_of(400, 5_000, 2.0, seed=3), mixed(KINDS, 100)
     on_gpu = BatchState(rows.integers.cuda(), rows.floats.cuda())
     ids = torch.arange(1000)
     bits = random_bits(rows.seed[:, None], rows.step[:, None], ids)
@@ -221,10 +200,44 @@ def test_gpu_gives_the_same_tokens() -> None:
     assert torch.equal(sample_filtered(logits.cuda(), on_gpu).cpu(), sample_filtered(logits, rows))
 
 
-def test_temperature_divides() -> None:
-    """At a low temperature the highest logit always wins; at a high one nearly every id does now and then."""
-    logits = torch.linspace(0, 1, 10).expand(300, 10)
-    cold = sample(logits, rows_of([1] * 300, list(range(300)), temperature=0.005))
-    hot = sample(logits, rows_of([1] * 300, list(range(300)), temperature=100.0))
-    assert set(cold.tolist()) == {9}
-    assert len(set(hot.tolist())) == 10
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_the_cpus_sampler_gives_the_same_tokens(data: st.DataObject) -> None:
+    """Coarse logits tie often; rows of all kinds side by side."""
+    B = data.draw(st.integers(1, 5))
+    logits = logits_of(B, V, data.draw(st.sampled_from([0.1, 3.0, 30.0])), seed=data.draw(st.integers(0, 10**6)))
+    if data.draw(st.booleans()):
+        logits = logits.round()
+    kind = st.tuples(
+        st.sampled_from([0.0, 0.5, 0.8, 1.0, 2.0]),
+        st.sampled_from([0, 1, 2, 40, 200, V, 1000]),
+        st.sampled_from([0.05, 0.5, 0.9, 1.0]),
+    )
+    rows = mixed([data.draw(kind) for _ in range(B)])
+    rows.seed.add_(data.draw(st.integers(0, 1000)))
+    assert torch.equal(cpu_sampling.sample_filtered(logits, rows), sampling.sample_filtered(logits, rows))
+
+
+def test_the_cpus_noise_is_that_of_all_ids() -> None:
+    """To the last bit, for both branches of the formula."""
+    rows = rows_of(3, seed=[0, 7, 2**45 + 3], step=[0, 5, 900])
+    ids = torch.stack([torch.randperm(50257)[:9000] for _ in range(3)])
+    assert torch.equal(cpu_sampling.noise(rows, ids), gumbel(rows.seed, rows.step, 50257).gather(1, ids))
+
+
+@pytest.mark.parametrize("top_k, plain", [(40, False), (0, True), (280, True)])
+def test_the_cpus_sampler_sorts_few_ids(top_k: int, plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[object] = []
+    monkeypatch.setattr(sampling, "sample_filtered", lambda *given: called.append(given) or given[0].argmax(-1))
+    cpu_sampling.sample_filtered(logits_of(2, V), rows_of(2, 0.8, top_k, 0.9))
+    assert bool(called) == plain
+
+
+def test_engines_on_a_cpu_use_it(small_model: GPT2) -> None:
+    """And the text is what the plain sampler gives."""
+    params = SamplingParams(temperature=0.8, top_k=5, seed=3, max_tokens=12)
+    llm = LLM(small_model, engine="dense")
+    used = llm.generate([[5, 7, 9]], params)
+    assert llm.core.samplers.filtered is cpu_sampling.sample_filtered
+    llm.core.samplers = sampling.SAMPLERS
+    assert [done.token_ids for done in llm.generate([[5, 7, 9]], params)] == [done.token_ids for done in used]

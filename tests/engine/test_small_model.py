@@ -1,4 +1,4 @@
-"""The small model that ships: the very file, what it says, transformers' reading of it; and how it was measured."""
+"""The small model that ships: the very file, what it says, transformers' reading of it; and how it was trained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 import nanoinfer
 from nanoinfer import LLM, SamplingParams
@@ -26,9 +25,6 @@ SHA256 = "ed53248970e198458d2312a6a1b71236669efc1e2fab2242c4c624bbe85a1b74"
 # 24 tokens each. The chosen token leads the second by at least 0.019 in logits, far more than float32 can shift.
 GREEDY = {
     "Once upon a time": """, the king's son was a very good man, and he was very proud of his wife.\n\n"I""",
-    "The old fox looked up at the tree and said": (
-        """: "I am going to have a good dinner, and I am going to have a good dinner."\n\n\""""
-    ),
     '"Where are you going?" asked': (
         """ the boy.\n\n"To the woods," answered the boy. "I'm going to find my father."\n"""
     ),
@@ -40,44 +36,31 @@ def model() -> GPT2:
     return load_model(SMALL, torch.device("cpu"), torch.float32)
 
 
-@pytest.fixture(scope="module")
-def tokens() -> Tensor:
-    """(2, 1024): text that the model wrote, and random tokens, over the whole context."""
-    with LLM(str(SMALL), device="cpu") as llm:
-        params = SamplingParams(max_tokens=200, temperature=0.8, top_k=50, seed=0, ignore_eos=True)
-        (out,) = llm.generate("Once upon a time", params)
-    text = (out.prompt_token_ids + out.token_ids) * 6
-    noise = torch.randint(50257, (1024,), generator=torch.Generator().manual_seed(0))
-    return torch.stack([torch.tensor(text[:1024]), noise])
-
-
-def test_file_is_the_published_one_and_small() -> None:
+def test_file_is_the_published_one_and_small(model: GPT2) -> None:
     data = (SMALL / "model.safetensors").read_bytes()
     assert hashlib.sha256(data).hexdigest() == SHA256
     assert len(data) <= 24_000_000
-
-
-def test_shape_is_gpt2s_own(model: GPT2) -> None:
     config = json.loads((SMALL / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["GPT2LMHeadModel"]
     assert (model.config.vocab_size, model.config.n_positions, model.config.inner) == (50257, 1024, 4 * 160)
-    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("prompt", GREEDY)
-def test_greedy_continuation(prompt: str) -> None:
-    with LLM(str(SMALL), engine="naive", device="cpu", dtype="float32") as llm:
-        (out,) = llm.generate(prompt, SamplingParams(max_tokens=24, temperature=0.0))
-    assert out.text == GREEDY[prompt]
+def test_greedy_continuation(model: GPT2) -> None:
+    with LLM(model, engine="naive") as llm:
+        done = llm.generate(list(GREEDY), SamplingParams(max_tokens=24, temperature=0.0))
+    assert {text: each.text for text, each in zip(GREEDY, done, strict=True)} == GREEDY
 
 
-def test_logits_equal_transformers(model: GPT2, tokens: Tensor) -> None:
+@pytest.mark.long
+def test_logits_equal_transformers(model: GPT2) -> None:
+    """Over text that the model likes and over random tokens, past every power of two below 512."""
     transformers = pytest.importorskip("transformers")
     theirs = transformers.GPT2LMHeadModel.from_pretrained(SMALL, dtype=torch.float32).eval()
-    for row in tokens.split(1):  # a row at a time: 1024 positions of logits are 200 MB
-        with torch.inference_mode():
-            expected = theirs(row).logits
-        assert (forward_logits(model, row) - expected).abs().max() < 1e-4
+    tokens = torch.randint(50257, (1, 520), generator=torch.Generator().manual_seed(0))
+    tokens[0, :260] = tokens[0, :20].repeat(13)
+    with torch.inference_mode():
+        expected = theirs(tokens).logits
+    torch.testing.assert_close(forward_logits(model, tokens), expected, rtol=0, atol=1e-4)
 
 
 def test_every_position_was_learned(model: GPT2) -> None:
@@ -86,19 +69,15 @@ def test_every_position_was_learned(model: GPT2) -> None:
     assert sizes.min() > 0.2 * sizes.median()
 
 
-def test_card_names_what_must_be_named() -> None:
-    card = (SMALL / "README.md").read_text(encoding="utf-8")
-    for word in ("held-out", "5-gram", "Muon", "must not be used", "CC0 1.0", "sources.tsv"):
-        assert word in card
-    assert len((SMALL / "sources.tsv").read_text(encoding="utf-8").splitlines()) == 348
+def training(name: str) -> Any:
+    return pytest.importorskip(f"training.{name}", reason="the training scripts are not in the wheel")
 
 
 def test_five_gram_probabilities_sum_to_one() -> None:
-    ngram = pytest.importorskip("training.ngram", reason="the training scripts are not in the wheel")
     vocab, random = 12, np.random.default_rng(0)
     weights = 1 / np.arange(1, vocab)  # the last token never comes
     text = random.choice(vocab - 1, size=3000, p=weights / weights.sum()).astype(np.uint16)
-    model = ngram.KneserNey(text, order=4, vocab=vocab)
+    model = training("ngram").KneserNey(text, order=4, vocab=vocab)
     for length in range(4):
         contexts = random.integers(0, vocab, (200, length))
         each = np.stack([model.probabilities(contexts, np.full(200, token)) for token in range(vocab)])
@@ -107,9 +86,8 @@ def test_five_gram_probabilities_sum_to_one() -> None:
 
 
 def test_an_epoch_is_every_token_once_and_can_be_entered_anywhere() -> None:
-    data = pytest.importorskip("training.data", reason="the training scripts are not in the wheel")
     text = np.tile(np.array([*range(60), 50256], np.uint16), 20)  # 1220 tokens in 20 documents
-    epochs = data.Epochs(text, batch=3, context=50, seed=1, device=torch.device("cpu"))
+    epochs = training("data").Epochs(text, batch=3, context=50, seed=1, device=torch.device("cpu"))
     batches = list(islice(epochs.from_step(0), 2 * epochs.per_epoch))
     inputs = torch.cat([batch[0] for batch in batches[: epochs.per_epoch]])
     assert inputs.numel() == 1200  # whole batches only; 20 tokens are left out
@@ -120,36 +98,33 @@ def test_an_epoch_is_every_token_once_and_can_be_entered_anywhere() -> None:
 
 
 def test_loss_counts_every_token_once(model: GPT2) -> None:
-    evaluate = pytest.importorskip("training.evaluate", reason="the training scripts are not in the wheel")
-    text = np.arange(1000, 1050, dtype=np.uint16)
+    evaluate, text = training("evaluate"), np.arange(1000, 1050, dtype=np.uint16)
     whole = torch.tensor([[50256, *text.tolist()]])  # (1, 51), end-of-text in front
     expected = F.cross_entropy(forward_logits(model, whole[:, :-1])[0], whole[0, 1:]).item()
     assert evaluate.loss_of(model, text, context=50) == pytest.approx(expected, rel=1e-5)
     parts = [evaluate.loss_of(model, text, context=20, stride=stride) for stride in (None, 10)]
-    assert all(part == pytest.approx(expected, rel=0.5) for part in parts)
+    assert parts == pytest.approx([expected] * 2, rel=0.5)
     assert evaluate.windows_of(50, 20, 10)[-1] == (30, 50, 40)
     assert sum(end - new for _, end, new in evaluate.windows_of(47, 20, 10)) == 47
 
 
+@pytest.mark.long
 def test_training_learns_and_goes_on_after_a_break(tmp_path: Path) -> None:
-    run_module = pytest.importorskip("training.run", reason="the training scripts are not in the wheel")
-    data = pytest.importorskip("training.data")
-    settings = run_module.Settings(
+    device, text = torch.device("cpu"), np.tile(np.array([*range(30), 50256], np.uint16), 30)
+    data, module = training("data"), training("run")
+    settings = module.Settings(
         layers=2, width=32, heads=2, context=16, batch=2, steps=12, optimizer="muon", lr=0.004, matrix_lr=0.02,
         decay=0.1, dropout=0.0, cooldown=0.7, seed=0,
     )  # fmt: skip
-    device, text = torch.device("cpu"), np.tile(np.array([*range(30), 50256], np.uint16), 30)
 
     def steps(run: Any, until: int) -> list[float]:
         losses = []
-        for inputs, targets in data.Epochs(text, 2, 16, 0, device).from_step(run.step):
+        for inputs, targets in islice(data.Epochs(text, 2, 16, 0, device).from_step(run.step), until - run.step):
             losses.append(run.train_step(inputs, targets, settings.share(run.step)).item())
             run.step += 1
-            if run.step == until:
-                return losses
-        raise AssertionError
+        return losses
 
-    whole, broken, resumed = (run_module.Run(settings, compile=False, device=device) for _ in range(3))
+    whole, broken, resumed = (module.Run(settings, compile=False, device=device) for _ in range(3))
     losses = steps(whole, 10)
     assert losses[-1] < losses[0] - 0.5
     steps(broken, 5)

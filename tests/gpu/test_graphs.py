@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from nanoinfer import LLM
+from nanoinfer import LLM, Completion
 from nanoinfer.cache.naive import forward_logits
 from nanoinfer.engine.graphs import ladder, pick
 from nanoinfer.engine.sampling import Sampler, Samplers
@@ -33,7 +33,7 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
-from tests.engine.fake_graphed import (
+from tests.engine.fake_graphed import (  # fmt: skip
     LENGTHS,
     PARAMS,
     Rerun,
@@ -49,24 +49,17 @@ from tests.engine.fake_graphed import (
     tokens,
     watch,
 )
+from tests.gpu.conftest import GRAPHS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("error::RuntimeWarning")]
 ROOT = Path(__file__).parents[2]
 PIECE = "a piece of a prompt, where prompts are captured whole"
 
 
-class Kind(NamedTuple):
-    engine: str
-    fused: bool
-
-    def __str__(self) -> str:
-        return self.engine + ("-fused" if self.fused else "")
+Kind = tuple[str, bool]  # the engine's name, and whether its operations are fused
 
 
-KINDS = [Kind(engine, fused) for engine in ("dense-graph", "paged-graph") for fused in (False, True)]
-
-
-@pytest.fixture(params=KINDS, ids=str)
+@pytest.fixture(params=GRAPHS, ids=lambda kind: kind[0] + "-fused" * kind[1])
 def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param
 
@@ -80,18 +73,22 @@ def old_objects_rest() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.fixture(scope="module")
-def model() -> GPT2:
-    return random_model(SMALL, seed=1, std=STD, device="cuda")
-
-
 def make(model: GPT2, kind: Kind, **settings: Any) -> LLM:
-    return LLM(model, engine=kind.engine, fused=kind.fused, **settings)
+    return LLM(model, engine=kind[0], fused=kind[1], **settings)
 
 
 def prove(cpu_model: GPT2, llm: LLM, lengths: list[int], params: Any) -> None:
-    done = llm.generate(prompts_of(lengths), params)
-    print(verify_tokens(lambda text: forward_logits(cpu_model, text), done, params))
+    proven(cpu_model, llm.generate(prompts_of(lengths), params), params)
+
+
+def proven(cpu_model: GPT2, done: Sequence[Completion], params: Any) -> None:
+    verify_tokens(lambda text: forward_logits(cpu_model, text), done, params)
+
+
+def poison(llm: LLM) -> None:
+    cache: Any = engine_of(llm).cache
+    cache.k.fill_(float("nan"))
+    cache.v.fill_(float("nan"))
 
 
 def decodes(llm: LLM) -> list[int]:
@@ -135,7 +132,7 @@ def test_chunked_prefill(small_model: GPT2, model: GPT2, kind: Kind) -> None:
     prove(small_model, llm, [99, 3, 45, 80, 95], greedy_rows(1, 30, 20, 20, 5))
     eagerly = llm.stats.prefill_steps - llm.stats.replayed_prefills
     assert llm.stats.replayed_prefills > 0
-    if kind.engine == "paged-graph":
+    if kind[0] == "paged-graph":
         assert any(mixed)
         assert not llm.stats.fallbacks
         assert eagerly == 0
@@ -145,27 +142,18 @@ def test_chunked_prefill(small_model: GPT2, model: GPT2, kind: Kind) -> None:
 
 
 def test_no_request_captures_after_warm_up(small_model: GPT2, model: GPT2, kind: Kind) -> None:
-    """Greedy, sampled, filtered, whole and in pieces: none has to wait for a capture."""
+    """Greedy, sampled, filtered, whole and in pieces: none waits for a capture, or reads what a cache held before."""
     for chunk in (None, 20):
         llm = make(model, kind, max_batch=4, prefill_chunk=chunk)
         llm.warm_up()
         captures = llm.stats.captures
         for params in (*([each] * 8 for each in PARAMS[:3]), PARAMS):
             prove(small_model, llm, LENGTHS, params)
+            idle(llm)
+            poison(llm)
         assert llm.stats.captures == captures
         assert llm.stats.replayed_steps == llm.stats.decode_steps > 0
-        assert set(llm.stats.fallbacks) <= ({PIECE} if kind.engine == "dense-graph" and chunk else set())
-
-
-def test_nan_of_an_old_text(small_model: GPT2, model: GPT2, kind: Kind) -> None:
-    """Whatever a cache held before, nobody who begins reads it."""
-    llm = make(model, kind, max_batch=4)
-    for _ in range(2):
-        prove(small_model, llm, LENGTHS, PARAMS)
-        idle(llm)
-        cache: Any = engine_of(llm).cache
-        cache.k.fill_(float("nan"))
-        cache.v.fill_(float("nan"))
+        assert set(llm.stats.fallbacks) <= ({PIECE} if kind[0] == "dense-graph" and chunk else set())
 
 
 def test_two_engines_capture_in_two_threads(small_model: GPT2, model: GPT2, kind: Kind) -> None:
@@ -175,8 +163,7 @@ def test_two_engines_capture_in_two_threads(small_model: GPT2, model: GPT2, kind
     def run(llm: LLM) -> None:
         both.wait(60)
         for seed in range(3):
-            done = llm.generate(prompts_of(LENGTHS, seed=seed), PARAMS)
-            print(verify_tokens(lambda text: forward_logits(small_model, text), done, PARAMS))
+            proven(small_model, llm.generate(prompts_of(LENGTHS, seed=seed), PARAMS), PARAMS)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run, llms))
@@ -186,7 +173,7 @@ def test_two_engines_capture_in_two_threads(small_model: GPT2, model: GPT2, kind
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_mixed_step_is_the_step(small_model: GPT2, model: GPT2, fused: bool) -> None:
     """Pieces of prompts beside rows that go on: the replay's tokens and state, to the bit, are those of the call."""
-    llm = make(model, Kind("paged-graph", fused), max_batch=4, prefill_chunk=20)
+    llm = make(model, ("paged-graph", fused), max_batch=4, prefill_chunk=20)
     engine_of(llm).lag = 0
     runner, state, cache = runner_of(llm), engine_of(llm).state, cast(Any, engine_of(llm).cache)
     replay, mixed = runner.prefill, []
@@ -218,14 +205,12 @@ def test_a_mixed_step_is_the_step(small_model: GPT2, model: GPT2, fused: bool) -
 
 def test_a_full_pool(small_model: GPT2, model: GPT2) -> None:
     """G32, and P01: captured and padded when no block is free, in a pool that held nothing but NaN."""
-    llm = make(model, Kind("paged-graph", True), max_batch=5, kv_blocks=6)
-    cache: Any = engine_of(llm).cache
-    cache.k.fill_(float("nan"))
-    cache.v.fill_(float("nan"))
+    llm = make(model, ("paged-graph", True), max_batch=5, kv_blocks=6)
+    poison(llm)
     prove(small_model, llm, [16, 16, 16], greedy_rows(16, 16, 16))
+    blocks = cast(Any, engine_of(llm).cache).blocks
     assert decodes(llm) == [4]
-    assert cache.blocks.allocator.free_blocks == 6
-    assert cache.blocks.reserved == 0
+    assert (blocks.allocator.free_blocks, blocks.reserved) == (6, 0)
 
 
 def test_replays_are_the_step(model: GPT2, kind: Kind) -> None:
@@ -251,7 +236,6 @@ def test_replays_are_the_step(model: GPT2, kind: Kind) -> None:
         assert same(bits, results[0][0])
         assert same(memory, results[0][1])
     assert same(results[3][0], results[0][0])
-    print("keys and values of the called step have the same bits:", same(results[3][1], results[0][1]))
     for called, replayed in zip(results[3][1], results[0][1], strict=True):
         torch.testing.assert_close(
             called.view(torch.float32), replayed.view(torch.float32), rtol=1e-4, atol=1e-4, equal_nan=True
@@ -269,7 +253,7 @@ def test_captures_touch_no_live_row(small_model: GPT2, model: GPT2, kind: Kind) 
         assert same([*state_bits(llm), *live_bits(llm)], before)
 
     done = interrupted(llm, [4, 9, 30], PARAMS[1:4], 7, warm_up)
-    print(verify_tokens(lambda text: forward_logits(small_model, text), done, PARAMS[1:4]))
+    proven(small_model, done, PARAMS[1:4])
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 0.06), (torch.float16, 0.01)])
@@ -299,7 +283,6 @@ def test_logits_in_16_bits(kind: Kind, dtype: torch.dtype, tolerance: float) -> 
         text = torch.tensor([[*prompt, *done[index].token_ids[:-1]]], device="cuda")
         expected = forward_logits(full, text)[0, len(prompt) - 1 :]
         worst = max(worst, float(((got[index] - expected).abs().amax(-1) / expected.abs().amax(-1)).max()))
-    print(f"{kind} {dtype}: {worst:.1e} of the largest logit")
     assert 0 < worst < tolerance
 
 
@@ -347,16 +330,13 @@ def test_memory_of_graphs(model: GPT2) -> None:
     The driver counts for all processes. Where another one comes in between, the next try may be undisturbed.
     """
     for _ in range(3):
-        llm = make(model, Kind("paged-graph", True), max_batch=16)
+        llm = make(model, ("paged-graph", True), max_batch=16)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        free, reserved = torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved()
+        free = torch.cuda.mem_get_info()[0]
         llm.warm_up()
         torch.cuda.synchronize()
         taken = free - torch.cuda.mem_get_info()[0]
-        held = torch.cuda.memory_reserved() - reserved
-        print(f"{llm.stats.captures} graphs, {llm.stats.capture_s:.2f} s: {taken / 2**20:.1f} MiB by the driver's "
-              f"count, of which {held / 2**20:.1f} by torch's")  # fmt: skip
         apart = abs(taken - llm.stats.graph_bytes)
         if llm.stats.graph_bytes > 0 and apart < 2**25:
             break
@@ -390,7 +370,7 @@ def test_nothing_compiles_after_warm_up(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(
         triton.knobs.runtime, "jit_post_compile_hook", lambda **info: compiled.append(info["fn"].name), raising=False
     )
-    llm = make(long, Kind("paged-graph", True), max_batch=4)
+    llm = make(long, ("paged-graph", True), max_batch=4)
     llm.warm_up()
     assert compiled  # the hook is called: of four rows and up to 2,048 tokens, some kernel is a new one
     compiled.clear()
@@ -400,17 +380,14 @@ def test_nothing_compiles_after_warm_up(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_turned_off(small_model: GPT2, model: GPT2, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a number, or by the environment: the same class with an empty dict, and the host waits for each step."""
-    off = [make(model, kind, max_batch=4, max_graph_batch=0)]
-    monkeypatch.setenv("NANOINFER_GRAPHS", "0")
-    off.append(make(model, kind, max_batch=4))
-    monkeypatch.setenv("NANOINFER_GRAPHS", "1")
-    on = make(model, kind, max_batch=4)
-    for llm in (*off, on):
+    """By the environment: the same class with an empty dict, and the host waits for each step."""
+    for on in (False, True):
+        monkeypatch.setenv("NANOINFER_GRAPHS", str(int(on)))
+        llm = make(model, kind, max_batch=4)
         prove(small_model, llm, LENGTHS, PARAMS)
-        assert (runner_of(llm).graphs == {}) == (llm is not on)
-        assert engine_of(llm).lag == (2 if llm is on else 0)
-    assert all(llm.stats.captures == 0 and not llm.stats.fallbacks for llm in off)
+        assert (runner_of(llm).graphs != {}) == (llm.stats.captures > 0) == on
+        assert engine_of(llm).lag == (2 if on else 0)
+        assert not llm.stats.fallbacks or on
 
 
 def test_beyond_the_ladder(small_model: GPT2, model: GPT2, kind: Kind) -> None:

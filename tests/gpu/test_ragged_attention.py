@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.engine.test_ragged_attention import MIXED, STEPS, case_of, check_kernel, in_tiles_of, kernel, real
+from nanoinfer.kernels import paged_attention_torch as reference
+from tests.engine.kernel_cases import case_of
+from tests.engine.test_paged_attention import STEPS, check, in_tiles_of, ragged
+from tests.engine.test_ragged_attention import MIXED
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="there are no wheels of Triton here")
@@ -16,7 +19,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 @pytest.mark.parametrize("D", [32, 40, 64, 80, 96, 128])
 @pytest.mark.parametrize("page", [16, 32, 64, 128, 256])
 def test_block_and_head_sizes(page: int, D: int, dtype: torch.dtype) -> None:
-    check_kernel(case_of(MIXED, D=D, page=page, dtype=dtype))
+    check(case_of(MIXED, D=D, page=page, dtype=dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -24,7 +27,7 @@ def test_block_and_head_sizes(page: int, D: int, dtype: torch.dtype) -> None:
 def test_many_tokens(D: int, dtype: torch.dtype) -> None:
     """Tiles of 64, long contexts, and padding."""
     rows = [(0, 300), (513, 64), (10, 65), (200, 1), (0, 63), (700, 30)]
-    check_kernel(case_of(rows, D=D, dtype=dtype, padding=(2, 40)))
+    check(case_of(rows, D=D, dtype=dtype, padding=(2, 40)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -34,21 +37,21 @@ def test_mixed_steps(D: int, tile: int, dtype: torch.dtype) -> None:
     """By small tiles and by large ones, whichever the step would have."""
     with in_tiles_of(tile):
         for rows, padding in STEPS.values():
-            check_kernel(case_of(rows, D=D, dtype=dtype, padding=padding))
+            check(case_of(rows, D=D, dtype=dtype, padding=padding))
         rows = [*((37 * row % 400, 1) for row in range(70)), (0, 300), (513, 64), (10, 265)]
-        check_kernel(case_of(rows, D=D, dtype=dtype, padding=(60, 40)))
+        check(case_of(rows, D=D, dtype=dtype, padding=(60, 40)))
 
 
 @pytest.mark.parametrize("new", range(1, 70, 3))
 def test_every_count(new: int) -> None:
     for start in (0, 15, 16, 63, 64, 100):
-        check_kernel(case_of([(start, new), (3, 1)], D=64))
+        check(case_of([(start, new), (3, 1)], D=64))
 
 
 @pytest.mark.parametrize("rows", [MIXED, [(0, 300), (40, 300)]], ids=["small tiles", "large tiles"])
 def test_twice_gives_the_same_bits(rows: list[tuple[int, int]]) -> None:
     case = case_of(rows, D=64, dtype=torch.bfloat16)
-    assert torch.equal(kernel(case), kernel(case))
+    assert torch.equal(ragged(case), ragged(case))
 
 
 @pytest.mark.parametrize("tile", [16, 64])
@@ -85,5 +88,5 @@ def test_one_graph_for_other_tokens(tile: int) -> None:
             pool[: len(values)] = values
         tables[:, : case.tables.shape[1]] = case.tables
         graph.replay()
-        expected, chosen = case.expected(), real(case)
+        expected, chosen = reference.attend_ragged(*case, None), case.real
         torch.testing.assert_close(out.cpu()[chosen], expected.cpu()[chosen], rtol=1e-5, atol=1e-5)

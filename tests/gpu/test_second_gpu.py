@@ -16,16 +16,10 @@ from nanoinfer.requests import Completion
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.fake_graphed import LENGTHS, PARAMS
+from tests.gpu.conftest import EAGER, GRAPHS, two_gpus
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("error::RuntimeWarning"),
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs"),
-]
-ENGINES = [
-    ("naive", None), ("dense", None), ("paged", None),
-    *((engine, fused) for engine in ("dense-graph", "paged-graph") for fused in (False, True)),
-]  # fmt: skip
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("error::RuntimeWarning"), two_gpus]
+engines = pytest.mark.parametrize("engine, fused", [("naive", None), *EAGER, *GRAPHS])
 
 
 @pytest.fixture(params=[(0, 1), (1, 0)], ids=["model-on-1", "model-on-0"])
@@ -41,11 +35,12 @@ def llm_on(device: str, engine: str, fused: bool | None, **settings: int) -> LLM
 
 
 def prove(cpu_model: GPT2, done: list[Completion]) -> None:
-    print(verify_tokens(lambda text: forward_logits(cpu_model, text), done, PARAMS))
+    done = sorted(done, key=lambda completion: completion.index)
+    verify_tokens(lambda text: forward_logits(cpu_model, text), done, PARAMS)
 
 
 @pytest.mark.parametrize("warm", [False, True])
-@pytest.mark.parametrize("engine, fused", ENGINES)
+@engines
 def test_tokens(small_model: GPT2, place: tuple[int, str], engine: str, fused: bool | None, warm: bool) -> None:
     current, device = place
     llm = llm_on(device, engine, fused, max_batch=4)
@@ -63,17 +58,16 @@ def test_tokens(small_model: GPT2, place: tuple[int, str], engine: str, fused: b
     for settled in llm.core.generate(llm.requests(prompts_of(LENGTHS), PARAMS)):  # in this thread, not the engine's own
         assert torch.cuda.current_device() == current
         done += [llm._completion(row) for row in settled if row.finish_reason]
-    prove(small_model, sorted(done[len(LENGTHS) :], key=lambda completion: completion.index))
+    prove(small_model, done[len(LENGTHS) :])
     logits = llm.forward_logits([[1, 2, 3]])
     assert (logits.device, torch.cuda.current_device()) == (torch.device(device), current)
-    torch.testing.assert_close(
-        logits.cpu(), forward_logits(small_model, torch.tensor([[1, 2, 3]])), rtol=1e-3, atol=1e-3
-    )
+    expected = forward_logits(small_model, torch.tensor([[1, 2, 3]]))
+    torch.testing.assert_close(logits.cpu(), expected, rtol=1e-3, atol=1e-3)
     llm.close()
     assert torch.cuda.current_device() == current
 
 
-@pytest.mark.parametrize("engine, fused", ENGINES)
+@engines
 def test_streams_of_two_gpus_in_turn(small_model: GPT2, engine: str, fused: bool | None) -> None:
     """Piece by piece from either; the caller's device is current between two pieces, and when a stream is closed."""
     llms = [llm_on(f"cuda:{index}", engine, fused, max_batch=4, prefill_chunk=20) for index in (0, 1)]
@@ -85,7 +79,7 @@ def test_streams_of_two_gpus_in_turn(small_model: GPT2, engine: str, fused: bool
             if piece is not None and piece.completion is not None:
                 of.append(piece.completion)
     for of in done:
-        prove(small_model, sorted(of, key=lambda completion: completion.index))
+        prove(small_model, of)
     for llm in llms:
         stream = llm.stream(prompts_of(LENGTHS), PARAMS)
         next(stream)
