@@ -129,7 +129,8 @@ class App(FastAPI):
         named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
         if knows_host(named, host):
             return None
-        return ApiError(403, f"this server is not known under the name {named!r:.80}", code="unknown_host")
+        what = f"this server is not known under the name {named!r:.80}: ask for {host}, or give the server an API key"
+        return ApiError(403, what, code="unknown_host")
 
     def _knows(self, scope: Message) -> bool:
         """Whether the request has the key. How long the look takes says nothing about how much of it is right."""

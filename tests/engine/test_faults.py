@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from nanoinfer import AsyncLLM, SamplingParams
+from nanoinfer import LLM, AsyncLLM, SamplingParams
 from nanoinfer.engine.scheduler import Scheduler
 from nanoinfer.model.config import PRESETS
-from nanoinfer.model.weights import random_model
+from nanoinfer.model.weights import load_model, random_model, save_model
 from nanoinfer.outputs import RowReader
+from nanoinfer.requests import to_json
 from nanoinfer.serve.engine_process import ProcessLLM
 from nanoinfer.text.stop import TextStream
 
@@ -141,3 +145,43 @@ def test_a_forked_child_gets_one_sentence(llm: AsyncLLM) -> None:
     with os.fdopen(reading) as said:
         assert said.read().startswith("RuntimeError: this LLM belongs to the process that forked this one")
     os.waitpid(child, 0)
+
+
+KINDS = {
+    "greedy": SamplingParams(max_tokens=3, temperature=0),
+    "unfiltered": SamplingParams(max_tokens=3, seed=1),
+    "top_k": SamplingParams(max_tokens=3, seed=1, top_k=40),
+    "top_p": SamplingParams(max_tokens=3, seed=1, top_p=0.9),
+    "scored": SamplingParams(max_tokens=3, seed=1, top_k=40, logprobs=1, presence_penalty=1.0),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("engine", ["naive", "dense", "paged", "dense-graph", "paged-graph", "fused"])
+def test_ids_are_in_the_vocabulary_whatever_a_step_computes(engine: str, value: float, kind: str) -> None:
+    model = random_model(PRESETS["tiny"], seed=1, std=0.25)
+    model.get_parameter("ln_f.weight").fill_(value)
+    with LLM(model, engine=engine, max_batch=2, threads=1) as llm:
+        (done,) = llm.generate([[5, 6]], KINDS[kind])
+    assert all(0 <= token < 50257 for token in done.token_ids)
+    assert json.loads(to_json(done.logprobs)) is None or kind == "scored"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["wte.weight", "h.1.mlp.c_fc.bias"])
+def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, name: str, value: float) -> None:
+    model = random_model(PRESETS["tiny"], seed=1)
+    model.get_parameter(name).view(-1)[3] = value
+    save_model(model, tmp_path)
+    with pytest.raises(ValueError, match=rf"NaN or infinity, in float32, in {name}"):
+        load_model(tmp_path, torch.device("cpu"), torch.float32)
+
+
+def test_weights_that_a_narrow_type_cannot_hold_are_refused(tmp_path: Path) -> None:
+    model = random_model(PRESETS["tiny"], seed=1)
+    model.get_parameter("ln_f.weight")[0] = 1e6
+    save_model(model, tmp_path)
+    load_model(tmp_path, torch.device("cpu"), torch.float32)
+    with pytest.raises(ValueError, match=r"NaN or infinity, in float16, in ln_f.weight"):
+        load_model(tmp_path, torch.device("cpu"), torch.float16)
