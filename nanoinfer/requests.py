@@ -6,11 +6,12 @@ Nothing here imports torch, so a wrong argument is refused in milliseconds, befo
 from __future__ import annotations
 
 import gc
-import math
+import json
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -19,10 +20,50 @@ if TYPE_CHECKING:
 FinishReason = Literal["stop", "length"]
 
 MAX_SEED = 2**63 - 1
-TOP_K_LIMIT = 2**31 - 1  # top_k is held as int32 on the device
 SAMPLES_LIMIT = 128
 TOP_LOGPROBS = 20  # of one token at most
 COLDEST = 1e-5  # logits over a smaller temperature could leave float32
+
+
+class Bounds(NamedTuple):
+    """The numbers that a field may be, low and high included, and the machine type that holds them in the engine."""
+
+    held: Literal["int32", "int64", "float32"]
+    low: float
+    high: float
+    allowed: str  # in words
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ValueError unless the value is within the bounds, both as it is given and as it is held."""
+        if self.held == "float32":
+            check_float(name, value, self.allowed, lambda x: self.low <= x <= self.high and self.low <= held(x))
+        else:
+            check_int(name, value, int(self.low), int(self.high))
+
+
+def held(value: float) -> float:
+    """Return the float32 that is nearest to a number."""
+    nearest: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
+    return nearest
+
+
+_FLOAT32 = Struct("=f")
+LARGEST = held(3.4028234e38)  # of float32's finite numbers
+SMALLEST = 2.0**-126  # of float32's normal numbers
+BOUNDS = {
+    "max_tokens": Bounds("int64", 0, 2**63 - 1, "a whole number of at least 0"),
+    "temperature": Bounds("float32", 0, LARGEST, f"a number from 0 to {LARGEST:.7g}"),
+    "top_k": Bounds("int32", 0, 2**31 - 1, "a whole number from 0 to 2147483647"),
+    "top_p": Bounds("float32", SMALLEST, 1, "above 0 and at most 1"),
+    "seed": Bounds("int64", 0, MAX_SEED, f"a whole number from 0 to {MAX_SEED}"),
+    "n": Bounds("int64", 1, SAMPLES_LIMIT, f"a whole number from 1 to {SAMPLES_LIMIT}"),
+    "presence_penalty": Bounds("float32", -2, 2, "a number from -2 to 2"),
+    "frequency_penalty": Bounds("float32", -2, 2, "a number from -2 to 2"),
+    "logprobs": Bounds("int64", 0, TOP_LOGPROBS, f"a whole number from 0 to {TOP_LOGPROBS}"),
+    "prompt_logprobs": Bounds("int64", 0, TOP_LOGPROBS, f"a whole number from 0 to {TOP_LOGPROBS}"),
+    "stop_token_ids": Bounds("int64", 0, 2**63 - 1, "whole numbers of at least 0"),
+}
+OPTIONAL = ("seed", "logprobs", "prompt_logprobs")
 
 
 @dataclass(frozen=True)
@@ -63,22 +104,14 @@ class SamplingParams:
     prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        check_int("max_tokens", self.max_tokens, 0)
+        for name, bounds in BOUNDS.items():
+            value = getattr(self, name)
+            if name != "stop_token_ids" and not (value is None and name in OPTIONAL):
+                bounds.check(name, value)
         if self.max_tokens == 0 and self.prompt_logprobs is None:
             raise ValueError("max_tokens must be at least 1 where no prompt_logprobs are asked for, not 0")
-        check_int("n", self.n, 1, SAMPLES_LIMIT)
-        check_int("top_k", self.top_k, 0, TOP_K_LIMIT)
-        check_float("temperature", self.temperature, "a finite number of at least 0", lambda x: 0 <= x < math.inf)
-        check_float("top_p", self.top_p, "above 0 and at most 1", lambda x: 0 < x <= 1)
-        for name in ("presence_penalty", "frequency_penalty"):
-            check_float(name, getattr(self, name), "a number from -2 to 2", lambda x: -2 <= x <= 2)
-        for name in ("logprobs", "prompt_logprobs"):
-            if (count := getattr(self, name)) is not None:
-                check_int(name, count, 0, TOP_LOGPROBS)
         if self.temperature < COLDEST:
             object.__setattr__(self, "temperature", 0.0)
-        if self.seed is not None:
-            check_int("seed", self.seed, 0, MAX_SEED)
         if type(self.ignore_eos) is not bool:
             raise ValueError(f"ignore_eos must be True or False, not {self.ignore_eos!r}")
         self._check_stops()
@@ -95,7 +128,7 @@ class SamplingParams:
         if isinstance(self.stop_token_ids, str) or not isinstance(self.stop_token_ids, Sequence):
             raise ValueError(f"stop_token_ids must be a list of token ids, not {self.stop_token_ids!r}")
         for token_id in self.stop_token_ids:
-            check_int("stop_token_ids", token_id, 0)
+            BOUNDS["stop_token_ids"].check("stop_token_ids", token_id)
         object.__setattr__(self, "stop", tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
@@ -206,6 +239,14 @@ class Logprobs(NamedTuple):
         half = len(values) // 2
         ids, found = [int(value) for value in values[: 1 + min(top, half - 1)]], values[half:]
         return cls(ids[0], found[0], tuple(zip(ids[1:], found[1:], strict=False)))
+
+
+def to_json(record: Any) -> str:
+    """Return a record as JSON. A number that JSON cannot hold, NaN or infinite, becomes null."""
+    try:
+        return json.dumps(record, allow_nan=False)
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(record), parse_constant=lambda name: None))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,11 +18,18 @@ class Worker:
     """stopping: set when jobs should come to an end; a long one looks at it now and then."""
 
     def __init__(self, name: str) -> None:
-        self.stopping = Event()
+        self.stopping, self._process = Event(), os.getpid()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         thread = Thread(target=_work, args=(self._jobs,), name=name, daemon=True)
         thread.start()
         self.stop = weakref.finalize(self, _stop, self.stopping, self._jobs, thread)  # at exit, too
+
+    def check_process(self) -> None:
+        """Raise RuntimeError in a forked child, to which no thread of its parent's has come along."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this LLM belongs to the process that forked this one: make the LLM in the process that uses it"
+            )
 
     def submit(self, job: Callable[..., Any], *args: Any) -> Future[Any]:
         """Run job(*args) after all jobs that were submitted before."""

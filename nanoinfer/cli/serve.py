@@ -11,7 +11,8 @@ from nanoinfer.cli.errors import Refused, explained, refusing
 from nanoinfer.cli.options import BatchOptions, with_options
 from nanoinfer.cli.plugins import needing
 from nanoinfer.cli.terminal import remark
-from nanoinfer.serve.config import KEY_VARIABLE, ServeConfig
+from nanoinfer.serve.config import KEY_VARIABLE, ServeConfig, is_loopback
+from nanoinfer.serve.processes import kill_all
 
 EPILOG = f"""\
 Examples:
@@ -22,7 +23,6 @@ nanoinfer serve -m gpt2-xl --tensor-parallel 2 --replicas 2
 curl localhost:8000/v1/completions -d '{{"model": "small", "prompt": "Once upon a time"}}'
 Standard output has one JSON object a line: when it listens, when it is ready, each request.
 Exit code: 0 after SIGTERM or Ctrl-C, 1 where the engine has died, 2 refused, 130 after a second Ctrl-C."""
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @with_options
@@ -38,17 +38,21 @@ def serve(*, server: ServeConfig, model: BatchOptions) -> None:
         raise Refused("--watch-texts needs --watch")
     if server.classroom and not server.watch:
         raise Refused("--classroom needs --watch")
-    if server.classroom and server.host not in LOOPBACK:
+    if server.api_key is None and KEY_VARIABLE in os.environ:  # typer takes an empty variable for none
+        raise Refused(f"{KEY_VARIABLE} is empty: set it to a key, or unset it")
+    if server.classroom and not is_loopback(server.host):
         raise Refused(f"--classroom lets anybody slow the engine down, so --host must be 127.0.0.1, not {server.host}")
     with needing("serve", "serve"):
         from nanoinfer.serve import run
 
     stopper = run.Stopper()
+    if (most := run.allow_descriptors(server.connections)) is not None:
+        raise Refused(f"--connections must be at most {most} here, not {server.connections}: see `ulimit -Hn`")
     try:
         listening = run.bind(server.host, server.port)
     except OSError as error:
         raise Refused(f"cannot listen at {server.host}, port {server.port}: {error.strerror or error}") from error
-    if server.host not in LOOPBACK and server.api_key is None:
+    if not is_loopback(server.host) and server.api_key is None:
         remark(f"nanoinfer: anybody who can reach {server.host} may use this server: set {KEY_VARIABLE}")
     remark(f"nanoinfer: {model.model_name} at {run.url_of(listening)}, Ctrl-C ends it")
     cause = run.serve(
@@ -95,7 +99,8 @@ def short_name(model: str) -> str:
 
 
 def leave(code: int) -> None:
-    """End now: a thread that still loads a model would be waited for."""
+    """End now, and leave no process behind: a thread that still loads a model would be waited for."""
+    kill_all()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -32,7 +32,14 @@ def visible(text: str) -> str:
 
 
 def prepare_streams() -> None:
-    """UTF-8 for text and remarks, whatever the locale says; what UTF-8 cannot hold is replaced, never raised."""
+    """UTF-8 for text and remarks, whatever the locale says; what UTF-8 cannot hold is replaced, never raised.
+
+    A stream that was closed, as a daemon's are, becomes one that goes nowhere: else the next file or socket that is
+    opened would take its descriptor, and get what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:  # the lowest that is free
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
     for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors)

@@ -29,7 +29,8 @@ def sample_filtered(logits: Tensor, rows: BatchState) -> Tensor:
         return sampling.sample_filtered(logits, rows)  # ids that were not looked at may tie with the k-th
     noisy = torch.where(sampled[:, None], scores + noise(rows, ids), scores).masked_fill(scores < lowest, -torch.inf)
     best = noisy == noisy.amax(-1, keepdim=True)
-    return torch.where(best, ids, logits.shape[-1]).amin(-1)  # among equals the lowest id
+    last = logits.shape[-1] - 1  # where NaN is among the scores, none equals the best
+    return torch.where(best, ids, last).amin(-1)  # among equals the lowest id
 
 
 def noise(rows: BatchState, ids: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ runner in chapter 4. It waits for the GPU in one place, `Engine._collect`. Text:
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -183,6 +184,8 @@ class Engine:
         if self._inbox:
             self._take_in()
         step = self.scheduler.schedule()
+        while self.scheduler.refused:
+            self._give_up(self.scheduler.refused.pop())
         self.stats.preemptions = self.scheduler.preemptions
         self._arrange(step)
         if launched := bool(step.going or step.pieces):
@@ -201,16 +204,30 @@ class Engine:
             if not row.cancelled:
                 self.scheduler.submit(row)
             elif not row.ended:
-                row.ended = True
-                self._tell(row)
-                self.scheduler.drop(row)
+                self._give_up(row)
         self._tidy()
 
+    def _give_up(self, row: Row) -> None:
+        """End a cancelled row: its listener hears of it first, since it may be waiting."""
+        row.ended = True
+        self._tell(row)
+        self.scheduler.drop(row)
+
     def _tell(self, row: Row) -> None:
-        """Of its cancellation, once: ahead of all that could fail, since somebody may be waiting."""
+        """Tell a row's listener of its cancellation, once."""
         if row.cancelled and row.listener:
-            row.listener(row)
+            self._notify(row)
             row.listener = None
+
+    def _notify(self, row: Row) -> None:
+        """Call a row's listener. One that raises costs its own row, and no other."""
+        assert row.listener
+        try:
+            row.listener(row)
+        except Exception as error:
+            logging.getLogger(__name__).exception("the listener of a request has failed, and the request ends")
+            row.listener = None
+            self.cancel(row, error)
 
     def _arrange(self, step: Step) -> None:
         """Rows of the device as the host has them: some move into gaps, some begin, and the rest are padding.
@@ -346,14 +363,18 @@ class Engine:
         """Look at a row's newest token: give the row its finish reason where it ends, and tell who listens."""
         stopped, text = token in row.stop_ids, row.request.text
         if text is not None and token is not None and not stopped:
-            text.push(token)
+            try:
+                text.push(token)
+            except Exception as error:  # of this row's text: the others go on
+                self.cancel(row, error)
+                return
             stopped = text.stopped
         if stopped or len(row.token_ids) == row.limit:
             row.finish_reason = "stop" if stopped else "length"
             row.ended = True
             self.scheduler.drop(row)
         if row.listener and (row.ended or row.every_token):
-            row.listener(row)
+            self._notify(row)
         if row.ended:
             row.listener = None  # who listens may hold the model, and the row would hold it
 

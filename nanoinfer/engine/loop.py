@@ -75,6 +75,7 @@ class EngineLoop:
         asked: when they were asked for, time.perf_counter(). known: of each, as for `Engine.submit`. RuntimeError where
         the worker has been stopped.
         """
+        self.worker.check_process()
         tell = mailbox.news.append
         self._mailboxes.add(mailbox)
         rows = [
@@ -192,7 +193,11 @@ class EngineLoop:
     def _deliver(self) -> None:
         """Post the news, once a step is over: who gets the last of them may use the engine."""
         for mailbox in tuple(self._mailboxes):
-            mailbox.deliver()
+            try:
+                mailbox.deliver()
+            except Exception:  # of one reader, who hears nothing more
+                logging.getLogger(__name__).exception("a reader of tokens has failed, and is left alone")
+                self.leave(mailbox)
 
 
 def _decoded(rows: list[Row]) -> int | None:

@@ -133,6 +133,7 @@ class Scheduler:
         self.blocks, self.max_batch, self.max_batched_tokens = blocks, max_batch, max_batched_tokens
         self.prefill_chunk, self.mixed, self.preemption = prefill_chunk or max_batched_tokens, mixed, preemption
         self.waiting: deque[Row] = deque()
+        self.refused: list[Row] = []  # requests whose admission failed; the engine tells who asked
         self.preemptions = self.recomputed = 0  # rows that gave their room back, tokens that were fed again for it
         self._slots: list[Row | None] = []  # None: left since the last step
         self._full: list[Row] = []  # rows that need a block before they go on
@@ -164,7 +165,7 @@ class Scheduler:
             budget = self.max_batched_tokens - (len(going) if self.mixed else 0)
             for row in sorted([row for row in self._slots if row and not row.going], key=lambda row: row.arrived):
                 budget -= self._feed(row, budget, pieces)
-            while budget and self.waiting and self._admit(self.waiting[0]):
+            while budget and self.waiting and self._admits_next():
                 begun.append(self.waiting.popleft())
                 budget -= self._feed(begun[-1], budget, pieces)
             self._decode_next = bool(pieces) and not self.mixed
@@ -172,6 +173,16 @@ class Scheduler:
         if sources:
             going.sort(key=lambda row: row.slot)
         return Step(going if self.mixed or not pieces else [], pieces, begun, sources, targets, freed)
+
+    def _admits_next(self) -> bool:
+        """Admit the first request that waits, if there is room. One whose admission raises is refused, and no other."""
+        while self.waiting:
+            try:
+                return self._admit(self.waiting[0])
+            except Exception as error:
+                self.refused.append(self.waiting.popleft())
+                self.refused[-1].cancelled = error
+        return False
 
     def _feed(self, row: Row, budget: int, pieces: list[Work]) -> int:
         """Give a prompt its next chunk; how many tokens of the budget that takes."""

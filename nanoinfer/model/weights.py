@@ -162,6 +162,7 @@ def fill_model(
         size = config.parameters * dtype.itemsize
         raise WeightsError(f"the weights take {size / 1e9:.1f} GB, more than {device} has free") from None
     model.requires_grad_(False).eval()
+    extremes: dict[str, Tensor] = {}  # on the device, so that it is waited for once
     own = model.config.parameter_shapes()
     for name, shape in config.parameter_shapes().items():
         target, rows = model.get_parameter(name), own[name][0]
@@ -170,6 +171,14 @@ def fill_model(
         for piece in read(name, shape):
             flat[filled : filled + piece.numel()].copy_(piece.reshape(-1))  # casts, and crosses to the device
             filled += piece.numel()
+        extremes[name] = torch.stack(target.aminmax())
+    finite = torch.stack([*extremes.values()]).isfinite().all(1).tolist()  # NaN is the least and the greatest of any
+    if broken := [name for name, right in zip(extremes, finite, strict=True) if not right]:
+        others = f" and {len(broken) - 1} more tensors" if len(broken) > 1 else ""
+        kind = str(dtype).removeprefix("torch.")
+        raise WeightsError(
+            f"the weights hold NaN or infinity, in {kind}, in {broken[0]}{others}: fetch or copy them again"
+        )
     return model
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +21,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nanoinfer.parallel.lines import Line, numbered, understood
-from nanoinfer.requests import Completion, SamplingParams
+from nanoinfer.requests import MAX_SEED, Completion, SamplingParams, to_json
 from nanoinfer.text.prompts import RequestMaker
 
 if TYPE_CHECKING:
@@ -61,7 +62,15 @@ class Job:
         """The shards that have no results yet."""
         starts = range(0, self.lines, self.shard_lines)
         shards = [Shard(start, min(start + self.shard_lines, self.lines)) for start in starts]
-        return [shard for shard in shards if not (self.out / shard.name).exists()]
+        return [shard for shard in shards if not self._has(shard)]
+
+    def _has(self, shard: Shard) -> bool:
+        """Whether all lines of a shard are there: a copy that was cut off, or a disk that was full, may leave fewer."""
+        try:
+            with (self.out / shard.name).open("rb") as file:
+                return sum(line.endswith(b"\n") for line in file) == shard.stop - shard.start
+        except FileNotFoundError:
+            return False
 
     def read(self, shard: Shard) -> list[Line]:
         """The lines of a shard. ValueError for one that cannot be understood."""
@@ -71,14 +80,8 @@ class Job:
 
     def write(self, shard: Shard, results: Iterator[str]) -> None:
         """Put the results of a shard into their place, all at once."""
-        # A name of its own: a worker that was taken for dead may still be writing the same shard.
-        beside = self.out / f".{shard.name}.{secrets.token_hex(4)}.tmp"
-        with beside.open("w", encoding="ascii", newline="\n") as file:
-            file.writelines(results)
-            file.flush()
-            os.fsync(file.fileno())
         try:
-            os.replace(beside, self.out / shard.name)
+            write_whole(self.out / shard.name, results)
         except FileNotFoundError:  # another run in this folder has done every shard, and cleaned up
             if not (self.out / shard.name).exists():
                 raise
@@ -97,12 +100,30 @@ class Job:
                 left.unlink()
 
 
+def write_whole(path: Path, lines: Iterable[str]) -> None:
+    """Write a file so that it is there with all its lines or not at all. OSError names the file."""
+    # A name of its own: a worker that was taken for dead may still be writing the same shard.
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with beside.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException as error:
+        with suppress(OSError):
+            beside.unlink()
+        if isinstance(error, OSError):
+            raise type(error)(error.errno, error.strerror, str(path)) from error  # a full disk names none
+        raise
+
+
 def result(line: Line, done: Completion) -> str:
     """One line of results. No times: the same line gives the same bytes."""
     record = {"id": line.id} | {name: value for name, value in asdict(done).items() if value is not None}
     for name in ("index", "prompt_token_ids", "metrics"):
         del record[name]
-    return json.dumps(record, allow_nan=False) + "\n"
+    return to_json(record) + "\n"
 
 
 def request_maker(model: str, revision: str | None, max_len: int | None) -> RequestMaker:
@@ -128,7 +149,7 @@ def open_job(
     that comes twice, or a folder with the results of another run.
     """
     place = out / RUN
-    before = json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
+    before = _run_before(place) if place.exists() else None
     seed = params.seed if params.seed is not None else before["seed"] if before else secrets.randbits(32)
     job = Job(source, out, replace(params, seed=None), seed, shard_lines)
     lines, offsets = _checked(job, maker)
@@ -136,19 +157,38 @@ def open_job(
     now |= {"shard_lines": shard_lines, "seed": seed, **settings, "params": asdict(job.params)}
     now = json.loads(json.dumps(now))  # tuples become lists, as in the file
     if before is None:
-        if out.exists() and any(out.iterdir()):
+        if out.exists() and any(not re.fullmatch(rf"\.{re.escape(RUN)}\..*tmp", each.name) for each in out.iterdir()):
             raise ValueError(f"{out} is not empty, and has no {RUN} of a run that could be gone on with")
         out.mkdir(parents=True, exist_ok=True)
-        beside = out / f".{RUN}.tmp"
-        beside.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
-        os.replace(beside, place)
+        write_whole(place, [json.dumps(now, indent=1), "\n"])
     elif before != now:
-        what = next(name for name in now if before.get(name) != now[name])
+        what = next(name for name in [*now, *before] if before.get(name, "missing") != now.get(name, "missing"))
+        if what not in now:
+            raise ValueError(
+                f"{place} has a field {what!r} of another version: use that version, or give another folder"
+            )
         raise ValueError(
             f"{out} holds results of another run: its {what} was {before.get(what)}, not {now[what]};"
             " give another folder, or what was given then"
         )
     return replace(job, lines=lines, offsets=tuple(offsets))
+
+
+def _run_before(place: Path) -> dict[str, Any]:
+    """What a folder's results are of. ValueError, naming the file, where it cannot be told."""
+    again = "give another folder, or put the file back as it was"
+    try:
+        before = json.loads(place.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise ValueError(f"{place} is damaged: it is no JSON in UTF-8; {again}") from None
+    if not isinstance(before, dict) or before.get("schema") != "nanoinfer.batch":
+        raise ValueError(f"{place} is damaged: it is no record of a run; {again}")
+    if before.get("schema_version") != VERSION:
+        version = before.get("schema_version")
+        raise ValueError(f"{place} has schema_version {version!r}, and this version of nanoinfer knows {VERSION} only")
+    if type(before.get("seed")) is not int or not 0 <= before["seed"] <= MAX_SEED:
+        raise ValueError(f"{place} is damaged: its seed is {before.get('seed')!r}; {again}")
+    return before
 
 
 def _checked(job: Job, maker: RequestMaker) -> tuple[int, list[int]]:

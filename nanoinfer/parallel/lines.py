@@ -65,7 +65,7 @@ def numbered(source: Path, start: int = 0, stop: int | None = None, offset: int 
                 return
             try:
                 yield offset, number, json.loads(text.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except ValueError:  # of the text's encoding too
+            except (ValueError, RecursionError):  # of the text's encoding too
                 raise ValueError(f"line {number} is not JSON in UTF-8: {text!r:.80}") from None
             offset += len(text)
 

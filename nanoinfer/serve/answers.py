@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from nanoinfer.requests import Completion, Logprobs, Piece
+from nanoinfer.requests import Completion, Logprobs, Piece, to_json
 from nanoinfer.serve.fields import Asked
 from nanoinfer.text.tokenizer import Tokenizer
 
@@ -47,7 +47,7 @@ class Answer:
             if self.asked.token_ids:
                 choice |= {"prompt_token_ids": one.prompt_token_ids, "token_ids": one.token_ids}
             choices.append(choice)
-        return json.dumps({**self._first, "choices": choices, "usage": usage(completions)}).encode()
+        return to_json({**self._first, "choices": choices, "usage": usage(completions)}).encode()
 
     def event(self, piece: Piece, prompt: Sequence[int]) -> bytes:
         """The event of a piece; empty where it says nothing. prompt: the ids of its row's prompt."""
@@ -59,7 +59,7 @@ class Answer:
         logprobs, more = "null", ""
         if asked.params.logprobs is not None:
             found = self._logprobs(index, piece.token_ids, piece.logprobs, echoed, piece.prompt_logprobs)
-            logprobs = json.dumps(found)
+            logprobs = to_json(found)
         elif not (text or piece.finish_reason or asked.token_ids):
             return b""
         if asked.token_ids:
@@ -106,14 +106,17 @@ class Place:
     def add(self, found: dict[str, list[Any]], ids: Sequence[int], values: Sequence[Logprobs | None]) -> None:
         """Append these tokens to the lists; nothing precedes a prompt's first, so it has no logprob."""
         for token, value in zip(ids, values, strict=True):
+            raw = self._tokenizer.token_bytes(token)
+            if raw and not 0x80 <= raw[0] < 0xC0:  # it does not go on with a character that has begun
+                self.cut()
             found["tokens"].append(token_text(self._tokenizer, token))
             found["token_logprobs"].append(value and value.logprob)
             found["top_logprobs"].append(value and self._top(value))
             found["text_offset"].append(self._at)
-            self._at += len(self._utf8.decode(self._tokenizer.token_bytes(token)))
+            self._at += len(self._utf8.decode(raw))
 
     def cut(self) -> None:
-        """Here the prompt ends: what half a character leaves is a character of its own."""
+        """End a character that has begun and does not go on: what half a character leaves is one of its own."""
         self._at += len(self._utf8.decode(b"", final=True))
         self._utf8.reset()
 

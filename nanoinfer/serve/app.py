@@ -14,12 +14,13 @@ from starlette.exceptions import HTTPException
 
 from nanoinfer.async_llm import AsyncLLM
 from nanoinfer.serve.completions import OVER, Completions, Message, Receive, Send, request_id
-from nanoinfer.serve.config import ServeConfig
+from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
 from nanoinfer.serve.errors import ApiError, unavailable
 from nanoinfer.serve.metrics import Collector
 from nanoinfer.serve.service import Service
 
 OPEN = frozenset({"/live", "/health", "/metrics"})
+READ = ["GET", "HEAD"]
 NO_CHAT = "GPT-2 has no chat format, so it has no chat completions: send the text to continue to /v1/completions"
 
 
@@ -35,7 +36,9 @@ def make_app(llm: AsyncLLM | Service, settings: ServeConfig | None = None) -> Fa
         service.start()
         yield
 
-    app = App(title="nanoinfer", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    app = App(
+        title="nanoinfer", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan, redirect_slashes=False
+    )
     app.lead(service)
     app.add_exception_handler(HTTPException, _not_found)
     _add_state(app, service)
@@ -46,12 +49,12 @@ def make_app(llm: AsyncLLM | Service, settings: ServeConfig | None = None) -> Fa
 def _add_state(app: FastAPI, service: Service) -> None:
     collector = Collector(service)
 
-    @app.get("/live")
+    @app.api_route("/live", methods=READ)
     async def live() -> dict[str, str]:
         """The process answers."""
         return {"status": "live"}
 
-    @app.get("/health")
+    @app.api_route("/health", methods=READ)
     async def health(response: Response) -> dict[str, Any]:
         """Whether a request that is sent now is answered. A full queue changes nothing here."""
         ready = service.phase == "ready" and service.llm is not None and service.llm.alive
@@ -59,7 +62,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         phase = "dead" if service.phase == "ready" and not ready else service.phase
         return {"status": phase, "ready_seconds": round(service.ready_s, 3) if service.ready_s else None}
 
-    @app.get("/metrics")
+    @app.api_route("/metrics", methods=READ)
     async def metrics() -> Response:
         return Response(collector.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -70,11 +73,11 @@ def _add_models(app: FastAPI, service: Service) -> None:
         own = {"owned_by": "nanoinfer", "max_model_len": context}
         return {"id": service.name, "object": "model", "created": service.created, **own}
 
-    @app.get("/v1/models")
+    @app.api_route("/v1/models", methods=READ)
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [model()]}
 
-    @app.get("/v1/models/{name:path}")
+    @app.api_route("/v1/models/{name:path}", methods=READ)
     async def one(name: str) -> Response:
         if name != service.name:
             return _response(ApiError(404, f"there is no model {name!r:.100} here", code="model_not_found"))
@@ -106,7 +109,7 @@ class App(FastAPI):
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self.state.open_paths:
-            error = None if self._knows(scope) else self._refused(scope)
+            error = self._of_another_host(scope) or (None if self._knows(scope) else self._refused(scope))
             if error is None and scope["path"] == "/v1/completions":
                 return await self._completions(scope, receive, send)
             if error is None and scope.get(OVER):
@@ -114,6 +117,20 @@ class App(FastAPI):
             if error is not None:
                 return await _response(error)(scope, receive, send)
         await super().__call__(scope, receive, send)
+
+    def _of_another_host(self, scope: Message) -> ApiError | None:
+        """Refuse a page that reaches this server by another name for this machine (DNS rebinding).
+
+        A page cannot guess a key, and a server that listens to others may be called by any name.
+        """
+        host = self._service.config.host
+        if self._key is not None or not is_loopback(host):
+            return None
+        named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
+        if knows_host(named, host):
+            return None
+        what = f"this server is not known under the name {named!r:.80}: ask for {host}, or give the server an API key"
+        return ApiError(403, what, code="unknown_host")
 
     def _knows(self, scope: Message) -> bool:
         """Whether the request has the key. How long the look takes says nothing about how much of it is right."""

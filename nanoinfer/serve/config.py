@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import math
+import socket
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -75,3 +77,24 @@ class ServeConfig:
             raise ValueError(f"port must be at most 65535, not {self.port}")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
             raise ValueError("api_key must have at least one character, and printable ASCII only")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def knows_host(header: str, listens: str) -> bool:
+    """Whether a Host header names this machine by an address, or by a name that it has itself.
+
+    Another name may be one that somebody else has pointed here (DNS rebinding), so that the pages under it may read us.
+    """
+    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+        return True
+    except ValueError:
+        return name.lower() in {"localhost", listens.lower(), socket.gethostname().lower()}

@@ -1,11 +1,15 @@
 """Bounds on a connection that uvicorn has not: how many, how long a request may take to come, who must read.
 
+An offer to change the protocol (`Upgrade: h2c`, which every Java client makes) is not taken up, and the parser, which
+would drop such a request's body, does not see it.
+
 A client that sends or takes nothing costs a socket and at most some hundred kilobytes, for a bounded time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +18,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from nanoinfer.serve.completions import LEFT, OVER
 from nanoinfer.serve.config import ServeConfig
 
-SPARE = 64  # connections beyond the bound, for /live, /health and /metrics
+SPARE = 64  # connections beyond the bound, for /live, /health and /metrics; idle ones make way
+UPGRADE = re.compile(rb"^upgrade(?=[ \t]*:)", re.I | re.M)
 HEAD = 1 << 16  # bytes of a request's line and headers
 GRACE = 2.0  # seconds beyond `body_timeout`: the endpoint's own answer comes first
 
@@ -25,6 +30,8 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, bounds: ServeConfig, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._bounds, self._received, self._in_head = bounds, 0, True
+        self._line = b""  # of a head, as far as it has come
+        self._since = self.loop.time()  # when it last began to wait for a request
         self._left: set[Callable[[], object]] = set()  # to be called when the client goes
         self._arrival: asyncio.TimerHandle | None = None  # until the request has come
         self._taking: asyncio.TimerHandle | None = None  # until the client has taken what is ready
@@ -40,9 +47,15 @@ class Connection(HttpToolsProtocol):
 
             self.app = over  # type: ignore[assignment]
         if len(self.connections) > self._bounds.connections + SPARE:
-            transport.abort()
-        else:
+            idle = [each for each in self.connections if each is not self and each.idle]
+            min(idle, key=lambda each: each._since, default=self).transport.abort()
+        if not transport.is_closing():
             self._expect()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of a request has come, and no answer is under way."""
+        return not self._received and not self._line and (self.cycle is None or self.cycle.response_complete)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._arrival, self._taking):
@@ -53,8 +66,17 @@ class Connection(HttpToolsProtocol):
             left()
 
     def data_received(self, data: bytes) -> None:
-        self._received += len(data)
-        super().data_received(data)
+        first, self._received = not self._received, self._received + len(data)
+        data, self._line = self._line + data, b""
+        if self._in_head:
+            end = re.search(rb"\n\r?\n", data if first else b"\n" + data)
+            if end is None:  # the last line may go on
+                cut = data.rfind(b"\n") + 1
+                data, self._line = data[:cut], data[cut:]
+            at = len(data) if end is None else end.start()
+            data = UPGRADE.sub(b"x-not-taken", data[:at]) + data[at:]
+        if data:
+            super().data_received(data)
         if self._received > (HEAD if self._in_head else HEAD + 8 * self._bounds.max_body):  # chunks of one byte
             self.transport.abort()
 
@@ -71,7 +93,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._in_head, self._received = True, 0
+        self._in_head, self._received, self._since = True, 0, self.loop.time()
         if self._arrival:
             self._arrival.cancel()
             self._arrival = None

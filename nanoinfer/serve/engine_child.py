@@ -13,6 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from copy import copy
 from dataclasses import replace
 from itertools import chain
@@ -97,7 +98,11 @@ class EngineServer:
                 for token in tokens:
                     request.text.push(token)
         with self._registering:
-            rows = self.llm.loop.submit(made, self._mailbox, asked, every_token, known)
+            try:
+                rows = self.llm.loop.submit(made, self._mailbox, asked, every_token, known)
+            except Exception as error:  # of these requests: the others go on
+                self.link.send(("refused", first, len(made), repr(error)))
+                return
             for number, row in enumerate(rows, first):
                 told = len(known[number - first]) if known else 0
                 self._rows[number], self._told[row] = row, [number, told]
@@ -164,9 +169,11 @@ class EngineServer:
             counts.append(end - start)
             told[1] = end
             over = ended and end == len(ids)
+            fault = over and not row.finish_reason and not isinstance(row.cancelled, CancelledError)
             if over or row.logprobs or (not start and row.prompt_logprobs):
                 prompt, when = [] if start else row.prompt_logprobs, [] if ids else row.times
                 reason = row.finish_reason if over else None
-                news.extras.append((number, reason, over, row.logprobs[start:end], prompt, when))
+                cause = repr(row.cancelled) if fault else None
+                news.extras.append((number, reason, cause, row.logprobs[start:end], prompt, when))
             if over:
                 del rows[row], self._rows[number]

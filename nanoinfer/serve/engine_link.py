@@ -105,9 +105,9 @@ class Start:
     settings: dict[str, Any]
 
 
-# What few rows have: number, finish reason, whether nothing more comes of it, logprobs of its new tokens, of its
-# prompt's where these are its first, and the time of its end where it has no token.
-Extra = tuple[int, "FinishReason | None", bool, list[list[float]], list[list[float]], list[float]]
+# What few rows have: number, finish reason, what failed in it alone, logprobs of its new tokens, of its prompt's where
+# these are its first, and the time of its end where it has no token.
+Extra = tuple[int, "FinishReason | None", "str | None", list[list[float]], list[list[float]], list[float]]
 
 
 @dataclass

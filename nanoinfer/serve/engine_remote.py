@@ -178,17 +178,31 @@ class RemoteLoop:
     def _take_extras(self, news: News) -> None:
         """What few rows have, and their ends."""
         rows = self._rows
-        for number, reason, over, logprobs, prompt, when in news.extras:
+        for number, reason, cause, logprobs, prompt, when in news.extras:
             if row := rows.get(number):
                 row.logprobs += logprobs
                 row.prompt_logprobs += prompt
                 row.times += when
-                if over and reason:
+                if cause and not news.failure:
+                    self._end_alone(number, cause)
+                elif reason:
                     row.finish_reason, row.ended = reason, True
                     rows.pop(number, None)
                     if not (row.every_token and row.token_ids):  # else it was told of the last token
                         self._tell(row)
                     row.listener = None  # it may hold this
+
+    def _end_alone(self, number: int, cause: str) -> None:
+        """One request has failed there, and the others go on."""
+        if row := self._rows.pop(number, None):
+            row.cancelled, row.ended = RuntimeError(f"this request has failed in the engine: {cause}"), True
+            self._tell(row)
+            row.listener = None
+
+    def _on_refused(self, first: int, count: int, cause: str) -> None:
+        for number in range(first, first + count):
+            self._end_alone(number, cause)
+        self._deliver()
 
     def _on_event(self, watched: int, event: dict[str, Any]) -> None:
         current, post = self._watch

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from nanoinfer.requests import TOP_LOGPROBS, SamplingParams
+from nanoinfer.requests import BOUNDS, TOP_LOGPROBS, SamplingParams
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.errors import ApiError, bad
 from nanoinfer.text.prompts import Prompt, prompt_list
@@ -27,13 +27,13 @@ FIELDS = (
     Field("model", "served", "required", "The name that `/v1/models` lists; 404 for any other."),
     Field("prompt", "served", "required", "Text, token ids, or a list of these; null is the end-of-text token."),
     Field("max_tokens", "served", "16", "0 only with `echo`. The context may end a text earlier."),
-    Field("temperature", "served", "1", "Any number of at least 0; 0 is greedy."),
-    Field("top_p", "served", "1", "Above 0, at most 1."),
+    Field("temperature", "served", "1", f"{BOUNDS['temperature'].allowed.capitalize()}; 0 is greedy."),
+    Field("top_p", "served", "1", f"{BOUNDS['top_p'].allowed.capitalize()}."),
     Field("n", "served", "1", "Samples of each prompt, 1 to 128."),
     Field("seed", "served", "null", "0 to 2^63 - 1. The same seed gives the same text, whatever else runs."),
     Field("stop", "served", "null", "A string or a list of strings; the text ends before the first that comes."),
-    Field("presence_penalty", "served", "0", "-2 to 2."),
-    Field("frequency_penalty", "served", "0", "-2 to 2."),
+    Field("presence_penalty", "served", "0", f"{BOUNDS['presence_penalty'].allowed.capitalize()}."),
+    Field("frequency_penalty", "served", "0", f"{BOUNDS['frequency_penalty'].allowed.capitalize()}."),
     Field("logprobs", "served", "null", f"0 to {TOP_LOGPROBS}: the model's own, whatever temperature and penalties."),
     Field("echo", "served", "false", "The prompt comes before its text, and with `logprobs` has some, too."),
     Field("stream", "served", "false", "Server-sent events, one for a token or for several that are ready."),
@@ -144,7 +144,7 @@ def _unsupported(value: dict[str, Any]) -> None:
 
 
 def _params(value: dict[str, Any], config: ServeConfig) -> SamplingParams:
-    stops = value["stop"] or ()
+    stops = () if value["stop"] in (None, "") else value["stop"]
     stops = [stops] if isinstance(stops, str) else stops
     _check("stop", stops, "a string or a list of strings", lambda x: isinstance(x, list | tuple))
     if len(stops) > config.max_stops:
@@ -156,7 +156,9 @@ def _params(value: dict[str, Any], config: ServeConfig) -> SamplingParams:
         raise bad("max_tokens", "max_tokens must be at least 1 where echo is false, not 0")
     if value["echo"] and (value["logprobs"] is not None or value["max_tokens"] == 0):
         given["prompt_logprobs"] = value["logprobs"] or 0
-    params = SamplingParams(**given, stop=stops, stop_token_ids=value["stop_token_ids"] or ())
+    params = SamplingParams(
+        **given, stop=stops, stop_token_ids=() if value["stop_token_ids"] is None else value["stop_token_ids"]
+    )
     if config.max_tokens is not None and params.max_tokens > config.max_tokens:
         raise bad("max_tokens", f"max_tokens must be at most {config.max_tokens} here, not {params.max_tokens}")
     return params

@@ -10,8 +10,10 @@ import sys
 import traceback
 from dataclasses import dataclass
 from typing import NoReturn
+from weakref import WeakSet
 
 CHILD = "nanoinfer.serve.engine_child"
+_spawned: WeakSet[subprocess.Popen[bytes]] = WeakSet()
 
 
 def spawn(module: str = CHILD, first: str = "") -> subprocess.Popen[bytes]:
@@ -20,7 +22,17 @@ def spawn(module: str = CHILD, first: str = "") -> subprocess.Popen[bytes]:
     module: whose `main` it runs. first: what is to be run ahead of all else, for tests.
     """
     code = f"import sys; sys.path[:] = {sys.path!r}\n{first}\nfrom {module} import main; main()"
-    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    _spawned.add(process)
+    return process
+
+
+def kill_all() -> None:
+    """End every process that was spawned here and still runs, one that hangs or is stopped as well."""
+    for process in list(_spawned):
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def pipes() -> tuple[int, int]:

@@ -20,11 +20,12 @@ import uvicorn
 from nanoinfer.async_llm import AsyncLLM
 from nanoinfer.serve.app import make_app
 from nanoinfer.serve.config import ServeConfig
-from nanoinfer.serve.connection import Connection
+from nanoinfer.serve.connection import SPARE, Connection
 from nanoinfer.serve.service import Service
 
 FLUSH = 5  # seconds for answers that are under way when all requests are over
 SENDING = 1 << 17  # bytes that the kernel may hold for one client; by itself it takes up to some megabytes
+OTHERS = 256  # descriptors for what is no connection: pipes, libraries, files
 IDLE = 75  # seconds that a connection may be kept without a request
 
 
@@ -64,6 +65,25 @@ def bind(host: str, port: int) -> socket.socket:
     listening = socket.create_server((host, port), family=family, backlog=2048)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)  # its connections inherit this
     return listening
+
+
+def allow_descriptors(connections: int) -> int | None:
+    """Let this process open as many descriptors as so many connections need.
+
+    Returns the most connections that are possible if these are too many, and None if they are not.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + SPARE + OTHERS
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return None
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        return max(0, hard - SPARE - OTHERS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return None
 
 
 def url_of(listening: socket.socket) -> str:

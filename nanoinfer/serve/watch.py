@@ -6,15 +6,14 @@ a header, so that it stands in no log and no history. A watcher who reads slowly
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import math
-import socket
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
+from nanoinfer.serve.config import is_loopback, knows_host
 from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.page_files import read
@@ -97,24 +96,3 @@ def add_watch(app: FastAPI, llm: AsyncLLM, settings: ServeConfig) -> None:
     app.add_api_route("/watch/events", events, methods=["GET"])
     if settings.classroom:
         app.add_api_route("/watch/pace", pace, methods=["POST"])
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def knows_host(header: str, listens: str) -> bool:
-    """Whether a Host header names this machine by an address, or by a name that it has itself.
-
-    Another name may be one that somebody else has pointed here (DNS rebinding), so that the pages under it may read us.
-    """
-    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-        return True
-    except ValueError:
-        return name.lower() in {"localhost", listens.lower(), socket.gethostname().lower()}

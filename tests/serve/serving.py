@@ -125,7 +125,7 @@ def parsed(text: str) -> list[Any]:
 
 def send(connection: socket.socket, fields: dict[str, Any]) -> None:
     body = json.dumps(fields).encode()
-    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
 
 

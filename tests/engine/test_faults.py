@@ -1,0 +1,187 @@
+"""What goes wrong with one request ends that request, and the others get the tokens that they would have had."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nanoinfer import LLM, AsyncLLM, SamplingParams
+from nanoinfer.engine.scheduler import Scheduler
+from nanoinfer.model.config import PRESETS
+from nanoinfer.model.weights import load_model, random_model, save_model
+from nanoinfer.outputs import RowReader
+from nanoinfer.requests import to_json
+from nanoinfer.serve.engine_process import ProcessLLM
+from nanoinfer.text.stop import TextStream
+
+VICTIM = "\x00victim"  # its stop string, by which each place knows it
+PARAMS = [SamplingParams(max_tokens=12, seed=seed, ignore_eos=True) for seed in range(4)]
+PARAMS[1] = SamplingParams(max_tokens=12, seed=1, ignore_eos=True, stop=[VICTIM])
+PROMPTS = [[5, 6, 7], [8], [9, 10], [11, 12, 13, 14]]
+
+
+class Broken(Exception):
+    pass
+
+
+def broken(owner: Any, name: str, is_victim: Callable[..., bool]) -> Callable[[pytest.MonkeyPatch], None]:
+    original = getattr(owner, name)
+
+    def instead(*args: Any, **kwargs: Any) -> Any:
+        if is_victim(*args):
+            raise Broken(name)
+        return original(*args, **kwargs)
+
+    return lambda patch: patch.setattr(owner, name, instead)
+
+
+PLACES = {
+    "admission": broken(Scheduler, "_admit", lambda scheduler, row: VICTIM in row.request.params.stop),
+    "text": broken(TextStream, "push", lambda stream, token: VICTIM in stream._stop),
+    "reader": broken(RowReader, "piece", lambda reader, tokens: VICTIM in reader._row.request.params.stop),
+}
+
+
+@pytest.fixture(scope="module", params=["dense", "paged"])
+def llm(request: pytest.FixtureRequest) -> Iterator[AsyncLLM]:
+    model = random_model(PRESETS["tiny"], seed=1, std=0.25)
+    served = AsyncLLM(model, engine=request.param, max_batch=3, threads=1)
+    yield served
+    served.close()
+
+
+async def texts(llm: AsyncLLM) -> list[Any]:
+    """The tokens of each prompt, each in a call of its own, or what was raised there."""
+
+    async def one(prompt: list[int], params: SamplingParams) -> Any:
+        return [piece.token_ids async for piece in llm.stream(prompt, params)]
+
+    return await asyncio.gather(*map(one, PROMPTS, PARAMS), return_exceptions=True)
+
+
+def unharmed(got: list[Any]) -> list[Any]:
+    """The tokens of all requests but the victim's."""
+    return [sum(each, ()) for at, each in enumerate(got) if at != 1]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_only_the_request_fails(llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    before = asyncio.run(texts(llm))
+    PLACES[place](monkeypatch)
+    got = asyncio.run(texts(llm))
+    assert isinstance(got[1], Broken)
+    assert unharmed(got) == unharmed(before)
+    llm.llm.loop.worker.submit(lambda: None).result()  # behind the engine's last step
+    assert llm.alive
+    assert llm.gauges[:3] == (0, 0, 0)  # rows, requests that wait, blocks in use
+
+
+def test_a_listener_that_raises_ends_its_own_row(llm: AsyncLLM) -> None:
+    core, told = llm.llm.core, []
+
+    def listener(row: Any) -> None:
+        if row.request.index == 1:
+            raise Broken("listener")
+        told.append(tuple(row.token_ids))
+
+    requests = llm.llm.requests(PROMPTS, PARAMS)
+    done = llm.llm.loop.worker.submit(lambda: _run(core, requests, listener)).result()
+    assert [row.finish_reason for row in done] == ["length", None, "length", "length"]
+    assert isinstance(done[1].cancelled, Broken)
+    assert [len(row.token_ids) for row in done if row.finish_reason] == [12, 12, 12]
+
+
+def _run(core: Any, requests: Any, listener: Any) -> list[Any]:
+    rows = [core.submit(request, listener, every_token=True) for request in requests]
+    while core.busy:
+        core.step()
+    return rows
+
+
+def test_an_engine_in_another_process_says_which_request_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's process raises in the text of one request; the server's side hears of that one alone."""
+    from nanoinfer.serve import engine_process, processes
+
+    first = f"""
+from nanoinfer.text.stop import TextStream
+push = TextStream.push
+def broken(self, token):
+    if {VICTIM!r} in self._stop:
+        raise KeyError("text")
+    return push(self, token)
+TextStream.push = broken
+"""
+    monkeypatch.setattr(engine_process, "spawn", lambda: processes.spawn(first=first))
+
+    async def both() -> list[Any]:
+        async with ProcessLLM("random:tiny", engine="dense", max_batch=3, threads=1) as llm:
+            done = await texts(llm)
+            assert llm.alive
+            return done
+
+    got = asyncio.run(both())
+    assert isinstance(got[1], RuntimeError)
+    assert "KeyError" in str(got[1])
+    assert list(map(len, unharmed(got))) == [12, 12, 12]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_gets_one_sentence(llm: AsyncLLM) -> None:
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        try:
+            llm.llm.generate([[5]], SamplingParams(max_tokens=1))
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        assert said.read().startswith("RuntimeError: this LLM belongs to the process that forked this one")
+    os.waitpid(child, 0)
+
+
+KINDS = {
+    "greedy": SamplingParams(max_tokens=3, temperature=0),
+    "unfiltered": SamplingParams(max_tokens=3, seed=1),
+    "top_k": SamplingParams(max_tokens=3, seed=1, top_k=40),
+    "top_p": SamplingParams(max_tokens=3, seed=1, top_p=0.9),
+    "scored": SamplingParams(max_tokens=3, seed=1, top_k=40, logprobs=1, presence_penalty=1.0),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("engine", ["naive", "dense", "paged", "dense-graph", "paged-graph", "fused"])
+def test_ids_are_in_the_vocabulary_whatever_a_step_computes(engine: str, value: float, kind: str) -> None:
+    model = random_model(PRESETS["tiny"], seed=1, std=0.25)
+    model.get_parameter("ln_f.weight").fill_(value)
+    with LLM(model, engine=engine, max_batch=2, threads=1) as llm:
+        (done,) = llm.generate([[5, 6]], KINDS[kind])
+    assert all(0 <= token < 50257 for token in done.token_ids)
+    assert json.loads(to_json(done.logprobs)) is None or kind == "scored"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["wte.weight", "h.1.mlp.c_fc.bias"])
+def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, name: str, value: float) -> None:
+    model = random_model(PRESETS["tiny"], seed=1)
+    model.get_parameter(name).view(-1)[3] = value
+    save_model(model, tmp_path)
+    with pytest.raises(ValueError, match=rf"NaN or infinity, in float32, in {name}"):
+        load_model(tmp_path, torch.device("cpu"), torch.float32)
+
+
+def test_weights_that_a_narrow_type_cannot_hold_are_refused(tmp_path: Path) -> None:
+    model = random_model(PRESETS["tiny"], seed=1)
+    model.get_parameter("ln_f.weight")[0] = 1e6
+    save_model(model, tmp_path)
+    load_model(tmp_path, torch.device("cpu"), torch.float32)
+    with pytest.raises(ValueError, match=r"NaN or infinity, in float16, in ln_f.weight"):
+        load_model(tmp_path, torch.device("cpu"), torch.float16)
