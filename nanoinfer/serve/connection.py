@@ -47,7 +47,8 @@ class Connection(HttpToolsProtocol):
 
             self.app = over  # type: ignore[assignment]
         if len(self.connections) > self._bounds.connections + SPARE:
-            idle = [each for each in self.connections if each is not self and each.idle]
+            others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
+            idle = (each for each in others if each.idle)
             min(idle, key=lambda each: each._since, default=self).transport.abort()
         if not transport.is_closing():
             self._expect()

@@ -153,20 +153,20 @@ class Recorder:
                 self.proofs.passed(name, self._seconds[name])
 
 
-def collected(root: Path, folders: Sequence[str] = ("tests",)) -> list[Proof]:
-    """Find the proofs of a repository. RuntimeError with what pytest says where its tests cannot be collected."""
+def collected() -> list[Proof]:
+    """Find the proofs of the repository in this folder. RuntimeError with what pytest says if its tests do not load."""
     collector, said = Collector(), io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.chdir(root):
-        code = pytest.main(["--collect-only", "-q", "-m", "", "-p", "no:cacheprovider", *folders], plugins=[collector])
+    with contextlib.redirect_stdout(said):
+        code = pytest.main(["--collect-only", "-q", "-m", "", "-p", "no:cacheprovider", "tests"], plugins=[collector])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise RuntimeError(said.getvalue().strip())
     return list(collector.proofs.values())
 
 
-def run(root: Path, proofs: Proofs, wanted: Sequence[Proof], workers: int) -> tuple[int, Recorder]:
+def run(proofs: Proofs, wanted: Sequence[Proof], workers: int) -> tuple[int, Recorder]:
     """Run some proofs and store the keys of those that pass. Returns pytest's exit code and what was found."""
     recorder = Recorder(proofs, wanted)
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(root):
+    with tempfile.TemporaryDirectory() as folder:
         tests = Path(folder) / "tests"
         tests.write_text("\n".join(test for proof in wanted for test in proof.tests), encoding="utf-8")
         options = ["-q", "-m", "", "--durations=10", "-n", str(workers), "--dist", "worksteal", f"@{tests}"]
@@ -176,7 +176,8 @@ def run(root: Path, proofs: Proofs, wanted: Sequence[Proof], workers: int) -> tu
 
 def command(root: Path, names: Sequence[str], everything: bool, only_list: bool, workers: int | None) -> int:
     """`python -m nanobook proofs`. Returns the exit code."""
-    proofs = Proofs(root, collected(root))
+    os.chdir(root)
+    proofs = Proofs(root, collected())
     wanted = proofs.by_seconds(proofs.found) if everything else proofs.stale()
     wanted = [proof for proof in wanted if all(word in proof.name for word in names)]
     for proof in wanted:
@@ -189,7 +190,7 @@ def command(root: Path, names: Sequence[str], everything: bool, only_list: bool,
     )
     if only_list or not wanted:
         return 0
-    code, recorder = run(root, proofs, wanted, workers or os.cpu_count() or 1)
+    code, recorder = run(proofs, wanted, workers or os.cpu_count() or 1)
     for name in sorted(recorder.failed):
         print(f"not proven: {name}")
     print(f"{len(recorder.proven)} proofs passed, {sum(recorder.proven.values()):.0f} s of tests")
