@@ -22,6 +22,7 @@ from nanocourse.grade.workspace import Workspace
 
 ATTACKS = Path(__file__).with_name("attacks")
 SECRET = "5e" * 32
+BESIDE = (ATTACKS / "beside" / "attempts.py").read_bytes()
 SPOILS = ("patched_torch", "rewrites_worker", "thread_bomb", "memory_bomb")  # a worker that nobody can use after them
 LIMITS = Limits(submission_s=60.0, check_s=5.0)
 
@@ -107,7 +108,7 @@ class AttackRunner:
     def run(self, name: str, calls: int = 1, limit_s: float = 3.0) -> Run:
         """Hand an attack's file to a worker and call its function; the last call's outcome."""
         exercise = exercise_of(name)
-        path = self.workspace.stage(exercise, (ATTACKS / f"{name}.py").read_bytes(), {})
+        path = self.workspace.stage(exercise, (ATTACKS / f"{name}.py").read_bytes(), {"attempts.py": BESIDE})
         if self._of != exercise.id:
             self.renew()  # a worker can read the files of one exercise alone
         self._of = exercise.id

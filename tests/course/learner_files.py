@@ -11,6 +11,7 @@ from nanocourse.checks.results import ExerciseResult
 from nanocourse.checks.worker import Worker
 from nanocourse.exercises import chapters, sources
 from nanocourse.exercises.exercise import Exercise
+from nanocourse.learner.folder import Folder
 from nanocourse.release.plan import Plan
 
 EXERCISES = [exercise for chapter in chapters.chapters() for exercise in chapters.exercises(chapter)]
@@ -42,6 +43,15 @@ def answer(id: str, name: str) -> str:
 def right_file(exercise: Exercise) -> str:
     """The right answer, as a learner would have written it."""
     return sources.whole_file(exercise, exercise.function, sources.function_source(exercise.function))
+
+
+def own(folder: Path, id: str, content: str) -> Path:
+    """Put an answer into the learner's folder `my-course`."""
+    exercise = chapters.exercise(id)
+    path = Folder(folder / "my-course").file(chapters.chapter(exercise.chapter), exercise)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+    return path
 
 
 def checked(

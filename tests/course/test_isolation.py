@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import math
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +22,7 @@ from nanocourse.checks.worker import Loaded
 from nanocourse.exercises import chapters
 from nanocourse.exercises.cases import call
 from nanocourse.exercises.outcomes import Changed, Crashed, Hung, Raised, Returned
+from nanocourse.grade import mark
 from nanocourse.grade.confined_server import OPEN
 from nanocourse.grade.isolation import landlock, policy, syscalls, system
 from nanocourse.grade.isolation.confine import LAYERS, PACKAGES
@@ -110,11 +111,12 @@ def test_every_attack_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, (end, _) in TABLE.items() if end in ("graded", "dropped")])
-def test_an_answer_without_work_gets_no_points(tmp_path: Path, name: str) -> None:
+def test_an_answer_without_work_gets_no_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """One that remembers is right where a shape comes for the first time; shapes come again."""
+    monkeypatch.setattr(mark, "NAMING_S", math.inf)  # it is none of the known mistakes
     exercise = exercise_of(name)
     (tmp_path / exercise.file).write_bytes((ATTACKS / f"{name}.py").read_bytes())
-    record = graded(tmp_path, exercise.id)
+    record = graded(tmp_path, exercise.id, seeds=1 if name == "always_raises" else 8)
     passed = [check.name for check in record.exercises[0].checks if check.status == "passed"]
     assert (record.exercises[0].note != "") == (name == "always_raises")
     assert passed in ([], ["in-order"]) if name == "remembers" else record.points == 0
@@ -307,11 +309,12 @@ def test_as_root_and_as_an_ordinary_user(open_python: tuple[str, dict[str, str]]
 @pytest.fixture(scope="module")
 def open_python() -> Iterator[tuple[str, dict[str, str]]]:
     """This Python where other users can run it: one below /root is linked, file by file, to where it can be entered."""
-    root, site = Path(__file__).parents[2], sysconfig.get_path("purelib")
-    if any(not path.stat().st_mode & 0o005 for place in (root, Path(site)) for path in (place, *place.parents)):
+    root = Path(__file__).parents[2]
+    needed = [root, *(Path(path) for path in sys.path if path.endswith("site-packages"))]
+    if any(not path.stat().st_mode & 0o005 for place in needed for path in (place, *place.parents)):
         pytest.skip("this checkout, or what it needs, cannot be read by another user")
-    own = [str(root), str(root / "bench"), str(root / "tools")]
-    environment = {"PYTHONPATH": os.pathsep.join([site, *own]), "OMP_NUM_THREADS": "1", "HOME": "/nonexistent"}
+    found = os.pathsep.join(map(str, [*needed, root / "bench", root / "tools"]))
+    environment = {"PYTHONPATH": found, "OMP_NUM_THREADS": "1", "HOME": "/nonexistent"}
     if not policy.why_no_user(12345):
         yield sys.executable, environment
         return

@@ -81,9 +81,7 @@ REFUSED = [
 
 @triton
 @pytest.mark.parametrize(("old", "new", "told"), REFUSED)
-def test_what_is_no_kernel_is_refused(
-    tmp_path: Path, keep: Keep, old: str, new: str, told: str
-) -> None:
+def test_what_is_no_kernel_is_refused(tmp_path: Path, keep: Keep, old: str, new: str, told: str) -> None:
     result = interpreted(tmp_path, RIGHT.replace(old, new, 1), keep)
     assert result.status == "not run"
     assert told in result.problem

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanocourse.exercises import answers, chapters, sources
-from nanocourse.exercises.cases import Case
-from nanocourse.exercises.outcomes import local
+from nanocourse.exercises import chapters
 
 MACHINE: Any = inspect.unwrap(chapters.exercise("6.1").spec.scene).__globals__["MACHINE"]  # type: ignore[arg-type]
 
@@ -50,7 +48,7 @@ def test_a_store_may_arrive_behind_a_later_one_and_a_fence_forbids_it() -> None:
 
 
 def test_every_order_of_accesses_is_met() -> None:
-    """Of two additions; of two loads, which are no poll; of two stores to one word, which keep their order."""
+    """Of two additions; two stores to one word keep their order."""
     seen = set()
 
     def judge(returned: list[Any], held: dict[str, int]) -> str:
@@ -59,14 +57,6 @@ def test_every_order_of_accesses_is_met() -> None:
 
     assert tried(*[does(("add", "a", 1))] * 2, judge=judge) == MACHINE.RIGHT
     assert seen == {(0, 1, 2), (1, 0, 2)}
-    seen.clear()
-
-    def twice() -> Any:
-        first = yield "load", "a"
-        return first, (yield "load", "a")
-
-    assert tried(twice, does(("store", "a", 1)), judge=judge) == MACHINE.RIGHT
-    assert {told[0] for told in seen} == {(0, 0), (0, 1), (1, 1)}
     seen.clear()
     assert tried(does(("store", "a", 1), ("store", "a", 2), ("load", "a")), judge=judge) == MACHINE.RIGHT
     assert seen == {(2, 2)}
@@ -79,31 +69,6 @@ def test_programs_that_wait_for_one_without_a_place_wait_for_ever() -> None:
     program = does(("add", "a", 1), waits_for("a", 2))
     assert tried(program, program) == MACHINE.RIGHT
     assert tried(program, program, resident=1).startswith("these wait for ever: program 0, at wait a; program 1")
-
-
-@pytest.mark.parametrize("fences", [False, True])
-def test_polls_end_where_they_may_and_hang_where_not(fences: bool) -> None:
-    def program(least: int) -> Any:
-        yield "add", "a", 1
-        while (yield "load", "a") < least:
-            if fences:
-                yield ("fence",)
-
-    assert tried(*[lambda: program(2)] * 2) == MACHINE.RIGHT
-    told = tried(*[lambda: program(3)] * 2)
-    assert "for ever" in told or "still run" in told
-
-
-def test_a_bounded_wait_ends() -> None:
-    def program() -> Any:
-        for polled in range(20):
-            if (yield "load", "a"):
-                return polled
-        yield "store", "b", 1
-        return None
-
-    told = tried(program, judge=lambda got, held: "" if (got, held["b"]) == ([None], 1) else f"{got} {held}")
-    assert told == MACHINE.RIGHT
 
 
 @pytest.mark.parametrize(
@@ -137,23 +102,7 @@ def test_what_is_no_program_is_told() -> None:
     assert any("does not always do the same" in one or "for ever" in one for one in told)
 
 
-def test_programs_that_tell_each_other_through_python_are_found_out() -> None:
-    told: list[int] = []
-
-    def deliver(me: int, data: list[str], flag: str, values: list[int], stamp: int) -> Any:
-        if me == 0:
-            told[:] = values
-            yield "store", flag, stamp
-            return None
-        yield "wait", flag, lambda held: held == stamp
-        return list(told)
-
-    exercise = chapters.exercise("6.1")
-    asked = exercise.call(exercise.checks[1], Case("course/one-receiver/0"))
-    assert exercise.compare(exercise.checks[1], exercise.expected(asked), local(exercise.staged(deliver), asked))
-
-
-def test_many_programs_are_tried_at_random_and_the_same_way_each_time() -> None:
+def test_many_programs_are_tried_at_random() -> None:
     def program() -> Any:
         before = yield "load", "a"
         yield "store", "a", before + 1
@@ -162,20 +111,3 @@ def test_many_programs_are_tried_at_random_and_the_same_way_each_time() -> None:
         return "" if held["a"] == 20 else f"a is {held['a']}"
 
     assert tried(*[program] * 20, judge=judge).startswith("a is ")
-    exercise = chapters.exercise("6.3")
-    asked = exercise.call(exercise.checks[0], Case("course/any-phases/2"))
-    for wrong in exercise.real_wrong[:3]:
-        answer = exercise.staged(sources.answer_function(exercise, wrong))
-        assert local(answer, asked) == local(answer, asked)
-
-
-def test_any_order_of_summands_gives_the_same_bits() -> None:
-    draw, told = random.Random(6), set()
-    values = [draw.gauss(0, 1e4) for _ in range(6)]
-    for _ in range(5):
-        draw.shuffle(values)
-        makes = [lambda value=value: answers.reference("6.6")(6, ["a"], [value]) for value in values]
-        found, held = MACHINE.tried(makes, {"a": 0}, lambda returned, held: "", walks=1)
-        assert found == MACHINE.RIGHT
-        told.add(held["a"])
-    assert len(told) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
 
 import pytest
@@ -53,22 +52,13 @@ def test_documentation_and_annotations_are_left_alone() -> None:
     assert names(source) == set()
 
 
-def test_an_inner_function_is_changed_too() -> None:
+def test_each_mutant_has_a_name_of_its_own_in_inner_functions_too() -> None:
     assert "return x - 1" in names("def g(a):\n    def h(x):\n        return x + 1\n    return h(a)\n")
-
-
-def test_every_mutant_has_a_name_of_its_own_and_parses() -> None:
-    for exercise in chapters.exercises(chapters.chapter(1)):
-        found = mutants(sources.function_source(exercise.function))
-        assert len({mutant.name for mutant in found}) == len({mutant.source for mutant in found}) == len(found)
-        original = ast.dump(ast.parse(sources.function_source(exercise.function)))
-        for mutant in found:
-            assert ast.dump(ast.parse(mutant.source)) != original
-
-
-def test_two_mutants_of_the_same_statement_are_told_apart() -> None:
     found = [mutant.name for mutant in mutants("def g(a):\n    a = 1\n    b = 2\n    a = 1\n    return a\n")]
     assert len(found) == len(set(found))
+    kernel = mutants(sources.function_source(chapters.exercise("3.6").function))
+    assert len(kernel) > 100
+    assert all("PAGE: tl.constexpr" in mutant.source for mutant in kernel)  # a kernel's constants are kept
 
 
 def _helper(x: torch.Tensor) -> torch.Tensor:
@@ -90,13 +80,3 @@ def test_a_file_of_ones_own_has_all_that_it_needs() -> None:
     assert space["named"](torch.tensor([-1.0, 2.0])).tolist() == [0.0, 6.0]  # type: ignore[operator]
     assert "import tests" not in text
     assert "from tests" not in text
-
-
-def test_every_answer_of_the_bank_stands_alone() -> None:
-    for exercise in chapters.exercises(chapters.chapter(1)):
-        for answer in (*exercise.wrong, *exercise.right):
-            text = sources.answer_source(exercise, answer)
-            space: dict[str, object] = {"__name__": "alone"}
-            exec(compile(text, "alone", "exec"), space)
-            assert callable(space[exercise.name])
-            assert "nanocourse" not in text

@@ -4,18 +4,13 @@ import os
 import subprocess
 import sys
 
+from attempts import call, told
+
 
 def attention(q, k, v, positions):
-    told = []
-    for name, act in (
-        ("subprocess", lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)),
-        ("shell", lambda: os.system("true") and (_ for _ in ()).throw(OSError(1, "Operation not permitted"))),
-        ("spawn", lambda: os.posix_spawn("/bin/true", ["true"], {})),
-        ("exec", lambda: os.execv("/bin/false", ["false"])),
-    ):
-        try:
-            act()
-            told.append(f"{name}: DONE")
-        except (OSError, subprocess.SubprocessError) as error:
-            told.append(f"{name}: {getattr(error, 'strerror', None) or error}")
-    return "; ".join(told)
+    return told({
+        "subprocess": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
+        "shell": lambda: call("system", b"true"),
+        "spawn": lambda: os.posix_spawn("/bin/true", ["true"], {}),
+        "exec": lambda: os.execv("/bin/false", ["false"]),
+    })  # fmt: skip
