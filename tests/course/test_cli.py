@@ -14,7 +14,7 @@ import torch
 
 from nanocourse.exercises import chapters
 from nanocourse.learner import predict
-from nanocourse.learner.folder import Folder, Progress
+from nanocourse.learner.folder import Folder
 from nanocourse.learner.predict import Prediction
 from nanocourse.learner.quiz import questions
 from tests.course.learner_files import Course, answer, own
@@ -90,21 +90,6 @@ def test_a_learners_strings_are_data(here: Path, course: Course) -> None:
     assert "This is none of the known mistakes." in out
 
 
-def test_a_whole_chapter_costs_one_broken_exercise_alone(here: Path, course: Course) -> None:
-    course("start", "1")
-    own(here, "1.3", answer("1.3", "row-by-row"))
-    own(here, "1.4", "")
-    own(here, "1.7", "import os\ndef cost(*args):\n    os._exit(3)\n")
-    result = course("check", "1")
-    assert result.code == 1
-    lines = [line for line in result.out.splitlines() if line.startswith("1.")]
-    assert [line.rsplit(": ", 1)[1] for line in lines] == [
-        "not begun", "not begun", "passed", "not run", "not begun", "not begun", "crashed", "not begun",
-    ]  # fmt: skip
-    assert "ex4_filters.py has no function threshold" in result.out
-    assert "the process ended with exit code 3" in result.out
-
-
 def test_an_edition_is_kept_from_start_to_check(here: Path, course: Course) -> None:
     folder = Folder(here / "my-course")
     folder.start(CHAPTER, editions={"1.3": "time-first"})
@@ -162,8 +147,6 @@ def test_predictions_stand_beside_bound_and_measurement(
 
 
 def test_calibration_is_symmetric() -> None:
-    assert predict.factor(2, 8) == predict.factor(8, 2) == 4
-    assert predict.calibration([]) is None
     kept = [{"guess": 1, "measured": 1}, {"guess": 1, "measured": 3}, {"guess": 9, "measured": 1}]
     assert predict.calibration(kept) == 3
     assert predict.parse_guess(" 1,000x ") == 1000
@@ -182,6 +165,10 @@ def test_calibration_is_symmetric() -> None:
         (["predict", "1", "--guess", "1"], "there are 4 questions"),
         (["quiz", "1", "--answers", "1,x"], "there are"),
         (["strength", "9"], "chapter must be one of 1"),
+        (["release", "9", "--to", "x"], "chapter must be one of"),
+        (["release", "1", "--to", "x", "--only", "1.9"], "--only must name"),
+        (["release", "1", "--to", "x", "--points", "1.1=x"], "--points must be given"),
+        (["release", "1", "--to", "x", "--variant", ""], "--variant must be"),
     ],
 )
 def test_refused_in_one_sentence(course: Course, arguments: list[str], said: str) -> None:
@@ -198,12 +185,3 @@ def test_a_broken_progress_file_is_named(here: Path, course: Course, content: st
     assert result.code == 2
     assert "progress.json is not a readable progress file" in result.err
     assert (here / "my-course" / "progress.json").read_text() == content
-
-
-def test_progress_is_kept_whole(here: Path) -> None:
-    folder = Folder(here / "x")
-    progress = Progress(editions={"1.3": "time-first"})
-    progress.of("1.1").tries = 3
-    folder.save(progress)
-    assert folder.load() == progress
-    assert [path.name for path in (here / "x").iterdir()] == ["progress.json"]

@@ -32,7 +32,6 @@ ASSIGNMENT = Assignment(1, "Chapter 1", (Part("1.3", 6.0),), seeds=2)
 FAKE = """
 import json, os, sys, time
 from pathlib import Path
-from typing import Any
 job = json.loads(sys.stdin.readline())
 sys.path[:0] = job["path"]
 from nanoinfer import __version__

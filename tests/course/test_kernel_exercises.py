@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -140,11 +139,3 @@ def test_a_kernel_is_compiled_for_gpus_that_are_not_here(compiled: Callable[[str
     stub = 'import triton\n@triton.jit\ndef attend_kernel(q):\n    raise NotImplementedError("ch03.ex6 x")\n'
     with pytest.raises(NotImplementedError, match=r"ch03\.ex6 x"):
         compiled(stub)
-
-
-def test_the_engine_refuses_a_kernel_where_triton_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.delenv(kernels.INTERPRET, raising=False)
-    monkeypatch.setitem(sys.modules, "triton", sys)
-    with pytest.raises(ValueError, match="TRITON_INTERPRET=1 stands before Triton is imported"):
-        kernels.in_engine(EXERCISE, lambda: None)

@@ -9,10 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from nanocourse.exercises import chapters
-from nanocourse.learner.side_by_side import peak_bytes
 from nanoinfer import cli
 from nanoinfer.devices import has_triton
 from tests.course.learner_files import Told, answer, own
@@ -92,15 +90,3 @@ def test_mine_without_anything_that_passes_is_refused(here: Path, capsys: pytest
     assert cli.run(["generate", "x", "--mine", "nowhere"]) == 2
     assert "nowhere has no exercise's file" in capsys.readouterr().err
     assert cli.run(["generate", "x", "--mine", "my-course", "--json"]) == 2
-
-
-def test_peak_memory_counts_what_lives_at_once() -> None:
-    given = torch.zeros(1000)
-
-    def run() -> None:
-        for _ in range(3):
-            (given + 1).sum()  # 4,000 bytes at a time, and a sum of 4
-        given.mul_(2)
-
-    assert 4000 <= peak_bytes(run) <= 4100
-    assert peak_bytes(lambda: [given + 1, given + 2]) == 8000

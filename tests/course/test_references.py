@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from nanocourse.exercises import answers, chapters, sources
@@ -23,24 +21,9 @@ from nanoinfer.parallel.shard import Shard
 from tests.course.learner_files import Keep, checked
 
 
-class Operations(TorchDispatchMode):
-    """Counts operations that make numbers; views and index ranges do not."""
-
-    FREE = ("view", "unbind", "transpose", "expand", "slice", "select", "t.", "arange", "detach", "alias", "unsqueeze")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
-        name = str(func).removeprefix("aten.").removeprefix("_unsafe_")
-        self.count += not name.startswith(self.FREE)
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("length", [1, 9])
 def test_1_7_counts_what_the_engine_does(length: int) -> None:
-    """Against torch's own counter of operations, and against the operations themselves."""
+    """By torch's own counter of operations."""
     config = ModelConfig(n_layer=3, n_head=2, n_embd=32, n_positions=40, vocab_size=128)
     model = random_model(config, seed=0)
     layout = Layout.of([], chunks := [Chunk(0, 0, range(length))])
@@ -50,35 +33,21 @@ def test_1_7_counts_what_the_engine_does(length: int) -> None:
     with torch.no_grad(), plain, FlopCounterMode(display=False) as flops:
         model(batch, FullContext())
     assert flops.get_total_flops() == counted["flops"]
-    with torch.no_grad(), Operations() as operations:
-        model(batch, FullContext())
-    assert operations.count == counted["launches"]  # attention on a CPU is one operation
     unused = (config.n_positions - length) * config.n_embd
     assert counted["bytes"] == (config.parameters - unused) * 4
 
 
-# What is planted in a right answer of chapter 4, the words that the learner sees, and a word that stays hidden.
-MESSAGES = [
-    ("4.1", 'host["read"]\n', 'device["read"].tolist()\n', r"expected a result, got CaptureRefused: .*", "moving"),
-    ("4.1", ', "live", "cache")', ', "live")', r"at kinds expected .*, live, cache, got .*", "moving"),
-    ("4.8", "engine.admit(word", "engine.admitt(word", r".*AttributeError: .* \(line \d+: engine\.admitt.*", ""),
-    ("4.8", "assert told[0] == told[1]", "assert told[0] != told[1]",
-     r".*RightEngineFailed: engine: AssertionError \(line \d+: assert .*\)", ""),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("id, old, new, says, hidden", MESSAGES, ids=range(4))
-def test_what_breaks_down_is_told_without_the_answer(
-    keep: Keep, tmp_path: Path, id: str, old: str, new: str, says: str, hidden: str
-) -> None:
-    exercise = chapters.exercise(id)
+@pytest.mark.parametrize(
+    ("old", "new"), [('host["read"]\n', 'device["read"].tolist()\n'), (', "live", "cache")', ', "live")')]
+)
+def test_4_1_tells_what_breaks_down_without_the_answer(keep: Keep, tmp_path: Path, old: str, new: str) -> None:
+    exercise = chapters.exercise("4.1")
     right = sources.function_source(exercise.function)
     assert right.count(old) == 1
     source = sources.whole_file(exercise, exercise.function, right.replace(old, new))
     told = next(check.failure for check in checked(exercise, source, tmp_path, keep).checks if check.failure)
-    place = f"at {told.where} " if told.where else ""
-    assert re.fullmatch(says, f"{place}expected {told.expected}, got {told.got}", re.S)
-    assert not hidden or hidden not in repr(told)
+    assert told.got.startswith("CaptureRefused: ") or told.expected.endswith(", live, cache")
+    assert "moving" not in repr(told)
 
 
 def test_6_6_counts_in_the_engines_words() -> None:

@@ -23,11 +23,9 @@ from nanocourse.exercises import chapters, sources
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.assignment import Assignment, load_secret
 from nanocourse.grade.isolation.confine import PACKAGES
-from nanocourse.grade.variant_strength import VariantStrength
 from nanocourse.learner.folder import Folder
 from nanocourse.release import student, teacher, wheels
 from nanocourse.release import student_notebook as notebook
-from nanocourse.release import student_text as text
 from nanocourse.release.plan import plan
 from nanocourse.release.release import release
 from tests.course.learner_files import Course, Keep, Released, checked
@@ -74,25 +72,12 @@ def test_trees_have_what_their_pages_name(made: Released) -> None:
     shipped = Path(nanoinfer.__file__).parent / "data" / "small"
     for name in ("model.safetensors", "config.json"):
         assert (made.student / "weights" / name).read_bytes() == (shipped / name).read_bytes()
-
-
-def test_licences_are_in_the_trees(made: Released) -> None:
-    licences = made.student / "licences"
-    assert set(os.listdir(licences)) >= {"MIT.txt", "CC-BY-4.0.txt", "MIT-0.txt", "THIRD_PARTY.md"}
-    assert (licences / "MIT-0.txt").read_bytes() == (made.student / "my-course" / "LICENSE").read_bytes()
+    assert set(os.listdir(made.student / "licences")) >= {"MIT.txt", "CC-BY-4.0.txt", "MIT-0.txt", "THIRD_PARTY.md"}
     for folder in (made.autograder, made.to / "wheel"):
         assert {"LICENSE", "LICENSE-TEXT", "THIRD_PARTY.md"} <= set(os.listdir(folder))
-    names = zipfile.ZipFile(next((made.to / "wheel").glob("*.whl"))).namelist()
-    assert [name for name in names if name.endswith("licenses/THIRD_PARTY.md")]
-
-
-def test_the_notebook_is_both_forms_of_one_source(made: Released) -> None:
-    source = (made.student / "notebooks" / "01-naive.py").read_text(encoding="utf-8")
-    shown = (made.student / "notebooks" / "01-naive.ipynb").read_text(encoding="utf-8")
-    assert notebook.ipynb(source) == shown
-    code = [cell for cell in json.loads(shown)["cells"] if cell["cell_type"] == "code"]
-    assert len(code) > 20
-    assert not [cell for cell in code if cell["outputs"] or cell["execution_count"]]
+    notebooks = made.student / "notebooks"
+    source = (notebooks / "01-naive.py").read_text(encoding="utf-8")
+    assert notebook.ipynb(source) == (notebooks / "01-naive.ipynb").read_text(encoding="utf-8")
 
 
 def test_requirements_are_pinned(made: Released) -> None:
@@ -223,16 +208,6 @@ def test_an_answer_would_be_found(tmp_path: Path, place: str) -> None:
     assert ("1.4", "reference", path.name) in given_away(tmp_path, [chapters.exercise("1.4")])
 
 
-def test_excerpts_that_are_an_answer_are_left_out() -> None:
-    whole, one = plan(1), plan(1, only="1.1")
-    page = (whole.chapter.folder / "README.md").read_text(encoding="utf-8")
-    left_out = [
-        text.released(page, text.answers(planned.exercises), lambda link: True).count("> Left out here: exercise")
-        for planned in (one, whole)
-    ]
-    assert 0 < left_out[0] < left_out[1] < page.count("cog excerpt(")
-
-
 def test_no_text_for_teachers_is_in_the_students_tree(made: Released) -> None:
     shown = "\n".join(path.read_text(encoding="utf-8") for path in files(made.student) if path.suffix in (".md", ".py"))
     folder = made.plan.chapter.folder
@@ -318,20 +293,12 @@ def test_nothing_half_written_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_folder_is_taken_and_a_weak_variant_is_told(tmp_path: Path, quick: None) -> None:
-    (tmp_path / "empty").mkdir()
-    strength = VariantStrength("3.4", "", 7, 8, ("slipped",))
-    release(plan(3, only="3.4", variant=VARIANT), tmp_path / "empty", [strength])
-    names = {path.name for path in (tmp_path / "empty").iterdir()}
-    assert names == {"autograder", "autograder.zip", "student", "teacher", "wheel"}
-    assert "- 3.4: 7 of 8; not slipped" in (tmp_path / "empty" / "teacher" / "README.md").read_text(encoding="utf-8")
-
-
 # The command
 
 
 def test_the_command_releases(tmp_path: Path, course: Course, quick: None) -> None:
     to = tmp_path / "one"
+    to.mkdir()  # an empty folder is taken
     done = course("release", "1", "--to", to, "--only", "1.3", "--points", "1.3=7", "--no-strength")
     assert done.code == 0, done.err
     assert "1 exercise, 7 points" in done.out
@@ -339,24 +306,3 @@ def test_the_command_releases(tmp_path: Path, course: Course, quick: None) -> No
     assert "At risk, since a copy from the book passes: 1.3, 7 of 7 points" in done.out
     assert load_secret(to / "autograder")
     assert [path.name for path in (to / "student" / "my-course" / "01-naive").iterdir()] == ["ex3_last.py"]
-
-
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
-        (["9", "--to", "x"], "chapter must be one of"),
-        (["1", "--to", "x", "--only", "1.9"], "--only must name"),
-        (["1", "--to", "x", "--points", "1.1=x"], "--points must be given"),
-        (["1", "--to", "x", "--variant", ""], "--variant must be"),
-        (["1", "--to", "."], "--to must be a folder"),
-    ],
-)
-def test_the_command_refuses_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, course: Course, arguments: list[str], said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").write_text("")
-    done = course("release", *arguments)
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert said in done.err
-    assert os.listdir(tmp_path) == ["mine"]
