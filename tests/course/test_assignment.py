@@ -150,12 +150,12 @@ def test_lent_functions_are_asked_a_bounded_number_of_times() -> None:
 
 def test_a_variants_strength_and_its_weakness_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = (Part("1.1", 10, "heads-first"), Part("1.3"))
-    strong = variant_strength(Assignment(1, "x", parts), SECRET)
+    strong = variant_strength(Assignment(1, "x", parts, seeds=2), SECRET)
     assert [(one.id, one.missed, one.refused) for one in strong] == [("1.1", (), 0), ("1.3", (), 0)]
     assert all(one.caught == one.total > 12 for one in strong)
     exercise = chapters.exercise("1.1")
     weak = replace(exercise, checks=exercise.checks[:1])
     monkeypatch.setattr("nanocourse.grade.variant_strength.exercises_of", lambda a: [(a.parts[0], weak)])
-    (one,) = variant_strength(Assignment(1, "x", (Part("1.1"),)), SECRET)
+    (one,) = variant_strength(Assignment(1, "x", (Part("1.1"),), seeds=2), SECRET)
     assert "rows-not-positions" in one.missed
     assert one.caught < one.total

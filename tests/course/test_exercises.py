@@ -73,11 +73,15 @@ class Judge:
 @pytest.mark.strength
 def test_editions_are_as_strong(exercise: Exercise) -> None:
     """Right answers agree in the other form; each wrong one is told apart there, and has inputs that name it."""
+
+    def printed(*args: Any) -> Any:
+        return exercise.function(*args)  # a function of its own: scenes remember some that they have played
+
     for edition in (exercise.as_edition(one.name) for one in exercise.editions):
         if exercise.spec.scene is not None:  # an edition is played in the same scene, on the same inputs
             played = Judge(exercise)
             assert not played.rejects(edition.oracle)
-            assert played.rejects(edition.staged(exercise.function))
+            assert played.rejects(edition.staged(printed))
             continue
         judge = Judge(edition)
         assert not judge.rejects(edition.known(exercise.function))

@@ -47,8 +47,8 @@ def test_a_variant_has_two_editions_and_half_the_points(number: int) -> None:
 def test_correct_variants_pass_on_hidden_inputs_of_any_secret() -> None:
     """1.5 has inputs at which float32 and float64 part, and both are right: no secret may draw them."""
     exercise = chapters.exercise("1.5")
-    for at in range(5):
-        for asked in questions(exercise, f"{at:064x}", "anna", 3):
+    for at in range(4):
+        for asked in questions(exercise, f"{at:064x}", "anna", 1):
             for right in exercise.right:
                 got = local(sources.answer_function(exercise, right), asked.call(exercise))
                 assert judged(exercise, asked, got) == "passed", (right.name, asked.check.name)
