@@ -21,6 +21,7 @@ each = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exerc
 
 
 @each
+@pytest.mark.strength
 def test_every_rule_is_followed_or_said_not_to_apply(exercise: Exercise) -> None:
     covers = rules.declared(exercise)
     assert rules.problems(exercise, covers, SEEDS) == []
@@ -28,6 +29,7 @@ def test_every_rule_is_followed_or_said_not_to_apply(exercise: Exercise) -> None
 
 
 @each
+@pytest.mark.strength
 def test_a_wide_check_is_what_some_rule_needs(exercise: Exercise) -> None:
     """Without it an input is missing: so the measure sees what inputs there are, and not what is said of them."""
     narrow = tuple(check for check in exercise.checks if not check.wide)
