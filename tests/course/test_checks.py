@@ -188,7 +188,9 @@ def test_mistakes_that_cannot_be_told_apart_are_not_named() -> None:
     assert tells.name(lambda asked: Returned(torch.zeros(1))) is None
 
 
-@pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.spec.verdicts], ids=lambda one: one.id)
+@pytest.mark.parametrize(
+    "exercise", [one for one in EXERCISES if one.spec.verdicts and one.chapter <= 5], ids=lambda one: one.id
+)
 @pytest.mark.parametrize("body", ["assert False", "return None"])
 def test_a_test_that_does_no_work_is_given_no_diagnosis(
     exercise: Exercise, body: str, keep: Keep, tmp_path: Path
