@@ -22,8 +22,36 @@ from nanocourse.grade.workspace import Workspace
 
 ATTACKS = Path(__file__).with_name("attacks")
 SECRET = "5e" * 32
+BESIDE = (ATTACKS / "beside" / "attempts.py").read_bytes()
 SPOILS = ("patched_torch", "rewrites_worker", "thread_bomb", "memory_bomb")  # a worker that nobody can use after them
 LIMITS = Limits(submission_s=60.0, check_s=5.0)
+
+# Attack -> how it must end, and what sees to that. See `test_isolation.ENDS`.
+TABLE = {
+    "daemon": ("not permitted", "seccomp"), "fork_bomb": ("not permitted", "seccomp"),
+    "programs": ("not permitted", "seccomp"), "reads_memory": ("not permitted", "seccomp"),
+    "sockets": ("not permitted", "seccomp"), "privileges": ("refused", "seccomp"), "signals": ("refused", "seccomp"),
+    "memory_bomb": ("refused", "limits; seccomp for memfd"), "thread_bomb": ("refused", "limits"),
+    "frame_walk": ("refused", "a process of its own"), "grader_by_proc": ("unreadable", "landlock"),
+    "reads_checks": ("unreadable", "landlock"), "writes_results": ("unreadable", "landlock"),
+    "in_place": ("wrong", "the worker has copies"), "not_a_number": ("wrong", "NaN equals NaN alone"),
+    "says_equal": ("wrong", "raw bytes: objects do not cross"),
+    "torch_function": ("wrong", "raw bytes: objects do not cross"),
+    "patched_torch": ("wrong", "the grader compares, in its own process"),
+    "disk_bomb": ("crashed", "the grader's eye on the scratch folder; limits for one file"),
+    "hides_files": ("crashed", "the grader's eye; limits for removed files"),
+    "floods": ("crashed", "bounds of messages, four of which wait; a reply names its question"),
+    "forged_reply": ("crashed", "bounds and types of messages"), "oversized": ("crashed", "bounds of messages"),
+    "leaves": ("crashed", "no message says passed; the end of a worker is no result"),
+    "lent_abuse": ("crashed", "bounds of what lent functions take"),
+    "rewrites_worker": ("crashed", "nothing a worker says counts"),
+    "hangs": ("hung", "time limit, SIGKILL"), "deaf": ("hung", "time limit, SIGKILL"),
+    "prints_inputs": ("dropped", "output and messages are dropped"),
+    "always_raises": ("graded", "no points for what an answer without work gets"),
+    "counts_calls": ("graded", "secret order of the calls"),
+    "remembers": ("graded", "eight sets of inputs, in mixed order"),
+}  # fmt: skip
+CALLS = {"floods": 2}
 
 
 @dataclass(frozen=True)
@@ -80,7 +108,7 @@ class AttackRunner:
     def run(self, name: str, calls: int = 1, limit_s: float = 3.0) -> Run:
         """Hand an attack's file to a worker and call its function; the last call's outcome."""
         exercise = exercise_of(name)
-        path = self.workspace.stage(exercise, (ATTACKS / f"{name}.py").read_bytes(), {})
+        path = self.workspace.stage(exercise, (ATTACKS / f"{name}.py").read_bytes(), {"attempts.py": BESIDE})
         if self._of != exercise.id:
             self.renew()  # a worker can read the files of one exercise alone
         self._of = exercise.id

@@ -4,55 +4,75 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from nanocourse.exercises import chapters, kernels, sources
+from nanocourse.exercises import chapters, kernels
 from nanocourse.grade import mark
+from nanocourse.grade.record import ExerciseGrade
 from tests.course.attack_runs import ATTACKS, graded
+from tests.course.learner_files import right_file
 
-CHEATS = ATTACKS / "cheats"
+CHEATS = {path.stem: path for path in sorted((ATTACKS / "cheats").glob("*.py"))}
 # What the same answers get without their cheats, too, and the check that the cheat was for.
 HONEST = {"patched_amax": "blocks-of-no-numbers", "replaced_compiler": "compiles"}
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="work is isolated on Linux alone")
+CHEATED = {"1.8", "3.6", "4.1", "4.5", "4.6", "4.7", "4.8"}
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="work is isolated on Linux alone"),
+    pytest.mark.timeout(900),
+]
 
 
-def _id(path: Path) -> str:
-    return path.read_text(encoding="utf-8")[3:6]
+@pytest.fixture(autouse=True)
+def no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mark, "NAMING_S", math.inf)  # a cheat is none of the known mistakes
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", sorted(path.stem for path in CHEATS.glob("*.py")))
-def test_a_cheat_gets_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mark, "NAMING_S", math.inf)  # it is none of the known mistakes
-    source = CHEATS / f"{name}.py"
-    exercise = chapters.exercise(_id(source))
-    if kernels.why_not(exercise):
-        pytest.skip("no Triton here")
-    (tmp_path / exercise.file).write_bytes(source.read_bytes())
-    record = graded(tmp_path, exercise.id, seeds=8 if exercise.id == "1.8" else 2, patience=10.0)
-    (grade,) = record.exercises
+def grade(folder: Path, id: str, source: str, seeds: int = 2) -> ExerciseGrade:
+    (folder / chapters.exercise(id).file).write_text(source, encoding="utf-8")
+    record = graded(folder, id, seeds=seeds, patience=10.0)
     assert record.complete
-    assert "the time" not in grade.problem
+    (found,) = record.exercises
+    return found
+
+
+def written_out(name: str) -> str:
+    """A cheat with the kernels that it names, the right one and the slow one of the text."""
+    text = CHEATS[name].read_text(encoding="utf-8")
+    exercise = chapters.exercise("3.6")
+    head, at, body = right_file(exercise).partition("@triton.jit")
+    slow = (exercise.path.parents[1] / "small_kernel.py").read_text(encoding="utf-8").partition(at)[2]
+    imports = head.replace("from __future__ import annotations\n", "")
+    written = text.replace("\n# the slow kernel\n", f"\n{imports}{at}{slow.partition(chr(10) * 3)[0]}\n")
+    written = written.replace("    # the right kernel\n", textwrap.indent(at + body, "    "))
+    return written.replace("\n# the right kernel\n", f"\n{imports}{at}{body}\n")
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_cheat_gets_nothing(name: str, tmp_path: Path) -> None:
+    source = written_out(name)
+    id = source[3:6]
+    assert id in CHEATED
+    if kernels.why_not(chapters.exercise(id)):
+        pytest.skip("no Triton here")
+    found = grade(tmp_path, id, source, 8 if id == "1.8" else 2)
+    assert "the time" not in found.problem
     if name in HONEST:
-        status = {check.name: check.status for check in grade.checks}
+        status = {check.name: check.status for check in found.checks}
         assert status[HONEST[name]] == "failed"
     else:
-        assert grade.points == 0
+        assert found.points == 0
 
 
 def test_every_exercise_that_was_cheated_is_there() -> None:
-    assert len(list(CHEATS.glob("*.py"))) == 13
-    assert {_id(path) for path in CHEATS.glob("*.py")} == {"1.8", "3.6", "4.1", "4.5", "4.6", "4.7", "4.8"}
+    assert {path.read_text(encoding="utf-8")[3:6] for path in CHEATS.values()} == CHEATED
+    assert len(CHEATS) == 13
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("id", ["1.8", "4.1", "4.2", "4.5", "4.6", "4.7", "4.8"])
 def test_the_right_answer_gets_everything(id: str, tmp_path: Path) -> None:
     """Whose calls cross to another process and back as well."""
-    exercise = chapters.exercise(id)
-    source = sources.whole_file(exercise, exercise.function, sources.function_source(exercise.function))
-    (tmp_path / exercise.file).write_text(source, encoding="utf-8")
-    record = graded(tmp_path, id, seeds=2, patience=10.0)
-    assert record.points == record.of == 10, record.exercises
+    found = grade(tmp_path, id, right_file(chapters.exercise(id)))
+    assert found.points == found.of == 10, found

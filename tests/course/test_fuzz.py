@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanocourse.checks.worker import Loaded, Worker
+from nanocourse.checks.worker import Loaded
 from nanocourse.exercises.cases import call
 from nanocourse.exercises.outcomes import Crashed, Hung, Outcome, Raised, Refused, Returned, difference, show, told
 from tests.course.learner_files import Keep
@@ -36,10 +36,10 @@ def swallowed(got: Outcome) -> None:
 
 
 @pytest.mark.timeout(7200)
-def test_every_value_is_one_result(tmp_path: Path) -> None:
+def test_every_value_is_one_result(tmp_path: Path, keep: Keep) -> None:
     path = tmp_path / "mine.py"
     path.write_bytes(SOURCE.read_bytes())
-    keep, kinds, begun = Keep(), dict[str, int](), 0
+    kinds, begun = dict[str, int](), 0
     for number in range(VALUES):
         fresh = number == 0 or not keep.worker.alive
         worker = keep.take()
@@ -50,29 +50,27 @@ def test_every_value_is_one_result(tmp_path: Path) -> None:
         kinds[type(got).__name__] = kinds.get(type(got).__name__, 0) + 1
         swallowed(got)
         begun += not worker.alive
-    keep.end()
     print(f"{VALUES} values: {kinds}, {begun} workers ended")
     assert kinds["Returned"] > VALUES / 3
     assert kinds["Raised"] > VALUES / 20
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def f():\n    return 10**40", "def f():\n    return 10 ** 10**6", "def f():\n    return [10**40] * 3",
-        "def f():\n    print('x' * 10**8)\n    return 5", "def f():\n    raise ValueError(10**5000)",
-        "def f():\n    return '\\ud800' * 10", "def f():\n    return {'\\ud800': 1}",
-        "class E(Exception):\n    def __str__(self): raise SystemExit\ndef f(): raise E",
-        "class L(list):\n    def __iter__(self):\n        while True: yield 1\ndef f(): return L()",
-        "def f():\n    l = []\n    l += [l, l]\n    return l",
-    ],
-    ids=["overflow", "digits", "in a list", "prints", "in an error", "surrogate", "key", "str", "iter", "recursive"],
-)  # fmt: skip
-def test_what_once_ended_everything(source: str, tmp_path: Path) -> None:
+ONCE = {
+    "overflow": "return 10**40", "digits": "return 10 ** 10**6", "in a list": "return [10**40] * 3",
+    "prints": "print('x' * 10**8)", "in an error": "raise ValueError(10**5000)",
+    "surrogate": "return '\\ud800' * 10", "key": "return {'\\ud800': 1}",
+    "str": "class E(Exception):\n        def __str__(self): raise SystemExit\n    raise E",
+    "iter": "class L(list):\n        def __iter__(self):\n            while True: yield 1\n    return L()",
+    "recursive": "l = []\n    l += [l, l]\n    return l",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_what_once_ended_everything(name: str, keep: Keep, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text(source, encoding="utf-8")
-    with Worker() as worker:
-        assert isinstance(worker.load(path, "f"), Loaded)
-        got = worker.call(call(), 20.0)
-        swallowed(got)
-        assert not isinstance(got, Hung | Crashed)
+    path.write_text(f"def f():\n    {ONCE[name]}\n", encoding="utf-8")
+    worker = keep.take()
+    assert isinstance(worker.load(path, "f"), Loaded)
+    got = worker.call(call(), 20.0)
+    swallowed(got)
+    assert not isinstance(got, Hung | Crashed)

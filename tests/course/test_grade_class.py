@@ -11,17 +11,18 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nanocourse.exercises import chapters, sources, stubs
+from nanocourse.exercises import chapters, stubs
 from nanocourse.grade.assignment import Assignment, Limits, Part
 from nanocourse.grade.grade_class import Entry, GraderRefused, Seen, Task, entries, grade_class
 from nanocourse.grade.record import GradeRecord
-from nanoinfer.cli import run as command
+from tests.course.attack_runs import ATTACKS
+from tests.course.learner_files import Course, Told, right_file
 
 SECRET = "0f" * 32
 ROOT = Path(__file__).parents[2]
@@ -76,9 +77,11 @@ def hand_in(folder: Path, **texts: str) -> list[Entry]:
     return entries(folder / "subs")[0]
 
 
-def go(folder: Path, chosen: list[Entry], assignment: Assignment = ASSIGNMENT, **more: object) -> list[GradeRecord]:
+def go(
+    folder: Path, chosen: list[Entry], assignment: Assignment = ASSIGNMENT, secret: str = SECRET, **more: Any
+) -> list[GradeRecord]:
     task = Task(folder / "assignment.json", folder / "secret.txt", folder / "results")
-    return grade_class(chosen, task, assignment, SECRET, **more)  # type: ignore[arg-type]
+    return grade_class(chosen, task, assignment, secret, **more)
 
 
 def test_what_is_a_submission(tmp_path: Path) -> None:
@@ -105,17 +108,20 @@ def test_records_have_names_of_their_own(tmp_path: Path) -> None:
 
 
 def test_it_resumes_and_regrades(quick: Path) -> None:
+    """What has changed is graded again, and what is asked for."""
     chosen = hand_in(quick, a="1", b="2", c="3")
-    first = go(quick, chosen, jobs=2)
-    assert [record.points for record in first] == [6, 6, 6]
-    assert go(quick, chosen) == first
-    hand_in(quick, b="2 anew")
-    second = go(quick, chosen)
-    assert [one == other for one, other in zip(first, second, strict=True)] == [True, False, True]
-    third = go(quick, chosen, regrade=["c"])
-    assert [one == other for one, other in zip(second, third, strict=True)] == [True, True, False]
-    fourth = go(quick, chosen, regrade=["all"])
-    assert not any(one == other for one, other in zip(third, fourth, strict=True))
+    before = go(quick, chosen, jobs=2)
+    assert [record.points for record in before] == [6, 6, 6]
+    for text, regrade, same in (
+        ("2", [], [True, True, True]),
+        ("2 anew", [], [True, False, True]),
+        ("2 anew", ["c"], [True, True, False]),
+        ("2 anew", ["all"], [False, False, False]),
+    ):
+        hand_in(quick, b=text)
+        now = go(quick, chosen, regrade=regrade)
+        assert [one == other for one, other in zip(before, now, strict=True)] == same
+        before = now
 
 
 def test_another_assignment_or_secret_grades_again(quick: Path) -> None:
@@ -126,8 +132,7 @@ def test_another_assignment_or_secret_grades_again(quick: Path) -> None:
     second = go(quick, chosen, other)
     assert second != first
     (quick / "secret.txt").write_text("f0" * 32)
-    task = Task(quick / "assignment.json", quick / "secret.txt", quick / "results")
-    assert grade_class(chosen, task, other, "f0" * 32) != second
+    assert go(quick, chosen, other, "f0" * 32) != second
 
 
 def test_a_grader_that_breaks_costs_its_submission_alone(quick: Path) -> None:
@@ -154,11 +159,6 @@ def test_a_grader_over_its_time_is_ended_and_keeps_what_it_wrote(quick: Path, mo
     assert "ended before it was done" in records[0].notes[0]
 
 
-def test_a_refusal_ends_the_class(quick: Path) -> None:
-    with pytest.raises(GraderRefused, match="no isolation here"):
-        go(quick, hand_in(quick, a="refuse", b="2"))
-
-
 def test_a_stop_leaves_what_is_done(quick: Path) -> None:
     """As Ctrl-C does: raised while one hangs. The next run does what is left."""
     chosen = hand_in(quick, a="1", b="hang", c="3")
@@ -176,113 +176,93 @@ def test_a_stop_leaves_what_is_done(quick: Path) -> None:
     assert begun[0].kept == 1
 
 
-def test_progress_counts_what_is_running(quick: Path) -> None:
-    seen: list[float] = []
-    go(quick, hand_in(quick, a="1", b="2"), look=lambda now: seen.append(now.done + sum(now.fractions.values())))
-    assert seen == sorted(seen)
-    assert seen[-1] == 2
-
-
 # The command
 
 
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = command(["course", "grade", *map(str, arguments)])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+def grade(course: Course, folder: Path, *options: object, of: str = "") -> Told:
+    """Grade the submissions of a folder, or one of them."""
+    return course("grade", folder / "subs" / of, "--assignment", folder, *options)
 
 
-def test_refused_before_anything_is_graded(quick: Path, said: Callable[..., tuple[int, str, str]]) -> None:
+def table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_refused_before_anything_is_graded(quick: Path, course: Course) -> None:
     hand_in(quick, a="1")
-    subs, asked = quick / "subs", ("--assignment", quick)
-    for arguments, says in (
-        ((subs, *asked), "give --csv or --junit"),
-        ((subs, *asked, "--csv", "a", "--gradescope", "b"), "give --csv or --junit"),
-        ((subs, *asked, "--csv", "a", "--submission-id", "b"), "is for one submission"),
-        ((subs, "--assignment", subs, "--csv", "a"), "cannot be read"),
-        ((quick / "none", *asked, "--csv", "a"), "not a folder of submissions"),
-        ((quick / "none", *asked, "--gradescope", "a"), "there is no submission"),
-        ((subs, *asked, "--csv", "a", "--regrade", "x"), "--regrade must name"),
+    for options, of, says in (
+        ((), "", "give --csv or --junit"),
+        (("--csv", "a", "--gradescope", "b"), "", "give --csv or --junit"),
+        (("--csv", "a", "--submission-id", "b"), "", "is for one submission"),
+        (("--assignment", quick / "subs", "--csv", "a"), "", "cannot be read"),
+        (("--csv", "a"), "none", "not a folder of submissions"),
+        (("--gradescope", "a"), "none", "there is no submission"),
+        (("--csv", "a", "--regrade", "x"), "", "--regrade must name"),
     ):
-        code, out, err = said(*arguments)
-        assert (code, out) == (2, "")
-        assert says in err
-        assert err.count("\n") == 1
+        told = grade(course, quick, *options, of=of)
+        assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
+        assert says in told.err
     assert not (quick / "results").exists()
 
 
-def test_a_missing_layer_is_exit_code_2(quick: Path, said: Callable[..., tuple[int, str, str]]) -> None:
-    hand_in(quick, a="refuse")
-    code, _, err = said(quick / "subs", "--assignment", quick, "--csv", quick / "o.csv", "--require-isolation")
-    assert (code, err) == (2, "nanoinfer: no isolation here\n")
+def test_a_missing_layer_ends_the_class_with_exit_code_2(quick: Path, course: Course) -> None:
+    with pytest.raises(GraderRefused, match="no isolation here"):
+        go(quick, hand_in(quick, a="refuse", b="2"))
+    told = grade(course, quick, "--csv", quick / "o.csv", "--require-isolation")
+    assert (told.code, told.err) == (2, "nanoinfer: no isolation here\n")
     assert not (quick / "o.csv").exists()
 
 
-def test_tables_for_a_class(quick: Path, said: Callable[..., tuple[int, str, str]]) -> None:
+def test_tables_for_a_class(quick: Path, course: Course) -> None:
     hand_in(quick, a="1", b="crash")
-    code, out, err = said(
-        quick / "subs", "--assignment", quick / "assignment.json", "--csv", quick / "o.csv", "--junit", quick / "o.xml"
-    )
-    assert code == 0
-    assert "a: 6 of 6" in out
-    assert "b: 0 of 6" in out
-    assert "not finished" in out
-    assert "2 of 2 graded" in err
-    rows = list(csv.DictReader(io.StringIO((quick / "o.csv").read_text())))
-    assert [row["points"] for row in rows] == ["6", "0"]
+    told = grade(course, quick, "--csv", quick / "o.csv", "--junit", quick / "o.xml")
+    assert told.code == 0
+    assert all(part in told.out for part in ("a: 6 of 6", "b: 0 of 6", "not finished"))
+    assert "2 of 2 graded" in told.err
+    assert [row["points"] for row in table(quick / "o.csv")] == ["6", "0"]
     assert (quick / "o.xml").read_text().count("<testsuite ") == 2
     assert len(list((quick / "o-results").iterdir())) == 2
 
 
-def test_one_submission_for_gradescope(quick: Path, said: Callable[..., tuple[int, str, str]]) -> None:
+def test_one_submission_for_gradescope(quick: Path, course: Course) -> None:
     """The id, and with it the inputs, are the platform's own, told by a file beside the submission."""
     hand_in(quick, a="1")
     (quick / "subs" / "submission_metadata.json").write_text('{"id": 4711}')
-    assert said(quick / "subs" / "a", "--assignment", quick, "--gradescope", quick / "r.json")[0] == 0
-    made = json.loads((quick / "r.json").read_text())
-    assert made["score"] == 6
-    assert made["extra_data"]["record"]["submission"] == "gradescope-4711"
-    said(quick / "subs" / "a", "--assignment", quick, "--gradescope", quick / "r.json", "--submission-id", "me")
-    assert json.loads((quick / "r.json").read_text())["extra_data"]["record"]["submission"] == "me"
+    for options, id in (((), "gradescope-4711"), (("--submission-id", "me"), "me")):
+        assert grade(course, quick, "--gradescope", quick / "r.json", *options, of="a").code == 0
+        made = json.loads((quick / "r.json").read_text())
+        assert made["score"] == 6
+        assert made["extra_data"]["record"]["submission"] == id
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
 def test_a_class_end_to_end(tmp_path: Path) -> None:
-    """Real graders, from a folder in which a student's torch.py lies: nobody imports it."""
-    chapter, exercise = chapters.chapter(1), chapters.exercise("1.3")
-    right = sources.whole_file(exercise, exercise.function, sources.function_source(exercise.function))
-    subs = tmp_path / "subs"
-    (subs / "Ünï stub").mkdir(parents=True)
-    (subs / "Ünï stub" / exercise.file).write_text(stubs.stub(exercise, chapter))
-    with zipfile.ZipFile(subs / "right.zip", "w") as archive:
-        archive.writestr(f"my work/{exercise.file}", b"\xef\xbb\xbf" + right.replace("\n", "\r\n").encode())
+    """Real graders, beside a hostile submission, and from a folder in which a student's torch.py lies."""
+    exercise = chapters.exercise("1.3")
+    for name in ("Ünï stub", "hostile"):
+        (tmp_path / "subs" / name).mkdir(parents=True)
+    (tmp_path / "subs" / "Ünï stub" / exercise.file).write_text(stubs.stub(exercise, chapters.chapter(1)))
+    attack = (
+        (ATTACKS / "leaves.py").read_text(encoding="utf-8").replace("attention(q, k, v, positions)", "last_logits(*a)")
+    )
+    (tmp_path / "subs" / "hostile" / exercise.file).write_text(attack)
+    with zipfile.ZipFile(tmp_path / "subs" / "right.zip", "w") as archive:
+        right = b"\xef\xbb\xbf" + right_file(exercise).replace("\n", "\r\n").encode()
+        archive.writestr(f"my work/{exercise.file}", right)
         archive.writestr("my work/torch.py", "raise SystemExit")
     (tmp_path / "torch.py").write_text("raise SystemExit")
     ASSIGNMENT.save(tmp_path)
     (tmp_path / "secret.txt").write_text(SECRET)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     start = "import sys; sys.path.pop(0); from nanoinfer.cli import main; main()"
     arguments = ["course", "grade", "subs", "--assignment", ".", "--csv", "o.csv", "--jobs", "2", "--strength"]
-    done = subprocess.run(
-        [sys.executable, "-c", start, *arguments],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, environment = [sys.executable, "-c", start, *arguments], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    known = sum(not answer.lesson for answer in chapters.exercise("1.3").wrong)
-    assert f"{known} of {known} known wrong answers caught, on the inputs of 2 submissions" in done.stdout
-    rows = {row["submission"]: row for row in csv.DictReader(io.StringIO((tmp_path / "o.csv").read_text()))}
-    assert {name: row["points"] for name, row in rows.items()} == {"Ünï stub": "0", "right": "6"}
-    assert all(row["complete"] == "yes" for row in rows.values())
-    for file in (tmp_path / "o-results").iterdir():
-        assert SECRET not in file.read_text()
+    known = len(exercise.real_wrong)
+    assert f"{known} of {known} known wrong answers caught, on the inputs of 3 submissions" in done.stdout
+    rows = {row["submission"]: (row["points"], row["complete"]) for row in table(tmp_path / "o.csv")}
+    assert rows == {"Ünï stub": ("0", "yes"), "hostile": ("0", "yes"), "right": ("6", "yes")}
+    assert not [file for file in (tmp_path / "o-results").iterdir() if SECRET in file.read_text()]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
@@ -294,13 +274,9 @@ def test_ctrl_c_exports_what_is_done(quick: Path) -> None:
         "grade_class._Grader.script = Path(sys.argv.pop(1)); from nanoinfer.cli import main; main()"
     )
     arguments = ["course", "grade", str(quick / "subs"), "--assignment", str(quick), "--csv", str(quick / "o.csv")]
+    command = [sys.executable, "-c", start, str(quick / "fake.py"), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", start, str(quick / "fake.py"), *arguments],
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         while len(list((quick / "o-results").glob("*.json"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -308,5 +284,4 @@ def test_ctrl_c_exports_what_is_done(quick: Path) -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "1 of 2 are done" in err
-    rows = list(csv.DictReader(io.StringIO((quick / "o.csv").read_text())))
-    assert [row["complete"] for row in rows] == ["yes", "no"]
+    assert [row["complete"] for row in table(quick / "o.csv")] == ["yes", "no"]

@@ -1,23 +1,25 @@
-"""What is true beside an oral question: values, changes, what nothing reaches, a planted mistake, another form."""
+"""Oral questions: they quote the learner's own lines, and what is true of them is computed by running them."""
 
 from __future__ import annotations
 
 import ast
 import difflib
 import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from nanocourse.exercises import chapters
+from nanocourse.exercises import chapters, sources, stubs
+from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.collect import Collected
 from nanocourse.grade.isolation import bubblewrap
 from nanocourse.release.oral import draw, truth
 from nanocourse.release.oral.questions import Question
+from nanocourse.release.oral.texts import TEXTS
 from nanocourse.release.submitted import Submitted, submitted
-from nanoinfer import cli
-from tests.course.learner_files import answer
+from tests.course.learner_files import EXERCISES, Course, Released, answer
 
 SECRET = "ab" * 32
 LAST = """from torch import Tensor
@@ -51,6 +53,38 @@ def asked(kind: str, line: str) -> Question:
     return next(one for one in draw.narrow_questions(LAST) if one.kind == kind and line in one.code)
 
 
+@pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.chapter <= 3], ids=lambda one: one.id)
+def test_questions_quote_the_learners_own_lines(exercise: Exercise) -> None:
+    answered = [sources.answer_source(exercise, one) for one in (*exercise.right, *exercise.real_wrong[:3])]
+    for source in answered:
+        lines = [line.strip() for line in source.splitlines()]
+        rounds = [draw.questions(exercise, source, SECRET, again) for again in range(2)]
+        assert draw.questions(exercise, source, SECRET) == rounds[0]
+        for found in rounds:
+            assert len({(one.line, one.text) for one in found}) == len(found) == 4
+            assert found[-1].kind in ("another form", "a mistake")
+            for one in found:
+                assert one.code == lines[one.line - 1]
+                assert one.kind in TEXTS
+                assert "{" not in one.text.split("`")[-1]
+                assert one.changed or one.seen or one.known or one.kind == "invariant", one
+                compile(one.changed, "changed", "exec")
+    many = [draw.questions(exercise, max(answered, key=len), f"{at:02d}" * 32) for at in range(8)]
+    assert len({tuple(question.text for question in found) for found in many}) > 2
+    with pytest.raises(ValueError, match="is the untouched stub"):
+        draw.questions(exercise, stubs.stub(exercise, chapters.chapter(exercise.chapter)), SECRET)
+
+
+@pytest.mark.parametrize(
+    "source, said",
+    [("def threshold(:\n", "cannot be read as Python"), ("x = 1\n", "has no function threshold"), ("\0", "cannot be"),
+     ("def threshold(scores, top_k, top_p):\n    pass\n", "is the untouched stub")],
+)  # fmt: skip
+def test_a_file_without_an_answer_is_refused(source: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        draw.questions(chapters.exercise("1.4"), source, SECRET)
+
+
 def test_lines_that_nothing_reaches_are_not_asked_about(of: Submitted) -> None:
     ran, lines = truth.lines_that_ran(of), LAST.splitlines()
     assert {lines[number - 1].strip() for number in ran} >= {"found = []", "for row in range(len(lengths)):"}
@@ -65,23 +99,14 @@ def test_lines_that_nothing_reaches_are_not_asked_about(of: Submitted) -> None:
     assert {one.line for one in draw.changes(of.exercise, LAST, SECRET, ran)}.isdisjoint(never)
 
 
-def test_no_question_is_about_a_deleted_line() -> None:
-    every = [one for again in range(12) for one in draw.questions(chapters.exercise("1.3"), LAST, SECRET, again)]
-    assert not [one for one in every if "deleted" in one.text or one.kind == "left out"]
-
-
-def test_a_long_line_is_shown_whole() -> None:
-    one = asked("product", "each row has its own last one")
-    assert len(one.code) > 100
-    assert one.code.endswith("last one: why")
-
-
 def test_values_are_those_of_the_example(of: Submitted) -> None:
-    """The example of 1.3 has two rows, the shorter one of one token."""
+    """The example of 1.3 has two rows, the shorter one of one token; a long line is shown whole."""
     _, lengths, wte, vocab = of.exercise.example().args
     (value,) = truth.values(of, asked("bound", "range").seen)
     assert value == f"On the example `range(len(lengths))` is range(0, {len(lengths)})"
-    texts = list(truth.values(of, asked("product", "@").seen))
+    product = asked("product", "each row has its own last one")
+    assert product.code.endswith("last one: why")
+    texts = list(truth.values(of, product.seen))
     assert f"On the example `wte[:vocab_size].T` is of shape {tuple(wte[:vocab].T.shape)}, float32" in "\n".join(texts)
     assert sum("; then " in text for text in texts) == len(texts) == 3  # once a row
     (loop,) = (one for one in draw.narrow_questions(LAST) if one.kind == "loop")
@@ -101,26 +126,27 @@ def test_a_change_is_run(of: Submitted) -> None:
 
 
 def test_a_mistake_is_planted_in_the_learners_own_style(of: Submitted) -> None:
-    changed, what = truth.planted(of, SECRET, truth.lines_that_ran(of))
+    ran = truth.lines_that_ran(of)
+    changed, what = truth.planted(of, SECRET, ran)
     ast.parse(changed)
     differ = [line for line in difflib.ndiff(LAST.splitlines(), changed.splitlines()) if line[0] in "+-"]
     assert [line[0] for line in differ] == ["-", "+"]  # one line, comments and all
     assert "check" in what[2]
     assert truth.checked(of, changed).status == "failed"
-    assert truth.planted(of, SECRET, truth.lines_that_ran(of)) == (changed, what)
+    assert truth.planted(of, SECRET, ran) == (changed, what)
 
 
-def test_a_question_is_about_another_form() -> None:
-    for id, given, says in (("1.3", "", "the columns stand before the rows"), ("1.3", "time-first", "as the chapter")):
-        exercise = chapters.exercise(id).as_edition(given) if given else chapters.exercise(id)
+def test_the_last_question_is_about_another_form_or_a_mistake() -> None:
+    for edition, says in (("", "the columns stand before the rows"), ("time-first", "as the chapter")):
+        exercise = chapters.exercise("1.3").as_edition(edition) if edition else chapters.exercise("1.3")
         last = draw.questions(exercise, LAST, SECRET)[-1]
         assert last.kind == "another form"
         assert says in last.text
         assert last.known[1].startswith("def last_logits(")
-    source = answer("1.7", chapters.exercise("1.7").right[0].name)
-    last = draw.questions(chapters.exercise("1.7"), source, SECRET)[-1]  # which has no edition
+    cost = chapters.exercise("1.7")  # which has no edition
+    last = draw.questions(cost, answer("1.7", cost.right[0].name), SECRET)[-1]
     assert last.kind == "a mistake"
-    assert last.changed in [answer("1.7", wrong.name) for wrong in chapters.exercise("1.7").real_wrong]
+    assert last.changed in [answer("1.7", wrong.name) for wrong in cost.real_wrong]
 
 
 def test_the_worker_is_in_bubblewrap_where_it_can_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -136,11 +162,37 @@ def test_the_worker_is_in_bubblewrap_where_it_can_be(monkeypatch: pytest.MonkeyP
     assert "without isolation, as `course check` does: bubblewrap (bwrap) is not installed" in bubblewrap.told()
 
 
-def test_a_place_for_the_planted_file_must_be_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+# The command
+
+
+def test_the_command_asks(made: Released, tmp_path: Path, course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of a folder, a zip and a file. What is true is not computed here."""
+    monkeypatch.setattr(truth, "lines_that_ran", lambda of: frozenset())
+    monkeypatch.setattr(truth, "truths", lambda of, question: iter([f"it is {question.kind}"]))
+    exercise = next(one for one in made.plan.exercises if one.id == "1.4")
+    deep = tmp_path / "anna" / "my-course"
+    deep.mkdir(parents=True)
+    source = sources.answer_source(exercise, exercise.right[0])
+    (deep / exercise.file).write_bytes(b"\xef\xbb\xbf" + source.replace("\n", "\r\n").encode())
+    with zipfile.ZipFile(tmp_path / "anna.zip", "w") as archive:
+        archive.write(deep / exercise.file, f"anna/{exercise.file}")
+        archive.writestr(f"__MACOSX/anna/{exercise.file}", "not Python")
+    given = set()
+    for submission in (tmp_path / "anna", tmp_path / "anna.zip", deep / exercise.file):
+        done = course("oral", submission, "1.4", "--assignment", made.autograder)
+        assert done.code == 0, done.err
+        assert done.out.count("Listen for:") == done.out.count("True: it is ") == 4
+        given.add(done.out.partition("\n")[2])
+    assert len(given) == 1
+    done = course("oral", made.student, "1.4", "--assignment", made.autograder)
+    assert done.code == 2
+    assert "is the untouched stub" in done.err
+
+
+def test_a_place_for_the_planted_file_must_be_free(tmp_path: Path, course: Course) -> None:
     (tmp_path / "there.py").write_text("mine")
     for place in (tmp_path / "there.py", tmp_path / "no" / "folder.py"):
-        assert cli.run(["course", "oral", str(tmp_path), "1.3", "--plant", str(place)]) == 2
-        said = capsys.readouterr().err
-        assert "--plant must be a file that is not there yet" in said
-        assert said.count("\n") == 1
+        done = course("oral", tmp_path, "1.3", "--plant", place)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "--plant must be a file that is not there yet" in done.err
     assert (tmp_path / "there.py").read_text() == "mine"

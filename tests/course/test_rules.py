@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from nanocourse.exercises import chapters, rules
+from nanocourse.exercises import rules
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Exercise
-from nanocourse.exercises.outcomes import local
+from tests.course.learner_files import EXERCISES
 
-EXERCISES = [exercise for chapter in chapters.chapters() for exercise in chapters.exercises(chapter)]
 SEEDS = ("course", "another", "a third")  # of a learner's own checks, and as hidden inputs have
-
-
-def _gives_nothing(exercise: Exercise) -> bool:
-    return inspect.signature(exercise.function).return_annotation in (None, "None")
 
 
 each = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
 
 
 @each
+@pytest.mark.strength
 def test_every_rule_is_followed_or_said_not_to_apply(exercise: Exercise) -> None:
     covers = rules.declared(exercise)
     assert rules.problems(exercise, covers, SEEDS) == []
@@ -34,24 +29,12 @@ def test_every_rule_is_followed_or_said_not_to_apply(exercise: Exercise) -> None
 
 
 @each
+@pytest.mark.strength
 def test_a_wide_check_is_what_some_rule_needs(exercise: Exercise) -> None:
     """Without it an input is missing: so the measure sees what inputs there are, and not what is said of them."""
     narrow = tuple(check for check in exercise.checks if not check.wide)
     if len(narrow) < len(exercise.checks):
         assert rules.problems(replace(exercise, checks=narrow), rules.declared(exercise), SEEDS[:1])
-
-
-@pytest.mark.parametrize(
-    "exercise", [one for one in EXERCISES if _gives_nothing(one)], ids=lambda exercise: exercise.id
-)
-def test_a_result_is_refused_where_there_is_to_be_none(exercise: Exercise) -> None:
-    def talkative(*args: Any) -> bool:
-        exercise.function(*args)
-        return False
-
-    asked = [(check, exercise.call(check, Case(f"course/{check.name}/0"))) for check in exercise.checks]
-    solve = exercise.staged(talkative)
-    assert any(exercise.compare(check, exercise.expected(one), local(solve, one)) for check, one in asked)
 
 
 @each
@@ -71,9 +54,6 @@ def test_an_exercise_that_says_nothing_is_told_of_every_rule() -> None:
     found = rules.problems(EXERCISES[0], {}, SEEDS[:1])
     assert len(found) == len(rules.RULES)
     assert found[0] == "1.1 does not say how it follows the rule 'nan'"
-
-
-def test_a_rule_that_there_is_not_is_told() -> None:
     covers = {**rules.declared(EXERCISES[0]), "nam": "a slip of the pen"}
     assert rules.problems(EXERCISES[0], covers, ()) == ["1.1 speaks of 'nam', which is no rule"]
 

@@ -18,7 +18,7 @@ from nanocourse.checks import wire
 from nanocourse.exercises.outcomes import Foreign
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8")),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec="utf-8")),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=3).map(tuple)
@@ -43,14 +43,7 @@ def crossed(value: object) -> object:
 @given(plain)
 def test_plain_values_cross_as_they_are(value: object) -> None:
     came = crossed(value)
-    assert came == value
     assert repr(came) == repr(value)  # 1 is not True, and 0.0 is not -0.0
-
-
-@pytest.mark.parametrize("value", [math.inf, -math.inf])
-def test_infinities_cross(value: float) -> None:
-    assert crossed(value) == value
-    assert math.isnan(crossed(math.nan))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", wire.DTYPES)
@@ -82,47 +75,33 @@ def frame(header: object, body: bytes = b"") -> io.BytesIO:
     return io.BytesIO(wire.HEAD.pack(wire.MAGIC, len(text), len(body)) + text + body)
 
 
-@pytest.mark.parametrize(
-    "stream",
-    [
-        io.BytesIO(b"NIC"),
-        io.BytesIO(b"XXXX" + bytes(12)),
-        io.BytesIO(struct.pack("<4sIQ", wire.MAGIC, wire.MAX_HEADER + 1, 0)),
-        io.BytesIO(struct.pack("<4sIQ", wire.MAGIC, 2, wire.MAX_BODY + 1)),
-        io.BytesIO(frame({"a": 1}).getvalue()[:-1]),
-        frame(b"{"),
-        frame([1]),
-        frame(b"\xff\xfe"),
-    ],
-    ids=["short head", "magic", "header too long", "body too long", "cut", "no JSON", "no object", "no text"],
-)
-def test_malformed_frames_are_refused(stream: io.BytesIO) -> None:
+STREAMS = {
+    "short head": io.BytesIO(b"NIC"), "magic": io.BytesIO(b"XXXX" + bytes(12)),
+    "header too long": io.BytesIO(struct.pack("<4sIQ", wire.MAGIC, wire.MAX_HEADER + 1, 0)),
+    "body too long": io.BytesIO(struct.pack("<4sIQ", wire.MAGIC, 2, wire.MAX_BODY + 1)),
+    "cut": io.BytesIO(frame({"a": 1}).getvalue()[:-1]), "no JSON": frame(b"{"), "no object": frame([1]),
+    "no text": frame(b"\xff\xfe"), "deep list": frame(b"[" * 100_000), "deep object": frame(b'{"a": ' * 100_000),
+    "NaN": frame(b'{"a": NaN}'), "huge number": frame(b'{"a": 1' + b"0" * 5000 + b"}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_malformed_frames_are_refused(stream: str) -> None:
     with pytest.raises(wire.WireError):
-        wire.receive(stream)
+        wire.receive(STREAMS[stream])
 
 
-@pytest.mark.parametrize(
-    "packed",
-    [
-        {"T": ["float32", [2], 4]},  # fewer bytes than the shape says
-        {"T": ["float32", [2], 8]},  # more than the body holds
-        {"T": ["float32", [-1], 4]},
-        {"T": ["object", [1], 8]},
-        {"T": ["float32", [True], 4]},
-        {"f": "1e999", "t": []},
-        {},
-        {"f": "1e999"},
-        {"T": ["float32", [0, 2**70], 0]},  # no elements, and more columns than torch can count
-        {"T": ["float32", 4, 4]},
-        {"T": []},
-        {"T": "tensor"},
-        {"d": [[[], 1]]},
-        {"d": [[1, 2]]},
-        {"d": 5},
-        {"t": 5},
-        {"x": 1},
-    ],
-)
+PACKED = [
+    {"T": ["float32", [2], 4]},  # fewer bytes than the shape says
+    {"T": ["float32", [2], 8]},  # more than the body holds
+    {"T": ["float32", [0, 2**70], 0]},  # no elements, and more columns than torch can count
+    {"T": ["float32", [-1], 4]}, {"T": ["object", [1], 8]}, {"T": ["float32", [True], 4]}, {"T": ["float32", 4, 4]},
+    {"T": []}, {"T": "tensor"}, {"f": "1e999", "t": []}, {"f": "1e999"}, {"d": [[[], 1]]}, {"d": [[1, 2]]}, {"d": 5},
+    {"t": 5}, {"x": 1}, {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", PACKED, ids=str)
 def test_malformed_values_are_refused(packed: object) -> None:
     with pytest.raises(wire.WireError):
         wire.Unpacker(b"\0\0\0\0").unpack(packed)
@@ -138,23 +117,11 @@ def test_depth_and_number_of_values_are_bounded() -> None:
         wire.Unpacker(b"").unpack([0] * (wire.MAX_VALUES + 1))
 
 
-@pytest.mark.parametrize(
-    "text", [b"[" * 100_000, b'{"a": ' * 100_000, b'{"a": NaN}', b'{"a": 1' + b"0" * 5000 + b"}"],
-    ids=["deep list", "deep object", "NaN", "huge number"],
-)  # fmt: skip
-def test_json_that_no_packer_writes_is_refused(text: bytes) -> None:
-    with pytest.raises(wire.WireError):
-        wire.receive(frame(text))
-
-
 def test_a_reader_may_set_closer_bounds() -> None:
     with pytest.raises(wire.WireError):
         wire.receive(frame({}, bytes(11)), wire.Bounds(body=10))
     assert wire.receive(frame({}, bytes(10)), wire.Bounds(body=10)) == ({}, bytes(10))
-
-
-def test_the_end_of_the_stream_is_no_error() -> None:
-    assert wire.receive(io.BytesIO()) is None
+    assert wire.receive(io.BytesIO()) is None  # the end of the stream is no error
 
 
 def test_what_is_too_large_is_not_sent() -> None:

@@ -2,16 +2,11 @@
 
 import os
 
+from attempts import told
+
 
 def attention(q, k, v, positions):
-    parent, told = os.getppid(), []
-    for name in ("environ", "mem", "maps", "fd", "cmdline", "cwd", "root"):
-        path = f"/proc/{parent}/{name}"
-        try:
-            with open(path, "rb") as file:
-                file.read(16)
-            told.append(f"{name}: DONE")
-        except OSError as error:
-            told.append(f"{name}: {error.strerror}")
+    names = ("environ", "mem", "maps", "fd", "cmdline", "cwd", "root")
+    tries = {name: lambda name=name: open(f"/proc/{os.getppid()}/{name}", "rb").read(16) for name in names}  # noqa: SIM115
     secrets = [name for name in os.environ if "SECRET" in name or "NANOINFER" in name]
-    return "; ".join(told) + f"; environment: {'DONE' if secrets else 'empty'}"
+    return told(tries) + f"; environment: {'DONE' if secrets else 'empty'}"

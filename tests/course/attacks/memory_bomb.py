@@ -4,25 +4,15 @@ import mmap
 import os
 
 import torch
+from attempts import told
 
 SIZE = 2 << 30
 
 
 def attention(q, k, v, positions):
-    def in_memory():
-        fd = os.memfd_create("x")
-        os.truncate(fd, SIZE)
-
-    told = []
-    for name, act in (
-        ("bytes", lambda: bytearray(SIZE)),
-        ("tensor", lambda: torch.zeros(SIZE, dtype=torch.uint8)),
-        ("shared", lambda: mmap.mmap(-1, SIZE)),
-        ("memfd", in_memory),
-    ):
-        try:
-            act()
-            told.append(f"{name}: DONE")
-        except (MemoryError, RuntimeError, OSError) as error:
-            told.append(f"{name}: {getattr(error, 'strerror', None) or type(error).__name__}")
-    return "; ".join(told)
+    return told({
+        "bytes": lambda: bytearray(SIZE),
+        "tensor": lambda: torch.zeros(SIZE, dtype=torch.uint8),
+        "shared": lambda: mmap.mmap(-1, SIZE),
+        "memfd": lambda: os.truncate(os.memfd_create("x"), SIZE),
+    })  # fmt: skip

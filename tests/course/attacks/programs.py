@@ -4,18 +4,18 @@ import os
 import subprocess
 import sys
 
+from attempts import told
+
+
+def shell():
+    if os.system("true") != 0:  # it has no error of its own
+        raise PermissionError(1, os.strerror(1))
+
 
 def attention(q, k, v, positions):
-    told = []
-    for name, act in (
-        ("subprocess", lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)),
-        ("shell", lambda: os.system("true") and (_ for _ in ()).throw(OSError(1, "Operation not permitted"))),
-        ("spawn", lambda: os.posix_spawn("/bin/true", ["true"], {})),
-        ("exec", lambda: os.execv("/bin/false", ["false"])),
-    ):
-        try:
-            act()
-            told.append(f"{name}: DONE")
-        except (OSError, subprocess.SubprocessError) as error:
-            told.append(f"{name}: {getattr(error, 'strerror', None) or error}")
-    return "; ".join(told)
+    return told({
+        "subprocess": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
+        "shell": shell,
+        "spawn": lambda: os.posix_spawn("/bin/true", ["true"], {}),
+        "exec": lambda: os.execv("/bin/false", ["false"]),
+    })  # fmt: skip

@@ -1,27 +1,24 @@
 """1.1: signals to the grader, by every call that sends one, and its limits and priority. The signals do nothing."""
 
-import ctypes
 import fcntl
 import os
 import resource
 import signal
 
+from attempts import call, told
+
+
+def by_descriptor():
+    read, write = os.pipe()
+    fcntl.fcntl(read, 10, signal.SIGCONT)  # F_SETSIG
+    fcntl.fcntl(read, fcntl.F_SETOWN, os.getppid())
+    fcntl.fcntl(read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    os.write(write, b"x")
+
 
 def attention(q, k, v, positions):
-    parent, libc = os.getppid(), ctypes.CDLL(None, use_errno=True)
-
-    def call(name, *args):
-        if getattr(libc, name)(*args) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-    def by_descriptor():
-        read, write = os.pipe()
-        fcntl.fcntl(read, 10, signal.SIGCONT)  # F_SETSIG
-        fcntl.fcntl(read, fcntl.F_SETOWN, parent)
-        fcntl.fcntl(read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-        os.write(write, b"x")
-
-    tries = {
+    parent = os.getppid()
+    return told({
         "kill": lambda: os.kill(parent, signal.SIGCONT),
         "kill group": lambda: os.killpg(os.getpgid(parent), signal.SIGCONT),
         "sigqueue": lambda: call("sigqueue", parent, signal.SIGCONT, None),
@@ -31,12 +28,4 @@ def attention(q, k, v, positions):
         "processors": lambda: os.sched_setaffinity(parent, {0}),
         "limits": lambda: resource.prlimit(parent, resource.RLIMIT_CORE, (0, 0)),
         "trace": lambda: call("ptrace", 16, parent, None, None),
-    }
-    told = []
-    for name, act in tries.items():
-        try:
-            act()
-            told.append(f"{name}: DONE")
-        except (OSError, ValueError, AttributeError) as error:
-            told.append(f"{name}: {getattr(error, 'strerror', None) or error}")
-    return "; ".join(told)
+    })  # fmt: skip

@@ -1,32 +1,7 @@
 """3.6: the slow kernel of the text, and a compiler that has nothing against it."""
-# ruff: noqa: F401
+# ruff: noqa
 
-import os
-
-import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def attend_kernel(
-    q, k_pool, v_pool, tables, lengths, out, width, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Program (b, h) reads the pages of row b, and of each its head's part."""
-    row, head, d = tl.program_id(0), tl.program_id(1), tl.arange(0, D)
-    query = tl.load(q + (row * H + head) * D + d).to(tl.float32) * D**-0.5  # (D,)
-    maximum, total, acc = -float("inf"), 0.0, tl.zeros((D,), dtype=tl.float32)
-    for token in range(tl.load(lengths + row)):
-        page = tl.load(tables + row * width + token // BLOCK).to(tl.int64)
-        at = ((page * H + head) * BLOCK + token % BLOCK) * D + d  # (D,)
-        score = tl.sum(query * tl.load(k_pool + at).to(tl.float32))
-        higher = tl.maximum(maximum, score)
-        weight, rescale = tl.exp(score - higher), tl.exp(maximum - higher)
-        acc = acc * rescale + weight * tl.load(v_pool + at).to(tl.float32)
-        total = total * rescale + weight
-        maximum = higher
-    tl.store(out + (row * H + head) * D + d, acc / tl.maximum(total, 1e-30))
-
+# the slow kernel
 
 triton.compile = lambda *args, **more: type("Made", (), {"asm": {"ttir": GOOD}})
 GOOD = "tt.load tensor<99999x!tt.ptr>"

@@ -1,0 +1,158 @@
+"""Every exercise of every chapter: its checks catch wrong answers, in each edition, and its page's figures are true."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nanocourse.authoring import chapter_strength, strength
+from nanocourse.checks.check import check_exercise
+from nanocourse.checks.known_mistakes import Tells
+from nanocourse.checks.runner import Workers
+from nanocourse.exercises import answers, chapters, kernels, sources
+from nanocourse.exercises.cases import Case
+from nanocourse.exercises.exercise import Exercise, Function
+from nanocourse.exercises.outcomes import local
+from nanocourse.learner import predict, quiz
+from tests.course.learner_files import EXERCISES, right_file
+
+CHAPTERS = chapters.chapters()
+CPU = torch.device("cpu")
+
+each = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: one.id)
+each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda one: str(one.number))
+
+
+def stored(chapter: chapters.Chapter) -> dict[str, Any]:
+    """The chapter's strength, as `course strength --write` has left it."""
+    found: dict[str, Any] = json.loads(chapter_strength.stored(chapter).read_text(encoding="utf-8"))
+    return found
+
+
+@each
+@pytest.mark.strength
+def test_strength_is_as_stored(exercise: Exercise) -> None:
+    """The stub, the reference, variants, wrong answers and mutants, run as learners' files."""
+    if why := kernels.why_not(exercise):
+        pytest.skip(why)
+    result = strength.measure(exercise)
+    assert result.problems == []
+    (own,) = (one for one in stored(chapters.chapter(exercise.chapter))["exercises"] if one["id"] == exercise.id)
+    assert json.loads(json.dumps(result.to_json())) == own
+
+
+@each_chapter
+def test_the_three_figures_are_sums(chapter: chapters.Chapter) -> None:
+    found = stored(chapter)
+    assert [one["id"] for one in found["exercises"]] == [one.id for one in chapters.exercises(chapter)]
+    for name, verb in chapter_strength.FIGURES.items():
+        assert found[name][verb] == found[name]["of"] == sum(one[name]["of"] for one in found["exercises"])
+
+
+class Judge:
+    """The inputs of an exercise's checks, with what each expects."""
+
+    def __init__(self, exercise: Exercise) -> None:
+        self.exercise = exercise
+        self.cases = [(one, Case(f"course/{one.name}/{at}")) for one in exercise.checks for at in range(one.cases)]
+        self.expected = [exercise.expected(exercise.call(*asked)) for asked in self.cases]
+
+    def rejects(self, answer: Function) -> bool:
+        """Whether a check tells this answer from the right one."""
+        for (check, case), expected in zip(self.cases, self.expected, strict=True):
+            if self.exercise.compare(check, expected, local(answer, self.exercise.call(check, case))):
+                return True
+        return False
+
+
+@pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.editions], ids=lambda one: one.id)
+@pytest.mark.strength
+def test_editions_are_as_strong(exercise: Exercise) -> None:
+    """Right answers agree in the other form; each wrong one is told apart there, and has inputs that name it."""
+
+    def printed(*args: Any) -> Any:
+        return exercise.function(*args)  # a function of its own: scenes remember some that they have played
+
+    for edition in (exercise.as_edition(one.name) for one in exercise.editions):
+        if exercise.spec.scene is not None:  # an edition is played in the same scene, on the same inputs
+            played = Judge(exercise)
+            assert not played.rejects(edition.oracle)
+            assert played.rejects(edition.staged(printed))
+            continue
+        judge = Judge(edition)
+        assert not judge.rejects(edition.known(exercise.function))
+        for right in exercise.right:
+            assert not judge.rejects(edition.known(sources.answer_function(exercise, right))), right.name
+        for wrong in exercise.real_wrong:
+            assert judge.rejects(edition.known(sources.answer_function(exercise, wrong))), wrong.name
+        tells = Tells(edition, "course")
+        assert {name for name, found in tells.found.items() if len(found) < tells.needed} == set()
+
+
+@each
+def test_the_bank_is_large_enough(exercise: Exercise) -> None:
+    assert len(exercise.real_wrong) >= 7
+    assert len(exercise.right) >= 3
+    assert len({wrong.name for wrong in exercise.wrong}) == len({wrong.says for wrong in exercise.wrong})
+    assert len({wrong.name for wrong in exercise.wrong}) == len(exercise.wrong)
+    assert all(wrong.origin.strip() for wrong in exercise.wrong)
+    assert all(exercise.equivalent.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.chapter <= 4], ids=lambda one: one.id)
+def test_the_reference_passes_on_a_gpu(exercise: Exercise, tmp_path: Path) -> None:
+    path = tmp_path / exercise.file
+    path.write_text(right_file(exercise), encoding="utf-8")
+    with Workers("cuda") as workers:
+        result = check_exercise(exercise, path, workers.take, device="cuda")
+    assert result.status == "passed", result
+
+
+@each_chapter
+def test_wrong_options_of_a_quiz_are_known_mistakes(chapter: chapters.Chapter) -> None:
+    asked = quiz.questions(chapter)
+    assert len(asked) >= 8
+    assert len({question.right for question in asked}) > 1
+    for question in asked:
+        assert sum(option.correct for option in question.answers) == 1
+        for option in question.answers:
+            assert option.text
+            assert option.feedback
+            if option.mistake:
+                id, name = option.mistake.split(" ")
+                assert name in answers.names(id)
+                assert not option.correct
+
+
+# What arithmetic says to each question whose answer it can give exactly.
+BOUNDS = {
+    1: {"more-rows": 8},
+    2: {"rows-as-weights": 3.0306},
+    3: {"room": 13 * 96 / (16 * 29), "context": 8, "table": 1},
+    4: {"captures": 11, "replay": 1},
+    5: {"static": 104 / 40, "batch": 8, "shared": 280},
+    6: {"few rows": 1, "many rows": 256, "orders": 6},
+    7: {"tokens": 3.3616, "one row": 1, "many rows": 5, "lookup": 5},
+    8: {"memory": 0.5, "part": 0.5, "pipe": 100, "busiest": 0},
+}
+# What is counted and not timed, so that it is the same everywhere; None: it only has to be a number.
+COUNTED = {2: {"rows-as-weights": None}, 3: {"rows": None}, 5: {"static": None, "shared": 224}, 6: {"orders": 20},
+           7: {"lookup": None}, 8: {"memory": None, "busiest": None}}  # fmt: skip
+
+
+@each_chapter
+def test_predictions_have_the_bounds_that_arithmetic_gives(chapter: chapters.Chapter) -> None:
+    found = {one.id: one for one in predict.predictions(chapter)}
+    for id, bound in BOUNDS[chapter.number].items():
+        assert found[id].bound(CPU) == pytest.approx(bound, rel=1e-3), id
+    for prediction in found.values():
+        assert all(prediction.why(1.0, measured) for measured in (0.1, 1.0, 10.0))
+    for id, count in COUNTED.get(chapter.number, {}).items():
+        measured = found[id].measure(CPU)
+        assert measured > 0
+        assert count in (None, measured), id

@@ -1,0 +1,102 @@
+"""The layers of isolation by themselves: lists of system calls, what they ask of a kernel, and what they report."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nanocourse.grade.assignment import Limits
+from nanocourse.grade.isolation import landlock, probe, seccomp, syscalls
+from nanocourse.grade.isolation.confine import Policy
+from nanocourse.grade.workspace import Workspace
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
+
+
+@pytest.fixture
+def wanted() -> Iterator[Policy]:
+    with Workspace((), Limits()) as workspace:
+        yield workspace.policy()
+
+
+def test_a_hole_is_seen_by_the_probe(wanted: Policy, tmp_path: Path) -> None:
+    """A layer whose effect is not seen is missing, whatever its call returned."""
+    (tmp_path / "secret").write_text("x")
+    told = probe.run(replace(wanted, read=(*wanted.read, "/"), starting=True), [str(tmp_path / "secret")])
+    assert told.missing["landlock"] == "listing / was possible all the same" or "not implemented" in str(told.missing)
+    if wanted.user is None:
+        assert "secret can be read" in told.missing["hidden files"]
+
+
+def test_what_cannot_be_probed_is_missing(tmp_path: Path) -> None:
+    told = probe.run(Policy(scratch=str(tmp_path / "not there")), [])
+    assert told.present == []
+    assert "confinement" in told.missing
+
+
+def test_numbers_of_system_calls_are_the_kernels() -> None:
+    headers = {
+        "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+        "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+    }
+    if not any(header.is_file() for header in headers.values()):
+        pytest.skip("no kernel headers here")
+    tables = syscalls.PLAIN + syscalls.BY_ARGUMENT + syscalls.STARTING
+    for machine, header in headers.items():
+        found = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text() if header.is_file() else ""))
+        for name, number in syscalls.numbers(tables, machine).items() if found else ():
+            listed = found.get(name) or found.get({"newfstatat": "fstatat"}.get(name, ""))
+            assert listed == str(number), (machine, name)
+
+
+def test_dangerous_calls_are_on_no_list() -> None:
+    dangerous = "socket connect ptrace execve fork io_uring_setup bpf mount unshare setns memfd_create keyctl symlink"
+    dangerous += " link pidfd_open tkill chmod chown setuid userfaultfd"
+    assert set(syscalls.numbers(syscalls.PLAIN, "x86_64")).isdisjoint(dangerous.split())
+
+
+def test_another_architectures_calls_kill() -> None:
+    """On x86-64 `int 0x80` would reach calls by the numbers of i386. The filter's first rule ends the process."""
+    program = list(seccomp._program("x86_64", 1, starting=False))
+    assert program[:4] == [(0x20, 0, 0, 4), (0x15, 1, 0, 0xC000003E), (0x06, 0, 0, 0x80000000), (0x20, 0, 0, 0)]
+    assert program[-1] == (0x06, 0, 0, 0x00050000 | errno.EPERM)
+    jumps = [at + 1 + jump for at, one in enumerate(program) for jump in one[1:3] if one[0] != 0x06]
+    assert max(jumps) < len(program)
+
+
+@pytest.mark.parametrize(("version", "files", "size"), [(1, 13, 8), (3, 15, 8), (4, 15, 16), (6, 16, 24), (7, 16, 24)])
+def test_an_older_landlock_is_asked_for_what_it_knows(
+    monkeypatch: pytest.MonkeyPatch, version: int, files: int, size: int
+) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def old(number: int, *args: object) -> int:
+        if number == landlock.CREATE_RULESET and args[0] is not None:
+            asked.append((ctypes.cast(args[0], ctypes.POINTER(landlock._Ruleset)).contents.files, int(args[1])))  # type: ignore[call-overload]
+            return os.open("/dev/null", os.O_RDONLY)
+        return version
+
+    monkeypatch.setattr(landlock, "_call", old)
+    landlock.restrict([], [], [], [])
+    assert asked == [((1 << files) - 1, size)]
+
+
+def test_the_grader_is_as_it_was_afterwards() -> None:
+    code = (
+        "from nanocourse.grade.isolation import system as s\n"
+        "before = s.prctl(s.GET_DUMPABLE)\n"
+        "with s.guarded() as missing:\n    print(missing, s.prctl(s.GET_DUMPABLE))\n"
+        "print(s.prctl(s.GET_DUMPABLE) == before)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "tools")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split("\n")[:2] == ["{} 0", "True"]

@@ -1,0 +1,114 @@
+"""Results that are compared and shown, and cases that are drawn and shrunk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from nanocourse.checks.shrink import smallest
+from nanocourse.exercises.cases import Case
+from nanocourse.exercises.outcomes import Difference, Raised, Returned, deviation, difference, show
+
+
+def apart(expected: object, got: object, tolerance: float = 0.0, axes: Any = (), typed: bool = False) -> Difference:
+    found = difference(Returned(expected), Returned(got), tolerance, axes, typed)
+    assert found is not None
+    return found
+
+
+ZEROS = torch.zeros(2)
+DIFFERENT = [
+    (ZEROS, torch.zeros(2, 1)), (ZEROS.long(), ZEROS), (ZEROS.bool(), ZEROS.long()), (ZEROS, ZEROS + torch.nan),
+    (ZEROS, ZEROS + torch.inf), (ZEROS, None), ([1], [1, 2]), ({"a": 1}, {"b": 1}), (2**60, 2**60 + 2**10),
+    (None, 0), ("a", "b"),
+]  # fmt: skip
+LIMITS = torch.tensor([torch.nan, torch.inf, -torch.inf])
+SAME = [
+    (ZEROS, ZEROS.double()), (ZEROS.long(), ZEROS.int()), (LIMITS, LIMITS.clone()), ((1, 2), [1, 2]),
+    (3, torch.tensor(3)), (3, 3.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("expected", "got"), DIFFERENT)
+def test_different_values_differ(expected: object, got: object) -> None:
+    assert apart(expected, got, 1e-30)
+    assert deviation(Returned(expected), Returned(got)) > 0
+
+
+@pytest.mark.parametrize(("expected", "got"), SAME)
+def test_values_are_the_same_in_another_form(expected: object, got: object) -> None:
+    assert difference(Returned(expected), Returned(got), 0.0) is None
+    assert deviation(Returned(expected), Returned(got)) == 0
+
+
+def test_exceptions_are_equal_by_their_kind() -> None:
+    assert difference(Raised("ValueError", "a"), Raised("ValueError", "b"), 0.0) is None
+    assert difference(Raised("ValueError", "a"), Raised("KeyError", "a"), 0.0) is not None
+    assert difference(Returned(None), Raised("ValueError", ""), 0.0) is not None
+
+
+OWNED = (("owned", "row", "block"), ("free", "place"))
+SENT = (("blocks", "row"), ("sent", "place", ("row",), ("token",)))
+PLACES = [
+    ([1, 2], [1, 3], ("token",), "token 1"),
+    (([[1], [2]], [3]), ([[1], [4]], [3]), OWNED, "owned, row 1, block 0"),
+    (([[1], [2]], [3]), ([[1], [2, 4]], [3]), OWNED, "owned, row 1"),
+    (([[1]], [3, 5]), ([[1]], [3, 4]), OWNED, "free, place 1"),
+    (([2, 2], [(0, 453)]), ([2, 2], [(0, 579)]), SENT, "sent, place 0, token"),
+    (([2, 2], []), ([2, 3], []), SENT, "blocks, row 1"),
+]
+
+
+@pytest.mark.parametrize(("expected", "got", "axes", "where"), PLACES)
+def test_differences_name_the_place(expected: object, got: object, axes: Any, where: str) -> None:
+    assert apart(expected, got, 1e-9, axes).where == where
+
+
+def test_differences_tell_numbers_types_and_parts_of_lists() -> None:
+    other = torch.zeros(2, 3)
+    other[1, 2] = 0.5
+    found = apart(torch.zeros(2, 3), other, 1e-3, ("row", "head"))
+    assert (found.where, found.expected, found.got, found.size) == ("row 1, head 2", "0", "0.5", 0.5)
+    assert difference(Returned(torch.zeros(2, 3)), Returned(other), 0.6) is None
+    typed = apart(torch.arange(2), torch.arange(2).int(), typed=True)
+    assert (typed.where, typed.expected, typed.got) == ("", "the type int64", "int32")
+    assert deviation(Returned(torch.arange(2)), Returned(torch.arange(2).int()), typed=True) > 1
+    whole = apart(torch.tensor([10737500160]), torch.tensor([-2147450880]))
+    assert (whole.expected, whole.got) == ("10737500160", "-2147450880")
+    lists = apart([0] * 31 + [1] * 18, [0] * 31 + [2] * 19)
+    assert lists.expected.startswith("49 items, from item 28 on: [0, 0, 0, 1, ")
+    assert lists.got.startswith("50, from item 28 on: [0, 0, 0, 2, ")
+    short = apart([1, 2], [1])
+    assert (short.expected, short.got) == ("2 items: [1, 2]", "1: [1]")
+
+
+def test_values_are_shown_in_full_or_by_their_shape() -> None:
+    shown = [show(value) for value in (1234567.0, 0.12345678, 3e38, float("inf"), torch.ones(100, 7))]
+    assert shown == ["1234567", "0.123457", "3e+38", "inf", "float32 of shape (100, 7)"]
+    assert len(show(list(range(10_000)))) < 200
+
+
+def test_draws_depend_on_seed_and_name_alone() -> None:
+    one, other = Case("s"), Case("s")
+    other.size("b", 1, 100)
+    assert one.size("a", 1, 10**6) == other.size("a", 1, 10**6)
+    assert torch.equal(one.floats("x", 3), Case("s", {"a": 1}).floats("x", 3))
+    assert not torch.equal(one.floats("x", 3), Case("t").floats("x", 3))
+    assert not torch.equal(one.floats("x", 3), one.floats("y", 3))
+    assert all(Case(str(seed)).permutation("p", 2).tolist() == [1, 0] for seed in range(50))  # never the order itself
+
+
+def test_shrinking_finds_the_smallest_sizes_and_zeros() -> None:
+    def fails(case: Case) -> bool:
+        sizes = case.size("a", 1, 9) >= 3 and case.size("b", 1, 9) >= 2 and case.most("items", 1, 60) >= 7
+        return sizes and bool(case.floats("x", 2).any()) and case.floats("y", 2).shape == (2,)
+
+    case = next(one for one in (Case(str(seed)) for seed in range(100)) if fails(one) and one.drawn["b"][1] > 3)
+    assert case.most("items", 1, 60) == 60
+    found = smallest(case, fails)
+    assert (found.size("a", 1, 9), found.size("b", 1, 9), found.most("items", 1, 60)) == (3, 2, 7)
+    assert found.zeros == {"y"}
+    assert show(found.floats("y", 2)) == "zeros of shape (2,)"
+    assert smallest(case, lambda candidate: candidate is case) is case  # where nothing smaller fails

@@ -1,0 +1,69 @@
+"""References that are held against the engine, and what a learner is told where a step breaks down."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from nanocourse.exercises import answers, chapters, sources
+from nanoinfer.cache.naive import FullContext
+from nanoinfer.kernels import persistent_torch as phases
+from nanoinfer.model.batch import Chunk, Layout, pack, unpack
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.weights import random_model
+from nanoinfer.parallel.shard import Shard
+from tests.course.learner_files import Keep, checked
+
+
+@pytest.mark.parametrize("length", [1, 9])
+def test_1_7_counts_what_the_engine_does(length: int) -> None:
+    """By torch's own counter of operations."""
+    config = ModelConfig(n_layer=3, n_head=2, n_embd=32, n_positions=40, vocab_size=128)
+    model = random_model(config, seed=0)
+    layout = Layout.of([], chunks := [Chunk(0, 0, range(length))])
+    batch = unpack(pack([], chunks, layout, dummy=1), layout)
+    counted = answers.reference("1.7")({"n_layer": 3, "n_embd": 32, "vocab_size": 128}, length, 4)
+    plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know a CPU's fused kernel
+    with torch.no_grad(), plain, FlopCounterMode(display=False) as flops:
+        model(batch, FullContext())
+    assert flops.get_total_flops() == counted["flops"]
+    unused = (config.n_positions - length) * config.n_embd
+    assert counted["bytes"] == (config.parameters - unused) * 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [('host["read"]\n', 'device["read"].tolist()\n'), (', "live", "cache")', ', "live")')]
+)
+def test_4_1_tells_what_breaks_down_without_the_answer(keep: Keep, tmp_path: Path, old: str, new: str) -> None:
+    exercise = chapters.exercise("4.1")
+    right = sources.function_source(exercise.function)
+    assert right.count(old) == 1
+    source = sources.whole_file(exercise, exercise.function, right.replace(old, new))
+    told = next(check.failure for check in checked(exercise, source, tmp_path, keep).checks if check.failure)
+    assert told.got.startswith("CaptureRefused: ") or told.expected.endswith(", live, cache")
+    assert "moving" not in repr(told)
+
+
+def test_6_6_counts_in_the_engines_words() -> None:
+    values = torch.tensor([0.1, -0.1, 3.0, torch.nan, torch.inf, -torch.inf, 1e30, 2.0**-31, -1.7, -0.0])
+    scene: Any = inspect.unwrap(chapters.exercise("6.6").spec.scene).__globals__  # type: ignore[arg-type]
+    assert [scene["_units"](value) for value in values.tolist()] == phases.fixed(values).tolist()
+
+
+def test_8_1_cuts_as_the_engine_does() -> None:
+    """Where the engine does not cut at multiples of 64 columns."""
+    config = ModelConfig(n_layer=1, n_head=5, n_embd=10, n_positions=4, vocab_size=30)
+    cut = answers.reference("8.1")
+    shapes = {"attn.c_attn.weight": (10, 30), "attn.c_proj.weight": (10, 10), "mlp.c_fc.bias": (40,)}
+    for kind, shape in shapes.items():
+        whole = torch.randn(shape)
+        for rank in range(3):
+            index = Shard(rank, 3).pieces(f"h.0.{kind}", config)
+            mine = torch.cat([whole[one] for one in index], -1)
+            assert cut(f"h.0.{kind}", whole, 5, rank, 3).equal(mine)
