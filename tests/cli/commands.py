@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,13 +130,13 @@ print(json.dumps(results))
 
 
 def run_without(
-    hidden: list[str], *lines: list[str], asked: Any = tuple(PACKAGES.values()), path: str = ""
+    hidden: list[str], *lines: list[str], asked: Sequence[str] | None = None, path: str = ""
 ) -> list[tuple[int, str, str, list[str]]]:
     """What each line does where these packages are not installed: code, output, errors, imports of what is asked about.
 
     path: where modules are looked for ahead of all others.
     """
     environment = ENVIRONMENT | {"PYTHONPATH": f"{path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
-    done = ended(start("-c", PROGRAM, json.dumps([hidden, lines, [*asked]]), env=environment))
+    done = ended(start("-c", PROGRAM, json.dumps([hidden, lines, asked or [*PACKAGES.values()]]), env=environment))
     assert done.code == 0, done.err
     return [tuple(result) for result in json.loads(done.out)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -15,10 +14,9 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cli import output, terminal
 from nanoinfer.cli import prompts as prompt_sources
-from nanoinfer.cli.options import BatchOptions
 from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
-from tests.cli.commands import assert_refused, ended, interrupt_after, on_terminal, posix, says, start
+from tests.cli.commands import assert_refused, interrupt_after, on_terminal, says
 
 ESC = 215  # the token that is the one byte ESC
 TWO_LINES = b"b\n" + b"a " * 120 + b"\n"  # the second leaves room for 7 tokens, so it ends first
@@ -110,12 +108,6 @@ def test_lines_are_prompts_in_order_with_seeds_that_follow(tiny: GPT2, invoke: A
     assert "seeds 5 to 7" in result.err
 
 
-def test_rows_at_once_are_the_llms_own_choice_unless_given(tiny: GPT2) -> None:
-    for given, rows in ((None, 64), (3, 3)):
-        with BatchOptions(engine="paged", max_batch=given).load(tiny) as llm:
-            assert llm.max_batch == rows
-
-
 def test_texts_come_in_order_also_where_a_later_one_ends_first(invoke: Any) -> None:
     result = invoke("generate", "--lines", "-n", "70", "--json", "--seed", "0", "-q", stdin=TWO_LINES + b"c\n")
     records = [json.loads(line) for line in result.out.splitlines()]
@@ -126,14 +118,10 @@ def test_texts_come_in_order_also_where_a_later_one_ends_first(invoke: Any) -> N
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
-        (b"", ["empty"]),
-        (b"\n", ["empty"]),
-        (b"a\n\nb\n", ["line 2", "empty"]),
-        (b"a\n\n", ["line 2", "empty"]),
-        (b"a\n" + b"b " * 200, ["line 2", "context is 128"]),
-        (b"a\xffb", ["not UTF-8", "byte 1", "0xff"]),
+        (b"", ["empty"]), (b"\n", ["empty"]), (b"a\n\nb\n", ["line 2", "empty"]), (b"a\n\n", ["line 2", "empty"]),
+        (b"a\n" + b"b " * 200, ["line 2", "context is 128"]), (b"a\xffb", ["not UTF-8", "byte 1", "0xff"]),
     ],
-)
+)  # fmt: skip
 def test_bad_lines_are_refused_by_number(content: bytes, parts: list[str], tmp_path: Path, invoke: Any) -> None:
     (tmp_path / "lines.txt").write_bytes(content)
     assert_refused(invoke("generate", "--lines", "--file", str(tmp_path / "lines.txt")), *parts)
@@ -187,34 +175,8 @@ def test_ctrl_c_among_several_leaves_the_finished_ones(invoke: Any, monkeypatch:
     assert "\n==> 2 <==\na a" in result.out
 
 
-@posix
-@pytest.mark.long
-def test_ctrl_c_in_a_real_process() -> None:
-    """A process that would go on for ever after its first token, and is sent SIGINT once that has been read."""
-    program = (
-        "import signal\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background begins without one
-        "from nanoinfer import LLM, cli\n"
-        "real = LLM.stream\n"
-        "def stream(self, *arguments):\n"
-        "    for piece in real(self, *arguments):\n"
-        "        yield piece\n"
-        "        signal.pause()\n"
-        "LLM.stream = stream\n"
-        "cli.main()\n"
-    )
-    process = start("-c", program, "generate", "a", "-q", "--greedy")
-    assert process.stdout
-    process.stdout.read(2)  # the prompt and some of the first token
-    process.send_signal(signal.SIGINT)
-    result = ended(process)
-    assert (result.code, result.err) == (130, "nanoinfer: stopped by Ctrl-C: 1 token\n")
-    assert result.out.endswith("\n")
-
-
-def test_a_terminal_shows_control_characters_and_a_pipe_gets_them(
-    invoke: Any, use_model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_control_characters(invoke: Any, use_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Escaped; a pipe gets them as they are."""
     use_model(says(ESC))
     arguments = ["generate", "[bold]\x07\t\u202e", "-n", "2", "--greedy", "-q"]
     assert invoke(*arguments).out == "[bold]\x07\t\u202e\x1b\x1b\n"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,6 @@ def test_a_line_is_continued(shell: Any, tiny: GPT2) -> None:
     assert result == (0, "".join(f"{word}{text(tiny, word)}\n" for word in ("caf\u00e9", "b", "/quit")), "")
 
 
-def test_figures_follow_unless_quiet(shell: Any) -> None:
-    result = shell("a", options=("-n", "2", "-m", "gpt2"))
-    assert "TTFT" in result.err
-    assert "2 tokens" in result.err
-
-
 def test_settings_hold_from_the_next_line_on(shell: Any, tiny: GPT2) -> None:
     commands = ["/temperature 1.5", "/top-k 0", "/top-p 0.9", "/max-tokens 5", "/seed 9"]
     result = shell("a", *commands, "a", "/greedy", "a")
@@ -59,6 +53,7 @@ def test_settings_and_commands_are_shown(shell: Any) -> None:
     for part in ("temperature  0.5", "top-k        40", "top-p        1.0", "seed         a new one", DEFAULT_MODEL):
         assert part in shown
     assert shown.endswith("top-k 40\n")
+    assert re.search("TTFT.* 2 tokens", shell("a", options=("-n", "2", "-m", "gpt2")).err)
     told = shell("/help").err
     assert "Alt-Enter" in told
     assert [name for name in shell_command.COMMANDS if f"/{name}" not in told] == []
@@ -67,23 +62,15 @@ def test_settings_and_commands_are_shown(shell: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
-        ("/nonsense", ["no command /nonsense", "/help"]),
-        ("/", ["no command"]),
-        ("/temperature warm", ["/temperature takes a number", "'warm'"]),
-        ("/temperature nan", ["/temperature must be", "nan"]),
-        ("/top-k -1", ["/top-k must be"]),
-        ("/top-k 1.5", ["/top-k takes a whole number"]),
-        ("/top-p 0", ["/top-p must be"]),
-        ("/max-tokens 0", ["/max-tokens must be"]),
-        ("/seed x", ["whole number or none"]),
-        ("/engine warp", ["/engine must be auto", "'warp'"]),
-        ("/model gtp2", ["no model 'gtp2'"]),
-        ("/more", ["no text yet"]),
-        ("a " * 200, ["context is 128"]),
-        ("a\udcff", ["surrogate"]),
+        ("/nonsense", ["no command /nonsense", "/help"]), ("/", ["no command"]), ("/more", ["no text yet"]),
+        ("/temperature warm", ["/temperature takes a number", "'warm'"]), ("/top-p 0", ["/top-p must be"]),
+        ("/temperature nan", ["/temperature must be", "nan"]), ("/max-tokens 0", ["/max-tokens must be"]),
+        ("/top-k -1", ["/top-k must be"]), ("/top-k 1.5", ["/top-k takes a whole number"]),
+        ("/seed x", ["whole number or none"]), ("/engine warp", ["/engine must be auto", "'warp'"]),
+        ("/model gtp2", ["no model 'gtp2'"]), ("a " * 200, ["context is 128"]), ("a\udcff", ["surrogate"]),
         ("/model [bold]\x1b", ["[bold]\\x1b"]),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_sentence_and_changes_nothing(shell: Any, tiny: GPT2, line: str, parts: list[str]) -> None:
     result = shell(line, "a")
     assert (result.code, result.out) == (0, f"a{text(tiny, 'a')}\n")
@@ -93,40 +80,24 @@ def test_a_mistake_is_one_sentence_and_changes_nothing(shell: Any, tiny: GPT2, l
         assert part in result.err
 
 
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The prompts that LLMs are asked to continue from now on."""
-    real, prompts = LLM.stream, []
-
-    def stream(self: LLM, given: Any, params: Any) -> Iterator[Any]:
-        prompts.extend(list(prompt) for prompt in given)
-        return real(self, given, params)
-
-    monkeypatch.setattr(LLM, "stream", stream)
-    return prompts
-
-
-def test_more_goes_on_from_the_very_tokens(shell: Any, tiny: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_goes_on_from_the_very_tokens(shell: Any, tiny: GPT2) -> None:
     first = LLM(tiny).generate("a", SamplingParams(max_tokens=3, temperature=0.8, top_k=40, seed=1))[0]
     tokens = [*first.prompt_token_ids, *first.token_ids]
-    prompts = asked(monkeypatch)
-    result = shell("a", "/more")
-    assert prompts == [list(first.prompt_token_ids), tokens]
-    assert result.out == f"a{first.text}\n{text(tiny, tokens)}\n"
+    assert shell("a", "/more").out == f"a{first.text}\n{text(tiny, tokens)}\n"
 
 
-def test_more_goes_on_before_the_token_that_ended_the_text(
-    shell: Any, use_model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_goes_on_before_a_last_token(shell: Any, use_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     use_model(says(END_OF_TEXT))
-    prompts = asked(monkeypatch)
+    asked, stream = list[Any](), LLM.stream
+    monkeypatch.setattr(
+        LLM, "stream", lambda self, given, params: (asked.append(given), stream(self, given, params))[1]
+    )
     assert shell("a", "/more", options=("-q", "--greedy")).out == "a\n\n"
-    assert prompts[0] == prompts[1]
+    assert asked[0] == asked[1]
 
 
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if not engine.endswith("-graph")])
-def test_another_engine_runs_over_the_same_weights(
-    shell: Any, tiny: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_share_weights(shell: Any, tiny: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     models, make = [], options.LLM
 
     def note(model: object, **more: Any) -> LLM:
@@ -192,12 +163,3 @@ def test_a_history_that_cannot_be_written_costs_nothing(tmp_path: Path, monkeypa
     (tmp_path / "later").rmdir()
     history.append_string("b")
     assert history.get_strings() == ["b"]
-
-
-def test_the_state_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert line_input.state_folder() == tmp_path / "nanoinfer"
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert line_input.state_folder() == tmp_path / ".local" / "state" / "nanoinfer"

@@ -15,9 +15,11 @@ from nanoinfer.serve.connection import SPARE
 from nanoinfer.text.tokenizer import Tokenizer
 from tests.serve.serving import LONG, PATH, Hold, Served, engine, parsed, rest, serving, until
 
+Held = tuple[Served, Hold]
+
 
 @pytest.fixture(scope="module")
-def held() -> Iterator[tuple[Served, Hold]]:
+def held() -> Iterator[Held]:
     """A server on which 4 rows may run and 2 wait, and whose engine can be stopped."""
     llm = engine()
     hold = Hold(llm)
@@ -25,10 +27,8 @@ def held() -> Iterator[tuple[Served, Hold]]:
         yield server, hold
 
 
-def test_a_full_queue_refuses_ahead_of_tokenizing_and_frees_its_places(
-    held: tuple[Served, Hold], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 20 at once 14 are told to come again, and then 6 are let in again."""
+def test_a_full_queue_refuses_ahead_of_tokenizing(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And frees its places: of 20 at once 14 are told to come again, and then 6 are let in again."""
     server, hold = held
     encoded, encode = list[str](), Tokenizer.encode
 
@@ -55,7 +55,7 @@ def test_a_full_queue_refuses_ahead_of_tokenizing_and_frees_its_places(
     assert server.ended == {"finished": 12, "refused": 28}
 
 
-def test_all_rows_of_a_request_are_admitted_or_none(held: tuple[Served, Hold]) -> None:
+def test_all_rows_of_a_request_are_admitted_or_none(held: Held) -> None:
     server, hold = held
     hold.on()
     with ThreadPoolExecutor(1) as pool:
@@ -122,7 +122,8 @@ def test_connections_beyond_the_bound() -> None:
         until(lambda: httpx.post(server.url + PATH, json={"model": "tiny", "prompt": "a"}).status_code == 200)
 
 
-def test_a_request_that_does_not_come_is_cut_and_a_body_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_does_not_come_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is told so where only its body is missing."""
     monkeypatch.setattr("nanoinfer.serve.connection.GRACE", 0.2)
     parts = ["", "POST ", "GET /health HTTP/1.1\r\nHost: x\r\nA: ", f"POST {PATH} HTTP/1.1\r\nHost: x\r\n"]
     parts[3] += "Content-Length: 100\r\n\r\n{"

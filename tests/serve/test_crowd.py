@@ -66,7 +66,9 @@ async def bad(url: str, fields: dict[str, Any], kind: str) -> None:
     writer.close()
 
 
-async def crowd(url: str, count: int, connections: int, one: Callable[[httpx.AsyncClient, int], Awaitable[Any]]) -> None:
+async def crowd(
+    url: str, count: int, connections: int, one: Callable[[httpx.AsyncClient, int], Awaitable[Any]]
+) -> None:
     """So many requests, over so many connections at once."""
     left, limits = iter(range(count)), httpx.Limits(max_connections=connections)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as api:

@@ -16,9 +16,11 @@ from nanoinfer import AsyncLLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
 from tests.serve.serving import LONG, Hold, Served, engine, joined, library, request, rest, serving, until, vanish
 
+Held = tuple[Served, Hold]
+
 
 @pytest.fixture(scope="module")
-def held() -> Iterator[tuple[Served, Hold]]:
+def held() -> Iterator[Held]:
     """A server of one row whose engine can be stopped, and which reads prompts by four tokens."""
     llm = engine(max_batch=1, prefill_chunk=4)
     hold = Hold(llm)
@@ -29,10 +31,8 @@ def held() -> Iterator[tuple[Served, Hold]]:
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("steps", [0, 2, 30], ids=["in the queue", "in its prompt", "while decoding"])
-def test_a_client_that_goes_away_takes_its_samples_along(
-    held: tuple[Served, Hold], steps: int, stream: bool, reset: bool
-) -> None:
-    """And the others get their own tokens."""
+def test_a_client_that_leaves_takes_all_along(held: Held, steps: int, stream: bool, reset: bool) -> None:
+    """All of its samples leave, and the others get their own tokens."""
     server, hold = held
     assert server.service.llm
     hold.on()

@@ -62,22 +62,14 @@ def test_of_a_cancelled_row_the_end_has_no_reason() -> None:
 
 def test_what_waits_is_one_message() -> None:
     read, write = os.pipe()
-    packed: list[list[Any]] = []
-
-    def pack(sent: list[Any]) -> list[Any]:
-        packed.append(sent)
-        return sent
-
-    link = Link(io.BytesIO(), os.fdopen(write, "wb"), print, pack)
+    packed, got = list[int](), list[Any]()
+    link = Link(io.BytesIO(), os.fdopen(write, "wb"), print, lambda sent: (packed.append(len(sent)), sent)[1])
     reader = Link(os.fdopen(read, "rb"), io.BytesIO(), print)
     for number in range(3000):
         link.send((number, b"x" * 10**6 if number == 0 else b""))  # the first is more than a pipe holds
     link.close()
-    got: list[Any] = []
-    while len(got) < 3000:
-        got += reader.receive()
     with pytest.raises(EOFError):
-        reader.receive()
+        got += (message for _ in range(3001) for message in reader.receive())
     assert [number for number, _ in got] == list(range(3000))
     assert len(packed) < 1500  # nearly all waited for the first
     reader.close()

@@ -98,8 +98,8 @@ def test_hosts() -> None:
         assert knows_host(known, "box"), known
     for strange in ("", "evil.example", "localhost.evil.example", "127.0.0.1.nip.io:80", "box.evil.example"):
         assert not knows_host(strange, "box"), strange
-    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "127.8.8.8")] == [True] * 4
-    assert [is_loopback(host) for host in ("0.0.0.0", "::", "192.168.1.7", "localhost.evil.example")] == [False] * 4
+    loopback = ("127.0.0.1", "::1", "localhost", "127.8.8.8", "0.0.0.0", "::", "192.168.1.7", "localhost.evil.example")
+    assert [host for host in loopback if is_loopback(host)] == [*loopback[:4]]
 
 
 def test_events_are_valid_and_say_nothing_of_texts(open_server: Served) -> None:
@@ -132,9 +132,7 @@ def test_the_stream_needs_the_key_and_shows_texts_where_the_server_was_told_so()
         assert "right" not in json.dumps(served.records)
 
 
-def test_several_watch_and_an_engine_without_watchers_is_not_observed(
-    open_server: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_without_watchers_is_not_observed(open_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """No process is left then; and no more watch than may."""
     llm: Any = open_server.service.llm
     monkeypatch.setattr("nanoinfer.serve.watch.WATCHERS", 2)
@@ -269,7 +267,7 @@ def test_the_pace_is_the_classrooms_alone() -> None:
             assert served.http.post(PACE, json={"seconds": 0.5}).json() == {"seconds": 0.5}
             assert llm.llm.loop.pace == 0.5
         until(lambda: llm.llm.loop.pace == 0)  # there is no watcher any more
-        with pytest.raises(ValueError, match="host must be 127.0.0.1, not 0.0.0.0"):
+        with pytest.raises(ValueError, match="host must be"):
             add_watch(served.server.config.app, llm, ServeConfig(host="0.0.0.0", classroom=True))  # type: ignore[arg-type]
 
 

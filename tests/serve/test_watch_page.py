@@ -204,9 +204,7 @@ def test_widths_colours_and_less_motion(open_page: Any, recording: str, width: i
     assert (page.input_value("#speed"), page.inner_text("#play")) == ("1", "Play")
 
 
-def test_a_large_pool_and_a_large_batch_are_aggregated_visibly(
-    open_page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_pool_is_aggregated_visibly(open_page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "CELLS", 10)
     monkeypatch.setattr(events_module, "LANES", 2)
     with LLM(model(), engine="paged", threads=1, max_batch=4, kv_blocks=64) as llm:
