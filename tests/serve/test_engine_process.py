@@ -257,7 +257,6 @@ def test_its_end_is_the_end_of_every_call(folder: Path, monkeypatch: pytest.Monk
         calls = [llm.generate([number], LONG) for number in range(10)]
         calls += [read(llm.stream([number], LONG)) for number in range(10)]
         if "killed" in told:
-            calls.append(llm.warm_up())
             asyncio.get_running_loop().call_later(0.1, os.kill, llm.pid, signal.SIGKILL)
         ends = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(end) for end in ends] == [EngineDied] * len(ends)
@@ -272,8 +271,9 @@ def test_its_end_is_the_end_of_every_call(folder: Path, monkeypatch: pytest.Monk
         assert await read(unread) == []
         assert isinstance(await asyncio.wrap_future(llm.died), EngineDied)
         assert (llm.alive, llm.gauges) == (False, Gauges())
-        with pytest.raises(RuntimeError, match=f"the engine has died: .*{told}"):
-            llm.stream([1], GREEDY)
+        for late in (llm.generate([1], GREEDY), llm.warm_up()):
+            with pytest.raises(RuntimeError, match=f"the engine has died: .*{told}"):
+                await late
         llm.close()
         with pytest.raises(RuntimeError, match="this LLM is closed"):
             llm.stream([1], GREEDY)
