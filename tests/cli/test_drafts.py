@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +13,7 @@ from nanoinfer.cli.options import ModelOptions
 from nanoinfer.cli.output import write_steps
 from nanoinfer.cli.shell import Shell, drafted_by
 from nanoinfer.cli.terminal import Output
-from nanoinfer.model.weights import random_model, save_model
-from tests.cli.commands import TINY, Result, assert_refused, fail_at, on_terminal
+from tests.cli.commands import Result, fail_at, on_terminal
 
 PROMPT = "The dog and the cat and the dog and"
 GREEDY = ("--greedy", "--device", "cpu")
@@ -26,12 +23,6 @@ DRAFTS = ("--speculate", "lookup", "--all-drafts")
 @pytest.fixture(scope="module")
 def llm() -> LLM:
     return LLM(device="cpu")
-
-
-def test_another_vocabulary_is_refused_when_it_is_loaded(tmp_path: Path, invoke: Any) -> None:
-    save_model(random_model(replace(TINY, vocab_size=50), 0), tmp_path)
-    arguments = ["generate", "x", "-m", "random:tiny", "--speculate", str(tmp_path), "--device", "cpu"]
-    assert_refused(invoke(*arguments), "must have the model's vocabulary of 50257 tokens, not 50")
 
 
 @pytest.mark.parametrize("who", ["lookup", "small"])

@@ -78,12 +78,6 @@ def test_cuda_is_refused_where_there_is_none(invoke: Any, monkeypatch: pytest.Mo
     assert_refused(invoke("generate", "x", "--device", "cuda"), "cuda", "use device cpu")
 
 
-def test_a_folder_without_weights_is_refused(tmp_path: Path, invoke: Any) -> None:
-    assert_refused(invoke("generate", "x", "-m", str(tmp_path)), "model.safetensors")
-    (tmp_path / "model.safetensors").write_bytes(b"not weights")
-    assert_refused(invoke("generate", "x", "-m", str(tmp_path)), "config.json")
-
-
 def test_what_the_user_typed_is_neither_markup_nor_control(invoke: Any) -> None:
     for option in ("--model", "--file"):
         result = invoke("generate", option, "./[bold]a\x1b[31m\n\u202e", *["x"] * (option == "--model"))

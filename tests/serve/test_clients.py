@@ -47,16 +47,8 @@ def test_errors_are_the_clients_own(server: Served) -> None:
         assert (bad.value.param, bad.value.type) == ("suffix", "invalid_request_error")
         with pytest.raises(openai.NotFoundError, match="no chat format"):
             api.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a"}])
-    with serving(engine(), api_key="right", request_timeout=0.2) as locked:
-        with client(locked, "wrong") as api, pytest.raises(openai.AuthenticationError):
-            api.models.list()
-        assert locked.service.llm
-        locked.service.llm.pace(0.05)
-        with client(locked, "right") as api:
-            with pytest.raises(openai.InternalServerError, match="took more than"):
-                api.completions.create(model="tiny", prompt="a", max_tokens=200)
-            with pytest.raises(openai.APIError, match="took more than"):
-                list(api.completions.create(model="tiny", prompt="a", max_tokens=200, stream=True))
+    with serving(engine(), api_key="right") as locked, pytest.raises(openai.AuthenticationError):
+        client(locked, "wrong").models.list()
 
 
 @pytest.mark.long
