@@ -81,6 +81,7 @@ def test_it_serves_until_it_is_told_to_stop_and_a_second_ctrl_c_ends_it_at_once(
     assert events == ["listening", "ready", *["request"] * 4, "draining"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_an_engine_that_is_killed_ends_the_server_with_1(tmp_path: Path) -> None:
     log = tmp_path / "log"
