@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.model.weights import random_model, save_model
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import save_model
 from nanoinfer.parallel import batch
 from nanoinfer.parallel.lines import line_seed
-from nanoinfer.serve.engine_process import RemoteLLM
-from tests.cli.test_main import ENVIRONMENT, TINY, assert_refused, invoke, posix
+from tests.cli.commands import Result, assert_refused, ended, posix, start
+from tests.serve.serving import until
 
 LINES: list[Any] = [
     "Once upon",
@@ -32,15 +30,20 @@ OPTIONS = ["-n", "6", "--seed", "3", "--engine", "paged"]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tiny: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    save_model(random_model(TINY, 0), folder)
+    save_model(tiny, folder)
     return folder
 
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
     return write(tmp_path / "prompts.jsonl", LINES)
+
+
+@pytest.fixture
+def run(invoke: Any, model: Path) -> Callable[..., Result]:
+    return lambda prompts, out, *more: invoke("batch", str(prompts), "-o", str(out), "-m", str(model), *OPTIONS, *more)
 
 
 def write(path: Path, lines: list[Any]) -> Path:
@@ -52,14 +55,12 @@ def results(out: Path) -> list[Any]:
     return [json.loads(line) for path in sorted(out.glob("*.jsonl")) for line in path.read_text("ascii").splitlines()]
 
 
-def run(capsys: Any, prompts: Path, out: Path, model: Path, *more: str) -> Any:
-    return invoke(capsys, "batch", str(prompts), "-o", str(out), "-m", str(model), *OPTIONS, *more)
+def contents(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
-def test_a_line_is_what_the_library_makes_of_it(
-    prompts: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done = run(capsys, prompts, tmp_path / "out", model)
+def test_a_line_is_what_the_library_makes_of_it(prompts: Path, model: Path, tmp_path: Path, run: Any) -> None:
+    done = run(prompts, tmp_path / "out")
     assert done.code == 0
     assert "5 prompts" in done.err
     changes: list[dict[str, Any]] = [{}, {"max_tokens": 3, "n": 2}, {"temperature": 0}, {"seed": 5, "logprobs": 1}, {}]
@@ -77,110 +78,60 @@ def test_a_line_is_what_the_library_makes_of_it(
     assert [len(line.get("logprobs", ())) for line in found] == [0, 0, 0, 0, 6, 0]
 
 
-def test_results_do_not_tell_how_the_work_was_cut(
-    prompts: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for size in ("1", "2", "5", "6"):
-        assert run(capsys, prompts, tmp_path / size, model, "--shard", size, "--max-batch", size).code == 0
+def test_results_do_not_tell_how_the_work_was_cut(prompts: Path, tmp_path: Path, run: Any) -> None:
+    for size in ("1", "2", "6"):
+        assert run(prompts, tmp_path / size, "--shard", size, "--max-batch", size).code == 0
     assert len(list((tmp_path / "2").glob("*.jsonl"))) == 3
-    assert all(results(tmp_path / size) == results(tmp_path / "6") for size in ("1", "2", "5"))
+    assert results(tmp_path / "1") == results(tmp_path / "2") == results(tmp_path / "6")
     reordered = write(tmp_path / "other.jsonl", [LINES[2], LINES[1]])
-    assert run(capsys, reordered, tmp_path / "other", model).code == 0
+    assert run(reordered, tmp_path / "other").code == 0
     assert results(tmp_path / "other") == [results(tmp_path / "6")[i] for i in (3, 1, 2)]
 
 
-def test_replicas_give_the_same_though_one_is_lost(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of two engines is killed when the first shard is written; the lines that it had go to the other."""
-    prompts, killed = write(tmp_path / "prompts.jsonl", [f"prompt {i}" for i in range(24)]), []
-    assert run(capsys, prompts, tmp_path / "one", model, "--shard", "24").code == 0
-    made, plain = [], RemoteLLM.__init__
-
-    def make(self: RemoteLLM, *given: Any) -> None:
-        made.append(self)
-        plain(self, *given)
-
-    def rename(source: Path, target: Path, replace: Any = os.replace) -> None:
-        replace(source, target)
-        if target.name.startswith("0000") and not killed:
-            killed.append(made[0].loop.process)
-            killed[0].kill()
-
-    monkeypatch.setattr(RemoteLLM, "__init__", make)
-    monkeypatch.setattr(batch.os, "replace", rename)
-    with pytest.warns(RuntimeWarning, match="an engine has died, 1 are left"):
-        assert run(capsys, prompts, tmp_path / "two", model, "--shard", "3", "--replicas", "2").code == 0
-    assert len(made) == 2
-    assert killed[0].wait(60) == -signal.SIGKILL
-    assert results(tmp_path / "two") == results(tmp_path / "one")
-
-
-def test_a_run_goes_on_after_it_was_ended_between_write_and_rename(
-    prompts: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    run(capsys, prompts, whole, model, "--shard", "2")
-    rename, made = os.replace, []
+def test_a_failed_run_goes_on(prompts: Path, tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ended between write and rename: what was finished is not computed again."""
+    whole, out, rename = tmp_path / "whole", tmp_path / "out", os.replace
+    run(prompts, whole, "--shard", "2")
 
     def fails(source: Path, target: Path) -> None:
         if target.name == "0000000002-0000000004.jsonl":
             raise OSError(28, "No space left on device", str(source))
-        made.append(target.name)
         rename(source, target)
 
     monkeypatch.setattr(batch.os, "replace", fails)
-    assert run(capsys, prompts, out, model, "--shard", "2").code == 1
+    assert run(prompts, out, "--shard", "2").code == 1
     assert [*out.glob(".*.tmp")]
     monkeypatch.undo()
     before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.jsonl")}
-    again = run(capsys, prompts, out, model, "--shard", "2")
+    again = run(prompts, out, "--shard", "2")
     assert again.code == 0
     assert f"{3 - len(before)} of {3 - len(before)} shards now" in again.err
     assert {name: (out / name).stat().st_mtime_ns for name in before} == before
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == {
-        path.name: path.read_bytes() for path in whole.iterdir()
-    }
+    assert contents(out) == contents(whole)
 
 
 @posix
 @pytest.mark.long
-def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_twice(model: Path, tmp_path: Path) -> None:
-    prompts = write(tmp_path / "prompts.jsonl", [f"prompt {i}" for i in range(60)])
-    command = [sys.executable, "-m", "nanoinfer", "batch", str(prompts), "-m", str(model), "--shard", "1", *OPTIONS]
-    assert subprocess.run([*command, "-o", tmp_path / "whole"], env=ENVIRONMENT, check=False).returncode == 0
-    out, kills = tmp_path / "out", 0
-    for wanted in (1, 30):
-        with subprocess.Popen([*command, "-o", out], env=ENVIRONMENT, stderr=subprocess.PIPE) as process:
-            while process.poll() is None and len(list(out.glob("*.jsonl"))) < wanted:
-                time.sleep(0.005)
-            kills += process.poll() is None
-            process.kill()
-    assert kills
-    assert subprocess.run([*command, "-o", out], env=ENVIRONMENT, check=False).returncode == 0
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == {
-        path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()
-    }
-
-
-@posix
-def test_ctrl_c_says_how_to_go_on(model: Path, tmp_path: Path) -> None:
-    prompts = write(tmp_path / "prompts.jsonl", [f"prompt {i}" for i in range(400)])
+def test_a_run_that_is_stopped_at_any_moment_loses_nothing(model: Path, tmp_path: Path, run: Any) -> None:
+    """Killed, and by Ctrl-C, which says how to go on; several engines do the rest."""
+    prompts, out = write(tmp_path / "prompts.jsonl", [f"prompt {i}" for i in range(60)]), tmp_path / "out"
+    assert run(prompts, tmp_path / "whole", "--shard", "1").code == 0
     main = (
         "import signal; from nanoinfer.cli import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background begins without one
         "main()"
     )
-    command = [sys.executable, "-c", main, "batch", str(prompts), "-o", str(tmp_path / "out"), "-m", str(model)]
-    command += ["--shard", "1", "-n", "100"]
-    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not list((tmp_path / "out").glob("*.jsonl")):
-            time.sleep(0.005)
-        process.send_signal(signal.SIGINT)
-        said = process.communicate()[1]
-    assert process.returncode == 130
-    assert "of 400 shards are done; the same command goes on" in said
-    assert said.count("\n") == 1
+    command = ["-c", main, "batch", str(prompts), "-m", str(model), "-o", str(out), "--shard", "1", *OPTIONS]
+    for wanted, number in ((1, signal.SIGKILL), (20, signal.SIGINT)):
+        process = start(*command)
+        until(lambda wanted=wanted: len(list(out.glob("*.jsonl"))) >= wanted)  # type: ignore[misc]
+        process.send_signal(number)
+        stopped = ended(process)
+        assert stopped.code == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    assert "shards are done; the same command goes on" in stopped.err
+    assert stopped.err.count("\n") == 1
+    assert run(prompts, out, "--shard", "1", "--replicas", "2").code == 0
+    assert contents(out) == contents(tmp_path / "whole")
 
 
 @posix  # elsewhere an open file stays
@@ -202,64 +153,52 @@ def test_a_run_whose_shards_another_one_has_done_and_cleaned_up_ends_well(tmp_pa
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
-        ('{"prompt": "a", "max_token": 3}', ["line 2", "'max_token'", "max_tokens"]),
-        ('{"prompt": "a", "temperature": -1}', ["line 2", "temperature", "-1"]),
-        ('{"prompt": "a", "id": 1.5}', ["line 2", "id", "1.5"]),
-        ('{"prompt": "a", "id": "1"}', ["line 2", "'1'", "line 1"]),
-        ('{"text": "a"}', ["line 2", "prompt"]),
-        ('{"prompt": ""}', ["line 2", "at least one token"]),
-        ('{"prompt": [1, 99999]}', ["line 2", "99999"]),
-        ('{"prompt": [true]}', ["line 2", "True"]),
-        (json.dumps([1] * 5000).join(('{"prompt": ', "}")), ["line 2", "5000"]),
-        ("[1]", ["line 2", "prompt"]),
-        ("{", ["line 2", "JSON"]),
-        ("", ["line 2", "JSON"]),
+        ('{"prompt": "a", "max_token": 3}', ["'max_token'", "max_tokens"]), ('{"prompt": [true]}', ["True"]),
+        ('{"prompt": "a", "temperature": -1}', ["temperature", "-1"]), ('{"prompt": [1, 99999]}', ["99999"]),
+        ('{"prompt": "a", "id": 1.5}', ["id", "1.5"]), ('{"prompt": "a", "id": "1"}', ["'1'", "line 1"]),
+        ('{"text": "a"}', ["prompt"]), ('{"prompt": ""}', ["at least one token"]), ("[1]", ["prompt"]),
+        (json.dumps({"prompt": [1] * 5000}), ["5000"]), ("{", ["JSON"]), ("", ["JSON"]),
     ],
-)
-def test_a_bad_line_is_refused_before_anything_is_computed(
-    line: str, parts: list[str], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+)  # fmt: skip
+def test_a_bad_line_is_refused_at_once(line: str, parts: list[str], tmp_path: Path, run: Any) -> None:
+    """Before anything is computed."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(f'"good"\n{line}\n"good"\n', encoding="utf-8")
-    assert_refused(run(capsys, prompts, tmp_path / "out", model), *parts)
+    assert_refused(run(prompts, tmp_path / "out"), "line 2", *parts)
     assert not (tmp_path / "out").exists()
 
 
-def test_bad_files_and_folders(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_files_and_folders(tmp_path: Path, run: Any) -> None:
     out, prompts = tmp_path / "out", tmp_path / "prompts.jsonl"
-    assert_refused(run(capsys, prompts, out, model), "prompts.jsonl", "No such file")
-    prompts.touch()
-    assert_refused(run(capsys, prompts, out, model), "no prompt")
-    prompts.write_bytes(b'"\xff"\n')
-    assert_refused(run(capsys, prompts, out, model), "line 1", "UTF-8")
+    assert_refused(run(prompts, out), "prompts.jsonl", "No such file")
+    for content, parts in ((b"", ["no prompt"]), (b'"\xff"\n', ["line 1", "UTF-8"])):
+        prompts.write_bytes(content)
+        assert_refused(run(prompts, out), *parts)
     prompts.write_bytes(b'\xef\xbb\xbf"a"\r\n"b"')
-    assert run(capsys, prompts, out, model).code == 0
-    assert_refused(run(capsys, prompts, out, model, "--shard", "7"), "another run", "shard_lines", "1000")
-    assert_refused(run(capsys, prompts, out, model, "--seed", "4"), "another run", "seed")
-    assert_refused(run(capsys, prompts, out, model, "--shard", "0"), "--shard")
-    assert_refused(run(capsys, prompts, out, model, "--workers", "0"), "--workers")
-    assert_refused(run(capsys, prompts, out, model, "--replicas", "0"), "--replicas")
-    assert_refused(run(capsys, prompts, out, model, "--workers", "2", "--replicas", "2"), "contradict")
-    assert_refused(run(capsys, prompts, tmp_path, model), "not empty")
+    assert run(prompts, out).code == 0
+    for more, parts in (
+        (["--shard", "7"], ["another run", "shard_lines", "1000"]),
+        (["--seed", "4"], ["another run", "seed"]),
+        *(([f"--{name}", "0"], [f"--{name}"]) for name in ("shard", "workers", "replicas")),
+        (["--workers", "2", "--replicas", "2"], ["contradict"]),
+    ):
+        assert_refused(run(prompts, out, *more), *parts)
+    assert_refused(run(prompts, tmp_path), "not empty")
     write(prompts, ["a", "c"])
-    assert_refused(run(capsys, prompts, out, model), "another run", "input_sha256")
+    assert_refused(run(prompts, out), "another run", "input_sha256")
 
 
-def test_a_run_without_a_seed_goes_on_with_the_one_it_drew(
-    prompts: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_goes_on_with_the_seed_it_drew(prompts: Path, model: Path, tmp_path: Path, invoke: Any) -> None:
     command = ["batch", str(prompts), "-o", str(tmp_path / "out"), "-m", str(model), "-n", "6", "--shard", "1"]
-    assert invoke(capsys, *command).code == 0
+    assert invoke(*command).code == 0
     before = results(tmp_path / "out")
     (tmp_path / "out" / "0000000001-0000000002.jsonl").unlink()
-    assert invoke(capsys, *command).code == 0
+    assert invoke(*command).code == 0
     assert results(tmp_path / "out") == before
 
 
 @pytest.mark.long
-def test_ray_gives_the_same_though_a_worker_is_lost(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ray_gives_the_same_though_a_worker_is_lost(model: Path, tmp_path: Path, run: Any) -> None:
     ray = pytest.importorskip("ray", reason="needs Ray: pip install -e '.[ray]'")
     import pyarrow as pa
     from pyarrow import parquet
@@ -267,14 +206,12 @@ def test_ray_gives_the_same_though_a_worker_is_lost(
     from nanoinfer.parallel.ray_batch import Worker, run_on_ray
 
     table = pa.table({"id": [f"a{i}" for i in range(24)], "prompt": ["Once upon"] * 24, "max_tokens": [4, None] * 12})
-    parquet.write_table(table, tmp_path / "prompts.parquet", row_group_size=7)
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    assert run(capsys, tmp_path / "prompts.parquet", whole, model, "--shard", "24").code == 0
-
-    maker = batch.request_maker(str(model), None, None)
-    given = SamplingParams(6, 0.8, 40, seed=3)
-    job = batch.open_job(tmp_path / "prompts.parquet", out, given, 2, maker, {})
-    died = tmp_path / "died"
+    source, out, died, done = tmp_path / "prompts.parquet", tmp_path / "out", tmp_path / "died", list[int]()
+    parquet.write_table(table, source, row_group_size=7)
+    assert run(source, tmp_path / "whole", "--shard", "24").code == 0
+    job = batch.open_job(
+        source, out, SamplingParams(6, 0.8, 40, seed=3), 2, batch.request_maker(str(model), None, None), {}
+    )
 
     class Dies(Worker):
         """Its process ends with the third shard, once, before the shard is written."""
@@ -285,15 +222,15 @@ def test_ray_gives_the_same_though_a_worker_is_lost(
                 os._exit(1)
             return super().__call__(rows)
 
-    done: list[int] = []
+    def note(shard: batch.Shard, _: int) -> None:
+        done.append(shard.start)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nanoinfer.parallel.ray_batch.Worker", Dies)
         try:
-            run_on_ray(
-                job, job.missing(), str(model), {"engine": "paged"}, 2, lambda shard, _: done.append(shard.start)
-            )
+            run_on_ray(job, job.missing(), str(model), {"engine": "paged"}, 2, note)
         finally:
             ray.shutdown()
     assert died.exists()
     assert sorted(done) == [*range(0, 24, 2)]
-    assert results(out) == results(whole)
+    assert results(out) == results(tmp_path / "whole")

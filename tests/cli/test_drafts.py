@@ -1,25 +1,19 @@
-"""Drafts from the command line: what is refused, figures, steps that are shown, and a person who guesses."""
+"""Drafts from the command line: figures, steps that are shown, and a person who guesses."""
 
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cli.options import ModelOptions
 from nanoinfer.cli.output import write_steps
-from nanoinfer.cli.shell import Shell
+from nanoinfer.cli.shell import Shell, drafted_by
 from nanoinfer.cli.terminal import Output
-from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model, save_model
-from tests.cli.test_main import ENVIRONMENT, TINY, Result, assert_refused, invoke, start, use_model
+from tests.cli.commands import Result, fail_at, on_terminal
 
 PROMPT = "The dog and the cat and the dog and"
 GREEDY = ("--greedy", "--device", "cpu")
@@ -31,55 +25,11 @@ def llm() -> LLM:
     return LLM(device="cpu")
 
 
-@pytest.fixture(scope="module")
-def tiny() -> GPT2:
-    return random_model(TINY, 0)
-
-
-REFUSED = [
-    (["generate", "x", "--draft-tokens", "3"], "--draft-tokens needs --speculate"),
-    (["generate", "x", "--all-drafts"], "--all-drafts needs --speculate"),
-    (["generate", "x", "--speculate", ""], "--speculate must be 'lookup', 'ngram', a model, or None, not ''"),
-    (["generate", "x", "--speculate", "gtp2"], "no model 'gtp2'", "gpt2?"),
-    (["generate", "x", "--speculate", "random:huge"], "no model 'random:huge'"),
-    (["generate", "x", "--speculate", "lookup", "--draft-tokens", "65"], "--draft-tokens must be", "from 1 to 64"),
-    (["generate", "x", "--speculate", "lookup", "--tensor-parallel", "2"], "--speculate works on one device alone"),
-    (["shell", "--draft", "you"], "--draft must be me, not 'you'"),
-    (["shell", "--draft", "me", "--speculate", "small"], "--draft and --speculate contradict each other"),
-    (["shell", "--draft", "me", "--draft-tokens", "0"], "--draft-tokens must be"),
-    (["generate", "x", "--show-steps", "--json"], "--show-steps is for one text"),
-    (["generate", "x", "--show-steps", "--lines"], "leave out --lines"),
-]
-
-
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: " ".join(case[0]))
-def test_what_is_refused(case: tuple[list[str], str], capsys: pytest.CaptureFixture[str]) -> None:
-    arguments, *parts = case
-    assert_refused(invoke(capsys, *arguments), *parts)
-
-
-def test_torch_is_not_imported_to_refuse() -> None:
-    program = (
-        f"import sys, nanoinfer.cli as cli\nfor case in {[case[0] for case in REFUSED]}: assert cli.run(case) == 2"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}\nprint('torch' in sys.modules)"],
-        capture_output=True, text=True, env=ENVIRONMENT, check=True,
-    )  # fmt: skip
-    assert done.stdout == "False\n"
-
-
-def test_another_vocabulary_is_refused_when_it_is_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_model(random_model(replace(TINY, vocab_size=50), 0), tmp_path)
-    arguments = ["generate", "x", "-m", "random:tiny", "--speculate", str(tmp_path), "--device", "cpu"]
-    assert_refused(invoke(capsys, *arguments), "must have the model's vocabulary of 50257 tokens, not 50")
-
-
 @pytest.mark.parametrize("who", ["lookup", "small"])
-def test_texts_are_those_without_drafts(who: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_are_those_without_drafts(who: str, invoke: Any) -> None:
     options = ["generate", PROMPT, "-n", "40", "--seed", "3", "--temperature", "0.4", "--device", "cpu"]
-    plain = invoke(capsys, *options)
-    drafted = invoke(capsys, *options, "--speculate", who, "--draft-tokens", "3", "--all-drafts")
+    plain = invoke(*options)
+    drafted = invoke(*options, "--speculate", who, "--draft-tokens", "3", "--all-drafts")
     assert drafted.out == plain.out
     assert "drafts accepted" not in plain.err
     accepted, _, brought = drafted.err.partition(" drafts accepted")[0].rpartition(", ")[2].split()
@@ -90,11 +40,9 @@ def test_texts_are_those_without_drafts(who: str, capsys: pytest.CaptureFixture[
         assert 0 < int(accepted) <= int(brought)
 
 
-def test_figures_of_the_shell_are_of_one_text(
-    tiny: GPT2, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_model(monkeypatch, tiny)
-    said = lines_of(capsys, monkeypatch, ["a a a", "/greedy", "a a a", "a a a"], "-n", "9", *DRAFTS).err
+@pytest.mark.usefixtures("use_model")
+def test_figures_of_the_shell_are_of_one_text(invoke: Any) -> None:
+    said = invoke("shell", "--device", "cpu", "-n", "9", *DRAFTS, stdin=b"a a a\n/greedy\na a a\na a a\n").err
     _, second, third = (line.partition(" drafts")[0] for line in said.splitlines() if "TTFT" in line)
     assert second.rpartition(", ")[2] == third.rpartition(", ")[2]
 
@@ -102,59 +50,38 @@ def test_figures_of_the_shell_are_of_one_text(
 # Steps that are shown
 
 
-def test_steps_are_set_apart(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_set_apart(llm: LLM, invoke: Any) -> None:
+    params = SamplingParams(40, temperature=0, seed=1)
     drafted = LLM(llm.model, speculate="lookup", adaptive_drafts=False)
-    expected = llm.generate(PROMPT, SamplingParams(40, temperature=0, seed=1))[0].text
-    shown = invoke(capsys, "generate", PROMPT, "-n", "40", *GREEDY, *DRAFTS, "--show-steps").out
+    expected = drafted.generate(PROMPT, params)[0].text
+    shown = invoke("generate", PROMPT, "-n", "40", *GREEDY, *DRAFTS, "--show-steps").out
     assert shown.startswith(f"{PROMPT}|")
     assert shown.removesuffix("\n").replace("|", "") == PROMPT + expected
-    drafted.generate(PROMPT, SamplingParams(40, temperature=0, seed=1))
     assert shown.count("|") == 1 + drafted.stats.decode_steps < 40
 
 
 def test_steps_have_colours_on_a_terminal(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    shown = on_terminal(monkeypatch)
+    shown = on_terminal(monkeypatch, "stdout")
     (done,) = write_steps("a\x1b", llm.stream(["a"], SamplingParams(2, temperature=0, seed=1)))
     first, second = llm.tokenizer.decode(done.token_ids[:1]), llm.tokenizer.decode(done.token_ids[1:])
     assert shown.getvalue() == f"a\\x1b\x1b[33m{first}\x1b[0m\x1b[36m{second}\x1b[0m\n"
-
-
-@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_colours_can_be_declined(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, value)
-    shown = on_terminal(monkeypatch)
-    Output().write("a", "red")
-    assert shown.getvalue() == "a"
-
-
-def on_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Standard output from now on, which says that it is a terminal."""
-    shown = io.StringIO()
-    monkeypatch.setattr(shown, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(sys, "stdout", shown)
-    return shown
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        shown = on_terminal(monkeypatch, "stdout")
+        monkeypatch.setenv(name, value)
+        Output().write("a", "red")
+        assert shown.getvalue() == "a"
 
 
 # A person who guesses
 
 
-def lines_of(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: Sequence[str], *options: str
-) -> Result:
-    """What a shell writes when these lines are typed, without a terminal."""
-    data = "".join(f"{line}\n" for line in typed).encode("utf-8", "surrogateescape")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
-    return invoke(capsys, "shell", "--device", "cpu", *options)
-
-
 @pytest.fixture
-def guess(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def guess(invoke: Any) -> Any:
     """Type lines into a shell in which a person drafts, with the small model."""
 
     def type_lines(*typed: str, options: Sequence[str] = ("--greedy", "-n", "8")) -> Result:
-        return lines_of(capsys, monkeypatch, typed, "-m", "small", "--draft", "me", *options)
+        data = "".join(f"{line}\n" for line in typed).encode("utf-8", "surrogateescape")
+        return invoke("shell", "--device", "cpu", "-m", "small", "--draft", "me", *options, stdin=data)
 
     return type_lines
 
@@ -166,8 +93,8 @@ def tokens(llm: LLM) -> list[str]:
     return [llm.tokenizer.decode([token]) for token in done.token_ids]
 
 
-def test_right_and_wrong_guesses_are_marked(guess: Any, tokens: list[str]) -> None:
-    one, two, three, four, five, *_ = tokens
+def test_right_and_wrong_guesses_are_marked(guess: Any, llm: LLM, tokens: list[str]) -> None:
+    one, two, three, four, five, six, *_ = tokens
     result = guess(PROMPT, f"{two}{three} zebra".strip(), "", "")
     begin = PROMPT + one
     assert result.code == 0
@@ -175,9 +102,9 @@ def test_right_and_wrong_guesses_are_marked(guess: Any, tokens: list[str]) -> No
         f"{PROMPT}<{one}>",
         f"{begin}[{two}][{three}]<{four}>",
         f"{begin}{two}{three}{four}<{five}>",
-        f"{begin}{two}{three}{four}{five}<{tokens[5]}>",
+        f"{begin}{two}{three}{four}{five}<{six}>",
     ]
-    brought = len(gpt2_tokens(" zebra")) + 2
+    brought = len(llm.tokenizer.encode(" zebra")) + 2
     how, first, *later = result.err.splitlines()
     assert "guess the next words" in how
     assert first.startswith(f"2 of {brought} right, not ")
@@ -186,19 +113,7 @@ def test_right_and_wrong_guesses_are_marked(guess: Any, tokens: list[str]) -> No
     assert later == [f"{so_far}, {speed} tokens a step" for speed in ("2.00", "1.67")]
 
 
-def gpt2_tokens(text: str) -> list[int]:
-    from nanoinfer.text.tokenizer import gpt2_tokenizer
-
-    return gpt2_tokenizer().encode(text)
-
-
-def test_words_behind_a_wrong_one_do_not_count(guess: Any, tokens: list[str]) -> None:
-    """alpha is how often a guess is right if all before it are."""
-    result = guess(PROMPT, f"{tokens[1]} zebra king of the{tokens[2]}".strip())
-    assert result.err.splitlines()[-1].endswith("so far 1 right, 1 wrong, alpha 0.50, 2.00 tokens a step")
-
-
-@pytest.mark.parametrize("options", [("--greedy",), ("--seed", "5"), ("--greedy", "--engine", "paged")])
+@pytest.mark.parametrize("options", [("--seed", "5"), ("--greedy", "--engine", "paged")])
 def test_any_guesses_give_the_model_s_own_text(guess: Any, llm: LLM, options: tuple[str, ...]) -> None:
     sampling = {"temperature": 0} if "--greedy" in options else {"temperature": 0.8, "top_k": 40}
     expected = llm.generate(PROMPT, SamplingParams(7, seed=5, **sampling))[0].text
@@ -212,9 +127,8 @@ def test_a_guess_that_is_right_to_the_end(guess: Any, tokens: list[str]) -> None
     """It may be longer than what is left: the last token is the model's own."""
     result = guess(PROMPT, "".join(tokens[1:]).strip() + " and more")
     assert result.out.splitlines()[-1].count("[") == 6
-    assert result.err.endswith(
-        "6 of 6 right; the text has ended (length); so far 6 right, 0 wrong, alpha 1.00, 7.00 tokens a step\n"
-    )
+    said = "6 of 6 right; the text has ended (length); so far 6 right, 0 wrong, alpha 1.00, 7.00 tokens a step\n"
+    assert result.err.endswith(said)
 
 
 def test_what_cannot_be_a_guess_changes_nothing(guess: Any, tokens: list[str]) -> None:
@@ -230,35 +144,25 @@ def test_what_cannot_be_a_guess_changes_nothing(guess: Any, tokens: list[str]) -
 def test_a_text_can_be_left_and_gone_on_with(guess: Any, tokens: list[str]) -> None:
     """The one row of the engine is free each time."""
     result = guess(PROMPT, "", "/more", "/end", "/more", "/engine naive", PROMPT, "/quit", options=("--greedy", "-q"))
+    one, two, three, four, *_ = tokens
+    first = f"{PROMPT}<{one}>"
     assert result.err == "engine naive\n"
-    assert result.out.splitlines() == [
-        f"{PROMPT}<{tokens[0]}>", f"{PROMPT}{tokens[0]}<{tokens[1]}>", f"<{tokens[2]}>", f"<{tokens[3]}>",
-        f"{PROMPT}<{tokens[0]}>",
-    ]  # fmt: skip
+    assert result.out.splitlines() == [first, f"{PROMPT}{one}<{two}>", f"<{three}>", f"<{four}>", first]
 
 
-def test_a_step_that_fails_ends_the_text_and_not_the_shell(
-    guess: Any, tokens: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, calls = GPT2.forward, []
-
-    def fail_once(self: GPT2, *arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(self, *arguments)
-
-    monkeypatch.setattr(GPT2, "forward", fail_once)
+def test_a_failed_step_ends_the_text_alone(guess: Any, tokens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_at(monkeypatch, 1, KeyboardInterrupt())
     result = guess(PROMPT, "the", PROMPT, options=("--greedy", "-q"))
     assert result == (0, f"{PROMPT}<{tokens[0]}>\n" * 2, "stopped by Ctrl-C\n")
 
 
-def test_all_kinds_of_guesses_begin_as_words_do(llm: LLM) -> None:
-    from nanoinfer.cli.options import ModelOptions
-    from nanoinfer.cli.shell import drafted_by
-
+def test_all_kinds_of_guesses_begin_as_words_do(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the model's own tokens have a colour, in place of marks."""
+    shown: io.StringIO = on_terminal(monkeypatch, "stdout")
     session = Shell(drafted_by("me", ModelOptions(device="cpu")), SamplingParams(8, temperature=0), True, True)
     session.obey(PROMPT)
+    assert shown.getvalue().startswith(f"{PROMPT}\x1b[33m")
+    assert "<" not in shown.getvalue()
     text = session.guessed
     assert text
     for typed, read in [("the ", " the"), (" the", " the"), (", and", ", and"), ("7", " 7"), ("", ""), ("  ", "")]:
@@ -266,19 +170,3 @@ def test_all_kinds_of_guesses_begin_as_words_do(llm: LLM) -> None:
     text.text += "\n"
     assert llm.tokenizer.decode(text._tokens_of("The")) == "The"
     session.llm.close()
-
-
-def test_guesses_on_a_terminal_have_colours() -> None:
-    """A real process on a pseudo-terminal, whose standard input is a pipe."""
-    pty = pytest.importorskip("pty")
-    master, slave = pty.openpty()
-    arguments = ["-m", "nanoinfer", "shell", "--draft", "me", *GREEDY, "-q"]
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
-    process = start(*arguments, env=environment, stdin=subprocess.PIPE, stdout=slave)
-    os.close(slave)
-    _, err = process.communicate(PROMPT.encode() + b"\n\n", timeout=120)
-    seen = os.read(master, 4096).decode()
-    os.close(master)
-    assert (process.returncode, err) == (0, b"")
-    assert seen.startswith(f"{PROMPT}\x1b[33m")
-    assert "<" not in seen

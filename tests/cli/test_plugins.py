@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from importlib.metadata import EntryPoint, entry_points, metadata
 from pathlib import Path
@@ -12,55 +10,16 @@ from typing import Any
 import pytest
 
 from nanoinfer.cli import plugins
-from tests.cli.test_main import ENVIRONMENT, assert_refused, invoke
+from tests.cli.commands import PACKAGES, assert_refused, run_without
 
-PACKAGES = {"course": "nanocourse", "read": "nanobook", "bench": "nanobench"}
 OWN = ["generate", "batch", "shell", "doctor", "serve", "watch"]
 COMMANDS = [*OWN, *PACKAGES]
-
-# Runs command lines in one process, where some packages cannot be imported. Prints, for each, its exit code, what it
-# wrote, and which of the packages that plug something in have been imported by then.
-PROGRAM = """
-import contextlib, io, json, sys
-hidden, lines, packages = json.loads(sys.argv[1])
-from nanoinfer import cli
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in hidden:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Finder())
-for name in [name for name in sys.modules if name.partition(".")[0] in hidden]:
-    del sys.modules[name]
-results = []
-for line in lines:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.run(line)
-    results.append([code, out.getvalue(), err.getvalue(), [name for name in packages if name in sys.modules]])
-print(json.dumps(results))
-"""
-
-
-def run_without(hidden: list[str], *lines: list[str]) -> list[tuple[int, str, str, list[str]]]:
-    """What each command line does where these packages are not installed: code, output, errors, packages imported."""
-    given = json.dumps([hidden, lines, [*PACKAGES.values()]])
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, given], capture_output=True, text=True, env=ENVIRONMENT, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return [tuple(result) for result in json.loads(done.stdout)]
 
 
 def listed(help_text: str) -> list[str]:
     """The commands that a help text lists, in its order."""
     words = [line.split()[1] for line in help_text.split("Commands")[1].splitlines() if line.startswith("│ ")]
     return [word for word in words if word in COMMANDS]
-
-
-def test_help_lists_the_engine_s_commands_first(capsys: pytest.CaptureFixture[str]) -> None:
-    assert listed(invoke(capsys, "--help").out) == COMMANDS
 
 
 def test_every_plug_in_is_an_entry_point_with_an_extra_that_exists() -> None:
@@ -71,23 +30,19 @@ def test_every_plug_in_is_an_entry_point_with_an_extra_that_exists() -> None:
 
 
 def test_without_their_packages_commands_are_not_listed_and_say_how_to_get_them(tmp_path: Path) -> None:
-    asked = {
-        "course": ["course", "course --help", "course check 1", "course --nix"],
-        "read": ["read", "read 1 --terminal"],
-        "bench": ["bench run --dry-run", "bench --help"],
-    }
-    lines = [(name, line.split()) for name, many in asked.items() for line in many]
+    lines = ["course", "course --help", "course check 1", "course --nix", "read", "bench run --dry-run", "bench --help"]
     mine = ["generate", "x", "-m", "random:tiny", "--mine", str(tmp_path)]
-    told = run_without([*PACKAGES.values()], ["--help"], [], mine, *(line for _, line in lines))
+    told = run_without([*PACKAGES.values()], ["--help"], [], mine, *(line.split() for line in lines))
     for code, out, err, imported in told[:2]:
         assert (code, listed(out), err, imported) == (0, OWN, "", [])
     sentence = "nanoinfer: `nanoinfer {}` needs {}, which is not installed: pip install 'nanoinfer[{}]'\n"
     assert told[2][:3] == (2, "", sentence.format("generate --mine", "nanocourse", "teach"))
-    for (name, line), result in zip(lines, told[3:], strict=True):
-        expected = sentence.format(name, PACKAGES[name], plugins.EXTRAS[name])
-        assert result[:3] == (2, "", expected), line
+    for line, result in zip(lines, told[3:], strict=True):
+        name = line.split()[0]
+        assert result[:3] == (2, "", sentence.format(name, PACKAGES[name], plugins.EXTRAS[name])), line
 
 
+@pytest.mark.long
 def test_a_package_that_is_missing_only_when_a_command_runs_names_the_extra(tmp_path: Path) -> None:
     """The commands can be imported and show their help; what they need is missed when they begin to work."""
     to = str(tmp_path / "new")
@@ -106,13 +61,13 @@ def test_a_package_that_is_missing_only_when_a_command_runs_names_the_extra(tmp_
     assert not Path(to).exists()
 
 
+@pytest.mark.long
 def test_commands_of_the_engine_import_no_plug_in() -> None:
     tiny = ["-m", "random:tiny", "--device", "cpu"]
     lines = [["generate", ""], ["generate", "x", "-q", "-n", "1", *tiny], ["generate", "--help"], ["shell", *tiny]]
     told = run_without([], *lines, ["doctor"], ["--version"], ["nonsense"], ["--help"])
     assert [code for code, *_ in told] == [2, 0, 0, 0, 0, 0, 2, 0]
-    assert [imported for *_, imported in told[:-1]] == [[]] * 7
-    assert told[-1][3] == [*PACKAGES.values()]  # so the test can tell
+    assert [imported for *_, imported in told] == [[]] * 7 + [[*PACKAGES.values()]]  # so the test can tell
 
 
 @pytest.fixture
@@ -145,48 +100,43 @@ def add(app):
 """
 
 
-def test_any_function_that_an_entry_point_names_adds_a_command(
-    plug_in: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_any_function_that_an_entry_point_names_adds_a_command(plug_in: Any, invoke: Any) -> None:
     plug_in(COMMAND.format("print(number)"))
-    assert invoke(capsys, "course", "--number", "0") == (0, "0\n", "")
-    assert invoke(capsys, "course", "--number", "7") == (7, "7\n", "")
-    assert_refused(invoke(capsys, "course", "--number", "x"), "--number")
-    assert "Something else." in invoke(capsys, "--help").out
-    assert listed(invoke(capsys, "--help").out) == [*OWN, "course"]
+    assert invoke("course", "--number", "7") == (7, "7\n", "")
+    assert_refused(invoke("course", "--number", "x"), "--number")
+    shown = invoke("--help").out
+    assert "Something else." in shown
+    assert listed(shown) == [*OWN, "course"]
     for part in ("Usage: nanoinfer course", "The end.", "-h"):
-        assert part in invoke(capsys, "course", "-h").out
-
-
-def test_where_no_entry_point_is_found_the_extra_is_named(plug_in: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_refused(invoke(capsys, "read"), "`nanoinfer read` needs", "pip install 'nanoinfer[docs]'")
+        assert part in invoke("course", "-h").out
+    assert_refused(invoke("read"), "`nanoinfer read` needs", "pip install 'nanoinfer[docs]'")  # which is no entry point
 
 
 @pytest.mark.parametrize("at", ["import", "run"])
-def test_a_missing_package_is_told_from_a_mistake(at: str, plug_in: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_package_is_told_from_a_mistake(at: str, plug_in: Any, invoke: Any) -> None:
     """A package that is missing is to be installed; a missing part of one that is there is a fault of ours."""
 
     def importing(module: str) -> str:
         return COMMAND.format(f"import {module}") if at == "run" else f"import {module}\n" + COMMAND.format("pass")
 
     plug_in(importing("no_such_package.part"))
-    assert_refused(invoke(capsys, "course"), "needs no_such_package", "pip install 'nanoinfer[teach]'")
+    assert_refused(invoke("course"), "needs no_such_package", "pip install 'nanoinfer[teach]'")
     plug_in(importing("nanoinfer.no_such_module"))
-    assert_refused(invoke(capsys, "course"), "ModuleNotFoundError", "nanoinfer.no_such_module", code=1)
+    assert_refused(invoke("course"), "ModuleNotFoundError", "nanoinfer.no_such_module", code=1)
 
 
-def test_a_broken_plug_in_spoils_no_other_command(plug_in: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_plug_in_spoils_no_other_command(plug_in: Any, invoke: Any) -> None:
     plug_in("raise ImportError('a library is too old')")
-    assert listed(invoke(capsys, "--help").out) == OWN
-    assert_refused(invoke(capsys, "course"), "ImportError: a library is too old", code=1)
+    assert listed(invoke("--help").out) == OWN
+    assert_refused(invoke("course"), "ImportError: a library is too old", code=1)
 
 
-def test_mine_is_given_what_was_asked_for(plug_in: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mine_is_given_what_was_asked_for(plug_in: Any, tmp_path: Path, invoke: Any) -> None:
     shown = "folder.name, options.engine, prompts, [one.seed for one in params], echo, quiet, verbose"
     plug_in(f"def mine(folder, options, prompts, params, echo, quiet, verbose):\n    print({shown})")
     options = ["-m", "random:tiny", "--engine", "naive", "--seed", "3", "--no-echo", "-v"]
-    result = invoke(capsys, "generate", "x", "--mine", str(tmp_path), *options)
+    result = invoke("generate", "x", "--mine", str(tmp_path), *options)
     assert result == (0, f"{tmp_path.name} naive ['x'] [3] False False True\n", "")
     plug_in("def mine(*arguments):\n    import no_such_package")
-    result = invoke(capsys, "generate", "x", "--mine", str(tmp_path), *options)
+    result = invoke("generate", "x", "--mine", str(tmp_path), *options)
     assert_refused(result, "`nanoinfer generate --mine` needs no_such_package", "nanoinfer[teach]")

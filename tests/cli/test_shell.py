@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,15 @@ from nanoinfer.config import ENGINES
 from nanoinfer.llm import DEFAULT_MODEL
 from nanoinfer.model.config import END_OF_TEXT
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model
-from tests.cli.test_main import TINY, Result, invoke, use_model
-
-
-@pytest.fixture(scope="module")
-def tiny() -> GPT2:
-    return random_model(TINY, 0)
+from tests.cli.commands import Result, fail_at, interrupt_after, says
 
 
 @pytest.fixture
-def shell(tiny: GPT2, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def shell(use_model: Any, invoke: Any) -> Any:
     """Type lines into a shell, without a terminal."""
-    use_model(monkeypatch, tiny)
 
     def type_lines(*typed: str, options: tuple[str, ...] = ("-q", "-n", "3", "--seed", "1")) -> Result:
-        data = "\n".join(typed).encode("utf-8", "surrogateescape")
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
-        return invoke(capsys, "shell", *options)
+        return invoke("shell", *options, stdin="\n".join(typed).encode("utf-8", "surrogateescape"))
 
     return type_lines
 
@@ -45,14 +35,9 @@ def text(model: GPT2, prompt: str | list[int], **params: Any) -> str:
 
 
 def test_a_line_is_continued(shell: Any, tiny: GPT2) -> None:
-    word = "caf\u00e9"
-    assert shell(word, "", "b") == (0, f"{word}{text(tiny, word)}\nb{text(tiny, 'b')}\n", "")
-
-
-def test_figures_follow_unless_quiet(shell: Any) -> None:
-    result = shell("a", options=("-n", "2", "-m", "gpt2"))
-    assert "TTFT" in result.err
-    assert "2 tokens" in result.err
+    """Two slashes begin a text with one; a line after /quit is not read."""
+    result = shell("caf\u00e9", "", "b", "//quit", "/quit", "a")
+    assert result == (0, "".join(f"{word}{text(tiny, word)}\n" for word in ("caf\u00e9", "b", "/quit")), "")
 
 
 def test_settings_hold_from_the_next_line_on(shell: Any, tiny: GPT2) -> None:
@@ -63,41 +48,29 @@ def test_settings_hold_from_the_next_line_on(shell: Any, tiny: GPT2) -> None:
     assert result.out == f"a{text(tiny, 'a')}\na{changed}\na{greedy}\n"
 
 
-def test_settings_are_shown(shell: Any) -> None:
+def test_settings_and_commands_are_shown(shell: Any) -> None:
     shown = shell("/temperature 0.5", "/seed none", "/settings", "/top-k").err
-    for part in (
-        "temperature  0.5",
-        "top-k        40",
-        "top-p        1.0",
-        "seed         a new one",
-        DEFAULT_MODEL,
-        "cpu",
-    ):
+    for part in ("temperature  0.5", "top-k        40", "top-p        1.0", "seed         a new one", DEFAULT_MODEL):
         assert part in shown
     assert shown.endswith("top-k 40\n")
+    assert re.search("TTFT.* 2 tokens", shell("a", options=("-n", "2", "-m", "gpt2")).err)
+    told = shell("/help").err
+    assert "Alt-Enter" in told
+    assert [name for name in shell_command.COMMANDS if f"/{name}" not in told] == []
 
 
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
-        ("/nonsense", ["no command /nonsense", "/help"]),
-        ("/", ["no command"]),
-        ("/temperature warm", ["/temperature takes a number", "'warm'"]),
-        ("/temperature nan", ["/temperature must be", "nan"]),
-        ("/top-k -1", ["/top-k must be"]),
-        ("/top-k 1.5", ["/top-k takes a whole number"]),
-        ("/top-p 0", ["/top-p must be"]),
-        ("/max-tokens 0", ["/max-tokens must be"]),
-        ("/seed -1", ["/seed must be"]),
-        ("/seed x", ["whole number or none"]),
-        ("/engine warp", ["/engine must be auto", "'warp'"]),
-        ("/model gtp2", ["no model 'gtp2'"]),
-        ("/more", ["no text yet"]),
-        ("a " * 200, ["context is 128"]),
-        ("a\udcff", ["surrogate"]),
+        ("/nonsense", ["no command /nonsense", "/help"]), ("/", ["no command"]), ("/more", ["no text yet"]),
+        ("/temperature warm", ["/temperature takes a number", "'warm'"]), ("/top-p 0", ["/top-p must be"]),
+        ("/temperature nan", ["/temperature must be", "nan"]), ("/max-tokens 0", ["/max-tokens must be"]),
+        ("/top-k -1", ["/top-k must be"]), ("/top-k 1.5", ["/top-k takes a whole number"]),
+        ("/seed x", ["whole number or none"]), ("/engine warp", ["/engine must be auto", "'warp'"]),
+        ("/model gtp2", ["no model 'gtp2'"]), ("a " * 200, ["context is 128"]), ("a\udcff", ["surrogate"]),
         ("/model [bold]\x1b", ["[bold]\\x1b"]),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_sentence_and_changes_nothing(shell: Any, tiny: GPT2, line: str, parts: list[str]) -> None:
     result = shell(line, "a")
     assert (result.code, result.out) == (0, f"a{text(tiny, 'a')}\n")
@@ -107,59 +80,24 @@ def test_a_mistake_is_one_sentence_and_changes_nothing(shell: Any, tiny: GPT2, l
         assert part in result.err
 
 
-def test_two_slashes_begin_a_text_with_one(shell: Any, tiny: GPT2) -> None:
-    assert shell("//quit").out == f"/quit{text(tiny, '/quit')}\n"
-
-
-def test_quit_leaves(shell: Any) -> None:
-    assert shell("/quit", "a") == (0, "", "")
-
-
-def test_help_names_every_command(shell: Any) -> None:
-    told = shell("/help").err
-    for name in shell_command.COMMANDS:
-        assert f"/{name}" in told or name == "help"
-    assert "Alt-Enter" in told
-
-
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The prompts that LLMs are asked to continue from now on."""
-    real, prompts = LLM.stream, []
-
-    def stream(self: LLM, given: Any, params: Any) -> Iterator[Any]:
-        prompts.extend(list(prompt) for prompt in given)
-        return real(self, given, params)
-
-    monkeypatch.setattr(LLM, "stream", stream)
-    return prompts
-
-
-def test_more_goes_on_from_the_very_tokens(shell: Any, tiny: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_goes_on_from_the_very_tokens(shell: Any, tiny: GPT2) -> None:
     first = LLM(tiny).generate("a", SamplingParams(max_tokens=3, temperature=0.8, top_k=40, seed=1))[0]
     tokens = [*first.prompt_token_ids, *first.token_ids]
-    prompts = asked(monkeypatch)
-    result = shell("a", "/more")
-    assert prompts == [list(first.prompt_token_ids), tokens]
-    assert result.out == f"a{first.text}\n{text(tiny, tokens)}\n"
+    assert shell("a", "/more").out == f"a{first.text}\n{text(tiny, tokens)}\n"
 
 
-def test_more_goes_on_before_the_token_that_ended_the_text(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = random_model(TINY, 0)  # says end-of-text, whatever it is told
-    ends.wte.weight[END_OF_TEXT] *= 10
-    ends.ln_f.weight.zero_()
-    ends.ln_f.bias.copy_(ends.wte.weight[END_OF_TEXT])
-    use_model(monkeypatch, ends)
-    prompts = asked(monkeypatch)
+def test_more_goes_on_before_a_last_token(shell: Any, use_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_model(says(END_OF_TEXT))
+    asked, stream = list[Any](), LLM.stream
+    monkeypatch.setattr(
+        LLM, "stream", lambda self, given, params: (asked.append(given), stream(self, given, params))[1]
+    )
     assert shell("a", "/more", options=("-q", "--greedy")).out == "a\n\n"
-    assert prompts[0] == prompts[1]
+    assert asked[0] == asked[1]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_another_engine_runs_over_the_same_weights(
-    shell: Any, tiny: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if engine.endswith("-graph"):
-        pytest.skip("needs a CUDA GPU")
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if not engine.endswith("-graph")])
+def test_engines_share_weights(shell: Any, tiny: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     models, make = [], options.LLM
 
     def note(model: object, **more: Any) -> LLM:
@@ -182,30 +120,14 @@ def test_another_model(shell: Any, tiny: GPT2) -> None:
 def test_ctrl_c_stops_a_continuation_and_not_the_shell(shell: Any, tiny: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     first = LLM(tiny).generate("a", SamplingParams(max_tokens=1, temperature=0))[0]
     rest = text(tiny, [*first.prompt_token_ids, *first.token_ids], temperature=0.0, max_tokens=2)
-    real, calls = LLM.stream, []
-
-    def stream(self: LLM, *arguments: Any) -> Iterator[Any]:
-        calls.append(1)
-        for piece in real(self, *arguments):
-            yield piece
-            if len(calls) == 1:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(LLM, "stream", stream)
+    interrupt_after(monkeypatch, 1)
     result = shell("a", "/more", options=("-q", "-n", "2", "--greedy"))
     assert result == (0, f"a{first.text}\n{rest}\n", "stopped by Ctrl-C: 1 token\n")
 
 
 def test_a_bug_costs_one_line_and_not_the_shell(shell: Any, tiny: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, real, calls = text(tiny, "b"), GPT2.forward, []
-
-    def fail_once(self: GPT2, *arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 1:
-            raise KeyError("a bug")
-        return real(self, *arguments)
-
-    monkeypatch.setattr(GPT2, "forward", fail_once)
+    expected = text(tiny, "b")
+    fail_at(monkeypatch, 0, KeyError("a bug"))
     result = shell("a", "b")
     assert result.out == f"a\nb{expected}\n"
     assert result.err.count("\n") == 1
@@ -213,7 +135,7 @@ def test_a_bug_costs_one_line_and_not_the_shell(shell: Any, tiny: GPT2, monkeypa
 
 
 def typed(keys: str, state: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the lines are that a person types with these keys, the last of which is Ctrl-D."""
+    """The lines that a person types with these keys, the last of which is Ctrl-D."""
     from prompt_toolkit.application import create_app_session
     from prompt_toolkit.input import create_pipe_input
     from prompt_toolkit.output import DummyOutput
@@ -224,16 +146,12 @@ def typed(keys: str, state: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return list(line_input.typed(shell_command.COMMANDS))
 
 
-def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = "one\rtwo\x1b\rlines\rdropped\x03three\r\x04"
-    assert typed(keys, tmp_path, monkeypatch) == ["one", "two\nlines", "three"]
-
-
-def test_history_outlives_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_and_a_history_that_outlives_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "new" / "folder"
-    assert typed("first\rsecond\r\x04", state, monkeypatch) == ["first", "second"]
+    lines = ["one", "two\nlines", "three"]
+    assert typed("one\rtwo\x1b\rlines\rdropped\x03three\r\x04", state, monkeypatch) == lines
     assert (state / "history").stat().st_mode & 0o077 == 0 or sys.platform == "win32"
-    assert list(line_input.history().load_history_strings()) == ["second", "first"]
+    assert list(line_input.history().load_history_strings()) == lines[::-1]
 
 
 def test_a_history_that_cannot_be_written_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,12 +163,3 @@ def test_a_history_that_cannot_be_written_costs_nothing(tmp_path: Path, monkeypa
     (tmp_path / "later").rmdir()
     history.append_string("b")
     assert history.get_strings() == ["b"]
-
-
-def test_the_state_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert line_input.state_folder() == tmp_path / "nanoinfer"
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert line_input.state_folder() == tmp_path / ".local" / "state" / "nanoinfer"

@@ -1,19 +1,25 @@
-"""A server on a free port of this machine, in a thread of the test's process: real sockets, an engine one can hold."""
+"""Servers for tests, on free ports of this machine, in a thread or as the command; what their clients send and read."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
+import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from nanoinfer import LLM, AsyncLLM
 from nanoinfer.model.config import PRESETS
@@ -25,11 +31,12 @@ from nanoinfer.serve.run import Server, bind, settings_of, url_of
 from nanoinfer.serve.service import Service
 
 PATH = "/v1/completions"
+LONG = {"max_tokens": 200, "ignore_eos": True}
 
 
 @cache
 def model() -> GPT2:
-    """GPT-2's vocabulary, 256 positions, and weights that say something of everything before."""
+    """GPT-2's vocabulary, 256 positions, and weights on which everything before a token shows."""
     return random_model(PRESETS["tiny"], seed=1, std=0.25)
 
 
@@ -39,7 +46,7 @@ def engine(**settings: Any) -> AsyncLLM:
 
 @cache
 def library() -> LLM:
-    """Where a prompt runs apart from the server."""
+    """Runs a prompt apart from the server."""
     return LLM(model(), engine="dense", threads=1, max_batch=4)
 
 
@@ -52,7 +59,7 @@ def until(true: Callable[[], Any], seconds: float = 60) -> None:
 
 
 class Hold:
-    """Stops an engine ahead of its next step, until it is let go."""
+    """Stops an engine ahead of its next step, until it is let go. steps: that were let go."""
 
     def __init__(self, llm: AsyncLLM) -> None:
         self._go, self.steps = Event(), 0
@@ -69,18 +76,20 @@ class Hold:
         self._go.set()
 
     def on(self) -> None:
+        self.steps = 0
         self._go.clear()
 
 
 @dataclass
 class Served:
-    """A server that runs, and one client."""
+    """A running server, and one client."""
 
     service: Service
     server: Server
     url: str
     records: list[dict[str, Any]]  # its log
     http: httpx.Client
+    loop: asyncio.AbstractEventLoop
 
     def post(self, prompt: Any = "a", headers: Any = None, **fields: Any) -> httpx.Response:
         body = {"model": "tiny", "prompt": prompt, **fields}
@@ -92,28 +101,50 @@ class Served:
         assert answer.status_code == 200, answer.text
         return parsed(answer.text)
 
-    def open(self, **fields: Any) -> socket.socket:
-        """A connection of one's own on which a request was sent."""
-        connection = self.connect()
-        send(connection, {"model": "tiny", "prompt": "a", **fields})
+    def connect(self, receives: int | None = None) -> socket.socket:
+        """A plain connection. receives: bytes that the kernel may hold for this client."""
+        host, port = self.url.removeprefix("http://").rsplit(":", 1)
+        connection = socket.socket()
+        connection.settimeout(60)
+        if receives:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
+        connection.connect((host, int(port)))
         return connection
 
-    def connect(self) -> socket.socket:
-        host, port = self.url.removeprefix("http://").rsplit(":", 1)
-        return socket.create_connection((host, int(port)), timeout=60)
+    def open(self, *, receives: int | None = None, **fields: Any) -> socket.socket:
+        """A connection of its own on which a request was sent."""
+        connection = self.connect(receives)
+        connection.sendall(request({"model": "tiny", "prompt": "a", **fields}))
+        return connection
+
+    def numbers(self) -> dict[str, float]:
+        """All samples of /metrics, by name and labels."""
+        families = text_string_to_metric_families(self.http.get("/metrics").text)
+        samples = [sample for family in families for sample in family.samples]
+        names = [":".join([one.name.removeprefix("nanoinfer_"), *one.labels.values()]) for one in samples]
+        return dict(zip(names, [one.value for one in samples], strict=True))
+
+    @property
+    def rows(self) -> float:
+        """Rows that run or wait."""
+        found = self.numbers()
+        return found["rows_running"] + found["rows_waiting"]
+
+    @property
+    def ended(self) -> dict[str, float]:
+        """How many requests have ended, by outcome; those that have not happened are left out."""
+        found = {name.partition(":")[2]: value for name, value in self.numbers().items() if "requests_total:" in name}
+        return {outcome: count for outcome, count in found.items() if count}
 
     def balanced(self) -> bool:
-        """Whether the books balance, with nobody inside."""
-        service, books = self.service, self.service.books
-        return books.submitted == sum(books.ended.values()) and not service.tickets and not service.rows
+        """Whether the books balance, with no request and no row inside."""
+        found = self.numbers()
+        inside = [found[name] for name in ("requests_live", "rows_running", "rows_waiting", "blocks_used")]
+        return not any(inside) and found["requests_submitted_total"] == sum(self.ended.values())
 
     def idle(self) -> None:
-        """Wait until nobody is inside, and the engine holds nothing."""
+        """Wait until no request is inside, and the engine holds nothing."""
         until(self.balanced)
-        llm = self.service.llm
-        assert llm
-        until(lambda: not llm.llm.core.busy)
-        assert llm.gauges[:3] == (0, 0, 0)
 
 
 def parsed(text: str) -> list[Any]:
@@ -123,10 +154,18 @@ def parsed(text: str) -> list[Any]:
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
-def send(connection: socket.socket, fields: dict[str, Any]) -> None:
+def joined(events: list[Any], index: int = 0) -> str:
+    """The text that events of a stream, its end mark included, give to one choice."""
+    *pieces, end = events
+    assert end == "[DONE]"
+    choices = [choice for event in pieces for choice in event["choices"]]
+    return "".join(choice["text"] for choice in choices if choice["index"] == index)
+
+
+def request(fields: dict[str, Any], headers: str = "") -> bytes:
+    """A request for completions, byte for byte."""
     body = json.dumps(fields).encode()
-    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    connection.sendall(head.encode() + body)
+    return f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def rest(connection: socket.socket) -> bytes:
@@ -140,18 +179,23 @@ def rest(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
+def vanish(connection: socket.socket) -> None:
+    """Close without a word: the other side gets a reset."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
 @contextmanager
 def serving(llm: AsyncLLM | Callable[[], AsyncLLM], *, ready: bool = True, **settings: Any) -> Iterator[Served]:
-    """Serve it, and stop in the end."""
+    """Serve it in a thread, and stop in the end."""
     config, records = ServeConfig(**{"port": 0, "name": "tiny", **settings}), list[dict[str, Any]]()
     service = Service(llm, config, log=records.append)
     listening = bind(config.host, config.port)
     uvicorn_settings = settings_of(make_app(service), config)
-    server = Server(uvicorn_settings)
-    url = url_of(listening)
+    server, url = Server(uvicorn_settings), url_of(listening)
+    loop = (uvicorn_settings.get_loop_factory() or asyncio.new_event_loop)()
 
     def run() -> None:
-        loop = (uvicorn_settings.get_loop_factory() or asyncio.new_event_loop)()
         loop.run_until_complete(server.serve(sockets=[listening]))
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
@@ -160,7 +204,55 @@ def serving(llm: AsyncLLM | Callable[[], AsyncLLM], *, ready: bool = True, **set
     thread.start()
     with httpx.Client(base_url=url, timeout=120) as http:
         until(lambda: service.phase not in ("loading", "warming up") if ready else server.started)
-        yield Served(service, server, url, records, http)
+        yield Served(service, server, url, records, http, loop)
     server.should_exit = True
     thread.join(60)
     assert not thread.is_alive()
+
+
+@dataclass
+class Command:
+    """`nanoinfer serve` in a process of its own."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+    def ready(self) -> None:
+        until(lambda: httpx.get(f"{self.url}/health").status_code == 200, 120)
+
+
+@contextmanager
+def command(log: Path, *options: str) -> Iterator[Command]:
+    """Serve from now on, with the tiny model unless the options name another; it listens."""
+    arguments = [sys.executable, "-m", "nanoinfer", "serve", "--port", "0", "--device", "cpu", "--threads", "1"]
+    arguments += ["--engine", "paged", *([] if "--model" in options else ["--model", "random:tiny"]), *options]
+    with log.open("w") as out, subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            until(lambda: '"listening"' in log.read_text() or process.poll() is not None, 120)
+            lines = logged(log)
+            assert lines, log.read_text()
+            yield Command(process, lines[0]["url"])
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def logged(log: Path) -> list[dict[str, Any]]:
+    """The records of a command's log."""
+    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started, on Linux."""
+    found = [task.read_text().split() for task in Path(f"/proc/{pid}/task").glob("*/children")]
+    return sorted(int(child) for task in found for child in task)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, an orphan's remains included."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.is_file() and stat.read_text().rpartition(")")[2].split()[0] == "Z"

@@ -13,18 +13,12 @@ import httpx
 import pytest
 
 from nanoinfer.cli import run
-from tests.cli.test_main import ENVIRONMENT
-from tests.cli.test_plugins import run_without
-from tests.serve.serving import PATH, parsed, until
-from tests.serve.test_crowd import command
+from tests.cli.commands import ENVIRONMENT, run_without
+from tests.serve.serving import PATH, children, command, joined, logged, parsed, until
 
 REFUSED: list[tuple[list[str], str]] = [
-    (["--port", "70000"], "--port must be at most 65535, not 70000"),
-    (["--queue", "-1"], "--queue must be at least 0, not -1"),
     (["--stall-timeout", "0"], "--stall-timeout must be more than 0 seconds"),
-    (["--hang-timeout", "0"], "--hang-timeout must be more than 0 seconds"),
-    *[([f"--{name}", "-1"], f"--{name} must be at least") for name in ("replicas", "max-rows", "max-stops")],
-    (["--max-prompt-tokens", "0"], "--max-prompt-tokens must be at least 1, not 0"),
+    *[([f"--{name}", "-1"], f"--{name} must be at least") for name in ("queue", "replicas", "max-rows", "max-stops")],
     (["--api-key", ""], "--api-key must have at least one character"),
     (["--watch-texts"], "--watch-texts needs --watch"),
     (["--classroom"], "--classroom needs --watch"),
@@ -54,73 +48,69 @@ def test_a_missing_package_is_one_sentence(package: str) -> None:
     assert (code, told.strip()) == (2, f"nanoinfer: {what}")
 
 
-def test_it_serves_and_ends_with_0(tmp_path: Path) -> None:
-    """A folder's model goes by its last name, and the address is the first line that it prints."""
-    log = tmp_path / "log"
-    with command(log, "--model", "random:tiny", "--threads", "1", "--max-tokens", "9", "--name", "mine") as served:
-        served.ready()
-        with httpx.Client(base_url=served.url, timeout=60) as http:
-            body = {"model": "mine", "prompt": "a", "seed": 1}
-            whole = http.post(PATH, json=body).json()
-            assert whole["usage"]["completion_tokens"] <= 9
-            *events, end = parsed(http.post(PATH, json=body | {"stream": True}).text)
-            assert end == "[DONE]"
-            assert "".join(event["choices"][0]["text"] for event in events) == whole["choices"][0]["text"]
-            assert http.post(PATH, json=body | {"max_tokens": 10}).status_code == 400
-        served.process.send_signal(signal.SIGTERM)
-        assert served.process.wait(60) == 0
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    assert [line["event"] for line in lines] == ["listening", "ready", "request", "request", "request", "draining"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_an_engine_that_is_killed_ends_the_server_with_1(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with command(log, "--model", "random:tiny", "--threads", "1") as served:
-        served.ready()
-        (child,) = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text().split()
-        os.kill(int(child), signal.SIGKILL)
-        assert served.process.wait(60) == 1
-    assert "nanoinfer: the engine has died" in log.read_text()
-    assert "Traceback" not in log.read_text()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
-    with command(tmp_path / "log", "--model", "random:tiny", "--threads", "1") as served:
+def test_it_serves_until_it_is_told_to_stop_and_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    """It can be watched and slowed, and told to hurry in the middle of a step that would take seconds."""
+    with command(tmp_path / "log", "--max-tokens", "250", "--name", "mine", "--watch", "--classroom") as served:
         served.ready()
+        body = {"model": "mine", "prompt": "a", "seed": 1, "max_tokens": 9, "ignore_eos": True}
         with httpx.Client(base_url=served.url, timeout=60) as http:
-            fields = {"model": "random:tiny", "prompt": ["a"] * 100, "max_tokens": 250, "ignore_eos": True}
-            with http.stream("POST", PATH, json=fields | {"stream": True}) as answer:
+            text = http.post(PATH, json=body).json()["choices"][0]["text"]
+            assert joined(parsed(http.post(PATH, json=body | {"stream": True}).text)) == text
+            assert http.post(PATH, json=body | {"max_tokens": 251}).status_code == 400
+            with http.stream("GET", "/watch/events") as watch:
+                events = (json.loads(line[6:]) for line in watch.iter_lines() if line.startswith("data: "))
+                assert next(events)["classroom"] is True
+                assert http.post("/watch/pace", json={"seconds": 5}).status_code == 200
+                with http.stream("POST", PATH, json=body | {"stream": True}) as answer:
+                    lines = answer.iter_lines()
+                    next(lines)
+                    assert http.post("/watch/pace", json={"seconds": 0}).status_code == 200
+                    assert list(lines)[-2] == "data: [DONE]"
+                first, *later = [next(events)["step"] for _ in range(9)]
+                assert later == [first + n for n in range(1, 9)]
+            body |= {"prompt": ["a"] * 100, "max_tokens": 250, "stream": True}
+            with http.stream("POST", PATH, json=body) as answer:
                 lines = answer.iter_lines()  # a stream whose iterator is dropped is closed
                 assert next(lines)
                 served.process.send_signal(signal.SIGINT)
                 until(lambda: httpx.get(f"{served.url}/health").json()["status"] == "draining")
                 served.process.send_signal(signal.SIGINT)
                 assert served.process.wait(60) == 130
+    events = [line["event"] for line in logged(tmp_path / "log")]
+    assert events == ["listening", "ready", *["request"] * 4, "draining"]
 
 
-def test_a_model_that_is_not_there_ends_it(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"nothing")
-    arguments = [sys.executable, "-m", "nanoinfer", "serve", "--port", "0", "-m", str(tmp_path)]
-    done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode in (1, 2), done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_an_engine_that_is_killed_ends_the_server_with_1(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with command(log) as served:
+        served.ready()
+        (child,) = children(served.process.pid)
+        os.kill(child, signal.SIGKILL)
+        assert served.process.wait(60) == 1
+    assert "nanoinfer: the engine has died" in log.read_text()
+    assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["--model", "DAMAGED"], "config.json"),
         (["--device", "cpu", "--tensor-parallel", "9"], "--tensor-parallel must be at most the model's 4 heads, not 9"),
         (["--device", "cpu", "--tensor-parallel", "9", "--replicas", "2"], "the model's 4 heads, not 9"),
         (["--device", "cuda", "--tensor-parallel", "99"], "CUDA"),
         (["--device", "cuda", "--replicas", "99"], "--replicas 99 need 99 CUDA devices, but there are"),
     ],
 )
-def test_what_this_machine_or_this_model_cannot_do_ends_it_with_2(arguments: list[str], sentence: str) -> None:
-    """It listens by then; who waits for it reads one sentence."""
-    command = [sys.executable, "-m", "nanoinfer", "serve", "--port", "0", "-m", "random:tiny", *arguments]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
+def test_what_cannot_be_served_ends_it_with_2(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    """It listens by then; a person who waits for it reads one sentence."""
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    arguments = [str(tmp_path) if each == "DAMAGED" else each for each in arguments]
+    line = [sys.executable, "-m", "nanoinfer", "serve", "--port", "0", "--model", "random:tiny", *arguments]
+    done = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2, done.stderr
     assert sentence in done.stderr.splitlines()[-1]
     assert done.stderr.count("\n") == 2
@@ -130,32 +120,24 @@ def test_what_this_machine_or_this_model_cannot_do_ends_it_with_2(arguments: lis
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_two_engines_of_two_ranks_each_of_which_one_is_killed(tmp_path: Path) -> None:
     """The rank takes its engine along; what ran there goes on in the other, and the server as if nothing had been."""
-    arguments = ("--model", "random:tiny", "--device", "cpu", "--threads", "1", "--engine", "paged")
-    log = tmp_path / "log"
-    with command(log, *arguments, "--tensor-parallel", "2", "--replicas", "2") as served:
+    log, texts = tmp_path / "log", dict.fromkeys(range(4), "")
+    with command(log, "--tensor-parallel", "2", "--replicas", "2") as served:
         served.ready()
-        body = {
-            "model": "random:tiny",
-            "prompt": ["a", "b", "c", "d"],
-            "seed": 1,
-            "max_tokens": 200,
-            "ignore_eos": True,
-        }
+        body = {"model": "random:tiny", "prompt": ["a", "b", "c", "d"], "seed": 1, "max_tokens": 200}
+        body |= {"ignore_eos": True}
         with httpx.Client(base_url=served.url, timeout=120) as http:
             expected = http.post(PATH, json=body).json()["choices"]
             engines = children(served.process.pid)
             assert [len(children(pid)) for pid in engines] == [1, 1]
             with http.stream("POST", PATH, json=body | {"stream": True}) as answer:
-                lines = (line for line in answer.iter_lines() if line)
+                lines = (line.removeprefix("data: ") for line in answer.iter_lines() if line)
                 got = [next(lines) for _ in range(8)]
                 os.kill(children(engines[0])[0], signal.SIGKILL)
                 got += lines
-            *events, end = [line.removeprefix("data: ") for line in got]
+            *events, end = got
             assert end == "[DONE]"
-            texts = dict.fromkeys(range(4), "")
-            for event in events:
-                for choice in json.loads(event)["choices"]:
-                    texts[choice["index"]] += choice["text"]
+            for choice in [choice for event in events for choice in json.loads(event)["choices"]]:
+                texts[choice["index"]] += choice["text"]
             assert texts == {choice["index"]: choice["text"] for choice in expected}
             until(lambda: children(served.process.pid) == engines[1:])
             assert http.get("/health").status_code == 200
@@ -163,6 +145,9 @@ def test_two_engines_of_two_ranks_each_of_which_one_is_killed(tmp_path: Path) ->
     assert "an engine has died, 1 are left" in log.read_text()
 
 
-def children(pid: int) -> list[int]:
-    found = [task.read_text().split() for task in Path(f"/proc/{pid}/task").glob("*/children")]
-    return sorted(int(child) for task in found for child in task)
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_server_that_is_told_to_stop_while_it_loads_ends_with_0(tmp_path: Path) -> None:
+    with command(tmp_path / "log") as served:
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(60) == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()

@@ -25,13 +25,14 @@ from nanoinfer.model.weights import save_model
 from nanoinfer.parallel import replicas as module
 from nanoinfer.parallel.replica_loop import WORTH, ReplicaLoop
 from nanoinfer.parallel.replicas import devices
+from nanoinfer.requests import Request
 from nanoinfer.serve.engine_process import ProcessLLM
 from tests.conftest import prompts_of
+from tests.serve.serving import children
 
 SETTINGS: dict[str, Any] = {"engine": "paged", "device": "cpu", "threads": 1, "max_batch": 6}
 GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
 SAMPLED = replace(GREEDY, temperature=0.9, seed=7)
-PATIENCE = 60  # seconds, of a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +83,9 @@ def played(count: int) -> tuple[ReplicaLoop, list[Any]]:
     return ReplicaLoop(loops, 16), loops
 
 
-def request(text: Sequence[int]) -> Any:
-    params = SamplingParams(max_tokens=4)
-    return SimpleNamespace(
-        prompt_token_ids=tuple(text), limit=4, params=params, stop_ids=frozenset(), text=None, index=0
-    )
-
-
 def sent(loop: ReplicaLoop, texts: list[list[int]]) -> list[Row]:
-    return [row for text in texts for row in loop.submit([request(text)], Mailbox(print), 0.0)]
+    requests = [Request(0, tuple(text), SamplingParams(max_tokens=4), 0, 4, frozenset()) for text in texts]
+    return [row for request in requests for row in loop.submit([request], Mailbox(print), 0.0)]
 
 
 def test_equal_requests_are_dealt_out_evenly() -> None:
@@ -107,8 +102,8 @@ def test_equal_requests_are_dealt_out_evenly() -> None:
 
 
 def test_the_one_that_knows_the_beginning_gets_a_few_more_and_no_crowd() -> None:
-    (begun,), loop_engines = prompts_of([64]), played(2)
-    loop, engines = loop_engines
+    (begun,) = prompts_of([64])
+    loop, engines = played(2)
     sent(loop, [begun])
     for each in engines:
         each.rows.clear()
@@ -190,18 +185,31 @@ def test_an_llm_of_several_engines(folder: Path, small_model: GPT2) -> None:
         assert tuple(t for piece in pieces for t in piece.token_ids) == expected[2]
         assert llm.loop._sent == dict.fromkeys(llm.loop.loops, 10)
         assert llm.stats.requests == 20
-        stream = llm.stream(prompts, GREEDY)
-        next(stream)
-        stream.close()
-        assert not llm.loop.busy
+        streams = [llm.stream([prompt], GREEDY) for prompt in prompts_of([4, 4])]
+        for stream in streams:
+            next(stream)
+        assert [each.load for each in llm.loop.loops] == [1, 1]
+        for stream, left in zip(streams, ([0, 1], [0, 0]), strict=True):
+            stream.close()  # rows of two engines have no number in common
+            assert [each.load for each in llm.loop.loops] == left
         with pytest.raises(ValueError, match="forward_logits needs the model in this process: leave replicas out"):
             llm.forward_logits([[1]])
     with pytest.raises(RuntimeError, match="this LLM is closed"):
         llm.generate([[1]])
 
 
-def test_rows_go_on_behind_their_tokens(folder: Path, small_model: GPT2) -> None:
-    """One of two is killed while all rows stream: each goes on, with the tokens, texts and logprobs of one engine."""
+def said(one: Completion) -> tuple[Any, ...]:
+    """What must be the same, of its logprobs for which tokens they are."""
+    records = [*(one.logprobs or ()), *(one.prompt_logprobs or ())]
+    return one.token_ids, one.text, [record and record.token_id for record in records]
+
+
+@pytest.mark.long
+def test_rows_go_on_behind_their_tokens_until_no_engine_is_left(folder: Path, small_model: GPT2) -> None:
+    """One of two is killed while all rows stream: each goes on, with the tokens, texts and logprobs of one engine.
+
+    A stop string that begins in one engine ends its row in the other; the last engine's end is the end of all.
+    """
     prompts = prompts_of([3, 30, 12, 7])
     params = [
         GREEDY,
@@ -210,113 +218,56 @@ def test_rows_go_on_behind_their_tokens(folder: Path, small_model: GPT2) -> None
         replace(SAMPLED, top_k=20, seed=9, logprobs=1),
     ]
     with LLM(small_model, engine="paged", prefix_caching=True, preemption=True) as one:
+        (whole,) = one.generate(prompts[:1], GREEDY)
+        params[0] = replace(GREEDY, stop=(one.tokenizer.decode(whole.token_ids[:30]),))
         expected = one.generate(prompts, params)
+    assert expected[0].finish_reason == "stop"
 
-    async def run() -> list[Completion]:
-        done, seen, killed = {}, dict.fromkeys(range(4), 0), False
-        async with AsyncLLM(folder, replicas=2, **SETTINGS) as llm:
-            loops = llm.llm.loop.loops
-            llm.pace(0.02)
-            victim = loops[0].process
-            async for piece in llm.stream(prompts, params):
-                seen[piece.index] += len(piece.token_ids)
-                if not killed and min(seen.values()) >= 2:
-                    killed, went = True, loops[0].load
-                    victim.kill()
-                    llm.pace(0)
-                if piece.completion:
-                    assert seen[piece.index] == len(piece.completion.token_ids)
-                    done[piece.index] = piece.completion
-            assert killed
-            assert went == 2
-            assert victim.wait(PATIENCE) == -9
-            assert len(llm.llm.loop.loops) == 1
-            assert llm.alive
-            again = await llm.generate(prompts, params)
-            assert [c.token_ids for c in again] == [c.token_ids for c in expected]
-            assert llm.gauges.running == 0
-        return [done[n] for n in range(4)]
-
-    for got, own in zip(asyncio.run(run()), expected, strict=True):
-        assert got.token_ids == own.token_ids
-        assert got.text == own.text
-        for name in ("logprobs", "prompt_logprobs"):
-            ids = [[each and each.token_id for each in getattr(c, name) or ()] for c in (got, own)]
-            assert ids[0] == ids[1]
-
-
-def test_a_stop_text_across_the_death(folder: Path, small_model: GPT2) -> None:
-    """What was said before counts: the text that ends a row begins in one engine and ends in another."""
-    (prompt,) = prompts_of([6])
-    with LLM(small_model, engine="paged") as one:
-        (whole,) = one.generate([prompt], GREEDY)
-        ids = whole.token_ids
-        stop = one.tokenizer.decode(ids[: len(ids) // 2])
-        params = replace(GREEDY, stop=(stop,))
-        (expected,) = one.generate([prompt], params)
-
-    async def run() -> Completion:
-        async with AsyncLLM(folder, replicas=2, **SETTINGS) as llm:
-            llm.pace(0.02)
-            async for piece in llm.stream([prompt], params):
-                loops = llm.llm.loop.loops
-                if len(loops) == 2:
-                    next(each for each in loops if each.load).process.kill()
-                if piece.completion:
-                    return piece.completion
-        raise AssertionError
-
-    got = asyncio.run(run())
-    assert (got.token_ids, got.text, got.finish_reason) == (expected.token_ids, expected.text, "stop")
-
-
-def test_a_stream_that_is_left_leaves_the_others(folder: Path) -> None:
-    """Rows of two engines have no number in common: what is cancelled here is cancelled nowhere else."""
-
-    async def run() -> None:
-        async with AsyncLLM(folder, replicas=2, **SETTINGS) as llm:
-            llm.pace(0.02)
-            streams = [llm.submit([text], GREEDY, every_token=False) for text in prompts_of([4, 4])]
-            assert [each.load for each in llm.llm.loop.loops] == [1, 1]
-            await streams[0].aclose()
-            assert [each.load for each in llm.llm.loop.loops] == [0, 1]
-            llm.pace(0)
-            (done,) = await streams[1].completions()
-            assert len(done.token_ids) == GREEDY.max_tokens
-
-    asyncio.run(run())
-
-
-def test_the_last_one_dies(folder: Path) -> None:
-    async def run() -> None:
+    async def main() -> None:
         llm = AsyncLLM(folder, replicas=2, **SETTINGS)
-        stream = llm.stream(prompts_of([3, 4]), GREEDY)
-        await stream.__anext__()
-        for each in list(llm.llm.loop.loops):
-            each.process.kill()
+        first, second = llm.llm.loop.loops
+        llm.pace(0.02)
+        done, seen, killed = {}, dict.fromkeys(range(4), 0), False
+        async for piece in llm.stream(prompts, params):
+            seen[piece.index] += len(piece.token_ids)
+            if not killed and min(seen.values()) >= 2:
+                killed, went = True, (first.load, second.load)
+                first.process.kill()
+                llm.pace(0)
+            if piece.completion:
+                done[piece.index] = piece.completion
+        assert went == (2, 2)
+        assert first.process.wait(60) == -signal.SIGKILL
+        assert llm.alive
+        for found in ([done[index] for index in range(4)], await llm.generate(prompts, params)):
+            assert list(map(said, found)) == list(map(said, expected))
+        assert llm.gauges.running == 0
+        stream = llm.stream(prompts, GREEDY)
+        await anext(stream)
+        second.process.kill()
         with pytest.raises(RuntimeError, match="killed by SIGKILL"):
             async for _ in stream:
                 pass
-        assert "SIGKILL" in str(await asyncio.wait_for(asyncio.wrap_future(llm.died), PATIENCE))
+        assert "SIGKILL" in str(await asyncio.wait_for(asyncio.wrap_future(llm.died), 60))
         assert not llm.alive
         with pytest.raises(RuntimeError, match="the engine has died"):
             llm.submit([[1]], GREEDY)
         assert llm.gauges == Gauges()
         llm.close()
 
-    asyncio.run(run())
+    asyncio.run(main())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_a_rank_of_an_engine_dies_while_nothing_runs(folder: Path) -> None:
     """It takes its engine along, and the front hears of it though no row is there to bring news."""
 
     async def run() -> None:
         llm = ProcessLLM(folder, tensor_parallel=2, **SETTINGS)
-        tasks = Path(f"/proc/{llm.pid}/task").glob("*/children")
-        (rank,) = [int(pid) for task in tasks for pid in task.read_text().split()]
+        (rank,) = children(llm.pid)
         os.kill(rank, signal.SIGKILL)
-        assert "rank 1 has ended" in str(await asyncio.wait_for(asyncio.wrap_future(llm.died), PATIENCE))
+        assert "rank 1 has ended" in str(await asyncio.wait_for(asyncio.wrap_future(llm.died), 60))
         llm.close()
 
     asyncio.run(run())
@@ -325,10 +276,14 @@ def test_a_rank_of_an_engine_dies_while_nothing_runs(folder: Path) -> None:
 @pytest.mark.parametrize(
     "settings, words",
     [
-        ({"replicas": 0}, "replicas must be a whole number of at least 1, not 0"),
         ({"replicas": "2"}, "replicas must be a whole number of at least 1, not '2'"),
-        ({"replicas": 2, "max_len": 1000}, "max_len must be at most the model's context"),
-        ({"replicas": 2, "tensor_parallel": 9}, "tensor_parallel must be at most the model's 4 heads, not 9"),
+        *(
+            pytest.param({"replicas": 2, name: 1000}, words, marks=pytest.mark.long)
+            for name, words in (
+                ("max_len", "the model's context"),
+                ("tensor_parallel", "the model's 4 heads, not 1000"),
+            )
+        ),
         ({"replicas": 2, "model": "a GPT2"}, "model must be a name or a path for another process, not a GPT2"),
         ({"replicas": 2, "speculate": "a GPT2"}, "speculate must be a name or a path for another process, not a GPT2"),
     ],

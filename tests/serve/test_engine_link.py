@@ -1,0 +1,115 @@
+"""Messages between the two processes: what is told of rows, and what becomes of news that come too late."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from array import array
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nanoinfer import SamplingParams
+from nanoinfer.engine.loop import Mailbox
+from nanoinfer.engine.scheduler import Row
+from nanoinfer.requests import Request
+from nanoinfer.serve.engine_child import EngineServer
+from nanoinfer.serve.engine_link import SIZE, Link, News
+from nanoinfer.serve.engine_remote import RemoteLoop
+from nanoinfer.serve.processes import spawn
+
+REQUEST = Request(0, (1, 2), SamplingParams(), 0, 12, frozenset())
+
+
+def told(posts: list[int], every_token: bool = True, reason: Any = "length", cancelled: bool = False) -> list[Any]:
+    """What messages say of row 7, which has ended with tokens 11, 12 and 13, where it was posted so many times each."""
+    read, write = os.pipe()
+    os.close(read)
+    server = EngineServer(io.BytesIO(), os.fdopen(write, "wb"))
+    row = Row(REQUEST, 0.0, None, every_token)
+    server._rows[7], server._told[row] = row, [7, 0]
+    row.token_ids += [11, 12, 13]
+    row.times += [11.0, 12.0, 13.0]
+    row.finish_reason, row.ended, row.cancelled = reason, True, RuntimeError() if cancelled else None
+    found = []
+    for count in posts:
+        news = News()
+        server._fill(news, Counter({row: count}))
+        assert list(news.times) == [*map(float, news.tokens)]
+        found.append((list(news.counts), list(news.tokens), [extra[:3] for extra in news.extras]))
+    assert not server._rows
+    assert not server._told
+    return found
+
+
+def test_of_a_row_only_what_was_posted_is_told() -> None:
+    """So its end comes with its last token, though it has gone on meanwhile; what follows is told of no row."""
+    assert told([1, 2, 1]) == [([1], [11], []), ([2], [12, 13], [(7, "length", True)]), ([], [], [])]
+
+
+def test_a_row_that_is_heard_of_at_its_end_is_told_whole() -> None:
+    assert told([1], every_token=False) == [([3], [11, 12, 13], [(7, "length", True)])]
+
+
+def test_of_a_cancelled_row_the_end_has_no_reason() -> None:
+    assert told([4], reason=None, cancelled=True) == [([3], [11, 12, 13], [(7, None, True)])]
+
+
+def test_what_waits_is_one_message() -> None:
+    read, write = os.pipe()
+    packed, got = list[int](), list[Any]()
+    link = Link(io.BytesIO(), os.fdopen(write, "wb"), print, lambda sent: (packed.append(len(sent)), sent)[1])
+    reader = Link(os.fdopen(read, "rb"), io.BytesIO(), print)
+    for number in range(3000):
+        link.send((number, b"x" * 10**6 if number == 0 else b""))  # the first is more than a pipe holds
+    link.close()
+    with pytest.raises(EOFError):
+        got += (message for _ in range(3001) for message in reader.receive())
+    assert [number for number, _ in got] == list(range(3000))
+    assert len(packed) < 1500  # nearly all waited for the first
+    reader.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"123", SIZE.pack(5) + b"1234"])
+def test_a_message_that_is_cut_is_an_end(data: bytes) -> None:
+    link = Link(io.BytesIO(data), io.BytesIO(), print)
+    with pytest.raises(EOFError):
+        link.receive()
+    link.close()
+
+
+def test_numbers_are_never_used_again_and_a_cancel_is_of_one_row() -> None:
+    """News of a row that was cancelled here, and was not yet there, are news of no row."""
+    code = "import sys; sys.stdin.buffer.read()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    loop, posted = RemoteLoop(process), list[Row]()
+    mailbox = Mailbox(posted.extend)
+    (first,) = loop.submit([REQUEST], mailbox, 0.0, True)
+    loop.cancel([first])
+    (second,) = loop.submit([REQUEST], mailbox, 0.0, True)
+    numbers = array("Q", [first.arrived, second.arrived])
+    news = News(numbers, array("I", [1, 1]), array("I", [3, 4]), array("d", [0.1, 0.2]))
+    loop._take(replace(news, extras=[(first.arrived, "length", True, [], [], [])]))
+    assert (first.token_ids, second.token_ids, posted) == ([], [4], [second])
+    loop.cancel([first])
+    loop._take(replace(news, extras=[(second.arrived, "length", True, [], [], [])]))
+    loop.cancel([second])
+    assert (second.token_ids, second.finish_reason, second.cancelled) == ([4, 4], "length", None)
+    loop._take(news)
+    assert posted == [second, second]
+    loop.close()
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs signals")
+def test_closing_ends_a_process_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nanoinfer.serve.engine_remote.PATIENCE", 0.1)
+    process = spawn()
+    os.kill(process.pid, signal.SIGSTOP)
+    RemoteLoop(process).close()
+    assert process.returncode == -signal.SIGKILL
