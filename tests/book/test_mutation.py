@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ class Adder:
             return 0
         return first + second
 '''
+COVERAGE = Path(__file__).parents[1] / "coverage-by-test.ini"
 TEST = "from nanoinfer.adder import Adder\n\n\ndef test_sum():\n    assert Adder().add(1) == 3\n"
 
 
@@ -55,9 +57,17 @@ def test_caught_not_executed_and_gone(checkout: Path, tmp_path: Path) -> None:
     ]
     stored = tmp_path / "mutants.json"
     stored.write_text(json.dumps([vars(entry) for entry in entries]), encoding="utf-8")
-    for arguments in (["cover"], ["run", "--mutants", str(stored), "--jobs", "1", "--preload", ""]):
-        command = [sys.executable, "-m", "nanobook.mutation", arguments[0], str(tmp_path), *arguments[1:]]
-        subprocess.run(command, cwd=checkout, check=True, timeout=120)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    for command in (
+        ["pytest", "--cov=nanoinfer", f"--cov-config={COVERAGE}", "--cov-context=test", "--cov-report="],
+        ["nanobook.mutation", "run", str(tmp_path), "--mutants", str(stored), "--jobs", "1", "--preload", ""],
+    ):
+        output = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=checkout, env={**environment, "COVERAGE_FILE": str(tmp_path / "combined")}, timeout=120, check=True,
+            stdout=subprocess.PIPE, text=True,
+        ).stdout  # fmt: skip
+        (tmp_path / "run.log").write_text(output, encoding="utf-8")
     found = mutation.results(tmp_path / "results.jsonl")
     assert [found[at]["status"] for at in range(4)] == ["caught", "not caught", "not executed", "does not apply"]
     assert found[0]["caught"] == ["tests/test_adder.py::test_sum"]

@@ -1,12 +1,14 @@
 """Planted mistakes: draw mutants of the engine, run the tests that execute each, and compare two runs.
 
     python -m nanobook.mutation draw                  # writes tests/mutants.json, before any test is changed
-    python -m nanobook.mutation cover FOLDER          # runs the default tests with one coverage context per test
+    COVERAGE_FILE=FOLDER/combined pytest -q -n 2 --cov=nanoinfer --cov-config=tests/coverage-by-test.ini \
+        --cov-context=test --cov-report= --durations=0 --durations-min=0.05 >FOLDER/run.log
     python -m nanobook.mutation run FOLDER            # appends to FOLDER/results.jsonl, and resumes there
     python -m nanobook.mutation table BEFORE AFTER    # names the mistakes that only BEFORE caught
 
-Each runs in the root of the checkout that it measures. A mutant is stored by its function and by the statement that it
-replaces, so it still applies after the code has moved, and `run` names the mutants that no longer apply.
+Each runs in the root of the checkout that it measures; FOLDER is absolute and outside of it. A mutant is stored by its
+function and by the statement that it replaces, so it still applies after the code has moved. `run` names the mutants
+that no longer apply.
 """
 
 from __future__ import annotations
@@ -208,18 +210,9 @@ def draw(count: int = 200, seed: int = 0, path: Stored = STORED) -> None:
 
 
 @app.command()
-def cover(folder: Path) -> None:
-    """Run the default tests with one coverage context per test, and write down how long each takes."""
-    from nanobook import mutation_run
-
-    mutation_run.cover(folder.resolve())
-
-
-@app.command()
 def run(
     folder: Path,
     path: Stored = STORED,
-    coverage: Annotated[Path | None, typer.Option(help="Folder that `cover` wrote; by default FOLDER.")] = None,
     seconds: Annotated[float, typer.Option(help="Time of the tests chosen for one mutant.")] = 60.0,
     jobs: int = 2,
     preload: str = "torch,triton,transformers,hypothesis,pytest",
@@ -230,7 +223,7 @@ def run(
     found = load(path)
     done = results(folder / "results.jsonl")
     left = [(at, mutant) for at, mutant in enumerate(found) if at not in done]
-    mutation_run.run(left, folder.resolve(), (coverage or folder).resolve(), seconds, jobs, preload.split(","))
+    mutation_run.run(left, folder.resolve(), seconds, jobs, preload.split(","))
 
 
 @app.command()

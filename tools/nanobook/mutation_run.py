@@ -9,13 +9,12 @@ import re
 import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -27,33 +26,12 @@ if TYPE_CHECKING:
     import pytest
     from coverage import CoverageData
 
-CONTEXT = re.compile(r"(?:none\|)?(?P<test>\S+\.py::.+?)(?:\|| \()(?P<phase>setup|run|call|teardown)\)?")
+CONTEXT = re.compile(r"(?:none\|)?(?P<test>(?P<file>\S+\.py)::.+?)(?:\|| \()(?P<phase>setup|run|call|teardown)\)?")
 DURATION = re.compile(r"([\d.]+)s (?:call|setup) +(\S+\.py::.*?) *")
 FAST_S = 0.03  # of a test that is too fast to be listed
 TEST_LIMIT_S = 30
 ENOUGH = 5  # failed test functions, after which no more tests are run
 NOT_COPIED = (".*", "__pycache__", "build", "dist", "my-*")
-COVERAGE = """[run]
-source_pkgs = nanoinfer
-context = ${PYTEST_CURRENT_TEST-none}
-patch = subprocess, _exit
-parallel = true
-concurrency = thread,multiprocessing
-sigterm = true
-disable_warnings = module-not-imported,no-data-collected
-"""
-
-
-def cover(folder: Path) -> None:
-    """Run the default tests under coverage, subprocesses included. Writes FOLDER/combined and FOLDER/run.log."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / "coveragerc"
-    config.write_text(f"{COVERAGE}data_file = {folder}/combined\n", encoding="utf-8")
-    options = ["--cov=nanoinfer", f"--cov-config={config}", "--cov-context=test", "--cov-report="]
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *options, "--durations=0", "--durations-min=0.05"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    with (folder / "run.log").open("wb") as log:
-        subprocess.run(command, env=environment, stdout=log, check=False)  # tests that fail are left out later
 
 
 def function_of(test: str) -> str:
@@ -70,7 +48,7 @@ class Tests:
 
     @classmethod
     def load(cls, folder: Path) -> Tests:
-        """Read what `cover` wrote."""
+        """Read the coverage and the durations of a run of all tests."""
         from coverage import CoverageData
 
         data = CoverageData(str(folder / "combined"))
@@ -82,7 +60,7 @@ class Tests:
         return cls(data, seconds)
 
     def executing(self, place: Place, root: Path) -> tuple[list[str], list[str]]:
-        """Tests that execute the place, and those that may only see its effect.
+        """Tests that execute the place, and tests that may only see its effect.
 
         What runs in a test's setup may be a fixture that its whole file shares. What runs at import may be seen by any.
         """
@@ -90,10 +68,11 @@ class Tests:
         contexts = {context for line in place.lines for context in lines.get(line, ())}
         found = [match for context in contexts if (match := CONTEXT.fullmatch(context))]
         direct = {match["test"] for match in found}
-        shared = {match["test"].partition("::")[0] for match in found if match["phase"] not in {"run", "call"}}
+        shared = {match["file"] for match in found if match["phase"] not in {"run", "call"}}
+        every = [match for context in self.data.measured_contexts() if (match := CONTEXT.fullmatch(context))]
         at_import = bool(contexts) and not found
-        every = {match["test"] for name in self.data.measured_contexts() if (match := CONTEXT.fullmatch(name))}
-        return sorted(direct), sorted(t for t in every - direct if at_import or t.partition("::")[0] in shared)
+        others = {match["test"] for match in every if at_import or match["file"] in shared} - direct
+        return sorted(direct), sorted(others)
 
     def chosen(self, groups: Iterable[Sequence[str]], budget: float) -> list[str]:
         """Tests within the budget: one of each function before a second, fast ones first, grouped by file."""
@@ -108,17 +87,8 @@ class Tests:
                 if seconds <= budget or not chosen:
                     chosen.append(test)
                     budget -= seconds
-        files = list(dict.fromkeys(test.partition("::")[0] for test in chosen))
+        files = [test.partition("::")[0] for test in chosen]
         return sorted(chosen, key=lambda test: files.index(test.partition("::")[0]))
-
-
-@dataclass
-class Tried:
-    """What happened to some tests. how: `failed`, `crashed`, `hung` or `no collection`; empty where all passed."""
-
-    how: str = ""
-    passed: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
 
 
 def busy() -> float:
@@ -127,17 +97,16 @@ def busy() -> float:
 
 
 class Recorder:
-    """A pytest plugin that writes down each event at once, so that a crash loses none, and stops after enough failures.
+    """A pytest plugin that writes each event down at once, so that a crash loses none.
 
-    It stops, too, when the tests have taken twice the processor time that was meant for them.
+    It stops when enough tests have failed, or when they have taken twice the processor time that was meant for them.
     """
 
     def __init__(self, file: IO[str], budget: float) -> None:
-        self.file, self.failed = file, set[str]()
-        self.end = busy() + 2 * budget
-        self.session: pytest.Session | None = None
+        self.file, self.end = file, busy() + 2 * budget
+        self.failed: set[str] = set()
 
-    def write(self, event: str, value: str) -> None:
+    def write(self, event: str, value: str | int) -> None:
         """Append one event."""
         print(json.dumps([event, value]), file=self.file, flush=True)
 
@@ -157,110 +126,104 @@ class Recorder:
             self.failed.add(function_of(report.nodeid))
         elif report.passed and report.when == "call":
             self.write("passed", report.nodeid)
-        if (len(self.failed) >= ENOUGH or busy() > self.end) and self.session is not None:
+        if len(self.failed) >= ENOUGH or busy() > self.end:
             self.session.shouldstop = "enough"
 
 
 class Slot:
     """A copy of the checkout that holds one mistake at a time."""
 
-    def __init__(self, root: Path, folder: Path) -> None:
-        self.root, self.folder, self.events = root, folder, folder.with_suffix(".events")
-        self.environment = {
-            "PYTHONPATH": os.pathsep.join(self.paths), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
-        }  # fmt: skip
+    def __init__(self, root: Path, folder: Path, budget: float) -> None:
+        self.root, self.folder, self.budget = root, folder, budget
+        self.events, self.log = folder.with_suffix(".events"), folder.with_suffix(".log")
+        self.fails: dict[str, bool] = {}  # tests known to fail, or not, without a mistake
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
 
-    @property
-    def paths(self) -> list[str]:
-        """Where Python looks for packages first."""
-        return [str(self.folder), str(self.folder / "bench"), str(self.folder / "tools")]
+    def tried(self, *arguments: str) -> tuple[str, list[str], list[str]]:
+        """Run tests in a process that is killed at the limit with all that it has started.
 
-    def tried(self, tests: Sequence[str], budget: float, *options: str) -> Tried:
-        """Run tests in a process of their own, which is killed at the limit with all that it has started."""
+        Returns how it ended (`failed`, `crashed`, `hung`, `no collection`; empty where all passed), the tests that
+        failed and those that passed.
+        """
         shutil.rmtree(self.folder / ".hypothesis", ignore_errors=True)
         self.events.write_text("", encoding="utf-8")
         process = os.fork()
         if not process:
             try:
-                self._run([*options, *tests], budget)
+                self._run(arguments)
             finally:
                 os._exit(1)
         done = os.pidfd_open(process)
-        hung = not select.select([done], [], [], 10 * budget + 5 * TEST_LIMIT_S)[0]
+        hung = not select.select([done], [], [], 10 * self.budget + 5 * TEST_LIMIT_S)[0]
         os.close(done)
         for group in (process, -process):
             with suppress(ProcessLookupError):
                 os.kill(group, signal.SIGKILL)
         os.waitpid(process, 0)
-        return self._read(hung)
+        events: dict[str, list[Any]] = {"started": ["collection"], "failed": [], "passed": [], "exit": []}
+        for event, value in map(json.loads, self.events.read_text(encoding="utf-8").splitlines()):
+            events[event].append(value)
+        how = "failed" if events["failed"] else "hung" if hung else "crashed" if not events["exit"] else ""
+        if not how and events["exit"] not in ([0], [2], [5]):
+            how = "no collection"
+        failed = events["failed"] or events["started"][-1:] if how else []
+        return how, failed, events["passed"]
 
-    def _run(self, arguments: Sequence[str], budget: float) -> None:
+    def _run(self, arguments: Sequence[str]) -> None:
         os.setsid()
         os.chdir(self.folder)
-        log = os.open(self.folder.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream, target in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
             os.dup2(target, stream)
-        os.environ.update(self.environment)
-        sys.path[:] = [*self.paths, *(path for path in sys.path if not Path(path).is_relative_to(self.root))]
+        paths = [str(self.folder), str(self.folder / "bench"), str(self.folder / "tools")]
+        sys.path[:] = [*paths, *(path for path in sys.path if not Path(path).is_relative_to(self.root))]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
             del sys.modules[name]
         import pytest
 
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", f"--timeout={TEST_LIMIT_S}"]
         with self.events.open("w", encoding="utf-8") as file:
-            recorder = Recorder(file, budget)
-            recorder.write("exit", str(int(pytest.main([*options, *arguments], plugins=[recorder]))))
+            recorder = Recorder(file, self.budget)
+            recorder.write("exit", int(pytest.main([*options, *arguments], plugins=[recorder])))
 
-    def _read(self, hung: bool) -> Tried:
-        tried, last, code = Tried(), "collection", ""
-        for event, value in map(json.loads, self.events.read_text(encoding="utf-8").splitlines()):
-            if event == "started":
-                last = value
-            elif event == "exit":
-                code = value
-            else:
-                getattr(tried, event).append(value)
-        if tried.failed:
-            tried.how = "failed"
-        elif hung or not code:
-            tried.how, tried.failed = "hung" if hung else "crashed", [last]
-        elif code not in {"0", "5"}:
-            tried.how, tried.failed = "no collection", [last]
-        return tried
+    def measured(self, place: Place, mutant: Mutant, chosen: Sequence[str]) -> dict[str, Any]:
+        """Plant one mistake and run the tests; those that fail without it, too, are left out from then on."""
+        file, sound = self.folder / place.path, self.root / place.path
+        began = time.monotonic()
+        while tests := [test for test in chosen if not self.fails.get(test)]:
+            file.write_bytes(place.mutated(mutant))
+            os.utime(file, (began, began))  # no bytecode of another mutant is taken for this one's
+            how, failed, passed = self.tried(*tests)
+            shutil.copy2(sound, file)
+            if how == "no collection" and self.tried("--collect-only", *tests)[0]:
+                raise RuntimeError(f"pytest cannot collect these tests, mistake or no mistake: {tests}")
+            if doubtful := [test for test in failed if test in tests and test not in self.fails]:
+                without = self.tried(*doubtful)[1]
+                self.fails.update((test, test in without) for test in doubtful)
+            caught = [test for test in failed if not self.fails.get(test)]
+            if caught or not failed:
+                status = "caught" if caught else "not caught"
+                return {"status": status, "how": how, "caught": caught, "passed": passed}
+        return {"status": "not caught", "how": "no test passes without it", "caught": [], "passed": []}
 
-
-def measure(
-    slot: Slot, place: Place, mutant: Mutant, chosen: Sequence[str], budget: float, known: dict[str, bool]
-) -> dict[str, Any]:
-    """Plant one mistake and run the tests; those that fail without it, too, are left out from then on."""
-    file, sound = slot.folder / place.path, (slot.root / place.path).read_bytes()
-    began = time.monotonic()
-    while tests := [test for test in chosen if known.get(test, True)]:
-        file.write_bytes(place.mutated(mutant))
-        os.utime(file, (began, began))  # no bytecode of another mutant is taken for this one's
-        tried = slot.tried(tests, budget)
-        file.write_bytes(sound)
-        shutil.copystat(slot.root / place.path, file)
-        if tried.how == "no collection" and slot.tried(tests, budget, "--collect-only").how:
-            raise RuntimeError(f"pytest cannot collect these tests, mistake or no mistake: {tests}")
-        doubtful = [test for test in tried.failed if test in chosen and test not in known]
-        again = slot.tried(doubtful, budget).failed if doubtful else []
-        known.update((test, test not in again) for test in doubtful)
-        caught = [test for test in tried.failed if known.get(test, True)]
-        if caught or not tried.failed:
-            status = "caught" if caught else "not caught"
-            return {"status": status, "how": tried.how, "caught": caught, "passed": tried.passed}
-    return {"status": "not caught", "how": "no test passes without it", "caught": [], "passed": []}
+    def result(self, mutant: Mutant, tests: Tests) -> dict[str, Any]:
+        """All that is stored of one mutant."""
+        began = time.monotonic()
+        result: dict[str, Any] = {"status": "does not apply"}
+        if place := find(mutant, ENGINE):
+            groups = tests.executing(place, self.root)
+            chosen = tests.chosen(groups, self.budget)
+            result = self.measured(place, mutant, chosen) if chosen else {"status": "not executed"}
+            result.update(chosen=len(chosen), left_out=sum(map(len, groups)) - len(chosen))
+        excluded = [test for test, fails in self.fails.items() if fails]
+        return {**result, "excluded": excluded, "seconds": round(time.monotonic() - began, 1)}
 
 
-def run(mutants: Sequence[tuple[int, Mutant]], folder: Path, coverage: Path, budget: float, jobs: int,
-        preload: Sequence[str]) -> None:  # fmt: skip
-    """Measure these mutants, in several processes at a time."""
-    root = Path.cwd()
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ.update({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
+def run(mutants: Sequence[tuple[int, Mutant]], folder: Path, budget: float, jobs: int, preload: Sequence[str]) -> None:
+    """Measure these mutants, several at a time, on the tests whose coverage lies in the folder."""
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", HF_HUB_OFFLINE="1")
     for name in filter(None, preload):
         import_module(name)
     turn = multiprocessing.Value("i", 0)
@@ -268,36 +231,14 @@ def run(mutants: Sequence[tuple[int, Mutant]], folder: Path, coverage: Path, bud
     for job in range(jobs):
         workers.append(os.fork())
         if not workers[-1]:
-            slot, known, tests = Slot(root, folder / f"slot-{job}"), dict[str, bool](), Tests.load(coverage)
+            slot, tests = Slot(Path.cwd(), folder / f"slot-{job}", budget), Tests.load(folder)
             while True:
                 with turn.get_lock():
                     at, turn.value = turn.value, turn.value + 1
                 if at >= len(mutants):
                     os._exit(0)
-                number, mutant = mutants[at]
-                result = one(slot, mutant, tests, budget, known)
+                result = {"mutant": mutants[at][0], **slot.result(mutants[at][1], tests)}
                 with (folder / "results.jsonl").open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"mutant": number, **result}) + "\n")
+                    file.write(json.dumps(result) + "\n")
     for worker in workers:
         os.waitpid(worker, 0)
-
-
-def one(slot: Slot, mutant: Mutant, tests: Tests, budget: float, known: dict[str, bool]) -> dict[str, Any]:
-    """The result of one mutant."""
-    began = time.monotonic()
-    place = find(mutant, ENGINE)
-    chosen: list[str] = []
-    result: dict[str, Any] = {"status": "does not apply"}
-    if place is not None:
-        direct, shared = tests.executing(place, slot.root)
-        chosen = tests.chosen((direct, shared), budget)
-        result = {"status": "not executed"}
-        if chosen:
-            left_out = len(direct) + len(shared) - len(chosen)
-            result = {
-                **measure(slot, place, mutant, chosen, budget, known),
-                "chosen": len(chosen),
-                "left_out": left_out,
-            }
-    excluded = [test for test, passes in known.items() if not passes]
-    return {**result, "excluded": excluded, "seconds": round(time.monotonic() - began, 1)}
