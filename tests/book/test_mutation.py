@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobook import mutation
+from nanobook import mutation, planted
 
 SOURCE = '''
 class Adder:
@@ -35,11 +35,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_mutant_is_found_again_and_changes_the_file(checkout: Path) -> None:
-    made = mutation.drawn(checkout / "nanoinfer", 200, seed=0)
+    made = planted.drawn(checkout / "nanoinfer", 200, seed=0)
     names = {mutant.name for mutant in made}
     assert {"return first - second", "without: if first < 0:", "def add(self, first, second=3):"} <= names
     for mutant in made:
-        place = mutation.find(mutant, checkout / "nanoinfer")
+        place = planted.find(mutant, checkout / "nanoinfer")
         assert place is not None
         text = place.mutated(mutant)
         compile(text, "mutated", "exec")
@@ -50,10 +50,10 @@ def test_every_mutant_is_found_again_and_changes_the_file(checkout: Path) -> Non
 def test_caught_not_executed_and_gone(checkout: Path, tmp_path: Path) -> None:
     place = ("adder.py", "Adder.add")
     entries = [
-        mutation.Mutant(*place, "return first + second", "return first - second", 0, "caught"),
-        mutation.Mutant(*place, "2", "2.0", 0, "a default that no test can tell"),
-        mutation.Mutant(*place, "return 0", "return 1", 0, "not executed"),
-        mutation.Mutant(*place, "return first * second", "pass", 0, "gone"),
+        planted.Mutant(*place, "return first + second", "return first - second", 0, "caught"),
+        planted.Mutant(*place, "2", "2.0", 0, "a default that no test can tell"),
+        planted.Mutant(*place, "return 0", "return 1", 0, "not executed"),
+        planted.Mutant(*place, "return first * second", "pass", 0, "gone"),
     ]
     stored = tmp_path / "mutants.json"
     stored.write_text(json.dumps([vars(entry) for entry in entries]), encoding="utf-8")

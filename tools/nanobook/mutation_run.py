@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from nanobook.mutation import ENGINE, Mutant, Place, find
+from nanobook.planted import ENGINE, Mutant, Place, find
 from nanobook.source import PACKAGES
 
 if TYPE_CHECKING:
