@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CONTEXT = re.compile(r"(?:none\|)?(?P<test>(?P<file>\S+\.py)::.+?)(?:\|| \()(?P<phase>setup|run|call|teardown)\)?")
 DURATION = re.compile(r"([\d.]+)s (?:call|setup) +(\S+\.py::.*?) *")
 FAST_S = 0.03  # of a test that is too fast to be listed
-TEST_LIMIT_S = 30
+TEST_LIMIT_S = 90  # on a busy machine; the first test that reaches it ends the run
 ENOUGH = 5  # failed test functions, after which no more tests are run
 NOT_COPIED = (".*", "__pycache__", "build", "dist", "my-*")
 
@@ -126,7 +126,8 @@ class Recorder:
             self.failed.add(function_of(report.nodeid))
         elif report.passed and report.when == "call":
             self.write("passed", report.nodeid)
-        if len(self.failed) >= ENOUGH or busy() > self.end:
+        hung = report.failed and "Timeout" in report.longreprtext
+        if hung or len(self.failed) >= ENOUGH or busy() > self.end:
             self.session.shouldstop = "enough"
 
 
@@ -155,7 +156,7 @@ class Slot:
             finally:
                 os._exit(1)
         done = os.pidfd_open(process)
-        hung = not select.select([done], [], [], 10 * self.budget + 5 * TEST_LIMIT_S)[0]
+        hung = not select.select([done], [], [], 10 * self.budget + 2 * TEST_LIMIT_S)[0]
         os.close(done)
         for group in (process, -process):
             with suppress(ProcessLookupError):
