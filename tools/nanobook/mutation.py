@@ -1,8 +1,9 @@
 """Planted mistakes: draw mutants of the engine, run the tests that execute each, and compare two runs.
 
     python -m nanobook.mutation draw                  # writes tests/mutants.json, before any test is changed
-    COVERAGE_FILE=FOLDER/combined pytest -q -n 2 --cov=nanoinfer --cov-config=tests/coverage-by-test.ini \
-        --cov-context=test --cov-report= --durations=0 --durations-min=0.05 >FOLDER/run.log
+    COVERAGE_FILE=FOLDER/combined pytest -q -n 2 -p nanobook.subprocess_coverage --cov=nanoinfer \
+        --cov-config=tests/coverage-by-test.ini --cov-context=test --cov-report= \
+        --durations=0 --durations-min=0.05 >FOLDER/run.log
     python -m nanobook.mutation run FOLDER            # appends to FOLDER/results.jsonl, and resumes there
     python -m nanobook.mutation table BEFORE AFTER    # names the mistakes that only BEFORE caught
 
@@ -26,6 +27,7 @@ from nanobook.planted import ENGINE, drawn, load
 
 Stored = Annotated[Path, typer.Option("--mutants", help="File of the mutants.")]
 STORED = Path("tests/mutants.json")
+PRELOADED = "torch,triton,transformers.models.gpt2.modeling_gpt2,hypothesis,pytest,fastapi,uvicorn,httpx,openai"
 
 
 def results(path: Path) -> dict[int, dict[str, Any]]:
@@ -50,7 +52,7 @@ def run(
     path: Stored = STORED,
     seconds: Annotated[float, typer.Option(help="Time of the tests chosen for one mutant.")] = 60.0,
     jobs: int = 2,
-    preload: str = "torch,triton,transformers,hypothesis,pytest",
+    preload: Annotated[str, typer.Option(help="What tests import, imported once.")] = PRELOADED,
 ) -> None:
     """Run the tests that execute each mutant, those that are fast first, until five test functions have failed."""
     found = load(path)

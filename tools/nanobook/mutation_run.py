@@ -34,6 +34,11 @@ ENOUGH = 5  # failed test functions, after which no more tests are run
 NOT_COPIED = (".*", "__pycache__", "build", "dist", "my-*")
 
 
+def matches(contexts: Iterable[str]) -> list[re.Match[str]]:
+    """The contexts that are tests."""
+    return [match for context in contexts if (match := CONTEXT.fullmatch(context))]
+
+
 def function_of(test: str) -> str:
     """A test without its parameters."""
     return test.partition("[")[0]
@@ -62,16 +67,18 @@ class Tests:
     def executing(self, place: Place, root: Path) -> tuple[list[str], list[str]]:
         """Tests that execute the place, and tests that may only see its effect.
 
-        What runs in a test's setup may be a fixture that its whole file shares. What runs at import may be seen by any.
+        What runs in a test's setup may be a fixture that its whole file shares. What runs in no test, at import or in a
+        process that outlives one, may be seen by any test that executes this file, or else by any test at all.
         """
         lines = self.data.contexts_by_lineno(str(root / place.path))
         contexts = {context for line in place.lines for context in lines.get(line, ())}
-        found = [match for context in contexts if (match := CONTEXT.fullmatch(context))]
+        found = matches(contexts)
         direct = {match["test"] for match in found}
-        shared = {match["file"] for match in found if match["phase"] not in {"run", "call"}}
-        every = [match for context in self.data.measured_contexts() if (match := CONTEXT.fullmatch(context))]
-        at_import = bool(contexts) and not found
-        others = {match["test"] for match in every if at_import or match["file"] in shared} - direct
+        files = {match["file"] for match in found if match["phase"] not in {"run", "call"}}
+        every = matches(self.data.measured_contexts())
+        others = {match["test"] for match in every if match["file"] in files} - direct
+        if contexts and not found:
+            others = {match["test"] for match in matches(set().union(*lines.values())) or every}
         return sorted(direct), sorted(others)
 
     def chosen(self, groups: Iterable[Sequence[str]], budget: float) -> list[str]:
