@@ -155,7 +155,8 @@ class Slot:
         failed and those that passed.
         """
         shutil.rmtree(self.folder / ".hypothesis", ignore_errors=True)
-        self.events.write_text("", encoding="utf-8")
+        self.events.unlink(missing_ok=True)  # a process of an interrupted run may still write to the old file
+        self.events.touch()
         process = os.fork()
         if not process:
             try:
@@ -192,7 +193,7 @@ class Slot:
         import pytest
 
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", f"--timeout={TEST_LIMIT_S}"]
-        with self.events.open("w", encoding="utf-8") as file:
+        with self.events.open("a", encoding="utf-8") as file:
             recorder = Recorder(file, self.budget)
             recorder.write("exit", int(pytest.main([*options, *arguments], plugins=[recorder])))
 
