@@ -35,7 +35,7 @@ class Mutant:
 def mutants(source: str) -> list[Mutant]:
     """All mutants of one function's source, each once, in the order of the source."""
     tree = ast.parse(source)
-    _drop_inert(tree)
+    drop_inert(tree)
     original = ast.unparse(tree)
     found: dict[str, Mutant] = {}
     for at, node in enumerate(ast.walk(tree)):
@@ -144,10 +144,10 @@ def _unique(name: str, before: list[Mutant]) -> str:
     return f"{name}  # {same + 1}" if same else name
 
 
-def _drop_inert(tree: ast.Module) -> None:
+def drop_inert(tree: ast.Module) -> None:
     """Remove docstrings and annotations, whose mutants no check could see; a kernel's constexpr annotations stay."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             node.returns = None
             if ast.get_docstring(node) is not None:
                 node.body = node.body[1:] or [ast.Pass()]
