@@ -47,7 +47,7 @@ class Job:
 
     source: JSON Lines in UTF-8, or Parquet; what a line may be, `lines.understood` says. params: of lines that do not
     say otherwise. lines: how many there are. shard_lines: lines a shard. offsets: where in the file each shard begins,
-    in bytes.
+    in bytes. results: how many results each shard has, one for each sample of a line.
     """
 
     source: Path
@@ -57,6 +57,7 @@ class Job:
     shard_lines: int
     lines: int = 0
     offsets: tuple[int, ...] = ()
+    results: tuple[int, ...] = ()
 
     def missing(self) -> list[Shard]:
         """The shards that have no results yet."""
@@ -65,10 +66,10 @@ class Job:
         return [shard for shard in shards if not self._has(shard)]
 
     def _has(self, shard: Shard) -> bool:
-        """Whether all lines of a shard are there: a copy that was cut off, or a disk that was full, may leave fewer."""
+        """Whether all results of a shard are there: a copy that was cut off, or a disk that was full, has fewer."""
         try:
             with (self.out / shard.name).open("rb") as file:
-                return sum(line.endswith(b"\n") for line in file) == shard.stop - shard.start
+                return sum(line.endswith(b"\n") for line in file) == self.results[shard.start // self.shard_lines]
         except FileNotFoundError:
             return False
 
@@ -152,7 +153,7 @@ def open_job(
     before = _run_before(place) if place.exists() else None
     seed = params.seed if params.seed is not None else before["seed"] if before else secrets.randbits(32)
     job = Job(source, out, replace(params, seed=None), seed, shard_lines)
-    lines, offsets = _checked(job, maker)
+    lines, offsets, results = _checked(job, maker)
     now = {"schema": "nanoinfer.batch", "schema_version": VERSION, "input_sha256": _hash(source), "lines": lines}
     now |= {"shard_lines": shard_lines, "seed": seed, **settings, "params": asdict(job.params)}
     now = json.loads(json.dumps(now))  # tuples become lists, as in the file
@@ -171,7 +172,7 @@ def open_job(
             f"{out} holds results of another run: its {what} was {before.get(what)}, not {now[what]};"
             " give another folder, or what was given then"
         )
-    return replace(job, lines=lines, offsets=tuple(offsets))
+    return replace(job, lines=lines, offsets=tuple(offsets), results=tuple(results))
 
 
 def _run_before(place: Path) -> dict[str, Any]:
@@ -191,9 +192,12 @@ def _run_before(place: Path) -> dict[str, Any]:
     return before
 
 
-def _checked(job: Job, maker: RequestMaker) -> tuple[int, list[int]]:
-    """How many lines there are, and where in the file each shard begins. ValueError for one that cannot be computed."""
-    ids, offsets = dict[str, int](), list[int]()
+def _checked(job: Job, maker: RequestMaker) -> tuple[int, list[int], list[int]]:
+    """How many lines there are, where each shard begins in the file, and how many results it is to have.
+
+    ValueError for a line that cannot be computed.
+    """
+    ids, offsets, results = dict[str, int](), list[int](), list[int]()
     for offset, number, record in numbered(job.source):
         line = understood(number, record, job.params, job.seed)
         if line.id in ids:
@@ -205,9 +209,11 @@ def _checked(job: Job, maker: RequestMaker) -> tuple[int, list[int]]:
             raise ValueError(f"line {number}: {error}") from None
         if number % job.shard_lines == 1 % job.shard_lines:
             offsets.append(offset)
+            results.append(0)
+        results[-1] += line.params.n
     if not ids:
         raise ValueError(f"{job.source} holds no prompt")
-    return len(ids), offsets
+    return len(ids), offsets, results
 
 
 def _hash(source: Path) -> str:

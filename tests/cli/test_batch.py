@@ -100,7 +100,7 @@ def test_a_failed_run_goes_on(prompts: Path, tmp_path: Path, run: Any, monkeypat
 
     monkeypatch.setattr(batch.os, "replace", fails)
     assert run(prompts, out, "--shard", "2").code == 1
-    assert [*out.glob(".*.tmp")]
+    assert not [*out.glob(".*.tmp")]
     monkeypatch.undo()
     before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.jsonl")}
     again = run(prompts, out, "--shard", "2")

@@ -113,7 +113,7 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
         "    places = [row.slot if 0 <= row.slot < len(tokens) else at for row, at in zip(rows, places)]\n"
         "    if True:")),
     "the last token is told twice": ("", edited(
-        Engine, "_settle", "row.listener(row)", "row.listener(row); row.ended and row.listener(row)")),
+        Engine, "_settle", "self._notify(row)", "self._notify(row); row.ended and self._notify(row)")),
     "one who asks too much ends all": ("", edited(Engine, "generate", "self.check(request)", "pass")),
     "rows that come back are new ones": ("", edited(Engine, "_count", "if not row.computed:", "if True:")),
     "a row comes back at step 0": ("", edited(Engine, "place", "map(len, known)", "[0] * len(known)")),

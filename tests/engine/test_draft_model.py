@@ -50,8 +50,11 @@ def test_a_stranger_changes_no_token(small_model: GPT2, plain: LLM, engine: str,
 
 
 @pytest.mark.parametrize("penalties", [False, True])
-def test_beside_preemption_and_penalties(small_model: GPT2, plain: LLM, penalties: bool) -> None:
+def test_beside_preemption_and_penalties(
+    small_model: GPT2, plain: LLM, monkeypatch: pytest.MonkeyPatch, penalties: bool
+) -> None:
     """What it does not foresee are penalties. Its cache of a row that comes back is as good as before."""
+    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 5)  # rows are admitted with little room
     others = [SCORED[0], SCORED[2]] if penalties else [MIXED[1], MIXED[4]]
     prompts = prompts_of([30, 20, 12, 25, 9, 31, 6])
     params = [MIXED[0], *others, MIXED[2], MIXED[4], MIXED[0], MIXED[1]]

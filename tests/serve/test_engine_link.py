@@ -49,15 +49,15 @@ def told(posts: list[int], every_token: bool = True, reason: Any = "length", can
 
 def test_of_a_row_only_what_was_posted_is_told() -> None:
     """So its end comes with its last token, though it has gone on meanwhile; what follows is told of no row."""
-    assert told([1, 2, 1]) == [([1], [11], []), ([2], [12, 13], [(7, "length", True)]), ([], [], [])]
+    assert told([1, 2, 1]) == [([1], [11], []), ([2], [12, 13], [(7, "length", None)]), ([], [], [])]
 
 
 def test_a_row_that_is_heard_of_at_its_end_is_told_whole() -> None:
-    assert told([1], every_token=False) == [([3], [11, 12, 13], [(7, "length", True)])]
+    assert told([1], every_token=False) == [([3], [11, 12, 13], [(7, "length", None)])]
 
 
 def test_of_a_cancelled_row_the_end_has_no_reason() -> None:
-    assert told([4], reason=None, cancelled=True) == [([3], [11, 12, 13], [(7, None, True)])]
+    assert told([4], reason=None, cancelled=True) == [([3], [11, 12, 13], [(7, None, "RuntimeError()")])]
 
 
 def test_what_waits_is_one_message() -> None:
@@ -94,10 +94,10 @@ def test_numbers_are_never_used_again_and_a_cancel_is_of_one_row() -> None:
     (second,) = loop.submit([REQUEST], mailbox, 0.0, True)
     numbers = array("Q", [first.arrived, second.arrived])
     news = News(numbers, array("I", [1, 1]), array("I", [3, 4]), array("d", [0.1, 0.2]))
-    loop._take(replace(news, extras=[(first.arrived, "length", True, [], [], [])]))
+    loop._take(replace(news, extras=[(first.arrived, "length", None, [], [], [])]))
     assert (first.token_ids, second.token_ids, posted) == ([], [4], [second])
     loop.cancel([first])
-    loop._take(replace(news, extras=[(second.arrived, "length", True, [], [], [])]))
+    loop._take(replace(news, extras=[(second.arrived, "length", None, [], [], [])]))
     loop.cancel([second])
     assert (second.token_ids, second.finish_reason, second.cancelled) == ([4, 4], "length", None)
     loop._take(news)

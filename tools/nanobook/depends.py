@@ -25,15 +25,39 @@ TESTS = "tests/"
 ALWAYS = "at import"  # the name of what runs for every test of a file: its hooks, marks and bare statements
 MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+(:[\w.]+)?")  # and a file without folders, as in "small.py"
 FILE = re.compile(r"[\w.-][\w.*?-]*(/[\w.*?-]+)*\.\w+")
+CODE_IMPORTS = re.compile(r"(?:^|;)\s*(?:from|import)\s+([\w.]+)", re.M)  # in code for `python -c`
 Import = ast.Import | ast.ImportFrom
 
-# A field in braces matches anything, or what a test is narrowed to: one exercise, one notebook.
+# What is read by a path that is computed. A field in braces matches anything, or what a test is narrowed to: one
+# exercise, one notebook.
+BOOK = ("chapters/*", "figures/*", "notebooks/*", "bench/results/*", "bench/README.md", "README.md", "CONTRIBUTING.md")
+CODE = ("nanoinfer/*", "bench/nanobench/*", "tools/*", "pyproject.toml")
 READS = {
+    "nanoinfer/model/hub.py": ("nanoinfer/data/small/*",),
+    "nanoinfer/serve/page_files.py": ("nanoinfer/serve/page/*",),
     "tools/nanocourse/exercises/chapters.py": (
-        "chapters/{chapter}-*/exercises/ex{number}_*.py", "chapters/{chapter}-*/exercises/chapter.json",
+        "chapters/0{chapter}-*/exercises/ex{number}_*.py", "chapters/0{chapter}-*/exercises/chapter.json",
     ),
-    "tools/nanocourse/authoring/chapter_strength.py": ("chapters/{chapter}-*/exercises/strength.json",),
+    "tools/nanocourse/authoring/chapter_strength.py": ("chapters/0{chapter}-*/exercises/strength.json",),
+    "tools/nanocourse/learner/folder.py": ("chapters/*",),
+    "tools/nanocourse/learner/quiz.py": ("chapters/*/exercises/quiz.json",),
+    "tools/nanocourse/learner/predict.py": ("chapters/*/exercises/predict.py",),
+    "tools/nanocourse/release/templates/__init__.py": ("tools/nanocourse/release/templates/*",),
+    "tools/nanocourse/release/wheels.py": (*BOOK, *CODE),
     "tools/nanobook/notebooks.py": ("notebooks/{notebook}.py", "notebooks/{notebook}.ipynb"),
+    "tools/nanobook/syllabus.py": ("chapters/syllabus.toml", "nanoinfer/*.py"),
+    "tools/nanobook/text/check_text.py": (*BOOK, *CODE),
+    "tools/nanobook/figures/diagrams.py": (*BOOK, *CODE),
+    "tools/nanobook/site/contents.py": (*BOOK, "nanoinfer/*.py", "tools/nanobook/site/*"),
+    "tests/book/chapter_pages.py": BOOK,
+    "tests/book/test_imports.py": ("chapters/*", *CODE, "tests/*.py"),
+    "tests/book/test_packaging.py": (*BOOK, *CODE),
+    "tests/book/test_readme.py": (*BOOK, *CODE),
+    "tests/book/test_pages.py": ("tests/*", "*.md"),
+    "tests/cli/commands.py": ("nanoinfer/__main__.py",),
+    "tests/course/test_references.py": ("chapters/*",),
+    "tests/engine/test_fake_graph.py": ("tests/engine/test_fake_graph.py",),
+    "tests/engine/test_in_the_interpreter.py": ("tests/engine/*.py",),
 }  # fmt: skip
 
 
@@ -130,6 +154,8 @@ class Dependencies:
                     yield from self._module(self._module_of(text.partition(":")[0]))
                 if FILE.fullmatch(text):
                     yield from map(Part, self._near(path, text))
+                for name in CODE_IMPORTS.findall(text):
+                    yield from self._module(self._module_of(name))
 
     def _near(self, path: str, text: str) -> tuple[str, ...]:
         """The files that a string in `path` names, seen from the closest folder around it that has any."""
@@ -217,15 +243,15 @@ def _bound(statement: ast.stmt) -> list[str]:
 
 
 def _words(statement: ast.stmt) -> set[str]:
-    """Names that code may take from its file: variables, parameters (they may be fixtures), and strings alike."""
+    """Names that code may take from its file: variables, and fixtures by parameters or by strings."""
     found = set()
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
             found.add(node.id)
         elif isinstance(node, ast.arg):
             found.add(node.arg)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.add(node.value)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("usefixtures", "getfixturevalue"):
+            found |= set(map(_joined, node.args))
     return found
 
 

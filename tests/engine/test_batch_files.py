@@ -1,0 +1,138 @@
+"""What a batch finds in its folder: full disks, damaged files, files of other versions. Each is named in a sentence."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from nanoinfer.parallel import batch
+from nanoinfer.parallel.batch import RUN, Job, open_job
+from nanoinfer.requests import SamplingParams
+from nanoinfer.text.prompts import RequestMaker
+from nanoinfer.text.tokenizer import gpt2_tokenizer
+
+PARAMS = SamplingParams(max_tokens=2)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('"a"\n"b"\n"c"\n')
+    return path
+
+
+def opened(source: Path, **settings: Any) -> Job:
+    maker = RequestMaker(gpt2_tokenizer(), 64, 50257, Random(0), ())
+    return open_job(source, source.parent / "out", PARAMS, 2, maker, {"model": "small", **settings})
+
+
+def done(job: Job) -> None:
+    for shard in job.missing():
+        job.write(shard, (f'{{"id": "{at}"}}\n' for at in range(shard.start, shard.stop)))
+
+
+def test_every_truncation_of_run_json_is_one_sentence_that_names_it(source: Path) -> None:
+    opened(source)
+    place = source.parent / "out" / RUN
+    whole = place.read_bytes()
+    for length in range(len(whole) - 1):  # without its last byte, a line's end, it is as good as whole
+        place.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="damaged") as refused:
+            opened(source)
+        assert str(place) in str(refused.value)
+        assert "\n" not in str(refused.value)
+    place.write_bytes(whole)
+    opened(source)
+
+
+@pytest.mark.parametrize(
+    "held", ["[]", "null", "7", '"a"', "{}", '{"schema": "nanoinfer.batch"}', "[" * 100_000, "\xff"]
+)
+def test_what_is_no_record_of_a_run_is_named(source: Path, held: str) -> None:
+    opened(source)
+    place = source.parent / "out" / RUN
+    place.write_bytes(held.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"damaged|schema_version") as refused:
+        opened(source)
+    assert str(place) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"schema_version": 2}, "schema_version 2"),
+        ({"colour": "blue"}, "a field 'colour' of another version"),
+        ({"seed": -1}, "its seed is -1"),
+        ({"seed": 2**63}, "its seed is"),
+        ({"seed": "1"}, "its seed is '1'"),
+        ({"lines": 9}, "its lines was 9, not 3"),
+    ],
+)
+def test_a_newer_or_another_run_is_told_by_its_field(source: Path, changed: dict[str, Any], said: str) -> None:
+    opened(source)
+    place = source.parent / "out" / RUN
+    place.write_text(json.dumps(json.loads(place.read_text()) | changed))
+    with pytest.raises(ValueError, match=said):
+        opened(source)
+
+
+def test_every_truncation_of_a_shard_is_computed_again(source: Path) -> None:
+    job = opened(source)
+    done(job)
+    assert job.missing() == []
+    shard = next(iter(sorted((source.parent / "out").glob("0*.jsonl"))))
+    whole = shard.read_bytes()
+    for length in range(len(whole)):
+        shard.write_bytes(whole[:length])
+        assert [each.name for each in job.missing()] == [shard.name]
+    done(job)
+    assert job.missing() == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_disk_that_fails_is_named_and_the_next_run_goes_on(
+    source: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fails(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))  # the kernel names no file
+
+    out = source.parent / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(batch.os, "fsync", fails)
+        with pytest.raises(OSError, match=os.strerror(number)) as failed:
+            opened(source)
+        assert failed.value.filename == str(out / RUN)
+        assert list(out.iterdir()) == []
+    job = opened(source)
+    with monkeypatch.context() as patch:
+        patch.setattr(batch.os, "fsync", fails)
+        with pytest.raises(OSError, match=os.strerror(number)) as failed:
+            done(job)
+        assert failed.value.filename == str(out / job.missing()[0].name)
+    done(opened(source))
+    assert sorted(path.suffix for path in out.iterdir()) == [".json", ".jsonl", ".jsonl"]
+
+
+def test_what_a_run_that_was_killed_left_is_no_other_content(source: Path) -> None:
+    out = source.parent / "out"
+    out.mkdir()
+    (out / f".{RUN}.1a2b3c4d.tmp").write_text("{")
+    opened(source)
+
+
+def test_results_that_cannot_be_made_leave_nothing(source: Path) -> None:
+    def results() -> Iterator[str]:
+        yield "{}\n"
+        raise ValueError("no")
+
+    job = opened(source)
+    with pytest.raises(ValueError, match="no"):
+        job.write(job.missing()[0], results())
+    assert [path.name for path in (source.parent / "out").iterdir()] == [RUN]
