@@ -92,6 +92,7 @@ class SpeculativeEngine(Engine):
     @on_device
     def _take_one(self) -> list[Row]:
         """Take in the oldest step, and launch none."""
+        self._take_in()
         if self._texts and self._way == "device":
             self._texts.learn(self.rows)  # what is known, while the device is busy
         settled = self._collect(0)
@@ -103,7 +104,7 @@ class SpeculativeEngine(Engine):
         """Drafts within the step, if it has rows that go on and nothing else: nobody to admit, no room to make."""
         scheduler = self.scheduler
         admits = scheduler.waiting and len(rows) < self.max_batch
-        steady = not (self._inbox or admits or (scheduler.short and self._in_flight))
+        steady = not (self._inbox or admits or scheduler.crowded or (scheduler.short and self._in_flight))
         return "device" if steady and all(row.going and row.sampler < 3 for row in rows) else "plain"
 
     def _arrange(self, step: Step) -> None:

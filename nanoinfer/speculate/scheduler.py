@@ -24,6 +24,11 @@ class DraftScheduler(Scheduler):
         self.short = False
         self._reservations: dict[Row, int] = {}  # in blocks, of rows that took room for drafts, before they did
 
+    @property
+    def crowded(self) -> bool:
+        """Whether a row may have to give its room back before the next step, so that this one begins rows again."""
+        return bool(self._full) and cast(BlockManager, self.blocks).available < len(self._full)
+
     def draft_limit(self, step: Step, most: int) -> int:
         """How many drafts each row that goes on may bring, `most` at most: the step's budget is divided evenly."""
         left = self.max_batched_tokens - len(step.going) - sum(tokens for _, tokens in step.pieces)
@@ -55,14 +60,19 @@ class DraftScheduler(Scheduler):
             row.ahead += 1 + count
         return step.going + self.launch(step._replace(going=[]))
 
+    def remove(self, rows: Sequence[Row]) -> None:
+        """As the base's. Such a row gives back all that it has, for drafts too."""
+        for row in rows:
+            self._reservations.pop(row, None)
+        super().remove(rows)
+
     def give_back(self) -> None:
         """Nothing is in flight: rows have the room of the tokens that they have, as if these had come one by one."""
         for row, reservation in self._reservations.items():
-            if row.slot >= 0:  # else it has ended, and has given all back
-                blocks = cast(BlockManager, self.blocks)
-                blocks.truncate(row.slot, row.fed)
-                blocks.unreserve(row.slot, reservation)
-                row.room = blocks.grow(row.slot, 0)
+            blocks = cast(BlockManager, self.blocks)
+            blocks.truncate(row.slot, row.fed)
+            blocks.unreserve(row.slot, reservation)
+            row.room = blocks.grow(row.slot, 0)
         self._reservations, self.short = {}, False
         going = [row for row in self.rows if row.going]
         for row in going:

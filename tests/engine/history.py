@@ -449,9 +449,8 @@ class History:
             if not row.request.limit and not row.cancelled:
                 tokens = [(0, False)]
             assert row.cancelled is None or isinstance(row.cancelled, CancelledError | Boom)
-            if self.drafts is None or not row.cancelled:  # with drafts, one more step's tokens may come to it first
-                assert told == tokens + [(len(row.token_ids), True)] * (row.cancelled is not None)
-                assert row.finish_reason is None or row.cancelled is None
+            assert told == tokens + [(len(row.token_ids), True)] * (row.cancelled is not None)
+            assert row.finish_reason is None or row.cancelled is None
         self.check_free()
         stats = self.engine.stats
         if self.drafts == "within" and self.alpha in (0.0, 1.0):
