@@ -38,7 +38,6 @@ class Audit:
     def __init__(self, history: History) -> None:
         self.scheduler = history.engine.scheduler
         self.blocks, self.shadow, self.ahead = history.blocks, history.shadow, history.ahead
-        self.drafting = history.drafts is not None
         self.certain = history.drafts != "within"  # whether the host knows how many tokens rows have been fed
         self.chunk = self.scheduler.prefill_chunk
         self.budget, self.max_batch = self.scheduler.max_batched_tokens, self.scheduler.max_batch
@@ -176,10 +175,8 @@ class Audit:
         return max(self.blocks.blocks_of(self.first_room(row, len(row.prompt))), len(self.blocks.owned[row.slot]))
 
     def has_its_room(self, row: Row) -> bool:
-        """With drafts, a row that was preempted may come back to less than it reserved, where none of them fitted."""
         assert self.blocks
-        reserved, room = self.blocks.reservation[row.slot], self.room_of(row)
-        return reserved == room or (self.drafting and reserved < room)
+        return self.blocks.reservation[row.slot] == self.room_of(row)
 
     def check_room(self, step: Step) -> None:
         assert self.blocks
