@@ -22,6 +22,7 @@ from nanobook.source import Definition, docstring_lines, imported, lines_of, mod
 
 SOURCES = ("", "bench", "tools")  # folders of the repository that hold packages
 TESTS = "tests/"
+RECORDS = {"tests/proofs.json", ".ci/seconds.tsv"}
 ALWAYS = "at import"  # the name of what runs for every test of a file: its hooks, marks and bare statements
 MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+(:[\w.]+)?")  # and a file without folders, as in "small.py"
 FILE = re.compile(r"[\w.-][\w.*?-]*(/[\w.*?-]+)*\.\w+")
@@ -70,10 +71,10 @@ class Part:
 
 
 def tracked(root: Path) -> tuple[str, ...]:
-    """Return the paths of all files in a repository that git does not ignore."""
+    """Return the paths of all files in a repository that git does not ignore, but for records of its own runs."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")
-    return tuple(sorted(path for path in set(listed) if (root / path).is_file()))
+    return tuple(sorted(path for path in set(listed) - RECORDS if (root / path).is_file()))
 
 
 class Dependencies:
