@@ -55,8 +55,9 @@ class Connection(HttpToolsProtocol):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of a request has come, and no answer is under way."""
-        return not self._received and not self._line and (self.cycle is None or self.cycle.response_complete)
+        """Whether it is open, nothing of a request has come, and no answer is under way."""
+        waits = not self._received and not self._line and (self.cycle is None or self.cycle.response_complete)
+        return waits and not self.transport.is_closing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._arrival, self._taking):
