@@ -141,7 +141,7 @@ def test_predictions_stand_beside_bound_and_measurement(
     monkeypatch.setattr(predict, "predictions", lambda chapter: (told, told))
     done = course("predict", "1", "--guess", "12,3x")
     assert "guess 12, by arithmetic 8, measured 6 times" in done.out
-    assert "The difference: 2.0 less" in done.out
+    assert "The difference: 2 less" in done.out
     assert done.out.endswith("Your guesses so far: 2, median error: a factor of 2.00 (1 is exact).\n")
     assert [one["guess"] for one in Folder(here / "my-course").load().predictions] == [12, 3]
 

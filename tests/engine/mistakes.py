@@ -308,8 +308,6 @@ WITHIN: dict[str, Mutate] = {
     "a captured draft is kept behind a wrong one": edited(step_module, "verify_rows", ".cumprod(1)", ".int()"),
     "padding stands where its row is": edited(
         step_module, "verify_rows", "torch.where(real, places, 0)", "torch.where(real, position, 0)"),
-    "texts are learnt while steps are in flight": edited(
-        SpeculativeEngine, "_launch", "self._texts and not self._in_flight", "self._texts"),
     "plain steps behind drafts": edited(SpeculativeEngine, "step", 'or (way == "device") ==', "or () =="),
     "a row at its end gives tokens": edited(SpeculativeEngine, "_collect", "not row.ended and count", "count"),
     "what is ahead stays ahead": edited(SpeculativeEngine, "_collect", "row.ahead -= ahead", "pass"),

@@ -62,7 +62,7 @@ def outcome(seed: int, parts: dict[str, Any]) -> str | None:
     return None
 
 
-SELDOM = {"slots that a failed step should free are not", "texts are learnt while steps are in flight",
+SELDOM = {"slots that a failed step should free are not",
           "prompts always have their turn"}  # fmt: skip
 
 
