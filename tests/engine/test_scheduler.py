@@ -62,8 +62,7 @@ def outcome(seed: int, parts: dict[str, Any]) -> str | None:
     return None
 
 
-SELDOM = {"slots that a failed step should free are not",
-          "prompts always have their turn"}  # fmt: skip
+SELDOM = {"slots that a failed step should free are not", "prompts always have their turn"}
 
 
 @pytest.mark.parametrize(
