@@ -257,11 +257,9 @@ def _words(statement: ast.stmt) -> set[str]:
 
 
 def _joined(node: ast.AST) -> str:
-    """The text of a string; of an f-string and of `folder / "name"`, with `*` for what is computed."""
+    """The text of a string, or of `folder / "name"` with `*` for what is computed; empty for anything else."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_joined(value) or "*" for value in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         parts = [_joined(node.left), _joined(node.right) or "*"]
         return "/".join(filter(None, parts)) if parts[1] != "*" or parts[0] else ""
