@@ -49,6 +49,10 @@ def test_imports():
 def test_strings(table):
     assert ["python", "-m", "toy.run"] and "toy.named:name" and table
 
+@pytest.mark.readme
+def test_skipped():
+    pytest.skip("not here")
+
 @pytest.mark.notebook
 @pytest.mark.parametrize("name", ["one", "two"])
 def test_narrowed(name):
