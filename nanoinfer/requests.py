@@ -31,7 +31,7 @@ class Bounds(NamedTuple):
     held: Literal["int32", "int64", "float32"]
     low: float
     high: float
-    allowed: str  # in words
+    allowed: str = ""  # of a float32, in words
 
     def check(self, name: str, value: Any) -> None:
         """Raise ValueError unless the value is within the bounds, both as it is given and as it is held."""
@@ -51,17 +51,17 @@ _FLOAT32 = Struct("=f")
 LARGEST = held(3.4028234e38)  # of float32's finite numbers
 SMALLEST = 2.0**-126  # of float32's normal numbers
 BOUNDS = {
-    "max_tokens": Bounds("int64", 0, 2**63 - 1, "a whole number of at least 0"),
+    "max_tokens": Bounds("int64", 0, 2**63 - 1),
     "temperature": Bounds("float32", 0, LARGEST, f"a number from 0 to {LARGEST:.7g}"),
-    "top_k": Bounds("int32", 0, 2**31 - 1, "a whole number from 0 to 2147483647"),
+    "top_k": Bounds("int32", 0, 2**31 - 1),
     "top_p": Bounds("float32", SMALLEST, 1, "above 0 and at most 1"),
-    "seed": Bounds("int64", 0, MAX_SEED, f"a whole number from 0 to {MAX_SEED}"),
-    "n": Bounds("int64", 1, SAMPLES_LIMIT, f"a whole number from 1 to {SAMPLES_LIMIT}"),
+    "seed": Bounds("int64", 0, MAX_SEED),
+    "n": Bounds("int64", 1, SAMPLES_LIMIT),
     "presence_penalty": Bounds("float32", -2, 2, "a number from -2 to 2"),
     "frequency_penalty": Bounds("float32", -2, 2, "a number from -2 to 2"),
-    "logprobs": Bounds("int64", 0, TOP_LOGPROBS, f"a whole number from 0 to {TOP_LOGPROBS}"),
-    "prompt_logprobs": Bounds("int64", 0, TOP_LOGPROBS, f"a whole number from 0 to {TOP_LOGPROBS}"),
-    "stop_token_ids": Bounds("int64", 0, 2**63 - 1, "whole numbers of at least 0"),
+    "logprobs": Bounds("int64", 0, TOP_LOGPROBS),
+    "prompt_logprobs": Bounds("int64", 0, TOP_LOGPROBS),
+    "stop_token_ids": Bounds("int64", 0, 2**63 - 1),
 }
 OPTIONAL = ("seed", "logprobs", "prompt_logprobs")
 

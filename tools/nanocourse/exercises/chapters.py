@@ -68,7 +68,7 @@ def exercises(of: Chapter) -> list[Exercise]:
 
 def first(of: Chapter, among: list[Exercise]) -> tuple[Exercise, int]:
     """The exercise whose section comes first in the chapter's text, and that section's number."""
-    text = (of.folder / "README.md").read_text(encoding="utf-8")
+    text = (root() / of.text).read_text(encoding="utf-8")
     headings = re.findall(r"^## \d+\. (.+)$", text, re.M)
     number, one = min(((headings.index(one.spec.section) + 1, one) for one in among), key=lambda pair: pair[0])
     return one, number
