@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import cycle
-from types import SimpleNamespace
 
 import pytest
 from torch import Tensor
@@ -14,26 +13,10 @@ from nanoinfer.engine.choice import ChoosingRunner
 from nanoinfer.engine.graphs import Key, Replayable
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.step import decode_step
-from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model
-from tests.conftest import STD
 from tests.engine.fake_graphed import graph_llm, greedy_rows, prove, runner_of
 
-pytestmark = pytest.mark.filterwarnings("error")
-CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=100, vocab_size=211)
-
-
-@pytest.fixture(scope="module")
-def model() -> GPT2:
-    return random_model(CONFIG, seed=1, std=STD)
-
-
-@pytest.fixture(autouse=True)
-def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each capture collects garbage, which takes long in a process that has loaded as much as this one."""
-    for module in ("graphs", "choice"):
-        monkeypatch.setattr(f"nanoinfer.engine.{module}.gc", SimpleNamespace(collect=lambda: 0))
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("no_collection")]
 
 
 class Other:
@@ -86,8 +69,10 @@ FEW, PLAIN = "few: too many rows", "op by op: too many rows"
         ({}, {"one", FEW, PLAIN}),  # pinned
     ],
 )
-def test_the_fastest_or_the_pinned_one_is_counted(model: GPT2, seconds: dict[str, float], counted: set[str]) -> None:
-    llm, _ = with_others(model, seconds, pinned=not seconds)
+def test_the_fastest_or_the_pinned_one_is_counted(
+    small_model: GPT2, seconds: dict[str, float], counted: set[str]
+) -> None:
+    llm, _ = with_others(small_model, seconds, pinned=not seconds)
     prove(llm, [4, 1, 9, 30], greedy_rows(9, 2, 7, 5))
     assert set(llm.stats.computed_by) == counted
     assert llm.stats.computed_by.total() == llm.stats.replayed_steps
@@ -99,15 +84,15 @@ def test_the_fastest_or_the_pinned_one_is_counted(model: GPT2, seconds: dict[str
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-def test_what_fails_costs_no_graph_where_another_can(model: GPT2, pinned: bool) -> None:
-    llm, _ = with_others(model, {"few": 1, "op by op": 2}, RuntimeError("no room\nand a trace"), pinned)
+def test_what_fails_costs_no_graph_where_another_can(small_model: GPT2, pinned: bool) -> None:
+    llm, _ = with_others(small_model, {"few": 1, "op by op": 2}, RuntimeError("no room\nand a trace"), pinned)
     prove(llm, [4, 1], greedy_rows(9, 2))
     assert set(llm.stats.computed_by) == {"few: RuntimeError: no room", FEW}
     assert not llm.stats.fallbacks
 
 
-def test_where_weights_move_all_that_computes_hears_of_it(model: GPT2) -> None:
-    llm, runner = with_others(model, {"one": 1, "few": 2, "op by op": 3})
+def test_where_weights_move_all_that_computes_hears_of_it(small_model: GPT2) -> None:
+    llm, runner = with_others(small_model, {"one": 1, "few": 2, "op by op": 3})
     prove(llm, [4], greedy_rows(3))
     runner._addresses = ()
     with pytest.warns(RuntimeWarning, match="all graphs are dropped"):
@@ -115,8 +100,8 @@ def test_where_weights_move_all_that_computes_hears_of_it(model: GPT2) -> None:
     assert [each.refreshed for each in runner.forwards] == [1, 1]  # type: ignore[attr-defined]
 
 
-def test_an_interrupt_ahead_of_the_choice_leaves_a_step_that_works(model: GPT2) -> None:
-    llm, _ = with_others(model, {"few": 1, "op by op": 2}, KeyboardInterrupt())
+def test_an_interrupt_ahead_of_the_choice_leaves_a_step_that_works(small_model: GPT2) -> None:
+    llm, _ = with_others(small_model, {"few": 1, "op by op": 2}, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         prove(llm, [4], greedy_rows(3))
     prove(llm, [4], greedy_rows(3))
