@@ -69,9 +69,7 @@ FEW, PLAIN = "few: too many rows", "op by op: too many rows"
         ({}, {"one", FEW, PLAIN}),  # pinned
     ],
 )
-def test_the_fastest_or_the_pinned_one_is_counted(
-    small_model: GPT2, seconds: dict[str, float], counted: set[str]
-) -> None:
+def test_the_fastest_or_pinned_one_is_counted(small_model: GPT2, seconds: dict[str, float], counted: set[str]) -> None:
     llm, _ = with_others(small_model, seconds, pinned=not seconds)
     prove(llm, [4, 1, 9, 30], greedy_rows(9, 2, 7, 5))
     assert set(llm.stats.computed_by) == counted

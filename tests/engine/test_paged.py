@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.blocks import NULL, BlockAllocator, BlockManager
 from nanoinfer.cache.paged import PagedCache, choose_splits
-from nanoinfer.engine.engine import Engine
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import SMALL, prompts_of
 
@@ -99,19 +98,14 @@ def test_histories_of_tables(history: list[tuple[int, int, int, int]]) -> None:
 
 
 def test_what_can_never_fit_is_refused_before_anything_runs(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by an engine that was put together by hand: it neither waits for ever nor begins the others."""
+    """It neither waits for ever nor begins the others."""
     llm = LLM(small_model, engine="paged", kv_blocks=4)
     fits = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
     words = "prompt 1 may grow to 65 tokens, which 4 blocks of 16 cannot hold"
-    requests = LLM(small_model, engine="dense").requests(prompts_of([50, 51, 2]), fits)
-    engine = Engine(small_model, cache(1 + 4), 4)
     with monkeypatch.context() as patch:
         patch.setattr(GPT2, "forward", None)
         with pytest.raises(ValueError, match=words):
             llm.generate(prompts_of([50, 51, 2]), fits)
-        with pytest.raises(ValueError, match=words):
-            list(engine.generate(requests))
-    assert not engine.busy
     assert len(llm.generate(prompts_of([50, 50, 2]), fits)) == 3
 
 
@@ -130,13 +124,9 @@ def test_a_captured_prefill_pads_no_more_than_its_ladder(most: int) -> None:
 
 
 def test_splits() -> None:
-    """A power of two, few where rows are many or short, and the same while a context grows within a power of two."""
+    """Few where rows are many or short, and the same while a context grows within a power of two."""
     assert choose_splits(1, 12, 1024) == 16
     assert choose_splits(64, 12, 1024) == 1
     assert choose_splits(512, 12, 1024) == 1
     assert choose_splits(1, 12, 1) == 1
     assert {choose_splits(8, 12, n) for n in range(513, 1025)} == {8}
-    for batch in (1, 3, 64, 300):
-        values = [choose_splits(batch, 12, n) for n in range(1, 1025)]
-        assert values == sorted(values)
-        assert all(v & (v - 1) == 0 for v in values)
