@@ -23,7 +23,7 @@ class Other:
     """Computes as `decode_step` does, for so many rows at most; it may fail."""
 
     def __init__(self, name: str, runner: ChoosingRunner, rows: int, error: BaseException | None = None) -> None:
-        self.name, self.rows, self.error, self.refreshed = name, rows, error, 0
+        self.name, self.rows, self.error = name, rows, error
         self._decode = partial(decode_step, runner.model, runner.cache, runner.state)
 
     def why_not(self, rows: int, sampler: Sampler) -> str | None:
@@ -33,9 +33,6 @@ class Other:
         if self.error:
             raise self.error
         return self._decode(rows, longest, sampler)
-
-    def refresh(self) -> None:
-        self.refreshed += 1
 
 
 def with_others(
@@ -87,15 +84,6 @@ def test_what_fails_costs_no_graph_where_another_can(small_model: GPT2, pinned: 
     prove(llm, [4, 1], greedy_rows(9, 2))
     assert set(llm.stats.computed_by) == {"few: RuntimeError: no room", FEW}
     assert not llm.stats.fallbacks
-
-
-def test_where_weights_move_all_that_computes_hears_of_it(small_model: GPT2) -> None:
-    llm, runner = with_others(small_model, {"one": 1, "few": 2, "op by op": 3})
-    prove(llm, [4], greedy_rows(3))
-    runner._addresses = ()
-    with pytest.warns(RuntimeWarning, match="all graphs are dropped"):
-        prove(llm, [4], greedy_rows(3))
-    assert [each.refreshed for each in runner.forwards] == [1, 1]  # type: ignore[attr-defined]
 
 
 def test_an_interrupt_ahead_of_the_choice_leaves_a_step_that_works(small_model: GPT2) -> None:

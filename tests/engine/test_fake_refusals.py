@@ -34,11 +34,9 @@ def steps_refused(device: torch.device) -> dict[str, Callable[[], Any]]:
         "Tensor.tolist": lambda: x.tolist(),
         "Tensor.cpu": lambda: x.cpu(),
         "Tensor.numpy": lambda: x.numpy(),
-        "Tensor.__array__": lambda: x.__array__(),
         "Tensor.__repr__": lambda: str(x),
         "equal": lambda: torch.equal(x, w),
         "nonzero": lambda: x.nonzero(),
-        "nonzero: where": lambda: torch.where(mask),
         "index.Tensor by a mask": lambda: x[mask],
         "index_put_.default by a mask": lambda: w.__setitem__(mask, x.sum()),
         "index_put_.default of a Python number": lambda: w.__setitem__(rows, 3.0),
@@ -48,7 +46,7 @@ def steps_refused(device: torch.device) -> dict[str, Callable[[], Any]]:
         "bincount": lambda: rows.bincount(),
         "repeat_interleave": lambda: x.repeat_interleave(rows.new_ones(6)),
         "torch.tensor": lambda: torch.tensor([1.0, 2.0], device=device),
-        "lift_fresh: list as index": lambda: x[[0, 1]],
+        "lift_fresh": lambda: x[[0, 1]],
         "torch.cuda.synchronize": lambda: torch.cuda.synchronize(),
     }
 

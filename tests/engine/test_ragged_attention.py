@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanoinfer.kernels import paged_attention_torch as reference
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.model.batch import Batch
 from tests.engine.kernel_cases import INTERPRETED, case_of, compiled
 
 # Tokens before the step, and in it: every count around a tile of 16, decode rows, and long rows among short ones.
@@ -70,35 +70,6 @@ def ragged_kernels() -> Any:
     return pytest.importorskip("nanoinfer.kernels.ragged_attention", reason="there are no wheels of Triton here")
 
 
-TILES = [
-    (1, 1, 16), (511, 1, 16), (512, 1, 64), (512, 8, 64), (512, 9, 16), (575, 9, 16), (576, 9, 64), (1024, 17, 16),
-    (8191, 128, 16), (8192, 128, 64),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("tokens, rows, tile", TILES)
-def test_large_tiles_are_for_many_tokens_a_row(
-    tokens: int, rows: int, tile: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From 512 tokens on, where they would fill them; and what is launched is what the list was made for."""
-    assert ragged_kernels().tile_of(tokens, rows) == tile
-    grid, constants = launch_of(monkeypatch, tokens, rows, 16, torch.float32)
-    assert grid == (12, -(-tokens // tile) + rows, 1)
-    assert constants["QUERIES"] == tile
-
-
-def launch_of(monkeypatch: pytest.MonkeyPatch, N: int, rows: int, D: int, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The grid and the constants that the kernel is launched with, for N tokens of 12 heads."""
-    launched: list[Any] = []
-    kernels, (k_pool, v_pool) = ragged_kernels(), torch.zeros(2, 2, 12, 16, D, dtype=dtype)
-    monkeypatch.setattr(kernels, "_attend", lambda grid, *call, **constants: launched.extend([grid, constants]))
-    batch = unpack(pack([], [Chunk(0, 0, [1] * N)], layout := Layout(rows, N, 1, N, N), 1), layout)
-    q, table = torch.zeros(N, 12, D, dtype=dtype), torch.zeros(2, 40, dtype=torch.int32)
-    kernels.attend_ragged(q, k_pool, v_pool, table, batch, kernels.work_list(batch))
-    grid, constants = launched
-    return grid, constants
-
-
 COMPILED = [
     (torch.float16, 64, 8, 75), (torch.float16, 64, 600, 75), (torch.float16, 64, 600, 80),
     (torch.float16, 80, 600, 90), (torch.float32, 64, 600, 75), (torch.float32, 40, 8, 89),
@@ -113,5 +84,8 @@ def test_compiles_without_a_gpu(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, D: int, N: int, capability: int
 ) -> None:
     """With the constants that it is launched with, and within the shared memory of the GPUs of that kind."""
-    _, constants = launch_of(monkeypatch, N, 1, D, dtype)
-    compiled(ragged_kernels()._ragged_kernel, {2: "fp16", 4: "fp32"}[dtype.itemsize], constants, capability)
+    constants: dict[str, Any] = {}
+    kernels, case = ragged_kernels(), case_of([(0, N)], H=12, D=D, dtype=dtype, device="cpu")
+    monkeypatch.setattr(kernels, "_attend", lambda grid, *call, **launched: constants.update(launched))
+    kernels.attend_ragged(*case, kernels.work_list(case.batch))
+    compiled(kernels._ragged_kernel, {2: "fp16", 4: "fp32"}[dtype.itemsize], constants, capability)

@@ -22,14 +22,6 @@ def test_block_and_head_sizes(page: int, D: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("D", [40, 64, 128])
-def test_many_tokens(D: int, dtype: torch.dtype) -> None:
-    """Tiles of 64, long contexts, and padding."""
-    rows = [(0, 300), (513, 64), (10, 65), (200, 1), (0, 63), (700, 30)]
-    check(case_of(rows, D=D, dtype=dtype, padding=(2, 40)))
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tile", [16, 64])
 @pytest.mark.parametrize("D", [40, 64, 128])
 def test_mixed_steps(D: int, tile: int, dtype: torch.dtype) -> None:
