@@ -51,18 +51,6 @@ def test_a_failing_step_leaves_everything_as_found() -> None:
     assert_nothing_is_patched()
 
 
-def test_results_are_poison_before_the_first_replay() -> None:
-    x = torch.arange(4)
-    graph, (number, whole, index, view) = record(lambda: (x / 2, x + 1, x.argmax(), (x / 3).view(2, 2)))
-    assert bool(number.isnan().all())
-    assert bool(view.isnan().all())
-    assert whole.tolist() == [2**63 - 1] * 4
-    with pytest.raises(IndexError):
-        x[index]
-    graph.replay()
-    assert (number.tolist(), whole.tolist(), index.tolist()) == ([0.0, 0.5, 1.0, 1.5], [1, 2, 3, 4], 3)
-
-
 def test_rebinding_is_not_seen() -> None:
     """G11, G12: Python does not run again, neither the step's nor its caller's."""
     box, calls = SimpleNamespace(x=torch.ones(2), y=torch.zeros(2)), []

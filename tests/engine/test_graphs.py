@@ -14,7 +14,6 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.engine import Row
 from nanoinfer.engine.graphs import pick
-from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
@@ -34,7 +33,6 @@ from tests.engine.fake_graphed import (
 
 # No graph is lost in silence: a warning is an error, but where a test expects it.
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("no_collection")]
-GREEDY, SAMPLED, FILTERED, _ = SAMPLERS
 
 
 @pytest.fixture(params=GRAPHED)

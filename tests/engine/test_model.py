@@ -73,17 +73,13 @@ def test_logits_gpt2(pair_gpt2: Pair, length: int) -> None:
 
 
 def test_ragged_batch_to_the_last_position(pair: Pair) -> None:
-    """The last token produced stands at the last position and is never fed; transformers' own loop agrees."""
+    """The last token produced stands at the last position and is never fed."""
     prompts = prompts_of([1, 2, 50, 98, 99])
     params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     completions = LLM(pair.ours, engine="naive").generate(prompts, params)
     assert [len(c.token_ids) for c in completions] == [99, 98, 50, 2, 1]
     assert all(c.finish_reason == "length" for c in completions)
     verify_tokens(pair.oracle, completions, params)
-    ids = torch.tensor([prompts[2]], device=pair.ours.device)
-    new = {"max_new_tokens": 20, "min_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
-    theirs = pair.theirs.generate(ids, attention_mask=torch.ones_like(ids), **new)
-    assert theirs[0, 50:].tolist() == list(completions[2].token_ids[:20])
 
 
 @pytest.mark.parametrize("mistake", ["a key is lost", "positions are off by one"])

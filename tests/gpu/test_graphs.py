@@ -34,6 +34,7 @@ from tests.engine.fake_graphed import (  # fmt: skip
     LENGTHS,
     PARAMS,
     Rerun,
+    decodes,
     greedy_rows,
     idle,
     interrupted,
@@ -84,10 +85,6 @@ def poison(llm: LLM) -> None:
     cache: Any = llm.core.cache
     cache.k.fill_(float("nan"))
     cache.v.fill_(float("nan"))
-
-
-def decodes(llm: LLM) -> list[int]:
-    return [key.rows for key in runner_of(llm).graphs if key.columns == 1]
 
 
 def test_every_shape_of_the_ladder(small_model: GPT2, model: GPT2, kind: Kind) -> None:
