@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,12 +35,7 @@ TOLERANCE = 1e-5
 V = 9000  # more than one tile, and no multiple of anything
 
 
-def rows_of(*parameters: Any, **others: Any) -> BatchState:
-    return rows_on(*parameters, **others, device=DEVICE)
-
-
-def mixed(combinations: list[tuple[float, int, float]], copies: int = 1) -> BatchState:
-    return mixed_on(combinations, copies, DEVICE)
+rows_of, mixed = partial(rows_on, device=DEVICE), partial(mixed_on, device=DEVICE)
 
 
 def guarded(logits: Tensor, padding: int = 0) -> Tensor:
