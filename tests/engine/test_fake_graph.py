@@ -101,23 +101,6 @@ def test_views_need_no_operation_and_keep_their_shape(inference: bool) -> None:
         assert (before.tolist(), after.tolist()) == ([3.0, 12.0], [1.0, 2.0])
 
 
-def test_bare_allocations_are_left_as_the_last_replay_left_them() -> None:
-    """A graph allocates nothing: what a step reads before it has written holds the last replay's values."""
-    x = torch.ones(2)
-
-    def step() -> Tensor:
-        scratch = torch.empty(2)
-        seen = scratch.clone()
-        scratch.copy_(x)
-        return seen
-
-    graph, seen = record(step)
-    graph.replay()
-    assert bool(seen.isnan().all())
-    graph.replay()
-    assert seen.tolist() == [1.0, 1.0]
-
-
 @pytest.mark.parametrize("generator", [None, torch.Generator().manual_seed(3)])
 def test_random_numbers_are_frozen(generator: torch.Generator | None) -> None:
     """G18: 64 replays draw the same; generators are left as found."""

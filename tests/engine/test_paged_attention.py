@@ -148,13 +148,6 @@ def test_the_ragged_comparison_can_fail() -> None:
         assert bool(ragged(case, work).isnan().any())
 
 
-@pytest.mark.parametrize("new", [1, 2, 15, 16, 17, 40])
-def test_one_ragged_row(new: int) -> None:
-    """Alone, as a prompt and as a piece of one."""
-    for start in (0, 1, 63, 64, 100):
-        check(case_of([(start, new)], H=1, D=16))
-
-
 STEPS = {  # rows, and padding
     "rows that go on, prompts, a piece": (MIXED, None),
     "a prompt's first token beside rows that go on": ([(40, 1), (0, 1), (63, 1), (0, 20), (17, 9)], (0, 0)),
@@ -183,13 +176,3 @@ def test_at_the_bound_of_large_tiles(more: list[tuple[int, int]]) -> None:
     case = case_of([(0, 300), (37, 64), (10, 65), (200, 1), (0, 63), (0, 29), *more], H=1, D=16)
     assert len(case.q) == 522 + sum(new for _, new in more)
     check(case)
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="a GPU that reads elsewhere is of no use to the tests after this one")
-def test_nothing_is_read_for_an_item_without_tokens() -> None:
-    """Wherever it says that its first token is: to read there would end the process."""
-    case = case_of([(40, 1), (3, 20)], padding=(2, 0))
-    work = ragged_attention.work_list(case.batch)
-    assert work[-4:, 1].tolist() == [0] * 4
-    work[-4:, 0] = 2**30
-    torch.testing.assert_close(ragged(case, work).double(), case.plain(), rtol=1e-5, atol=1e-5)

@@ -37,7 +37,6 @@ from tests.engine.fake_graphed import (  # fmt: skip
     decodes,
     greedy_rows,
     idle,
-    interrupted,
     live_bits,
     runner_of,
     same,
@@ -162,19 +161,6 @@ def test_replays_are_the_step(model: GPT2, kind: Kind) -> None:
             called.view(torch.float32), replayed.view(torch.float32), rtol=1e-4, atol=1e-4, equal_nan=True
         )  # what nothing has been written to may be NaN
     assert not torch.equal(results[0][0][0], saved[:, :-1])
-
-
-def test_captures_touch_no_live_row(small_model: GPT2, model: GPT2, kind: Kind) -> None:
-    """G15: state and live memory are the same to the bit after a warm-up in the middle of a generation."""
-    llm = make(model, kind, max_batch=4)
-
-    def warm_up() -> None:
-        before = [*state_bits(llm), *live_bits(llm)]
-        llm.warm_up()
-        assert same([*state_bits(llm), *live_bits(llm)], before)
-
-    done = interrupted(llm, [4, 9, 30], PARAMS[1:4], 7, warm_up)
-    proven(small_model, done, PARAMS[1:4])
 
 
 def test_tokens_in_16_bits_are_those_of_the_step_called(kind: Kind) -> None:
