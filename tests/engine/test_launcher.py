@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,12 +80,11 @@ def test_another_way_to_launch_is_noticed(launched: Launched, monkeypatch: pytes
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_this_triton_launches_in_the_known_way() -> None:
     """No warning, and from the third time on by the compiled form."""
     launcher = kernels.Launcher(kernels._write_kernel, num_warps=4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        write_often(launcher, 3, "cuda")
+    write_often(launcher, 3, "cuda")
     torch.cuda.synchronize()
     assert kernels.Launcher.trusted
     assert len(launcher._compiled) == 1

@@ -158,17 +158,6 @@ def test_distribution(temperature: float, top_k: int, top_p: float) -> None:
 KINDS = [(0.0, 0, 0.5), (0.7, 5, 1.0), (1.0, 0, 0.9), (1.3, 40, 0.8)]
 
 
-@pytest.mark.gpu
-def test_gpu_gives_the_same_tokens() -> None:
-    """Same bits; the logarithm may differ in its last bit, so a near-tie may flip: none does on 400 rows here."""
-    logits, rows = logits_of(400, 5_000, 2.0, seed=3), mixed(KINDS, 100)
-    on_gpu = BatchState(rows.integers.cuda(), rows.floats.cuda())
-    ids = torch.arange(1000)
-    bits = random_bits(rows.seed[:, None], rows.step[:, None], ids)
-    assert torch.equal(bits, random_bits(on_gpu.seed[:, None], on_gpu.step[:, None], ids.cuda()).cpu())
-    assert torch.equal(sample_filtered(logits.cuda(), on_gpu).cpu(), sample_filtered(logits, rows))
-
-
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_the_cpus_sampler_gives_the_same_tokens(data: st.DataObject) -> None:
