@@ -1,6 +1,6 @@
 """The recorder that stands in for a CUDA graph: what it replays and what it bakes, shown on small steps.
 
-That whole steps are replayed to the last bit is in test_graphs.py; refusals are in test_fake_refusals.py.
+Whole steps are replayed in test_graphs.py; refusals are in test_fake_refusals.py.
 
 The names G.. are those of the course's list of defects. Kernel launches are seen in Triton's interpreter, in a process
 of its own.

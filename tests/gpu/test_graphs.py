@@ -258,7 +258,7 @@ from nanoinfer.verify import verify_tokens
 from nanoinfer.engine.sampling import Samplers
 from nanoinfer.model.weights import random_model
 from tests.conftest import SMALL, STD, prompts_of
-from tests.engine.fake_graphed import greedy_rows, runner_of
+from tests.engine.fake_graphed import decodes, greedy_rows, runner_of
 
 model = random_model(SMALL, seed=1, std=STD, device="cuda")
 counts = greedy_rows(9, 2, 7, 5)
@@ -275,10 +275,9 @@ def report(name, change=lambda llm: None, fused=True):
         warnings.simplefilter("always")
         done = llm.generate(prompts_of([4, 1, 9, 30]), counts)
     verify_tokens(llm.forward_logits, done, counts)
-    decodes = [key.rows for key in runner_of(llm).graphs if key.columns == 1]
     print(json.dumps({
         "name": name, "warnings": [str(w.message) for w in caught if w.category is RuntimeWarning],
-        "decodes": decodes, "replayed": llm.stats.replayed_steps, "fallbacks": dict(llm.stats.fallbacks),
+        "decodes": decodes(llm), "fallbacks": dict(llm.stats.fallbacks),
         "default_stream": llm._worker.submit(
             lambda: torch.cuda.current_stream() == torch.cuda.default_stream()).result(),
     }), flush=True)
