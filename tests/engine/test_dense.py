@@ -1,4 +1,4 @@
-"""The caches of chapters 2 and 3: what they take of the memory, which is refused, and lessons of masks."""
+"""The caches of chapters 2 and 3: what they take of the memory, which is refused, and what a mask shows."""
 
 from __future__ import annotations
 
