@@ -65,10 +65,7 @@ def steps_allowed(device: torch.device) -> dict[str, Callable[[], Tensor]]:
         "mask of a number": lambda: put(mask, 4.0),
         "rows of a tensor": lambda: put(rows, x[:2]),
         "where of three": lambda: torch.where(mask, x, 0.0),
-        "new tensors": lambda: torch.zeros(6, device=device) + torch.full((6,), 2, device=device),
-        "arange": lambda: torch.arange(6, device=device) * x,
         "iteration": lambda: torch.stack([part * 2 for part in x.view(2, 3)]),
-        "sort": lambda: torch.sort(-x).values,
         "shape": lambda: x.view(len(x) // 2, -1).sum(0),
         "to the same device": lambda: x.to(device) + x.to(torch.float64),
     }

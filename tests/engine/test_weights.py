@@ -162,13 +162,6 @@ CONFIGS: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("config, word", CONFIGS)
-def test_refused_configs(folder: Path, config: Any, word: str) -> None:
-    text = config if isinstance(config, str) else json.dumps(config)
-    (folder / "config.json").write_bytes(text.encode("latin-1"))
-    refused(folder, word)
-
-
 NORM = "transformer.h.1.ln_1.bias"
 
 
@@ -310,12 +303,6 @@ def test_a_generation_ends_at_the_folder_s_end_of_text(folder: Path) -> None:
     assert done.finish_reason == "stop"
 
 
-@pytest.mark.parametrize("end", ["7", -1, True, 1.5, [7, None], {"a": 1}])
-def test_refused_end_of_text(folder: Path, end: object) -> None:
-    told(folder, "generation_config.json", eos_token_id=end)
-    refused(folder, "eos_token_id must be a token id")
-
-
 def gpt2_vocabulary() -> dict[str, int]:
     """As vocab.json has it: each byte as a character of its own, those that print as themselves."""
     printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -343,7 +330,7 @@ def test_files_of_gpt2_s_own_tokenizer(folder: Path) -> None:
 
 OTHER_TOKENIZERS: list[tuple[str, dict[str, Any], str]] = [
     ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}, "names BertTokenizer"),
-    ("config.json", {"tokenizer_class": "T5Tokenizer"}, "config.json names T5Tokenizer"),
+    ("config.json", SHAPE | {"tokenizer_class": "T5Tokenizer"}, "config.json names T5Tokenizer"),
     ("vocab.json", {"a": 0, "b": 1}, "vocab.json holds other tokens"),
     ("tokenizer.json", {"model": {"type": "Unigram", "vocab": [["a", 0.5]]}}, "tokenizer.json"),
     ("tokenizer.json", {"model": None}, "tokenizer.json"),
@@ -351,11 +338,20 @@ OTHER_TOKENIZERS: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name, data, word", OTHER_TOKENIZERS)
-def test_another_tokenizer_is_refused(folder: Path, name: str, data: dict[str, Any], word: str) -> None:
-    """A vocabulary of 64,000 with BERT's tokenizer printed `<|55128|>`."""
-    told(folder, name, **data)
-    refused(folder, "a tokenizer that is not GPT-2's", word)
+REFUSED = [
+    *(("config.json", config, word) for config, word in CONFIGS),
+    *(("generation_config.json", {"eos_token_id": end}, "eos_token_id must be a token id")
+      for end in ("7", -1, True, 1.5, [7, None], {"a": 1})),
+    *((name, data, f"a tokenizer that is not GPT-2's: {word}") for name, data, word in OTHER_TOKENIZERS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, data, words", REFUSED)
+def test_refused_files(folder: Path, name: str, data: Any, words: str) -> None:
+    """By what they say; a vocabulary of 64,000 with BERT's tokenizer printed `<|55128|>`."""
+    text = data if isinstance(data, str) else json.dumps(data)
+    (folder / name).write_bytes(text.encode("latin-1"))
+    refused(folder, *words.split(": "))
 
 
 PEAK = """
