@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nanoinfer import LLM, Completion, SamplingParams
 from nanoinfer.cache.dense import DenseCache
-from nanoinfer.engine.engine import Engine, Row
+from nanoinfer.engine.engine import Row
 from nanoinfer.engine.fake_graph import FakeRecorder
 from nanoinfer.engine.graphs import GraphRunner, Replayable
 from nanoinfer.engine.step import decode_step
@@ -100,10 +100,6 @@ def graph_llm(
     return llm
 
 
-def engine_of(llm: LLM) -> Engine:
-    return llm.core
-
-
 def prove(llm: LLM, lengths: list[int], params: Any) -> None:
     """Every token is the naive oracle's."""
     print(verify_tokens(llm.forward_logits, llm.generate(prompts_of(lengths), params), params))
@@ -173,7 +169,7 @@ def tokens(llm: LLM, lengths: Sequence[int], params: Any) -> list[tuple[int, ...
 def steps(llm: LLM, lengths: Sequence[int], params: Any) -> Iterator[list[Row]]:
     """A generation by the engine itself, to be looked into while it runs, once its thread has ended the one before."""
     idle(llm)
-    return engine_of(llm).generate(llm.requests(prompts_of(list(lengths)), params))
+    return llm.core.generate(llm.requests(prompts_of(list(lengths)), params))
 
 
 def interrupted(

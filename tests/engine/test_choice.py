@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import cycle
-from types import SimpleNamespace
 
 import pytest
 from torch import Tensor
@@ -14,33 +13,17 @@ from nanoinfer.engine.choice import ChoosingRunner
 from nanoinfer.engine.graphs import Key, Replayable
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.step import decode_step
-from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model
-from tests.conftest import STD
 from tests.engine.fake_graphed import graph_llm, greedy_rows, prove, runner_of
 
-pytestmark = pytest.mark.filterwarnings("error")
-CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=100, vocab_size=211)
-
-
-@pytest.fixture(scope="module")
-def model() -> GPT2:
-    return random_model(CONFIG, seed=1, std=STD)
-
-
-@pytest.fixture(autouse=True)
-def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each capture collects garbage, which takes long in a process that has loaded as much as this one."""
-    for module in ("graphs", "choice"):
-        monkeypatch.setattr(f"nanoinfer.engine.{module}.gc", SimpleNamespace(collect=lambda: 0))
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("no_collection")]
 
 
 class Other:
     """Computes as `decode_step` does, for so many rows at most; it may fail."""
 
     def __init__(self, name: str, runner: ChoosingRunner, rows: int, error: BaseException | None = None) -> None:
-        self.name, self.rows, self.error, self.refreshed = name, rows, error, 0
+        self.name, self.rows, self.error = name, rows, error
         self._decode = partial(decode_step, runner.model, runner.cache, runner.state)
 
     def why_not(self, rows: int, sampler: Sampler) -> str | None:
@@ -50,9 +33,6 @@ class Other:
         if self.error:
             raise self.error
         return self._decode(rows, longest, sampler)
-
-    def refresh(self) -> None:
-        self.refreshed += 1
 
 
 def with_others(
@@ -86,8 +66,8 @@ FEW, PLAIN = "few: too many rows", "op by op: too many rows"
         ({}, {"one", FEW, PLAIN}),  # pinned
     ],
 )
-def test_the_fastest_or_the_pinned_one_is_counted(model: GPT2, seconds: dict[str, float], counted: set[str]) -> None:
-    llm, _ = with_others(model, seconds, pinned=not seconds)
+def test_the_fastest_or_pinned_one_is_counted(small_model: GPT2, seconds: dict[str, float], counted: set[str]) -> None:
+    llm, _ = with_others(small_model, seconds, pinned=not seconds)
     prove(llm, [4, 1, 9, 30], greedy_rows(9, 2, 7, 5))
     assert set(llm.stats.computed_by) == counted
     assert llm.stats.computed_by.total() == llm.stats.replayed_steps
@@ -99,24 +79,15 @@ def test_the_fastest_or_the_pinned_one_is_counted(model: GPT2, seconds: dict[str
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-def test_what_fails_costs_no_graph_where_another_can(model: GPT2, pinned: bool) -> None:
-    llm, _ = with_others(model, {"few": 1, "op by op": 2}, RuntimeError("no room\nand a trace"), pinned)
+def test_what_fails_costs_no_graph_where_another_can(small_model: GPT2, pinned: bool) -> None:
+    llm, _ = with_others(small_model, {"few": 1, "op by op": 2}, RuntimeError("no room\nand a trace"), pinned)
     prove(llm, [4, 1], greedy_rows(9, 2))
     assert set(llm.stats.computed_by) == {"few: RuntimeError: no room", FEW}
     assert not llm.stats.fallbacks
 
 
-def test_where_weights_move_all_that_computes_hears_of_it(model: GPT2) -> None:
-    llm, runner = with_others(model, {"one": 1, "few": 2, "op by op": 3})
-    prove(llm, [4], greedy_rows(3))
-    runner._addresses = ()
-    with pytest.warns(RuntimeWarning, match="all graphs are dropped"):
-        prove(llm, [4], greedy_rows(3))
-    assert [each.refreshed for each in runner.forwards] == [1, 1]  # type: ignore[attr-defined]
-
-
-def test_an_interrupt_ahead_of_the_choice_leaves_a_step_that_works(model: GPT2) -> None:
-    llm, _ = with_others(model, {"few": 1, "op by op": 2}, KeyboardInterrupt())
+def test_an_interrupt_ahead_of_the_choice_leaves_a_step_that_works(small_model: GPT2) -> None:
+    llm, _ = with_others(small_model, {"few": 1, "op by op": 2}, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         prove(llm, [4], greedy_rows(3))
     prove(llm, [4], greedy_rows(3))

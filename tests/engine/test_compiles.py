@@ -26,9 +26,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {  # at GPT-2's sizes
     "paged_attention._attend_kernel whole": ("fp16", ATTEND | {"TILE": 32, "SPLITS": 1, "STAGES": 3}),
     "fused._add_norm_kernel": ("fp16", {"PARTS": 4, "C": 1600, "C_POWER": 2048}),
     "fused._linear_kernel": ("fp16", LINEAR),
-    "fused._linear_kernel wide": ("fp16", LINEAR | {"M_POWER": 32, "STEP": 128}),
     "sampling._sample_kernel": ("fp32", SAMPLE),
-    "sampling._sample_kernel fp16": ("fp16", SAMPLE),
     "sampling._sample_kernel bf16": ("bf16", SAMPLE),
 }  # fmt: skip
 

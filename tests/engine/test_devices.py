@@ -38,7 +38,6 @@ FULL = (str(8 * GB), 8 * GB - 10**8, 7 * GB)  # of files that were read, but for
         ("0::/", {"": ("max", 5 * GB, GB)}, 64 * GB),
         ("0::/", {"": (str(8 * GB), 9 * GB, 0)}, 0),
         ("12:cpu:/x\n0::/a/b", {"a/b": FULL, "a": (str(80 * GB), 20 * GB, 0)}, 7 * GB + 10**8),
-        ("0::/a/b", {"a/b": ("max", GB, 0), "a": FULL}, 7 * GB + 10**8),
         ("0::/not/mounted", {"": FULL}, 7 * GB + 10**8),
         ("4:memory:/v1", {"": FULL}, 7 * GB + 10**8),
     ],

@@ -28,7 +28,6 @@ pytest.importorskip("triton", reason="there are no wheels of Triton here")
 
 from nanoinfer.kernels import sampling
 from nanoinfer.kernels.fused_forward import FusedForward
-from nanoinfer.kernels.persistent import forwards_of
 from nanoinfer.kernels.streamed import fused_forwards
 
 CONFIG = ModelConfig(n_layer=2, n_head=4, n_embd=48, n_positions=100, vocab_size=211)  # heads of 12: no power of two
@@ -40,9 +39,7 @@ def some_model(config: ModelConfig = CONFIG) -> GPT2:
     return random_model(config, seed=1, std=STD, device=DEVICE)
 
 
-def rows_of(
-    model: GPT2, lengths: Sequence[int | None], sampled: bool = False, block: int = 16
-) -> tuple[PagedCache, BatchState]:
+def rows_of(model: GPT2, lengths: Sequence[int | None], block: int = 16) -> tuple[PagedCache, BatchState]:
     """Rows that have fed so many tokens, None for padding; blocks in any order, and NaN where nothing was written."""
     config, B, each = model.config, len(lengths), -(-MAX_LEN // block)
     cache = PagedCache(config, B, MAX_LEN, B * each + 1, block, torch.device(DEVICE), torch.float32)
@@ -54,7 +51,7 @@ def rows_of(
         if length is None:
             continue
         cache.tables[b] = order[b * each : (b + 1) * each].int()
-        temperature, k, p = kinds[b % len(kinds)] if sampled else kinds[0]
+        temperature, k, p = kinds[b % len(kinds)]
         state.integers[:, b] = torch.tensor([(7 * b + 3) % config.vocab_size, length, 5, 1, 100 + b, k, b])
         state.floats[:, b] = torch.tensor([temperature, p])
         t = torch.arange(length)
@@ -75,7 +72,7 @@ def streamed_of(model: GPT2, cache: Any, state: BatchState) -> Any:
 both = pytest.mark.parametrize("make", [FusedForward, streamed_of])
 
 
-def compare(model: GPT2, lengths: Sequence[int | None], make: Maker, sampled: bool = False, block: int = 16) -> None:
+def compare(model: GPT2, lengths: Sequence[int | None], make: Maker, block: int = 16) -> None:
     """One step both ways: the same logits, the same state afterwards, and the same keys and values everywhere."""
 
     def spy(logits: Tensor, rows: BatchState) -> Tensor:
@@ -84,7 +81,7 @@ def compare(model: GPT2, lengths: Sequence[int | None], make: Maker, sampled: bo
 
     seen: list[Tensor] = []
     B, live = len(lengths), [b for b, length in enumerate(lengths) if length is not None]
-    (plain_cache, plain_state), (cache, state) = (rows_of(model, lengths, sampled, block) for _ in range(2))
+    (plain_cache, plain_state), (cache, state) = (rows_of(model, lengths, block) for _ in range(2))
     expected = decode_step(model, plain_cache, plain_state, B, MAX_LEN, spy)
     forward = make(model, cache, state)
     assert forward.why_not(B, sampling.sample) is None
@@ -96,7 +93,7 @@ def compare(model: GPT2, lengths: Sequence[int | None], make: Maker, sampled: bo
     for pool, plain in ((cache.k, plain_cache.k), (cache.v, plain_cache.v)):
         assert torch.equal(pool[:, 1:].isnan(), plain[:, 1:].isnan())
         torch.testing.assert_close(pool[:, 1:], plain[:, 1:], rtol=1e-4, atol=1e-4, equal_nan=True)
-    cache, state = rows_of(model, lengths, sampled, block)
+    cache, state = rows_of(model, lengths, block)
     make(model, cache, state).decode(B, MAX_LEN, spy)  # a sampler of another kind reads logits
     assert torch.equal(state.integers, plain_state.integers)
     torch.testing.assert_close(seen[1][live], seen[0][live], rtol=1e-4, atol=1e-4)
@@ -104,24 +101,22 @@ def compare(model: GPT2, lengths: Sequence[int | None], make: Maker, sampled: bo
 
 @here
 @both
-@pytest.mark.parametrize("lengths", [[0], [99], [31, 32], [63, 0, 64], [5, None, 98, None], [7 * i for i in range(9)]])
+@pytest.mark.parametrize(
+    "lengths", [[0], [99], [31, 32], [63, 0, 64], [5, None, 98, None, 33], [7 * i for i in range(9)]]
+)
 def test_step(make: Maker, lengths: list[int | None]) -> None:
-    """First and last position, edges of tiles and blocks, padding rows, and a number of rows that is no power of 2."""
+    """First and last position, edges of tiles and blocks, padding rows, and a number of rows that is no power of 2.
+
+    Greedy, sampled and filtered rows stand side by side: those without filters are chosen without logits.
+    """
     compare(some_model(), lengths, make)
-
-
-@here
-@both
-def test_sampled_rows(make: Maker) -> None:
-    """Greedy, sampled and filtered rows side by side: those without filters are chosen without logits."""
-    compare(some_model(), [40, 3, 17, 64, 2, 9, None, 33], make, sampled=True)
 
 
 @here
 @pytest.mark.parametrize("make, rows, block", [(FusedForward, 16, 32), (streamed_of, 16, 32), (streamed_of, 70, 16)])
 def test_many_rows_of_wide_heads(make: Maker, rows: int, block: int) -> None:
     """The most rows that one program takes, and more where there are several."""
-    compare(some_model(WIDE), [6 * i % 97 for i in range(rows)], make, sampled=True, block=block)
+    compare(some_model(WIDE), [6 * i % 97 for i in range(rows)], make, block=block)
 
 
 @here
@@ -166,23 +161,6 @@ def test_generation(small_model: GPT2) -> None:
     assert proven(llm, [4, 1, 30], params) == {"fused"}
     scored = [replace(each, logprobs=3, frequency_penalty=1.5 * i) for i, each in enumerate(greedy_rows(3, 3))]
     assert proven(llm, [5, 12], scored) == {"fused"}
-
-
-@here
-def test_what_it_does_not_serve_is_counted_and_right(small_model: GPT2) -> None:
-    llm = fused_llm(small_model.to(DEVICE), max_batch=17)
-    reason = "op by op: more rows than the fused kernels take"
-    assert proven(llm, range(1, 18), greedy_rows(*[2] * 17)) == {reason}
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's process")
-def test_engine_persistent_says_why_it_uses_other_kernels(small_model: GPT2) -> None:
-    llm = graph_llm(small_model, "persistent", recorder=Rerun(), max_batch=2)
-    runner: Any = runner_of(llm)
-    runner.forwards, runner.pinned = forwards_of("persistent")(llm.model, runner.cache, runner.state), True
-    plain = [sampling.unfiltered, sampling.unfiltered, sampling.sample]
-    llm.core.samplers = Samplers(*plain)._replace(scoring=llm.core.samplers.scoring)
-    assert proven(llm, [4, 9], greedy_rows(3, 2)) == {"fused: one launch a token needs a GPU"}
 
 
 @here

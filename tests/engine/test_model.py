@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,13 +9,13 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.naive import FullContext, Naive, Plan, forward_logits
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
-from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.cache.naive import Naive, forward_logits
+from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model, save_model
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
+from tests.engine.test_rungs import MISTAKES
 
 transformers = pytest.importorskip("transformers")
 
@@ -74,52 +72,20 @@ def test_logits_gpt2(pair_gpt2: Pair, length: int) -> None:
     torch.testing.assert_close(ours[:, -65:], theirs[:, -65:], rtol=0, atol=1e-4)
 
 
-@pytest.mark.long
-def test_greedy_tokens_gpt2(pair_gpt2: Pair) -> None:
-    """Ragged batch in GPT-2's own shape, 64 new tokens."""
-    completions = LLM(pair_gpt2.ours, engine="naive").generate(prompts_of([5, 1, 23], vocab_size=50257), GREEDY)
-    assert verify_tokens(pair_gpt2.oracle, completions, GREEDY).tokens == 3 * 64
-
-
 def test_ragged_batch_to_the_last_position(pair: Pair) -> None:
-    """The last token produced stands at the last position and is never fed; transformers' own loop agrees."""
+    """The last token produced stands at the last position and is never fed."""
     prompts = prompts_of([1, 2, 50, 98, 99])
     params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     completions = LLM(pair.ours, engine="naive").generate(prompts, params)
     assert [len(c.token_ids) for c in completions] == [99, 98, 50, 2, 1]
     assert all(c.finish_reason == "length" for c in completions)
     verify_tokens(pair.oracle, completions, params)
-    ids = torch.tensor([prompts[2]], device=pair.ours.device)
-    new = {"max_new_tokens": 20, "min_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
-    theirs = pair.theirs.generate(ids, attention_mask=torch.ones_like(ids), **new)
-    assert theirs[0, 50:].tolist() == list(completions[2].token_ids[:20])
 
 
-class HiddenKey(Naive):
-    """A mistake to be caught: key 1 is never read."""
-
-    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        T = plan.batch.max_new
-        mask = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
-        if T > 2:
-            mask[2:, 1] = False
-        q, k, v = (plan.batch.padded(x).transpose(1, 2) for x in (q, k, v))
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return plan.batch.packed(out.transpose(1, 2))
-
-
-class WrongPositions(Naive):
-    """A mistake to be caught: every position after the first is one too small."""
-
-    def plan(self, batch: Batch) -> Plan:
-        plan = super().plan(batch)
-        return Plan(replace(plan.batch, positions=(plan.batch.positions - 1).clamp(min=0)))
-
-
-@pytest.mark.parametrize("mistake", [HiddenKey, WrongPositions])
-def test_the_proof_can_fail(pair: Pair, monkeypatch: pytest.MonkeyPatch, mistake: type[Naive]) -> None:
+@pytest.mark.parametrize("mistake", ["a key is lost", "positions are off by one"])
+def test_the_proof_can_fail(pair: Pair, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
     """The proof above is worth something only if these two mistakes do not pass it."""
-    monkeypatch.setattr("nanoinfer.cache.make_cache.Naive", mistake)
+    MISTAKES[mistake](Naive)(monkeypatch)
     completions = LLM(pair.ours, engine="naive").generate(prompts_of([3, 7, 20]), GREEDY)
     with pytest.raises(AssertionError, match="the oracle chooses"):
         verify_tokens(pair.oracle, completions, GREEDY)
@@ -136,27 +102,3 @@ def test_sixteen_bits(dtype: torch.dtype, tolerance: float) -> None:
     error = float((got - expected).norm() / expected.norm())
     assert got.dtype == torch.float32
     assert 0 < error < tolerance
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_generates_in_every_dtype(dtype: str) -> None:
-    with LLM("random:tiny", device="cuda", dtype=dtype) as llm:
-        done = llm.generate(["Once upon a time", "The", "A ragged batch"], SamplingParams(max_tokens=32, seed=1))
-    assert [len(c.token_ids) for c in done] == [32, 32, 32]
-
-
-def test_differentiable() -> None:
-    """The model trains: gradients reach every parameter. Inference mode stands in the engine."""
-    model = random_model(ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=8, vocab_size=20), seed=0)
-    model.requires_grad_(True)
-    layout = Layout.of([], chunks := [Chunk(0, 0, [1, 2, 3, 4])])
-    batch = unpack(pack([], chunks, layout, dummy=1), layout)
-    model.head(model.hidden(batch, partial(FullContext().attend, Plan(batch)))).square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
-
-
-def test_padding_of_the_head_is_invisible(small_model: GPT2) -> None:
-    assert small_model.wte.weight.shape[0] == 256  # 211 rows, padded to a multiple of 64
-    assert not small_model.wte.weight[211:].any()
-    assert forward_logits(small_model, torch.tensor([[1, 2]])).shape[-1] == 211

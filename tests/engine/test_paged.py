@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.blocks import NULL, BlockAllocator, BlockManager
 from nanoinfer.cache.paged import PagedCache, choose_splits
-from nanoinfer.engine.engine import Engine
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import SMALL, prompts_of
 
@@ -22,7 +21,7 @@ def cache(blocks: int, max_batch: int = 4, max_len: int = 100) -> PagedCache:
 @given(st.integers(1, 20), st.lists(st.integers(0, 30), max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_invariants(blocks: int, history: list[int]) -> None:
-    """No block is owned twice, free and owned make all, and the null block is never handed out."""
+    """No block is owned twice, free and owned make all, the null block is never handed out; misuse is an error."""
     allocator = BlockAllocator(blocks)
     owned: list[int] = []
     for action in history:
@@ -34,19 +33,13 @@ def test_invariants(blocks: int, history: list[int]) -> None:
         elif owned:
             allocator.free(owned.pop(action % len(owned)))
         assert allocator.free_blocks + len(owned) == blocks - 1
-
-
-def test_exhaustion_and_misuse_are_errors() -> None:
-    allocator = BlockAllocator(3)
-    first, second = allocator.allocate(), allocator.allocate()
-    assert {first, second} == {1, 2}
-    with pytest.raises(RuntimeError, match="no free block"):
-        allocator.allocate()
-    allocator.free(first)
-    for wrong in (first, NULL, 3, -1):
+    for wrong in {-1, *range(blocks + 1)}.difference(owned):  # the null block among them
         with pytest.raises(ValueError, match=f"block {wrong} is not owned"):
             allocator.free(wrong)
-    assert allocator.allocate() == first
+    while allocator.free_blocks:
+        allocator.allocate()
+    with pytest.raises(RuntimeError, match="no free block"):
+        allocator.allocate()
 
 
 def test_a_reservation_holds_blocks_that_are_not_taken_yet() -> None:
@@ -99,19 +92,14 @@ def test_histories_of_tables(history: list[tuple[int, int, int, int]]) -> None:
 
 
 def test_what_can_never_fit_is_refused_before_anything_runs(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by an engine that was put together by hand: it neither waits for ever nor begins the others."""
+    """It neither waits for ever nor begins the others."""
     llm = LLM(small_model, engine="paged", kv_blocks=4)
     fits = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
     words = "prompt 1 may grow to 65 tokens, which 4 blocks of 16 cannot hold"
-    requests = LLM(small_model, engine="dense").requests(prompts_of([50, 51, 2]), fits)
-    engine = Engine(small_model, cache(1 + 4), 4)
     with monkeypatch.context() as patch:
         patch.setattr(GPT2, "forward", None)
         with pytest.raises(ValueError, match=words):
             llm.generate(prompts_of([50, 51, 2]), fits)
-        with pytest.raises(ValueError, match=words):
-            list(engine.generate(requests))
-    assert not engine.busy
     assert len(llm.generate(prompts_of([50, 50, 2]), fits)) == 3
 
 
@@ -130,13 +118,9 @@ def test_a_captured_prefill_pads_no_more_than_its_ladder(most: int) -> None:
 
 
 def test_splits() -> None:
-    """A power of two, few where rows are many or short, and the same while a context grows within a power of two."""
+    """Few where rows are many or short, and the same while a context grows within a power of two."""
     assert choose_splits(1, 12, 1024) == 16
     assert choose_splits(64, 12, 1024) == 1
     assert choose_splits(512, 12, 1024) == 1
     assert choose_splits(1, 12, 1) == 1
     assert {choose_splits(8, 12, n) for n in range(513, 1025)} == {8}
-    for batch in (1, 3, 64, 300):
-        values = [choose_splits(batch, 12, n) for n in range(1, 1025)]
-        assert values == sorted(values)
-        assert all(v & (v - 1) == 0 for v in values)

@@ -31,16 +31,6 @@ def test_the_phases_make_the_models_logits(heads: int, width: int, programs: int
         torch.testing.assert_close(model.head(h), expected[position], rtol=1e-4, atol=1e-4)
 
 
-def test_no_row_is_lost_or_cut_twice() -> None:
-    config = PRESETS["gpt2"]
-    S = Shape.of(config, 132, max_len=1024, page=16, itemsize=2, polls=1)
-    assert S.G == 132
-    assert S.P * S.RQ >= 3 * S.D > (S.P - 1) * S.RQ
-    assert config.inner <= S.G * S.RF
-    assert S.P * S.RJ >= S.C > (S.P - 1) * S.RJ
-    assert S.TH * 8 * S.G >= S.V > (S.TH - 1) * 8 * S.G
-
-
 def test_sums_in_fixed_point_have_no_order() -> None:
     """133 summands of both signs, in any order: the same word, whose count and sum can be told apart."""
     values = torch.randn(133, generator=torch.Generator().manual_seed(1)) * 3000

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,12 +35,7 @@ TOLERANCE = 1e-5
 V = 9000  # more than one tile, and no multiple of anything
 
 
-def rows_of(*parameters: Any, **others: Any) -> BatchState:
-    return rows_on(*parameters, **others, device=DEVICE)
-
-
-def mixed(combinations: list[tuple[float, int, float]], copies: int = 1) -> BatchState:
-    return mixed_on(combinations, copies, DEVICE)
+rows_of, mixed = partial(rows_on, device=DEVICE), partial(mixed_on, device=DEVICE)
 
 
 def guarded(logits: Tensor, padding: int = 0) -> Tensor:
@@ -104,13 +100,6 @@ def test_the_same_tokens(width: int, dtype: torch.dtype) -> None:
     check(logits_of(len(kinds), width, dtype=dtype), mixed(kinds), padding=47)
 
 
-@pytest.mark.parametrize("std", [0.02, 1.0, 30.0])
-def test_flat_and_peaked_rows(std: float) -> None:
-    """Flat rows keep more than a list holds, and the search runs over the row; peaked ones keep one id."""
-    kinds = list(itertools.product((0.8,), (0, 50, 300, 4000), (0.3, 0.99999)))
-    check(logits_of(len(kinds), V, std), mixed(kinds))
-
-
 def with_ids(ids: Any, value: float, others: float = -INF) -> Tensor:
     """Four rows of which some ids have one logit, and all others another."""
     logits = torch.full((4, V), others)
@@ -119,10 +108,10 @@ def with_ids(ids: Any, value: float, others: float = -INF) -> Tensor:
 
 
 DIFFICULT: dict[str, Callable[[Tensor], Tensor]] = {  # what is made of four rows of V logits
+    "flat": lambda x: x / 150,
+    "peaked": lambda x: x * 10,
     "all equal": lambda x: torch.full_like(x, 3.0),
     "more equal than a list has room for": lambda x: torch.full((4, 2 * V), 3.0),
-    "equal to zero": torch.zeros_like,
-    "in steps of 1": torch.round,
     "in steps of 0.1": lambda x: (x * 10).round() / 10,
     "mostly -inf": lambda x: x.index_fill(1, torch.arange(100, V), -INF),
     "one id": lambda x: with_ids(8999, 1.0),
@@ -131,10 +120,8 @@ DIFFICULT: dict[str, Callable[[Tensor], Tensor]] = {  # what is made of four row
     "near the limits": lambda x: x * 1e37,
     "denormal": lambda x: x * 1e-40,
     "all -inf": lambda x: torch.full_like(x, -INF),
-    "ends": lambda x: with_ids(4321, 60_000.0, -60_000.0),
     "ends of float16": lambda x: with_ids(4321, 60_000.0, -60_000.0).half(),
     "ends in bfloat16": lambda x: with_ids(4321, 60_000.0, -60_000.0).bfloat16(),
-    "negative": lambda x: x - 500,
     "ascending": lambda x: x.sort(-1).values,
     "descending": lambda x: x.sort(-1, descending=True).values,
 }
@@ -142,8 +129,11 @@ DIFFICULT: dict[str, Callable[[Tensor], Tensor]] = {  # what is made of four row
 
 @pytest.mark.parametrize("name", DIFFICULT)
 def test_difficult_rows(name: str) -> None:
-    """Ties at the threshold, infinities and numbers at the ends of a type, under each kind of filter."""
-    kinds = [(0.7, 50, 0.9), (0.7, 0, 0.9), (1.3, 50, 1.0), (0.7, 300, 0.3)]
+    """Ties at the threshold, infinities and numbers at the ends of a type, under each kind of filter.
+
+    Flat rows keep more than a list holds, and the search runs over the row; peaked ones keep one id.
+    """
+    kinds = [(0.7, 50, 0.9), (0.7, 0, 0.9), (1.3, 50, 1.0), (0.7, 4000, 0.3)]
     check(DIFFICULT[name](logits_of(4, V)), mixed(kinds))
 
 
@@ -180,13 +170,11 @@ def test_greedy(dtype: torch.dtype) -> None:
         assert torch.equal(kernels.sample(guarded(logits, padding=3), rows), expected)
 
 
-def test_a_row_depends_on_itself_alone() -> None:
-    """Nor on where in memory it lies: rows one by one, from a matrix of another order of strides, and spread out."""
+def test_rows_may_lie_anywhere() -> None:
+    """In a matrix of another order of strides, and spread out."""
     kinds = [(0.0, 0, 1.0), (0.8, 50, 0.95), (0.8, 0, 1.0), (1.2, 0, 0.9), (1.0, 7, 1.0)]
     logits, rows = logits_of(5, 3000), mixed(kinds)
     together = check(logits, rows)
-    for i in range(5):
-        assert check(logits[i : i + 1], rows.at(slice(i, i + 1)), padding=i) == together[i]
     transposed = guarded(logits).T.contiguous().T
     apart = torch.stack([guarded(logits), torch.full((5, 3000), INF, device=DEVICE)], 1)[:, 0]
     for other, strides in ((transposed, (1, 5)), (apart, (6000, 1))):
@@ -194,27 +182,16 @@ def test_a_row_depends_on_itself_alone() -> None:
         assert torch.equal(kernels.sample(other, rows), together)
 
 
-def kept(scores: Tensor, top_k: int, top_p: float) -> Tensor:
-    """The filtered scores (1, V)."""
-    lowest = sampling.threshold(scores, torch.tensor([top_k]), torch.tensor([top_p]))
-    return scores.masked_fill(scores < lowest, -INF)
-
-
-@pytest.mark.parametrize("top_k, top_p", [(0, 1.0), (8, 1.0), (0, 0.8), (10, 0.9)])
-@pytest.mark.parametrize("rival", [False, True])
-def test_distribution(rival: bool, top_k: int, top_p: float) -> None:
-    """Steps of one seed against the filtered softmax by chi-square: few in the interpreter, which takes long.
-
-    The benchmark's rival, rejection, has other tokens for the same seeds; its top_p is of all probabilities.
-    """
+@pytest.mark.parametrize("top_k, top_p", [(0, 1.0), (8, 1.0), (0, 0.8)])
+def test_the_benchmarks_rival_follows_the_rule(top_k: int, top_p: float) -> None:
+    """Rejection has other tokens for the same seeds: steps of one seed by chi-square, few in the slow interpreter."""
     from nanobench.micro.rejection_sampling import rejection
 
-    n, logits = 20_000 if DEVICE == "cuda" else 60, logits_of(1, 24, std=1.0, seed=5)
-    rows = rows_of(n, 0.9, top_k, top_p, seed=11, step=torch.arange(n))
-    tokens = (rejection if rival else kernels.sample)(logits.to(DEVICE).expand(n, 24), rows)
-    by_k = kept(logits / 0.9, top_k, 1.0)
-    by_p = kept(logits / 0.9 if rival else by_k, 0, top_p)
-    check_counts(tokens, torch.minimum(by_k, by_p).softmax(-1)[0])
+    n, scores = 20_000 if DEVICE == "cuda" else 60, logits_of(1, 24, std=1.0, seed=5)
+    rows = rows_of(n, 1.0, top_k, top_p, seed=11, step=torch.arange(n))
+    lowest = sampling.threshold(scores, torch.tensor([top_k]), torch.tensor([top_p]))
+    kept = scores.masked_fill(scores < lowest, -INF)
+    check_counts(rejection(scores.to(DEVICE).expand(n, 24), rows), kept.softmax(-1)[0])
 
 
 @pytest.mark.parametrize("field, change", [("step", 1), ("top_k", 1), ("top_k", -1), ("temperature", -0.7)])
@@ -236,20 +213,3 @@ def test_gpu_at_gpt2s_size(std: float, dtype: torch.dtype) -> None:
     kinds = list(itertools.product((0.0, 0.8, 1.3), (0, 1, 50, 1000, 50_257), (0.1, 0.95, 1.0)))
     rows = mixed(kinds, copies=11)
     check(logits_of(len(rows.seed), 50_257, std, dtype), rows, padding=47)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(INTERPRETED, reason="needs the compiled kernel")
-def test_gpu_capture() -> None:
-    """One launch, no synchronization; a replay follows what stands in its inputs then."""
-    logits, other = (logits_of(8, 50_257, dtype=torch.bfloat16, seed=s).cuda() for s in (1, 2))
-    rows = mixed([(0.8, 50, 0.95), (0.0, 0, 1.0), (1.0, 0, 0.9), (1.0, 0, 1.0)], copies=2)
-    kernels.sample(logits, rows)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        tokens = kernels.sample(logits, rows)
-    for change in (lambda: None, lambda: rows.step.add_(1), lambda: logits.copy_(other), lambda: rows.top_k.fill_(3)):
-        change()
-        graph.replay()
-        assert near_ties(logits, rows, tokens) == 0

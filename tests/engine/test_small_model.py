@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 
 import nanoinfer
-from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.naive import forward_logits
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -22,33 +21,18 @@ from nanoinfer.model.weights import load_model
 SMALL = Path(nanoinfer.__file__).parent / "data" / "small"
 SHA256 = "ed53248970e198458d2312a6a1b71236669efc1e2fab2242c4c624bbe85a1b74"
 
-# 24 tokens each. The chosen token leads the second by at least 0.019 in logits, far more than float32 can shift.
-GREEDY = {
-    "Once upon a time": """, the king's son was a very good man, and he was very proud of his wife.\n\n"I""",
-    '"Where are you going?" asked': (
-        """ the boy.\n\n"To the woods," answered the boy. "I'm going to find my father."\n"""
-    ),
-}
-
 
 @pytest.fixture(scope="module")
 def model() -> GPT2:
     return load_model(SMALL, torch.device("cpu"), torch.float32)
 
 
-def test_file_is_the_published_one_and_small(model: GPT2) -> None:
+def test_file_is_the_published_one(model: GPT2) -> None:
     data = (SMALL / "model.safetensors").read_bytes()
     assert hashlib.sha256(data).hexdigest() == SHA256
-    assert len(data) <= 24_000_000
     config = json.loads((SMALL / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["GPT2LMHeadModel"]
     assert (model.config.vocab_size, model.config.n_positions, model.config.inner) == (50257, 1024, 4 * 160)
-
-
-def test_greedy_continuation(model: GPT2) -> None:
-    with LLM(model, engine="naive") as llm:
-        done = llm.generate(list(GREEDY), SamplingParams(max_tokens=24, temperature=0.0))
-    assert {text: each.text for text, each in zip(GREEDY, done, strict=True)} == GREEDY
 
 
 @pytest.mark.long
@@ -63,38 +47,8 @@ def test_logits_equal_transformers(model: GPT2) -> None:
     torch.testing.assert_close(forward_logits(model, tokens), expected, rtol=0, atol=1e-4)
 
 
-def test_every_position_was_learned(model: GPT2) -> None:
-    # Weight decay takes a row of wpe that no token ever used to nothing.
-    sizes = model.wpe.weight.norm(dim=1)  # (1024,)
-    assert sizes.min() > 0.2 * sizes.median()
-
-
 def training(name: str) -> Any:
     return pytest.importorskip(f"training.{name}", reason="the training scripts are not in the wheel")
-
-
-def test_five_gram_probabilities_sum_to_one() -> None:
-    vocab, random = 12, np.random.default_rng(0)
-    weights = 1 / np.arange(1, vocab)  # the last token never comes
-    text = random.choice(vocab - 1, size=3000, p=weights / weights.sum()).astype(np.uint16)
-    model = training("ngram").KneserNey(text, order=4, vocab=vocab)
-    for length in range(4):
-        contexts = random.integers(0, vocab, (200, length))
-        each = np.stack([model.probabilities(contexts, np.full(200, token)) for token in range(vocab)])
-        assert each.min() > 0
-        np.testing.assert_allclose(each.sum(0), 1.0, rtol=1e-12)
-
-
-def test_an_epoch_is_every_token_once_and_can_be_entered_anywhere() -> None:
-    text = np.tile(np.array([*range(60), 50256], np.uint16), 20)  # 1220 tokens in 20 documents
-    epochs = training("data").Epochs(text, batch=3, context=50, seed=1, device=torch.device("cpu"))
-    batches = list(islice(epochs.from_step(0), 2 * epochs.per_epoch))
-    inputs = torch.cat([batch[0] for batch in batches[: epochs.per_epoch]])
-    assert inputs.numel() == 1200  # whole batches only; 20 tokens are left out
-    assert torch.bincount(inputs.flatten()).max() <= 20  # none comes twice
-    assert all(targets[0, :-1].equal(tokens[0, 1:]) for tokens, targets in batches)
-    again = next(epochs.from_step(epochs.per_epoch + 2))
-    assert again[0].equal(batches[epochs.per_epoch + 2][0])
 
 
 def test_loss_counts_every_token_once(model: GPT2) -> None:

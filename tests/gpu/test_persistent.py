@@ -149,17 +149,6 @@ def test_no_token_depends_on_who_is_late(how: dict[str, int]) -> None:
     proof(model, [464, 7], tokens)
 
 
-def test_a_million_exchanges() -> None:
-    """42 texts of 1,000 tokens by one kernel, sleeping by chance: each the first one's, which the oracle has proven."""
-    model = random_model(ModelConfig(n_layer=6, n_head=8, n_embd=256), 2, std=0.1, device=CUDA, dtype=torch.float32)
-    row = Row.of(model)
-    kernel = kernel_of(row, delays=500)
-    first = tokens_of(row, kernel, 1000, [464, 7])
-    proof(model, [464, 7], first)
-    for _ in range(41):
-        assert tokens_of(row, kernel, 1000, [464, 7]) == first
-
-
 def test_a_padding_row_stays_as_it_is_and_writes_to_the_null_block() -> None:
     model = random_model(ModelConfig(n_layer=2, n_head=4, n_embd=128), 2, device=CUDA, dtype=torch.float32)
     row = Row.of(model)

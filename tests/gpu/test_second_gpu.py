@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import zip_longest
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from tests.engine.fake_graphed import LENGTHS, PARAMS
 from tests.gpu.conftest import EAGER, GRAPHS, two_gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("error::RuntimeWarning"), two_gpus]
-engines = pytest.mark.parametrize("engine, fused", [("naive", None), *EAGER, *GRAPHS])
 
 
 @pytest.fixture(params=[(0, 1), (1, 0)], ids=["model-on-1", "model-on-0"])
@@ -30,20 +28,16 @@ def place(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
         yield current, f"cuda:{model}"
 
 
-def llm_on(device: str, engine: str, fused: bool | None, **settings: int) -> LLM:
-    return LLM(random_model(SMALL, seed=1, std=STD, device=device), engine=engine, fused=fused, **settings)
-
-
 def prove(cpu_model: GPT2, done: list[Completion]) -> None:
     done = sorted(done, key=lambda completion: completion.index)
     verify_tokens(lambda text: forward_logits(cpu_model, text), done, PARAMS)
 
 
 @pytest.mark.parametrize("warm", [False, True])
-@engines
+@pytest.mark.parametrize("engine, fused", [("naive", None), *EAGER, *GRAPHS])
 def test_tokens(small_model: GPT2, place: tuple[int, str], engine: str, fused: bool | None, warm: bool) -> None:
     current, device = place
-    llm = llm_on(device, engine, fused, max_batch=4)
+    llm = LLM(random_model(SMALL, seed=1, std=STD, device=device), engine=engine, fused=fused, max_batch=4)
     assert llm.model.device == torch.device(device)
     if warm:
         llm.warm_up()
@@ -65,27 +59,6 @@ def test_tokens(small_model: GPT2, place: tuple[int, str], engine: str, fused: b
     torch.testing.assert_close(logits.cpu(), expected, rtol=1e-3, atol=1e-3)
     llm.close()
     assert torch.cuda.current_device() == current
-
-
-@engines
-def test_streams_of_two_gpus_in_turn(small_model: GPT2, engine: str, fused: bool | None) -> None:
-    """Piece by piece from either; the caller's device is current between two pieces, and when a stream is closed."""
-    llms = [llm_on(f"cuda:{index}", engine, fused, max_batch=4, prefill_chunk=20) for index in (0, 1)]
-    streams = [llm.stream(prompts_of(LENGTHS), PARAMS) for llm in llms]
-    done: list[list[Completion]] = [[], []]
-    for pieces in zip_longest(*streams):
-        assert torch.cuda.current_device() == 0
-        for of, piece in zip(done, pieces, strict=True):
-            if piece is not None and piece.completion is not None:
-                of.append(piece.completion)
-    for of in done:
-        prove(small_model, of)
-    for llm in llms:
-        stream = llm.stream(prompts_of(LENGTHS), PARAMS)
-        next(stream)
-        stream.close()
-        assert torch.cuda.current_device() == 0
-        prove(small_model, llm.generate(prompts_of(LENGTHS), PARAMS))
 
 
 def test_by_the_name_of_the_device() -> None:

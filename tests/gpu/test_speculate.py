@@ -9,21 +9,13 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.naive import forward_logits
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
-from tests.conftest import SMALL, STD, prompts_of
+from tests.conftest import prompts_of
 from tests.engine.drafting import LENGTHS, MIXED, SCORED, Scripted, seen, speculating, texts_of
+from tests.gpu.conftest import EAGER, GRAPHS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("error::RuntimeWarning")]
-ENGINES = [
-    ("naive", None), ("dense", None), ("paged", None), ("fused", None),
-    *((engine, fused) for engine in ("dense-graph", "paged-graph") for fused in (False, True)),
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def model() -> GPT2:
-    return random_model(SMALL, seed=1, std=STD, device="cuda")
+ENGINES = [("naive", None), ("fused", None), *EAGER, *GRAPHS]
 
 
 @pytest.mark.parametrize("params", [MIXED, SCORED], ids=["samplers", "penalties and logprobs"])

@@ -14,7 +14,7 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model, save_model
 from tests.conftest import STD, prompts_of
-from tests.engine.test_tensor_parallel import CONFIG, GREEDY, KINDS, LONG, processes, same
+from tests.engine.test_tensor_parallel import CONFIG, KINDS, LONG, processes, same
 from tests.gpu.conftest import EAGER, GRAPHS, two_gpus
 
 pytestmark = [pytest.mark.gpu, two_gpus]
@@ -56,16 +56,6 @@ def test_tokens(made: Callable[..., LLM], whole: GPT2, engine: str, fused: bool 
     same(llm, whole, prompts_of([20, 70, 119]), [LONG] * 3)
     if engine.endswith("-graph"):
         assert llm.stats.replayed_steps > 100
-
-
-@pytest.mark.parametrize("engine", ["paged", "paged-graph"])
-def test_shared_prefixes(made: Callable[..., LLM], whole: GPT2, engine: str) -> None:
-    llm = made(engine=engine, prefix_caching=True, preemption=True, kv_blocks=12)
-    start = prompts_of([40])[0]
-    prompts = [start + each for each in prompts_of([3, 9, 20, 1])]
-    same(llm, whole, prompts, GREEDY)
-    same(llm, whole, prompts[::-1], GREEDY)
-    assert llm.stats.cached_tokens > 0
 
 
 @pytest.mark.parametrize("kill", ["kill", "stop"])
