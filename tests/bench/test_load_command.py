@@ -92,13 +92,11 @@ def test_it_writes_a_file_that_its_schema_takes_and_a_figure_is_drawn_of(llm: Fa
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ("--rates 0", "rates must be like"), ("--concurrency 0", "concurrency must be whole numbers"),
-        ("--prompt 9,2", "prompt must be LOW,HIGH"), ("--new 1,2,3", "new must be LOW,HIGH"),
-        ("--new x", "new must be whole numbers"), ("--shared 2", "shared-share must be from 0 to 1"),
+        ("--rates nan", "rates must be like"), ("--concurrency 0", "concurrency must be whole numbers"),
+        ("--prompt 9,2", "prompt must be LOW,HIGH"), ("--shared 2", "shared-share must be from 0 to 1"),
         ("--extra [] --url http://a", "extra must be a JSON object"), ("--url a", "url must be like"),
         ("--url http://a --url http://a", "a name of its own"), ("--trace /no/such/file", "No such file"),
-        ("--trace x.jsonl --seconds 3", "seconds cannot be given"), ("--trace .", "Is a directory"),
-        ("--device tpu", "device must be"), ("--dtype int8", "dtype must be"),
+        ("--trace x.jsonl --seconds 3", "seconds cannot be given"), ("--dtype int8", "dtype must be"),
     ],
 )  # fmt: skip
 def test_what_it_refuses(llm: FakeLLM, tmp_path: Path, arguments: str, said: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from nanobench.micro import queue, queue_arrivals, queue_burst, queue_load, queue_pool
+from nanobench.micro import queue, queue_arrivals, queue_burst, queue_load
 from nanobench.micro.queue import PARTS, QueueReport, lines
 from nanobench.micro.queue_arrivals import ArrivalRuns, OpenRun
-from nanobench.micro.queue_records import Counted
 from nanoinfer import LLM
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.model.config import PRESETS
@@ -29,30 +27,15 @@ TINY = queue_load.Load(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("rows, steps", [(1, 7), (2, 4), (3, 4)])
-def test_the_limit_counts_what_must_be_read(rows: int, steps: int) -> None:
+def test_the_limit_counts_what_must_be_read() -> None:
     """A prompt of 3 with 2 new tokens, one of 5 with 4, and one with a single token: that is its prompt's own."""
     config, lengths = PRESETS["tiny"], [(3, 2), (5, 4), (9, 1)]
     contexts = (3 + 1) + (5 + 1) + (5 + 2) + (5 + 3)  # what each token but the first reads, itself included
-    found = queue_burst.bandwidth_limit(config, 2, lengths, rows, 1000.0)
-    assert found.least_steps == steps
-    assert found.weights_s == pytest.approx(steps * config.parameters * 2 / 1000)
+    found = queue_burst.bandwidth_limit(config, 2, lengths, 2, 1000.0)
+    assert found.least_steps == 4
+    assert found.weights_s == pytest.approx(4 * config.parameters * 2 / 1000)
     assert found.keys_and_values_s == pytest.approx(contexts * config.kv_numbers * 2 / 1000)
     assert found.tokens_per_s == pytest.approx(7 / (found.weights_s + found.keys_and_values_s))
-
-
-def test_counts_are_of_one_run() -> None:
-    before = Counted(prefill_steps=3, captures=2, fallbacks={"a": 1, "b": 1})
-    stats = SimpleNamespace(prefill_steps=5, captures=2, cached_tokens=7, fallbacks=Counter(a=1, b=4))
-    now = Counted.so_far(SimpleNamespace(stats=stats))  # type: ignore[arg-type]
-    assert now.since(before) == Counted(prefill_steps=2, cached_tokens=7, fallbacks={"b": 3})
-    assert "CAPTURES" in str(Counted(captures=1, fallbacks={}))
-    assert "CAPTURES" not in str(before.since(before))
-
-
-def test_a_pool_holds_a_share_of_the_longest_texts() -> None:
-    assert queue_pool.pool_blocks([16, 17, 32, 48], 8, 0.25) == 4  # 1 + 2 + 2 + 3 of four rows; eight take 16
-    assert queue_pool.pool_blocks([16, 200], 2, 0.1) == 13  # a text must fit, or it is refused
 
 
 @pytest.fixture
@@ -155,17 +138,6 @@ def test_running_rows_begin_again_together(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.end == 15.0
     gaps = found.gaps()
     assert (gaps.itl.count, gaps.itl.longest, gaps.bin_s) == (3 * 2 * 4, 1.0, 0.15)
-
-
-def test_a_gap_in_which_another_row_of_the_generation_begins_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prompts of the rows themselves are no disturbance from outside."""
-    found = run(monkeypatch, [], 0.0)
-    ((early, late),) = found.generations  # one, where no time is asked for
-    early.times, late.times = [1.0, 5.0, 6.0, 7.0], [5.0, 6.0, 8.0, 8.5]
-    found.end = 10.0
-    gaps = found.gaps()
-    assert (gaps.itl.count, gaps.itl.longest) == (5, 2.0)
-    assert {at: gap for at, gap in enumerate(gaps.longest_s) if gap} == {60: 1.0, 70: 1.0, 80: 2.0, 85: 0.5}
 
 
 def test_what_goes_wrong_outside_is_raised(small_model: GPT2) -> None:

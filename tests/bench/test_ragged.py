@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nanobench.micro import ragged, ragged_variants
-from nanobench.micro.ragged import RaggedReport, first_tokens, gaps
+from nanobench.micro.ragged import RaggedReport, gaps
 from nanoinfer import LLM
 from nanoinfer.engine import engine as engines
 from nanoinfer.engine.eager import EagerRunner
@@ -74,13 +74,6 @@ def test_a_pause_is_the_piece_that_the_row_waits_for(
         for _ in range(2):  # nothing is left of the first time
             assert gaps(llm, [1, 2, 3], [4] * 60) == (1.0, longest)
         assert not llm.core.busy
-
-
-@pytest.mark.usefixtures("clock")
-def test_first_tokens_are_counted_from_the_call(small_model: GPT2) -> None:
-    """Steps of at most 16 tokens: three prompts of 5 and a token of the fourth, the rest of it, and so on."""
-    with LLM(small_model, engine="paged", max_batch=5, max_batched_tokens=16) as llm:
-        assert first_tokens(llm, [[1] * 5] * 4 + [[2] * 30]) == [16.0, 16.0, 16.0, 32.0, 50.0]
 
 
 def test_the_command_measures_every_engine_with_and_without_chunks(

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
 from typer.testing import CliRunner
 
@@ -78,8 +77,6 @@ def test_transformers_drafts_from_the_prompt(small_model: GPT2) -> None:
     assert [why.partition(":")[0] for why in missing] == ["vllm"]
     prompts, params = [[5, 6, 7] * 6], [SamplingParams(temperature=0, max_tokens=30)]
     assert arm.plain(prompts, params).texts == arm.drafted(prompts, params).texts
-    assert arm.peer is not None
-    assert 1 + len(arm.peer.step_times(torch.tensor(prompts), 30)) < 30  # steps
     assert not arm.enters(0.8, 1)
     assert not arm.enters(0, 2)
 
