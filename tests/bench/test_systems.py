@@ -1,9 +1,8 @@
-"""Systems that need what is not here: vLLM by a fake of its module, torch.compile by one that does nothing."""
+"""Systems that need what is not here: vLLM by the files that it reads, torch.compile by one that does nothing."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from nanobench.core import token_check
-from nanobench.systems import ON_REQUEST, OTHERS, PEERS, UNFUSED, make
+from nanobench.systems import ON_REQUEST, OTHERS, PEERS, UNFUSED, make, vllm
 from nanobench.systems.base import Limits, Missing
 from nanobench.systems.fixed import FixedDense
 from nanobench.systems.ours import Ours
@@ -26,56 +25,22 @@ LIMITS = Limits(max_len=40, max_batch=4)
 PROMPTS = torch.randint(0, SMALL.vocab_size, (3, 7), generator=torch.Generator().manual_seed(0))
 
 
-def on_gpu(model: GPT2) -> Any:
-    """The model, as one that says that it is on a GPU."""
-    return SimpleNamespace(
-        device=torch.device("cuda"), dtype=model.dtype, config=model.config, parameters=model.parameters,
-        named_parameters=model.named_parameters,
-    )  # fmt: skip
-
-
-class FakeLLM:
-    """vllm.LLM; each row gets its prompt's ids again."""
-
-    def __init__(self, model: str, **options: Any) -> None:
-        self.options = options
-        self.config = json.loads((Path(model) / "config.json").read_text())
-        self.weights = load_file(Path(model) / "model.safetensors")
-
-    def generate(self, prompts: list[Any], params: Any, use_tqdm: bool) -> list[Any]:
-        assert not use_tqdm
-        assert (params.temperature, params.ignore_eos) == (0.0, True)
-        answers = [SimpleNamespace(token_ids=prompt["prompt_token_ids"][: params.max_tokens]) for prompt in prompts]
-        return [SimpleNamespace(outputs=[answer]) for answer in answers]
-
-
-def test_vllm_gets_the_same_weights_and_is_asked_as_the_others_are(
-    small_model: GPT2, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = SimpleNamespace(LLM=FakeLLM, SamplingParams=SimpleNamespace, __version__="0.24.0")
-    monkeypatch.setitem(sys.modules, "vllm", fake)
-    monkeypatch.delenv("VLLM_USE_FLASHINFER_SAMPLER", raising=False)  # and put back as it was, afterwards
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60 * 10**9, 100 * 10**9))
-    system: Any = make("vllm", on_gpu(small_model), LIMITS)
-    llm: FakeLLM = system.llm
-    assert (llm.config["architectures"], llm.config["model_type"]) == (["GPT2LMHeadModel"], "gpt2")
-    assert (llm.config["vocab_size"], llm.config["dtype"]) == (SMALL.vocab_size, "float32")
+def test_vllm_gets_the_same_weights(small_model: GPT2, tmp_path: Path) -> None:
+    vllm.write_folder(small_model, tmp_path)
+    config, written = json.loads((tmp_path / "config.json").read_text()), load_file(tmp_path / "model.safetensors")
+    assert (config["architectures"], config["model_type"]) == (["GPT2LMHeadModel"], "gpt2")
+    assert (config["vocab_size"], config["dtype"]) == (SMALL.vocab_size, "float32")
     weights = dict(small_model.named_parameters())
-    assert llm.weights.keys() == {f"transformer.{name}" for name in weights}
+    assert written.keys() == {f"transformer.{name}" for name in weights}
     for name, shape in SMALL.parameter_shapes().items():
-        assert torch.equal(llm.weights[f"transformer.{name}"], weights[name][: shape[0]]), name  # without padding
-    assert system.generate(PROMPTS, 5) == [row[:5] for row in PROMPTS.tolist()]
-    assert (llm.options["enable_prefix_caching"], llm.options["skip_tokenizer_init"]) == (False, True)
-    assert (llm.options["max_model_len"], llm.options["max_num_seqs"]) == (40, 4)
-    assert llm.options["gpu_memory_utilization"] == pytest.approx(0.08, abs=1e-3)  # 8 GB and a little, of 100
-    assert system.note == "vLLM 0.24.0"  # into the results file
-    assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"  # or it would import what it does not need
+        assert torch.equal(written[f"transformer.{name}"], weights[name][: shape[0]]), name  # without padding
 
 
 def test_without_vllm_it_says_so(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
+    on_gpu: Any = SimpleNamespace(device=torch.device("cuda"))
     with pytest.raises(Missing, match=r"pip install 'nanoinfer\[vllm\]'"):
-        make("vllm", on_gpu(small_model), LIMITS)
+        make("vllm", on_gpu, LIMITS)
     with pytest.raises(Missing, match="CUDA GPU alone"):
         make("vllm", small_model, LIMITS)
 

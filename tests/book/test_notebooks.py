@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobook.notebooks import INSTALL, REPOSITORY, VERSION, check, made, run, sources, stale, write
+from nanobook.notebooks import INSTALL, REPOSITORY, VERSION, check, made, sources, stale, write
 from tests.book.chapter_pages import ROOT, checkout
 
 nbformat = pytest.importorskip("nbformat")
@@ -55,17 +55,13 @@ def test_an_error_is_a_fault_and_nothing_is_written(source: Path) -> None:
     source.write_text(SOURCE + "raise KeyError('gone')\n")
     assert write(source.parents[1]) == ["notebooks/01-one.py: KeyError: 'gone'"]
     assert not source.with_suffix(".ipynb").exists()
-    assert run(made(source), source.parents[1]) == "KeyError: 'gone'"
 
 
-@pytest.mark.parametrize(
-    "old, new",
-    [("6 * 7", "6 * 8"), ("# # A title", "# # Another title"), ("print(x)\n", "print(x)\n\n# %%\ny = 1\n")],
-)
-def test_a_changed_source_is_stale(source: Path, old: str, new: str) -> None:
+@pytest.mark.parametrize("changed", [SOURCE.replace("A title", "Another"), SOURCE + "\n# %%\ny = 1\n"])
+def test_a_changed_source_is_stale(source: Path, changed: str) -> None:
     written(source)
     assert stale(source.parents[1]) == []
-    source.write_text(SOURCE.replace(old, new))
+    source.write_text(changed)
     assert stale(source.parents[1]) == [f"notebooks/01-one.ipynb is stale: {AGAIN}"]
 
 

@@ -10,17 +10,7 @@ from pathlib import Path
 import pytest
 
 from nanocourse.exercises import chapters
-from tests.book.chapter_pages import (
-    CHAPTERS,
-    FOLDERS,
-    ROOT,
-    broken_links,
-    by_anchor,
-    checkout,
-    page,
-    slug,
-    words,
-)
+from tests.book.chapter_pages import CHAPTERS, FOLDERS, ROOT, broken_links, by_anchor, checkout, page, slug, words
 
 PAGE = CHAPTERS / "README.md"
 ALL = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "THIRD_PARTY.md", "tools/training/README.md")]
@@ -108,16 +98,13 @@ TERMS = re.split(r"^### (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.M)[1:
 GLOSSARY = {term: text for term, text in zip(TERMS[::2], TERMS[1::2], strict=True) if SECTION.search(text)}
 
 
-class TestGlossary:
-    def test_is_in_alphabetical_order(self) -> None:
-        assert list(GLOSSARY) == sorted(GLOSSARY, key=str.casefold)
-
-    def test_an_entry_and_the_section_that_explains_it_link_to_each_other(self) -> None:
-        for term, entry in GLOSSARY.items():
-            ((number, section, path, anchor),) = SECTION.findall(entry)
-            assert path.startswith(f"0{number}-"), term
-            assert anchor.startswith(f"{section}-"), term
-            assert f"](../README.md#{slug(term)})" in by_anchor(CHAPTERS / path)[anchor], term
+def test_an_entry_of_the_glossary_and_the_section_that_explains_it_link_to_each_other() -> None:
+    assert list(GLOSSARY) == sorted(GLOSSARY, key=str.casefold)
+    for term, entry in GLOSSARY.items():
+        ((number, section, path, anchor),) = SECTION.findall(entry)
+        assert path.startswith(f"0{number}-"), term
+        assert anchor.startswith(f"{section}-"), term
+        assert f"](../README.md#{slug(term)})" in by_anchor(CHAPTERS / path)[anchor], term
 
 
 @chapter

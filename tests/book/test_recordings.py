@@ -86,10 +86,3 @@ class TestLittlesLaw:
         ]  # fmt: skip
         assert module(5, "littles_law").littles_law(by_hand) == (2, 4.0, 1.5, 0.5, 3.0)
         assert module(5, "littles_law").littles_law(by_hand[:3]) == (2, 3.0, 5 / 3, 2 / 3, 2.5)
-
-    def test_what_is_no_recording_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "a.html").write_text("<p>", encoding="utf-8")
-        with pytest.raises(ValueError, match="no recording"):
-            module(5, "littles_law").events_of(tmp_path / "a.html")
-        with pytest.raises(ValueError, match="no request"):
-            module(5, "littles_law").littles_law([{"time": 0.0}])
