@@ -74,8 +74,4 @@ def test_every_case_is_timed_written_and_drawn(tmp_path: Path, monkeypatch: pyte
     assert len(replayed) == len(made.times) * kernels.REPEATS * graph_timing.REPLAYS
     (drawing,) = drawings(path)
     lines = {line.get_label(): line.get_ydata() for line in drawing.draw().axes[0].lines}
-    assert {"SDPA, dense", "SDPA, dense, mask", "paged", "at copy speed"} <= set(lines)
-    chosen = [1e6 * t.seconds.median for t in made.times if t.chosen]
-    assert list(lines["paged"]) == pytest.approx(chosen)
-    assert list(lines["at copy speed"]) == pytest.approx([2 * 2 * c * 1536 / 1e3 for c in (64, 128)])
-    assert not drawings(path, "paged")  # no engine's own
+    assert list(lines["paged"]) == pytest.approx([1e6 * t.seconds.median for t in made.times if t.chosen])

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from nanobench.micro import queue, queue_arrivals, queue_burst, queue_load
+from nanobench.micro import queue, queue_burst, queue_load
 from nanobench.micro.queue import PARTS, QueueReport, lines
 from nanobench.micro.queue_arrivals import ArrivalRuns, OpenRun
 from nanoinfer import LLM
-from nanoinfer.engine.scheduler import Row
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
@@ -71,73 +65,19 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, model: GPT2, capsys: 
     assert printed[-len(list(lines(report))) :] == list(lines(report))
 
 
-LATE = 0.5  # seconds that every sleep takes too long
-
-
-@dataclass
-class Stage:
-    """An engine, a clock and a thread in one: a step takes a second and gives each row a token."""
-
-    now: float = 0.0
-    rows: list[Row] = field(default_factory=list)
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.rows)
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds + LATE
-
-    def submit(self, request: Request, asked: float | None = None) -> Row:
-        self.rows.append(Row(request, self.now if asked is None else asked))
-        return self.rows[-1]
-
-    def step(self) -> None:
-        self.now += 1
-        for row in self.rows:
-            row.token_ids.append(0)
-            row.times.append(self.now)
-            row.ended = len(row.token_ids) == row.request.limit
-        self.rows = [row for row in self.rows if not row.ended]
-
-
-@contextmanager
-def done_ahead(threads: int) -> Iterator[Any]:
-    """A thread that has done all its work before the engine's first step."""
-    yield SimpleNamespace(submit=lambda work: work() or SimpleNamespace(result=int, done=lambda: True))
-
-
 def request(index: int, limit: int) -> Request:
     return Request(index, (1, 2), SamplingParams(max_tokens=limit), 0, limit, frozenset())
 
 
-def run(monkeypatch: pytest.MonkeyPatch, due: list[float], seconds: float) -> OpenRun:
-    """Two rows of five tokens again and again, and newcomers of two tokens when they are due."""
-    stage: Any = Stage()
-    monkeypatch.setattr(queue_arrivals, "time", stage)
-    monkeypatch.setattr(queue_arrivals, "ThreadPoolExecutor", done_ahead)
-    llm: Any = SimpleNamespace(core=stage, stats=SimpleNamespace())
-    return OpenRun(llm, [request(0, 5), request(1, 5)], [request(9 + n, 2) for n in range(len(due))], due, seconds)
-
-
-def test_the_clock_starts_at_the_planned_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However late a request is submitted, and the engine's first step with it."""
-    found = run(monkeypatch, [3.0, 5.0, 7.5], 0.0)
-    assert found.submitted == [3.5, 5.5, 8.0]
-    assert [row.metrics().ttft_s for row in found.newcomers] == [6.0, 4.0, 1.5]
-
-
-def test_running_rows_begin_again_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(monkeypatch, [], 12.0)
-    assert [[row.times for row in generation] for generation in found.generations] == [
-        [[begin + n for n in range(1, 6)]] * 2 for begin in (0.0, 5.0, 10.0)
-    ]
-    assert found.end == 15.0
-    gaps = found.gaps()
-    assert (gaps.itl.count, gaps.itl.longest, gaps.bin_s) == (3 * 2 * 4, 1.0, 0.15)
+def test_the_clock_starts_at_the_planned_arrival(small_model: GPT2) -> None:
+    """And not when a request is submitted, which is later."""
+    due = [0.0, 0.001]
+    with LLM(small_model, engine="paged", max_batch=4) as llm:
+        running = llm.requests([[1, 2]] * 2, SamplingParams(temperature=0, max_tokens=5))
+        found = OpenRun(llm, running, [request(8, 2), request(9, 2)], due, 0.0)
+    assert [row.asked - found.start for row in found.newcomers] == pytest.approx(due, abs=1e-6)
+    assert all(now > then for now, then in zip(found.submitted, due, strict=True))
+    assert {len(row.times) for generation in found.generations for row in generation} == {5}
 
 
 def test_what_goes_wrong_outside_is_raised(small_model: GPT2) -> None:

@@ -179,22 +179,6 @@ class TestKernelsOfChapter3:
         torch.testing.assert_close(out, right, rtol=1e-4, atol=1e-4)
 
 
-class TestChapter3:
-    @pytest.fixture
-    def running(self) -> ModuleType:
-        return module(3, "running")
-
-    def test_the_head_that_is_shown_is_the_models(self, running: ModuleType) -> None:
-        """Its keys are those that a plain pass over the text has in that layer and head."""
-        plain = Keep()
-        with torch.inference_mode():
-            running.model()(module(1, "running").packed(running.pool().texts[running.ROW]), plain)
-        q, keys, _ = running.head_of(running.ROW)
-        plain_q, plain_k, *_ = plain.seen[running.LAYER]
-        assert torch.allclose(keys, plain_k[:, running.HEAD], atol=1e-4)
-        assert torch.allclose(q, plain_q[-1, running.HEAD], atol=1e-4)
-
-
 class TestChapter4:
     def test_the_right_texts_are_the_oracles(self) -> None:
         running = module(4, "running")

@@ -8,7 +8,6 @@ from types import ModuleType
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.model.config import PRESETS
 from tests.book.chapter_pages import checkout, module, numbers, shown, told
 
 pytestmark = checkout
@@ -17,22 +16,6 @@ pytestmark = checkout
 def rows_of(chapter: int, block: str, first: int = 1) -> list[list[float]]:
     """The numbers of a block's lines from that one on."""
     return [numbers(line) for line in shown(chapter, block)[first:]]
-
-
-class TestClock:
-    """Chapter 5's simulation, which runs the engine's scheduler by a rule for the time of a step."""
-
-    def test_it_runs_what_the_scheduler_plans(self) -> None:
-        """All tokens, each once, and the time that they take by the rule."""
-        clock = module(5, "clock")
-        asks = clock.poisson(100, 40, lambda draws: (draws.randint(1, 90), draws.randint(1, 30)))
-        made = clock.run(asks, clock.engine(4, 64))
-        fed = sum(sum(tokens.values()) for *_, tokens in made.steps)
-        assert fed == sum(ask.prompt + ask.new - 1 for ask in asks)
-        assert [len(row.token_ids) for row in made.rows] == [ask.new for ask in asks]
-        took = sum(end - start for start, end, _ in made.steps)
-        assert took == pytest.approx(len(made.steps) * clock.STEP_S + fed * clock.TOKEN_S)
-        assert min(made.waits) > clock.STEP_S
 
 
 class TestChapter5:
@@ -143,15 +126,6 @@ class TestChapter8:
         with LLM(running.four.model(), engine="naive") as llm:
             (done,) = llm.generate([running.PROMPT], params)
         assert running.texts(running.Part, 0.8) == [running.PROMPT + done.text] * 2
-
-    def test_a_rank_reads_about_half(self) -> None:
-        """Half of the matrices and of the context, and all of what is not cut."""
-        measured, config = module(8, "measured"), PRESETS["gpt2-xl"]
-        one, two = (measured.step_bytes(config, size, 1, 512) for size in (1, 2))
-        positions = 2 * config.n_positions * config.n_embd  # of which a step reads a line a token
-        assert sum(one.values()) == 2 * config.parameters - positions + 512 * 2 * config.kv_numbers
-        assert 0.5 < sum(two.values()) / sum(one.values()) < 0.52
-        assert sum(measured.Shard(rank, 2).config(config).kv_numbers for rank in range(2)) == config.kv_numbers
 
     def test_who_wins_is_the_best_of_both_and_the_lower_id(self) -> None:
         for line in shown(8, "joined")[1:]:
