@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 
 from nanobench.core.records import Spread
-from nanobench.report.figures.style import write
 from nanobench.report.intervals import claimed
-from nanobench.report.plot import drawings
 from nanobook.text.check_text import INLINE, check, fill, filled, pages
 from nanobook.text.commands import broken_commands
 from nanobook.text.ledger import RUNGS, ledger
 from nanobook.text.lint import hand_typed
 from nanobook.text.marker_values import value
-from nanobook.text.page_blocks import BLOCKS, Place, excerpt
+from nanobook.text.page_blocks import BLOCKS
 from nanoinfer.config import ENGINES
 from tests.bench.samples import ladder, report, result, saved
 from tests.book.chapter_pages import ROOT, checkout
@@ -111,18 +109,6 @@ def test_one_thing_that_is_wrong_is_caught(book: Path, file: str, old: str, new:
     (book / file).write_text(text.replace(old, new))
     (fault,) = faults(book)
     assert told in fault
-
-
-def test_a_stale_figure_is_caught(book: Path) -> None:
-    (drawing,) = (d for d in drawings(book / "bench" / "results" / "gpu.json") if d.name == "gpu-itl")
-    write(drawing, book / "figures" / "bench")
-    page = book / "README.md"
-    page.write_text(page.read_text() + '<!--[[[cog figure("bench/gpu-itl") ]]]-->\n<!--[[[end]]]-->\n')
-    fill(book)
-    assert '<img src="figures/bench/gpu-itl.svg" width="800" alt="Inter-token latency' in page.read_text()
-    assert check(book) == []
-    saved(report(*ladder().results[:4]), book / "bench" / "results" / "gpu.json")
-    assert "figures/bench/gpu-itl.md:1: stale: draw it again with `python -m bench plot`" in faults(book)
 
 
 def test_a_marker_behind_no_number_is_refused(book: Path) -> None:
@@ -228,14 +214,3 @@ def test_graphs_and_fused_kernels_are_two_rows(unfused: dict[str, float], expect
     gains = [float(row[3].removesuffix("×")) for row in rows if "graph" in row[0]]
     assert gains == pytest.approx(expected, rel=0.05)
     assert set(ENGINES) <= set(RUNGS)
-
-
-def test_a_part_of_an_excerpt(tmp_path: Path) -> None:
-    example = tmp_path / "01-x" / "example.py"
-    example.parent.mkdir()
-    example.write_text("def say():\n    print('one  ')\n    return 1\n")
-    place = Place(example.with_name("README.md"), tmp_path)
-    lines = excerpt(place, "01-x.example:say", begin="print(", end="return")
-    assert lines == ["```python", "print('one  ')", "return 1", "```"]
-    with pytest.raises(ValueError, match="no lines start with 'nothing'"):
-        excerpt(place, "01-x.example:say", begin="nothing")

@@ -96,10 +96,9 @@ def test_it_passes_the_right_ones() -> None:
     lies(8).check(lies(8, "toy").Rank)
 
 
-@pytest.mark.parametrize("edition", ["", "live"])
-def test_exercise_57_tells_queues_apart(edition: str) -> None:
+def test_exercise_57_tells_queues_apart() -> None:
     """All that the page shows, and some more."""
-    exercise = chapters.exercise("5.7").as_edition(edition) if edition else chapters.exercise("5.7")
+    exercise = chapters.exercise("5.7")
 
     def verdict(kind: Any) -> Any:
         return local(exercise.function, exercise._formed(sys.modules["nanoinfer_ch05_ex7_starved"].lent(kind)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -15,25 +14,6 @@ pytestmark = [
     checkout,
     pytest.mark.skipif(not (ROOT / "bench" / "results" / "h200-ladder.json").is_file(), reason="no results"),
 ]
-
-
-@pytest.mark.parametrize(
-    "chapter, reads, name, command",
-    [
-        (3, "kv_usage", "h200-memory", "memory"), (4, "graphs", "h200-ladder", "graphs"),
-        (5, "queue", "h200-queue", "queue"), (6, "report", "h200-one-kernel", "one-kernel"),
-        (7, "report", "h200-speculation", "speculation"), (8, "report", "h200-ranks", "ranks"),
-    ],
-)  # fmt: skip
-def test_what_is_missing_names_its_command(
-    chapter: int, reads: str, name: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    measured = module(chapter, "measured")
-    monkeypatch.setattr(measured, "RESULTS", tmp_path)
-    read = getattr(measured, reads)
-    getattr(read, "cache_clear", lambda: None)()
-    with pytest.raises(ValueError, match=rf"no results file {name}\.json: `python -m bench {command} --out"):
-        read()
 
 
 def test_chapter_3_the_kernel_is_faster_where_rows_are_ragged() -> None:
