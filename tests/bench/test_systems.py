@@ -77,16 +77,6 @@ def test_the_compiled_step_is_the_engines_own_and_compiles_whole_and_once(
     torch._dynamo.reset()
 
 
-def test_a_cache_of_1024_reads_all_of_it(small_model: GPT2) -> None:
-    with pytest.raises(ValueError, match="dense-1024 needs a context of 1024 tokens, not 100"):
-        make("dense-1024", small_model, LIMITS)
-    system = FixedDense("dense-90", small_model, LIMITS, length=90)
-    assert system.generate(PROMPTS, 9) == make("dense", small_model, LIMITS).generate(PROMPTS, 9)
-    assert system.engine is not None
-    cache: Any = system.engine.cache
-    assert (cache.max_len, cache.bucket(8), len(cache.k[0])) == (90, 90, 4)
-
-
 def test_every_name_is_made_or_refused(small_model: GPT2) -> None:
     assert list(OTHERS) == [*UNFUSED, *PEERS, *ON_REQUEST]
     assert set(UNFUSED) == {f"{engine}-unfused" for engine in ENGINES if engine.endswith("-graph")}

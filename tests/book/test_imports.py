@@ -129,7 +129,9 @@ class TestWhatALearnerInstalls:
         found = {name: foreign([path], more.get(name.rpartition(".")[0], set())) for name, path in own.items()}
         assert {name: libraries for name, libraries in found.items() if libraries} == {}
 
-    @pytest.mark.parametrize("pattern", ["chapters/*/small*.py", "chapters/*/exercises/*.py", "tests/engine/*.py"])
+    @pytest.mark.parametrize(
+        "pattern", ["chapters/*/small*.py", "chapters/*/exercises/*.py", "notebooks/*.py", "tests/engine/*.py"]
+    )
     def test_chapters_and_the_engines_tests(self, pattern: str) -> None:
         found = list(ROOT.glob(pattern))
         assert found

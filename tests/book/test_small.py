@@ -77,25 +77,10 @@ def test_runs_as_a_program(chapter: int, monkeypatch: pytest.MonkeyPatch, capsys
     assert err == ("no GPU here: every step runs eagerly\n" if chapter == 4 else "")
 
 
-class TestNaiveAndCached:
-    """Chapters 1 and 2."""
-
-    @pytest.mark.parametrize("chapter", [1, 2])
-    def test_tokens_are_the_engines(self, chapter: int, weights: Any, oracle: Texts) -> None:
-        for prompt, whole in zip(PROMPTS, oracle, strict=True):
-            assert module(chapter, "small").generate(encode(prompt), 24, *weights) == whole[:-16]
-
-    def test_each_token_goes_through_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fed: list[tuple[list[int], int]] = []
-
-        def step(new: list[int], at: int, cache: torch.Tensor, w: object) -> torch.Tensor:
-            fed.append((new, at))
-            return (torch.arange(50257) == 7 + len(fed)).int()
-
-        monkeypatch.setattr(module(2, "small"), "step", step)
-        shape = {"n_layer": 1, "n_head": 1, "n_embd": 2}
-        assert module(2, "small").generate([1, 2, 3], 3, {}, shape) == [1, 2, 3, 8, 9, 10]
-        assert fed == [([1, 2, 3], 0), ([8], 3), ([9], 4)]
+@pytest.mark.parametrize("chapter", [1, 2])
+def test_tokens_of_chapters_1_and_2_are_the_engines(chapter: int, weights: Any, oracle: Texts) -> None:
+    for prompt, whole in zip(PROMPTS, oracle, strict=True):
+        assert module(chapter, "small").generate(encode(prompt), 24, *weights) == whole[:-16]
 
 
 class TestPaged:
