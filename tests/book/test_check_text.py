@@ -95,7 +95,7 @@ def test_a_page_is_filled_in(book: Path) -> None:
     [
         ("README.md", "cache gives ", "cache gives 9", "README.md:3: stale"),
         ("README.md", "A page\n", "A page\n\nIt runs at 22,000 tok/s.\n", "a number typed by hand: '22,000 tok/s'"),
-        ("README.md", "A page\n", "A page\n\n| a | b |\n| --- | --- |\n| c | 21,898 |\n", "a table of figures without a"),
+        ("README.md", "A page\n", "A page\n\n| a | b |\n| --- | --- |\n| c | 21,898 |\n", "a table of figures"),
         ("nanoinfer/thing.py", "def roll", "def spin", "there is no 'roll'"),
         ("nanoinfer/thing.py", "return 1", "return 2", "stale"),
         ("README.md", "--seed 3", "--sead 3", "No such option: --sead"),
