@@ -113,8 +113,6 @@ def test_what_is_measured(stage: Stage) -> None:
     assert statuses(report, "one") == statuses(report, "two") == ["ok"] * 3
     for r in report.results:
         step = 0.01 + 0.1 * r.case.batch
-        assert r.generate_s is not None
-        assert r.ttft_s is not None
         assert r.generate_s.samples == pytest.approx([5 * step] * 3)
         assert r.ttft_s.samples == pytest.approx([step] * 3)
         assert r.tokens_per_s == pytest.approx(r.case.batch / step)
@@ -129,9 +127,8 @@ def test_an_interrupted_run_goes_on_with_the_turns_it_has(stage: Stage) -> None:
     for calls, turns in ((WARM_UP + TIMED + WARM_UP + 7, {"one": 2, "two": 1}), (WARM_UP + 3, {"one": 2, "two": 2})):
         left = stage.interrupt_after(calls, batches=(1, 2))
         assert [(r.case.batch, r.status) for r in left.results] == [(1, "ok"), (1, "ok")]
-        assert left.unfinished is not None
-        assert {t.case.engine: len(t.generate_s) for t in left.unfinished.turns} == turns
-        assert {t.case.engine: len(t.ttft_s) for t in left.unfinished.turns} == turns
+        for times in ("generate_s", "ttft_s"):
+            assert {t.case.engine: len(getattr(t, times)) for t in left.unfinished.turns} == turns
     report = stage.run(batches=(1, 2))
     assert f"going on with {stage.path}: 2 cases and 4 timed runs of 2 more" in stage.said
     assert [name for name, _, _ in stage.calls[WARM_UP:]] == ["one", "one", "two", "two"]
@@ -185,8 +182,6 @@ MEMORY, ERROR = torch.OutOfMemoryError("no"), RuntimeError("no such kernel\nand 
         ("made", Missing("not installed"), ["missing"] * 3, "not installed"),
         ("made", ERROR, ["failed"] * 3, "RuntimeError: no such kernel"),
         ("warm-up", ERROR, ["ok", "failed", "ok"], "RuntimeError: no such kernel"),
-        ("timed", ERROR, ["ok", "failed", "ok"], "RuntimeError: no such kernel"),
-        ("warm-up", MEMORY, ["ok", "out of memory", "over budget"], "the device's memory was full"),
         ("timed", MEMORY, ["ok", "out of memory", "over budget"], "the device's memory was full"),
     ],
 )
@@ -218,33 +213,24 @@ def test_tokens_are_recounted(stage: Stage) -> None:
         stage.run()
 
 
-@pytest.mark.parametrize(
-    "timed_s, order",
-    [
-        (2.2, "two, one two, two, one two, two, one two, one two"),
-        (0.1, "two, two, one two, two, one two, two, one two"),
-    ],
-)
-def test_slow_cases_have_fewer_turns_spread_over_all(stage: Stage, timed_s: float, order: str) -> None:
-    """A run of the one takes 0.55 s, and as many are timed as fit, but at least 3; the other is fast."""
+def test_slow_cases_have_fewer_turns_spread_over_all(stage: Stage) -> None:
+    """A run of the one takes 0.55 s, and at least 3 are timed, however few fit; the other is fast."""
     stage.pace = {"two": 0.01}
-    stage.run(batches=(1,), repeats=7, timed_s=timed_s)
+    stage.run(batches=(1,), repeats=7, timed_s=0.1)
     timed = [name for name, _, new_tokens in stage.calls[WARM_UP:] if new_tokens == 5]
-    assert timed == order.replace(",", "").split()
+    assert " ".join(timed) == "two two one two two one two two one two"
 
 
 def test_cases_of_a_preset() -> None:
     """Other systems have batches of their own, unless some are asked for; without a cache fewer tokens are made."""
     engines = ("naive", "dense", "transformers")
-    preset = Preset("p", ("m",), (1, 2, 4), (3,), 256, engines=engines, other_batches=(2, 8), repeats=9, timed_s=1.0)
-    assert {engine: preset.new_tokens_of(engine) for engine in engines} == {
-        "naive": 64, "dense": 256, "transformers": 256,
-    }  # fmt: skip
-    assert [(c.engine, c.batch) for c in preset.cases() if c.engine != "naive"] == [
-        ("dense", 1), ("dense", 2), ("transformers", 2), ("dense", 4), ("transformers", 8),
+    preset = Preset("p", ("m",), (1, 2), (3,), 256, engines=engines, other_batches=(2, 8), repeats=9, timed_s=1.0)
+    assert [(c.engine, c.batch, c.new_tokens) for c in preset.cases()] == [
+        ("naive", 1, 64), ("dense", 1, 256), ("naive", 2, 64), ("dense", 2, 256), ("transformers", 2, 256),
+        ("transformers", 8, 256),
     ]  # fmt: skip
     assert [c.batch for c in preset.changed(batches=(1, 2)).cases()] == [1, 1, 1, 2, 2, 2]
-    assert [preset.repeats_of(s) for s in (0.0, 0.01, 0.12, 0.25, 0.4, 50.0)] == [9, 9, 8, 4, 3, 3]
+    assert [preset.repeats_of(s) for s in (0.0, 0.12, 50.0)] == [9, 8, 3]
     assert preset.changed(repeats=2).repeats_of(50.0) == 2  # asked for: as many as that, however long
 
 
@@ -272,7 +258,6 @@ def test_counters_of_the_timed_runs_alone(stage: Stage) -> None:
     report = stage.run(batches=(1, 2), engines=("one",))
     for r in report.results:
         assert r.warm_up_s == pytest.approx(2.0)
-        assert r.graphs is not None
         assert (r.graphs.captures, r.graphs.capture_s, r.graphs.bytes) == (3, 1.5, 10**6)
         assert (r.graphs.steps, r.graphs.replayed) == (3 * 4, 3 * 3)  # three runs of five tokens, three of one
         assert r.graphs.hit_rate == 0.75

@@ -10,10 +10,9 @@ import pytest
 
 from nanobench.core.records import Report, Spread
 from nanobench.report.compare import Ratio, allowed, compare
-from nanobench.report.cross_machine import comparisons
 from nanobench.report.intervals import interval
 from nanobench.report.ratios import ratios as within
-from tests.bench.samples import failed, ladder, report, result, saved
+from tests.bench.samples import failed, report, result, saved
 
 Compared = Callable[[Report, Report], tuple[int, str]]  # exit code and output
 SAME = report(result("naive", 1, 0.002), result("dense", 1, 0.002))
@@ -46,9 +45,8 @@ def test_a_slower_run_differs_and_the_worst_is_named(compared: Compared) -> None
     assert re.fullmatch(worst, out.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("p10", "p90", "part"), [(99.0, 110.0, 0.11), (99.5, 100.5, 0.03), (97.0, 100.0, 0.03)])
-def test_the_rule(p10: float, p90: float, part: float) -> None:
-    """The larger of the range's width and 3%, to both sides of the first median."""
+@pytest.mark.parametrize(("p10", "p90", "part"), [(99.0, 110.0, 0.11), (99.5, 100.5, 0.03)])
+def test_the_larger_of_the_ranges_width_and_3_percent_is_allowed(p10: float, p90: float, part: float) -> None:
     assert allowed(Spread(median=100.0, p10=p10, p90=p90, samples=())) == pytest.approx(part)
     for factor, agree in ((1 - 0.9 * part, True), (1 - 1.1 * part, False), (1 + 0.9 * part, True), (1.2, False)):
         assert Ratio(SAME.results[0].case, "tok/s", factor, 0.9, 1.1, part).agree is agree, factor
@@ -59,8 +57,6 @@ def test_intervals_hold_the_ratio_and_are_seeded() -> None:
     low, high = interval(b, a, "tok/s")
     assert 1.9 < low < (b.tokens_per_s or 0) / (a.tokens_per_s or 1) < high < 2.1
     assert interval(b, a, "tok/s") == (low, high)
-    low, high = interval(b, a, "TTFT")
-    assert 0.48 < low < 0.5 < high < 0.52
 
 
 def test_a_case_that_ends_otherwise_differs_and_one_of_a_single_file_is_told(compared: Compared) -> None:
@@ -100,12 +96,6 @@ def test_results_of_another_device(compared: Compared) -> None:
     code, out = compared(there, report(*(result(*case, step) for case, step in steps.items()), device="Mine"))
     assert code == 1
     assert "does not hold here: faster there, even here" in out
-
-
-def test_an_engine_without_the_first_one_beside_it_is_left_out() -> None:
-    found = comparisons(ladder(), ladder(device="Mine"))
-    assert {(one.engine, one.batch) for one in found} == {("dense", 1), ("transformers", 1), ("dense", 8)}
-    assert all(one.holds and one.here == one.there for one in found)
 
 
 def test_ratios_within_one_file() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobench.micro import fixed_pool, kv_usage
+from nanobench.micro import kv_usage
 from nanobench.micro.fixed_pool import BLOCK, pool_for, run_in_pool, short_lengths
 from nanobench.micro.kv_usage import KVUsageReport, lines
 from nanoinfer.model.gpt2 import GPT2
@@ -28,24 +28,6 @@ def test_bytes_of_the_same_requests_stand_in_their_order(small_model: GPT2) -> N
     assert paged.owned - paged.tokens < paged.rows * BLOCK * TOKEN  # less than a block a row
 
 
-def test_tokens_are_those_that_were_fed(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One row at a time: a prompt, then the same and one token more, and so on; the newest token is never fed."""
-    monkeypatch.setattr(kv_usage, "STOP_SHARE", 0.0)
-    prompts: list[int] = []
-    requests = kv_usage.LLM.requests
-
-    def watched(llm: kv_usage.LLM, asked: list[list[int]], params: object) -> object:
-        prompts.extend(map(len, asked))
-        return requests(llm, asked, params)
-
-    monkeypatch.setattr(kv_usage.LLM, "requests", watched)
-    held = kv_usage._usage(small_model, "paged", 1, 12)
-    steps = [length + fed for length in prompts for fed in range(11)]  # with the last step the row is gone
-    assert (held.steps, held.rows) == (len(steps), 1.0)
-    assert held.tokens == pytest.approx(TOKEN * sum(steps) / len(steps))
-    assert held.owned == pytest.approx(TOKEN * BLOCK * sum(-(-n // BLOCK) for n in steps) / len(steps))
-
-
 @pytest.mark.parametrize("share", [1.0, 2 / 3])
 def test_a_pool_holds_fewer_dense_rows_and_a_smaller_one_makes_requests_wait(small_model: GPT2, share: float) -> None:
     lengths = short_lengths(12, 80)
@@ -55,13 +37,7 @@ def test_a_pool_holds_fewer_dense_rows_and_a_smaller_one_makes_requests_wait(sma
     assert (paged.rows == len(lengths)) == (share == 1)
     for found in (dense, paged):
         assert found.allocated <= pool
-        assert len(found.seconds.samples) == fixed_pool.REPEATS
         assert found.tokens_per_s == pytest.approx(sum(n // 2 for n in lengths) / found.seconds.median)
-
-
-def test_a_pool_too_small_for_a_row_is_refused(small_model: GPT2) -> None:
-    with pytest.raises(ValueError, match=r"pool must hold a row of 64 tokens and a spare one, not 0.064 MB"):
-        list(run_in_pool(small_model, [16, 64], 64_000))
 
 
 def test_the_command_writes_what_it_prints(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from nanobench.load.drive import Answer, Ask, Reply, drive
 from nanobench.load.measure import Rate, Schedule, runs, summary, table
 from nanobench.load.records import Limits, LoadRun, Plan, counted, described
 from nanobench.load.requests import Mix, Source, poisson
-from nanobench.micro.queue_load import drawn
 
 MIX = Mix(requests=40, prompt=(2, 9), new=(1, 5), vocab=100)
 EIGHT = [0.1 * n for n in range(8)]
@@ -77,9 +77,6 @@ def one_at_a_time(seconds: float) -> Send:
 def test_waiting_for_the_server_is_counted_by_arrivals_and_not_by_a_closed_loop() -> None:
     """Eight arrivals at 10/s, where each takes half a second and the server has room for one."""
     run, closed = (Time().load(EIGHT, one_at_a_time(0.5), plan) for plan in (OPEN, CLOSED))
-    assert run.ttft
-    assert closed.ttft
-    assert run.ttft.curve[0] == pytest.approx(0.5)
     assert run.ttft.p50 == pytest.approx((1.7 + 2.1) / 2)  # the n-th waits for n others, less 0.1 n
     assert run.ttft.longest == pytest.approx(8 * 0.5 - 0.7)
     assert closed.ttft.longest == pytest.approx(0.5)
@@ -96,8 +93,6 @@ def test_the_clock_starts_when_a_request_is_due_and_not_when_it_is_sent(time: Ti
         return answered(time.now + 0.01)
 
     run = time.load(EIGHT, send, OPEN)
-    assert run.ttft
-    assert run.late
     assert run.ttft.count == 8
     assert run.ttft.longest == pytest.approx(0.51)
     late = sorted((0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0, 0.0))
@@ -145,7 +140,6 @@ def answer(number: int, reply: Reply) -> Answer:
 
 def test_a_piece_is_not_a_token() -> None:
     found = answer(0, answered(101.0, 101.3, 101.9, tokens=9))
-    assert found.ttft_s == pytest.approx(0.5)
     assert sorted(found.gaps_s) == pytest.approx([0.0] * 6 + [0.3, 0.6])
     assert found.mean_gap_s == pytest.approx(0.9 / 8)
 
@@ -163,8 +157,6 @@ def test_all_of_the_books_balance() -> None:
     assert run.reasons == {"refused: HTTP 429": 2, "failed: cut": 1, "cancelled: interrupted": 1}
     assert (run.prompt_tokens, run.new_tokens, run.pieces, run.short) == (12, 7, 7, 1)
     assert run.good == 2  # one is late with its first token, one with its second
-    assert run.ttft
-    assert run.itl
     assert (run.ttft.count, run.itl.count) == (4, 3)
     assert run.interrupted
     assert run.client_cpu == (0.25, 0.75)
@@ -181,71 +173,37 @@ class FakeTarget:
         self.name, self.per_second = name, per_second
         self.asked: list[Any] = []
 
-    def __enter__(self) -> FakeTarget:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.asked.append("closed")
-
     def run(self, asks: Sequence[Ask], concurrency: int | None) -> list[Done]:
         self.asked.append(list(asks))
         answers = []
         for ask in asks:
-            end = max(ask.due, (ask.number + 1) / self.per_second) if self.per_second else 1.0
-            reply = answered(end) if self.per_second else Reply("failed", "x")
-            answers.append(Answer(ask.number, ask.due, ask.due, end, reply, 0.0))
-        return [Done(tuple(answers), 0.1, interrupted=self.name == "stops")]
-
-
-def sweep(*targets: FakeTarget, rates: str = "50%,20", **more: Any) -> list[LoadRun]:
-    schedule = Schedule(tuple(map(Rate.of, rates.split(","))), **more)
-    opened: Any = [lambda target=target: target for target in targets]
-    return list(runs(opened, Source.of(MIX, None), schedule, Limits(), lambda line: None))
+            end = max(ask.due, (ask.number + 1) / self.per_second)
+            answers.append(Answer(ask.number, ask.due, ask.due, end, answered(end), 0.0))
+        return [Done(tuple(answers), 0.1)]
 
 
 def test_every_target_meets_the_same_requests_at_shares_of_the_firsts_rate() -> None:
     first, second = FakeTarget("a", 40), FakeTarget("b", 10)
-    found = sweep(first, second, repeats=2)
+    opened: Any = [lambda: nullcontext(first), lambda: nullcontext(second)]
+    schedule = Schedule((Rate.of("50%"), Rate.of("20")), repeats=2)
+    found = list(runs(opened, Source.of(MIX, None), schedule, Limits(), lambda line: None))
     assert first.asked == second.asked
     assert [run.plan.per_second for run in found] == [None, None, pytest.approx(20), 20.0] * 2
-    warm, once, again, *_, closed = first.asked
-    assert (len(warm), len(once), closed) == (1, 40, "closed")
+    warm, once, again, *_ = first.asked
+    assert (len(warm), len(once)) == (1, 40)
     assert warm[0].prompt not in [ask.prompt for ask in once]
+    assert [len(ask.prompt) for ask in once] == [len(ask.prompt) for ask in again]
     assert [ask.prompt for ask in once] != [ask.prompt for ask in again]  # or a prefix cache would know them
     assert "(25% of a)" in list(summary(found))[4]
-
-
-def test_nothing_comes_after_an_interruption() -> None:
-    stops, after = FakeTarget("stops", 40), FakeTarget("b", 10)
-    assert len(sweep(stops, after)) == 1
-    assert (stops.asked[-1], after.asked) == ("closed", [])
-
-
-@pytest.mark.parametrize("rate", ["0", "-1", "x", "nan", "inf", "5%%", ""])
-def test_a_rate_that_is_none(rate: str) -> None:
-    with pytest.raises(ValueError, match="rates must be like"):
-        Rate.of(rate)
-
-
-def test_a_seed_gives_the_same_everywhere() -> None:
-    source = Source.of(MIX, None)
-    first, later = source.asks([0.0] * 40), source.asks([0.0] * 40, turn=1)
-    prompts, new = drawn(40, (2, 9), (1, 5), 100)
-    assert [(list(a.prompt), a.max_tokens) for a in first] == list(zip(prompts, new, strict=True))
-    assert [len(a.prompt) for a in first] == [len(a.prompt) for a in later]
-    assert sum(a.prompt == b.prompt for a, b in zip(first, later, strict=True)) < 4
 
 
 def test_arrivals_keep_their_pattern_at_every_rate() -> None:
     slow, fast = poisson(10, 1000, 7), poisson(40, 1000, 7)
     assert slow == pytest.approx([4 * due for due in fast])
-    assert slow == sorted(slow)
     assert 97 < slow[-1] < 100
     gaps = [b - a for a, b in pairwise(slow)]
     assert sum(gap > 0.1 for gap in gaps) == pytest.approx(1000 * 0.368, rel=0.15)  # exp(-1): no metronome
-    bursts = poisson(10, 1000, 7, group=50)
-    assert len(set(bursts)) == 20
-    assert bursts[:50] == [bursts[0]] * 50
+    assert len(set(poisson(10, 1000, 7, group=50))) == 20
 
 
 def test_a_trace(tmp_path: Path) -> None:
@@ -270,8 +228,6 @@ def test_a_trace(tmp_path: Path) -> None:
     "line, said",
     [
         ("{", "line 1: Invalid JSON"), ('{"max_tokens": 2}', "either prompt_tokens or prompt"), ("", "no requests"),
-        ('{"prompt": [1], "max_tokens": 0}', "line 1: max_tokens: Input should be greater than 0"),
-        ('{"prompt_tokens": 3, "max_tokens": 1, "prefix": 1}', "prefix and prefix_tokens"),
         ('{"prompt_tokens": 3, "max_tokens": 1, "prefix": 1, "prefix_tokens": 4}', "at most prompt_tokens"),
         ('{"prompt": [1], "max_tokens": 1, "arrival_s": 1}\n{"prompt": [1], "max_tokens": 1}', "arrival_s"),
     ],

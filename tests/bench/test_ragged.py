@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from nanobench.micro import ragged, ragged_variants
-from nanobench.micro.ragged import RaggedReport, first_tokens, gaps
-from nanoinfer import LLM
-from nanoinfer.engine import engine as engines
-from nanoinfer.engine.eager import EagerRunner
+from nanobench.micro.ragged import RaggedReport
 from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.model.gpt2 import GPT2
 
@@ -41,46 +37,6 @@ def test_variants_agree_and_a_wrong_one_is_not_timed(
     monkeypatch.setattr(owner, function, lambda *arguments: right(*arguments) + 1)
     with pytest.raises(AssertionError, match=variant):
         ragged_variants.ragged_variants(ROWS, CPU, torch.float32)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock for the engine that a step moves on by as many seconds as it runs tokens."""
-    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
-    prefill, decode = EagerRunner.prefill, EagerRunner.decode
-
-    def slow_prefill(self: EagerRunner, going: Any, chunks: Any, sampler: Any) -> Any:
-        clock.now += len(going) + sum(len(chunk.token_ids) for chunk in chunks)
-        return prefill(self, going, chunks, sampler)
-
-    def slow_decode(self: EagerRunner, batch: int, longest: int, sampler: Any) -> Any:
-        clock.now += batch
-        return decode(self, batch, longest, sampler)
-
-    monkeypatch.setattr(EagerRunner, "prefill", slow_prefill)
-    monkeypatch.setattr(EagerRunner, "decode", slow_decode)
-    monkeypatch.setattr(engines, "time", clock)
-    monkeypatch.setattr(ragged, "time", clock)
-    return clock
-
-
-@pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("engine", ["dense", "paged"])
-@pytest.mark.parametrize("chunk, longest", [(None, 61.0), (16, 17.0)])
-def test_a_pause_is_the_piece_that_the_row_waits_for(
-    small_model: GPT2, engine: str, chunk: int | None, longest: float
-) -> None:
-    with LLM(small_model, engine=engine, max_batch=4, prefill_chunk=chunk) as llm:
-        for _ in range(2):  # nothing is left of the first time
-            assert gaps(llm, [1, 2, 3], [4] * 60) == (1.0, longest)
-        assert not llm.core.busy
-
-
-@pytest.mark.usefixtures("clock")
-def test_first_tokens_are_counted_from_the_call(small_model: GPT2) -> None:
-    """Steps of at most 16 tokens: three prompts of 5 and a token of the fourth, the rest of it, and so on."""
-    with LLM(small_model, engine="paged", max_batch=5, max_batched_tokens=16) as llm:
-        assert first_tokens(llm, [[1] * 5] * 4 + [[2] * 30]) == [16.0, 16.0, 16.0, 32.0, 50.0]
 
 
 def test_the_command_measures_every_engine_with_and_without_chunks(

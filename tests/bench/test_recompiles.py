@@ -29,15 +29,11 @@ def test_kernels_are_counted_within_a_log_and_other_hooks_stand(monkeypatch: pyt
     called: list[str] = []
     monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", lambda **info: called.append("before"))
     monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **info: called.append("after"))
-    with TritonLog() as outer:
+    with TritonLog() as log:
         compile_kernel("attend")
-        with TritonLog() as inner:
-            compile_kernel("attend")
-        compile_kernel("write")
     compile_kernel("write")
-    assert (outer.kernels, inner.kernels) == ({"attend": 2, "write": 1}, {"attend": 1})
-    assert outer.seconds >= 0
-    assert called == ["before", "after"] * 4
+    assert log.kernels == {"attend": 1}
+    assert called == ["before", "after"] * 2
 
 
 def test_the_hooks_are_where_triton_looks() -> None:

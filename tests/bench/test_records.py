@@ -9,10 +9,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from nanobench.core.records import RESULTS, Memory, Report, ResultsFile, Spread, Stages
+from nanobench.core.records import RESULTS, Memory, ResultsFile, Spread, Stages
 from nanobench.report import values
 from nanobench.report.schemas import KINDS, schemas
-from tests.bench.samples import ladder, result, saved
+from tests.bench.samples import ladder, result
 
 SCHEMAS = Path(__file__).parents[2] / "bench" / "schema"
 PUBLISHED = sorted({path.name for path in RESULTS.glob("*.json")} - {"h200-lies.json"})  # chapter 4's own record
@@ -35,27 +35,15 @@ def test_schemas_are_current() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if issubclass(kind, ResultsFile)])
-def test_unknown_fields_are_refused(kind: type[ResultsFile], tmp_path: Path) -> None:
-    data = {**json.loads(ladder().model_dump_json()), "speed": 1}
-    (tmp_path / "odd.json").write_text(json.dumps(data))
+def test_unknown_fields_are_refused(kind: type[ResultsFile]) -> None:
     with pytest.raises(ValueError, match=r"speed\s+Extra inputs are not permitted"):
-        kind.load(tmp_path / "odd.json")
+        kind.model_validate({**ladder().model_dump(), "speed": 1})
 
 
 def test_spread_by_hand() -> None:
     spread = Spread.of([5.0, 1.0, 2.0, 4.0, 3.0])
     assert (spread.median, spread.p10, spread.p90) == pytest.approx((3.0, 1.4, 4.6))
     assert spread.samples == (5.0, 1.0, 2.0, 4.0, 3.0)  # in the order in which they were measured
-
-
-def test_decode_comes_from_the_same_medians_as_the_report() -> None:
-    one = result("dense", 8, 0.002)
-    spread, step = values.decode(one), values.step_seconds(one)
-    assert spread is not None
-    assert step is not None
-    assert spread.median == one.tokens_per_s
-    assert spread.median * step.median == pytest.approx(8)
-    assert spread.p10 < spread.median < spread.p90
 
 
 def test_the_limit_is_taken_from_the_longest_runs() -> None:
@@ -69,21 +57,19 @@ def test_the_limit_is_taken_from_the_longest_runs() -> None:
     ("show", "number", "text"),
     [
         (values.rate, 21898.6, "21,899 tok/s"), (values.rate, 9.876, "9.88 tok/s"), (values.seconds, 0.0028, "2.80 ms"),
-        (values.seconds, 13.2e-6, "13.2 µs"), (values.seconds, 2.22, "2.22 s"), (values.seconds, 5e-9, "0.00500 µs"),
-        (values.size, 283_554_816, "284 MB"), (values.size, 1.5e9, "1.50 GB"), (values.factor, 6.0, "6.00×"),
-        (values.factor, 0.831, "0.831×"), (values.share, 0.0324, "3.2%"), (values.share, 0.21, "21%"),
-        (values.factor, 123.4, "123×"),
+        (values.seconds, 13.2e-6, "13.2 µs"), (values.seconds, 2.22, "2.22 s"), (values.size, 283_554_816, "284 MB"),
+        (values.size, 1.5e9, "1.50 GB"), (values.factor, 6.0, "6.00×"), (values.factor, 0.831, "0.831×"),
+        (values.share, 0.0324, "3.2%"), (values.share, 0.21, "21%"),
     ],
 )  # fmt: skip
 def test_numbers_as_the_text_prints_them(show: Callable[[float], str], number: float, text: str) -> None:
     assert show(number) == text
 
 
-def test_engines_stand_in_the_order_of_the_book_with_their_variants(tmp_path: Path) -> None:
+def test_engines_stand_in_the_order_of_the_book_with_their_variants() -> None:
     names = ("other", "paged-graph", "vllm", "dense-graph", "paged-graph-unfused", "dense", "transformers")
     ordered = values.engines_of([result(name, 1, 1.0) for name in names])
     assert ordered == ["dense", "dense-graph", "paged-graph-unfused", "paged-graph", "transformers", "vllm", "other"]
-    assert [r.case.engine for r in Report.load(saved(ladder(), tmp_path / "a.json")).find(batch=256)] == ["dense"]
 
 
 def test_memory_of_an_engine_that_sizes_itself_when_it_is_made() -> None:

@@ -14,11 +14,8 @@ from typer.testing import CliRunner
 
 from nanobench.report.figures.style import Drawing, write
 from nanobook.__main__ import app
-from nanobook.figures import kernel_walk as walking
 from nanobook.figures.diagrams import diagrams
 from nanobook.figures.stale import stale
-from nanoinfer.cache.blocks import NULL
-from nanoinfer.cache.paged import choose_splits
 from tests.book.chapter_pages import CHAPTERS, ROOT
 from tests.cut_text import cut_text
 
@@ -35,7 +32,6 @@ def drawings():
 def test_a_figure_is_an_svg_and_a_page_that_shows_it_in_words() -> None:
     pages, pictures = ({path.with_suffix("") for path in FIGURES.glob(f"*/*.{kind}")} for kind in ("md", "svg"))
     assert pages == pictures
-    assert len([path for path in FIGURES.rglob("*") if path.is_file()]) == 2 * len(pages)
     for path in pages:
         page = path.with_suffix(".md").read_text(encoding="utf-8")
         assert re.findall(r'<img src="([^"]+)" width="800" alt="[^"]{60,}">', page) == [f"{path.name}.svg"]
@@ -89,17 +85,3 @@ def test_a_chapters_figures_are_drawn_and_held_to_its_code(tmp_path: Path) -> No
     refused = CliRunner().invoke(app, draw)
     assert refused.exit_code == 2
     assert "there is no chapters/some/drawings.py" in refused.output
-
-
-def test_the_walk_is_that_of_the_cache() -> None:
-    cache = walking.history()
-    rows = walking.batch(cache, choose_splits(4, 12, walking.MAX_LEN))
-    assert [row.length for row in rows] == sorted(walking.GROWN, reverse=True)
-    owned = [page for row in rows for page in row.pages]
-    assert len(set(owned)) == len(owned) == walking.BLOCKS - 1 - cache.blocks.allocator.free_blocks
-    assert NULL not in owned
-    for row in rows:
-        assert tuple(page for part in row.splits for page in part) == row.pages
-        assert len(row.pages) == -(-row.length // walking.PAGE)
-        assert list(row.pages) != sorted(row.pages)  # handed out as rows grew side by side
-        assert len(row.splits) == choose_splits(4, 12, walking.MAX_LEN) > 1

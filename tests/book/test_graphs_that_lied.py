@@ -39,11 +39,6 @@ def test_the_story() -> None:
 
 
 class TestProcess:
-    def test_what_comes_back_is_what_is_told_here(self) -> None:
-        running = lies(4, "running")
-        apart = running.in_a_process_of_its_own("narrow", "cpu")
-        assert apart.sides == running.in_this_process("narrow", "cpu").sides
-
     def test_a_death_is_told(self) -> None:
         """By the side that is missing, with what the process said last; and it is never as expected on a CPU."""
         told = lies(4, "running").in_a_process_of_its_own("nobody", "cpu")

@@ -3,49 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from nanobench.micro.step_breakdown import HEAD, NONE, PARTS, SMALL, breakdown
 from nanobench.micro.timeline import HostEvent, Kernel, StepTimeline
-from nanoinfer.cache.paged import choose_splits
 from tests.book.chapter_pages import ROOT, checkout, module
 
 pytestmark = [
     checkout,
     pytest.mark.skipif(not (ROOT / "bench" / "results" / "h200-ladder.json").is_file(), reason="no results"),
 ]
-
-
-@pytest.mark.parametrize(
-    "chapter, reads, name, command",
-    [
-        (3, "kv_usage", "h200-memory", "memory"),
-        (4, "graphs", "h200-ladder", "graphs"),
-        (5, "queue", "h200-queue", "queue"),
-        (6, "report", "h200-one-kernel", "one-kernel"),
-        (7, "report", "h200-speculation", "speculation"),
-        (8, "report", "h200-ranks", "ranks"),
-    ],
-)
-def test_what_is_missing_names_its_command(
-    chapter: int, reads: str, name: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    measured = module(chapter, "measured")
-    monkeypatch.setattr(measured, "RESULTS", tmp_path)
-    read = getattr(measured, reads)
-    getattr(read, "cache_clear", lambda: None)()
-    with pytest.raises(ValueError, match=rf"no results file {name}\.json: `python -m bench {command} --out"):
-        read()
-
-
-def test_chapter_3_splits_that_are_starred_are_those_that_the_engine_chooses() -> None:
-    measured = module(3, "measured")
-    starred = [time for time in measured.kernels().times if time.chosen and time.context == 1024]
-    assert starred
-    for time in starred:
-        assert measured.splits_of(time) == choose_splits(time.batch, 12, 1024)
 
 
 def test_chapter_3_the_kernel_is_faster_where_rows_are_ragged() -> None:
@@ -57,30 +25,6 @@ def test_chapter_3_the_kernel_is_faster_where_rows_are_ragged() -> None:
         )
         assert gathered > max(kernel, padded), case
         assert kernel < padded or case.startswith("one prompt"), case
-
-
-def test_chapter_4_graphs_have_fewer_launches_and_keep_the_gpu_busy() -> None:
-    measured = module(4, "measured")
-    eager, graphs = ("naive", "dense", "paged"), ("dense-graph", "paged-graph")
-    assert max(map(measured._launches, graphs)) < min(map(measured._launches, eager))
-    busy = {engine: measured.busy(measured.step_of(engine)) for engine in (*eager, *graphs)}
-    assert min(busy[engine] for engine in graphs) > max(busy[engine] for engine in eager)
-
-
-def test_chapter_4_a_prefill_graph_is_faster_wherever_there_is_one() -> None:
-    measured = module(4, "measured")
-    recorded = [one for one in measured.graphs().prefills if one.bare_s is not None]
-    assert recorded
-    for one in recorded:
-        assert one.ttft_s.median < measured.prefill_of(one.batch, one.tokens, "eager").ttft_s.median
-
-
-def test_chapter_4_the_draining_batch_is_what_the_ladder_says() -> None:
-    measured = module(4, "measured")
-    found = measured.drain()
-    assert found.replayed == found.steps
-    assert not found.fallbacks
-    assert found.padding_share == pytest.approx(found.predicted_share)
 
 
 def test_chapter_5_preemption_gains_tokens_and_costs_gaps() -> None:
@@ -102,13 +46,6 @@ def test_chapter_5_past_the_knee_the_same_work_is_too_late() -> None:
     assert not any(run.refused for run in served)
 
 
-def test_chapter_6_each_step_of_the_chapter_gains() -> None:
-    measured = module(6, "measured")
-    arms = ("paged-graph", "fused, none early", "fused", "one kernel", "one kernel, nobody waits")
-    assert all(before > after for before, after in pairwise(map(measured.token, arms)))
-    assert 0 < measured.node(True) < measured.node(False)
-
-
 def test_chapter_6_one_kernel_is_for_one_row() -> None:
     """There it is faster than the first sitting's kernels, every run of it; with more rows it is not run."""
     measured = module(6, "measured")
@@ -121,18 +58,6 @@ def test_chapter_6_one_kernel_is_for_one_row() -> None:
     }
     for prompt in {prompt for prompt, _ in samples}:
         assert min(samples[prompt, "persistent"]) > max(samples[prompt, "fused"])
-
-
-def test_chapter_6_greedy_tokens_were_held_against_float32() -> None:
-    measured = module(6, "measured")
-    checked = [one for one in measured.report().steps if not one.sampled and "nobody" not in one.arm]
-    assert checked
-    assert all(one.short is not None for one in checked)
-
-
-def test_chapter_7_tokens_are_the_same() -> None:
-    measured = module(7, "measured")
-    assert all(one.same_share == 1.0 for one in measured.report().cases)
 
 
 def test_chapter_7_texts_that_repeat_themselves_gain_most_and_few_rows_more_than_many() -> None:
@@ -152,12 +77,6 @@ def test_chapter_7_more_drafts_lose_with_many_rows() -> None:
         assert measured.step_cost(model, many, 8) > measured.step_cost(model, few, 8)
 
 
-def test_chapter_8_a_sum_in_one_kernel_is_faster_than_nccls() -> None:
-    measured = module(8, "measured")
-    for rows in measured.reduce_rows():
-        assert measured.sum_s("in one kernel", rows) < measured.sum_s("nccl and norm", rows)
-
-
 def test_chapter_8_two_gpus_gain_with_rows_and_never_twice() -> None:
     """A split model answers sooner, two models give more tokens."""
     measured = module(8, "measured")
@@ -171,12 +90,6 @@ def test_chapter_8_with_equal_rows_few_are_for_a_split_model_and_many_for_replic
     measured = module(8, "measured")
     assert measured.step_s(measured.XL, 2, 8) < measured.between_s(measured.XL, 4)
     assert measured.step_s(measured.XL, 2, 256) > measured.between_s(measured.XL, 128)
-
-
-def test_chapter_8_two_engines_give_less_than_twice_the_tokens() -> None:
-    measured = module(8, "measured")
-    for machine in ("h200", "h100"):
-        assert all(1 < gain < 2 for gain in measured.replicas(machine).values())
 
 
 def test_parts_of_a_step() -> None:

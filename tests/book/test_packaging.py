@@ -53,7 +53,6 @@ def test_it_carries_data_lessons_and_licences(site: Path) -> None:
     assert {"LICENSE", "LICENSE-TEXT", "THIRD_PARTY.md"} <= {path.name for path in (info / "licenses").iterdir()}
     text = (info / "licenses" / "THIRD_PARTY.md").read_text(encoding="utf-8")
     assert "Software Copyright (c) 2019 OpenAI" in text  # of the tokens
-    assert "Permission is hereby granted" in text
 
 
 def test_it_names_every_extra_and_brings_every_plug_in(site: Path, tmp_path: Path) -> None:

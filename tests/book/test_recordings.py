@@ -43,17 +43,6 @@ def test_it_follows_the_schema_and_is_what_the_engine_does(name: str) -> None:
     assert [without_times(event) for event in made] == [without_times(event) for event in found]
 
 
-def test_what_is_said_of_the_long_prompt() -> None:
-    """Rows decode beside its chunks, a short one begins meanwhile, and no step has more tokens than the budget."""
-    found = {event["step"]: event for event in events("long-prompt")}
-    assert (found[4]["decode"], found[4]["pieces"]) == ([0, 1, 2], [[3, 0, 16]])
-    assert found[6]["pieces"] == [[3, 32, 16], [4, 0, 4]]
-    assert [[id for id, _ in found[step]["ttft"]] for step in (6, 11)] == [[4], [3]]
-    budget = found[-1]["engine"]["max_batched_tokens"]
-    fed = [len(e.get("decode", [])) + sum(p[2] for p in e.get("pieces", [])) for e in found.values()]
-    assert max(fed) <= budget
-
-
 def test_what_is_said_of_preemption() -> None:
     """A prompt that is known is not fed again; a row is preempted, and begins again with its own blocks found."""
     found = {event["step"]: event for event in events("preemption")}
@@ -66,30 +55,10 @@ def test_what_is_said_of_preemption() -> None:
     assert (last["id"], found[92]["pieces"]) == (3, [[2, 80, 28], [3, 0, 17]])
 
 
-class TestLittlesLaw:
-    @named
-    def test_holds_in_the_recording(self, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-        law = module(5, "littles_law").littles_law(events(name))
-        assert law.requests == len(module(5, "recordings").RUNS[name]().asked)
-        assert law.in_system == pytest.approx(law.per_second * law.stay_s, rel=0.01)
-        assert module(5, "littles_law").main([str(RECORDINGS / f"{name}.html")]) == 0
-        assert f"{law.requests} requests in" in capsys.readouterr().out
-
-    def test_of_a_run_by_hand(self) -> None:
-        """One is there from 0 to 3 s, one asks at 1 s, waits until 3 s, and ends at 4 s."""
-        by_hand: list[Event] = [
-            {"time": 0.0, "rows": [], "waiting": {"count": 0, "ids": []}},
-            {"time": 1.0, "took": 1.0, "begun": [{"id": 0}], "ttft": [[0, 1.0]]},
-            {"time": 3.0, "took": 2.0, "waiting": {"count": 1, "ids": [1]}, "ended": [[0, "length"]]},
-            {"time": 4.0, "took": 1.0, "waiting": {"count": 0, "ids": []}, "begun": [{"id": 1}], "ttft": [[1, 3.0]],
-             "ended": [[1, "length"]]},
-        ]  # fmt: skip
-        assert module(5, "littles_law").littles_law(by_hand) == (2, 4.0, 1.5, 0.5, 3.0)
-        assert module(5, "littles_law").littles_law(by_hand[:3]) == (2, 3.0, 5 / 3, 2 / 3, 2.5)
-
-    def test_what_is_no_recording_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "a.html").write_text("<p>", encoding="utf-8")
-        with pytest.raises(ValueError, match="no recording"):
-            module(5, "littles_law").events_of(tmp_path / "a.html")
-        with pytest.raises(ValueError, match="no request"):
-            module(5, "littles_law").littles_law([{"time": 0.0}])
+@named
+def test_littles_law_holds_in_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    law = module(5, "littles_law").littles_law(events(name))
+    assert law.requests == len(module(5, "recordings").RUNS[name]().asked)
+    assert law.in_system == pytest.approx(law.per_second * law.stay_s, rel=0.01)
+    assert module(5, "littles_law").main([str(RECORDINGS / f"{name}.html")]) == 0
+    assert f"{law.requests} requests in" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import os
 import runpy
 import subprocess
@@ -78,32 +77,10 @@ def test_runs_as_a_program(chapter: int, monkeypatch: pytest.MonkeyPatch, capsys
     assert err == ("no GPU here: every step runs eagerly\n" if chapter == 4 else "")
 
 
-class TestNaiveAndCached:
-    """Chapters 1 and 2."""
-
-    @pytest.mark.parametrize("chapter", [1, 2])
-    def test_tokens_are_the_engines(self, chapter: int, weights: Any, oracle: Texts) -> None:
-        for prompt, whole in zip(PROMPTS, oracle, strict=True):
-            assert module(chapter, "small").generate(encode(prompt), 24, *weights) == whole[:-16]
-
-    @pytest.mark.parametrize("chapter, function", [(1, "logits_after"), (2, "step")])
-    def test_stops_behind_end_of_text(self, chapter: int, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        small = module(chapter, "small")
-        after = iter([5, small.END, 6])
-        monkeypatch.setattr(small, function, lambda *_: (torch.arange(50257) == next(after)).int())
-        assert small.generate([1], 9, {}, {"n_layer": 1, "n_head": 1, "n_embd": 2}) == [1, 5, small.END]
-
-    def test_each_token_goes_through_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fed: list[tuple[list[int], int]] = []
-
-        def step(new: list[int], at: int, cache: torch.Tensor, w: object) -> torch.Tensor:
-            fed.append((new, at))
-            return (torch.arange(50257) == 7 + len(fed)).int()
-
-        monkeypatch.setattr(module(2, "small"), "step", step)
-        shape = {"n_layer": 1, "n_head": 1, "n_embd": 2}
-        assert module(2, "small").generate([1, 2, 3], 3, {}, shape) == [1, 2, 3, 8, 9, 10]
-        assert fed == [([1, 2, 3], 0), ([8], 3), ([9], 4)]
+@pytest.mark.parametrize("chapter", [1, 2])
+def test_tokens_of_chapters_1_and_2_are_the_engines(chapter: int, weights: Any, oracle: Texts) -> None:
+    for prompt, whole in zip(PROMPTS, oracle, strict=True):
+        assert module(chapter, "small").generate(encode(prompt), 24, *weights) == whole[:-16]
 
 
 class TestPaged:
@@ -235,12 +212,6 @@ class TestSpeculation:
             steps.append(len(parts) - 1)
         assert steps == [30, 15, 10, 8, 6]
 
-    def test_a_guess_is_what_followed_last(self, small: ModuleType) -> None:
-        assert small.guess([1, 2, 7, 1, 2, 8, 9, 1, 2], 2) == [8, 9]
-        assert small.guess([1, 2, 7, 1, 2], 9) == [7, 1, 2]
-        assert small.guess([1, 2, 3], 4) == small.guess([1], 4) == []
-        assert small.guess([5, 5, 5], 4) == [5]
-
 
 def on_ring(size: int, run: Callable[[Any], Any]) -> list[Any]:
     """What run(rank) returns on each rank of chapter 8's ring, which are threads here. One that fails ends all."""
@@ -259,7 +230,7 @@ def on_ring(size: int, run: Callable[[Any], Any]) -> list[Any]:
 
 
 class TestRanks:
-    @pytest.mark.parametrize("size", [1, 2, 3, 5])
+    @pytest.mark.parametrize("size", [1, 2, 3])
     def test_tokens_are_the_engines_on_every_rank(self, oracle: Texts, size: int) -> None:
         ids = encode(PROMPTS[0])
         for text in on_ring(size, lambda rank: rank.generate(ids, 12)):
@@ -284,73 +255,13 @@ class TestRanks:
             assert f"rank {rank}: heads {heads}, 2000 messages, 'Once upon a time, the king" in done.stdout
 
 
-def program(*accesses: tuple[Any, ...]) -> Callable[[], Any]:
-    """A program of chapter 6's machine that does these accesses, and returns what it was told."""
-
-    def run() -> Any:
-        told = []
-        for access in accesses:
-            told.append((yield access))
-        return told
-
-    return run
-
-
-class TestMachine:
-    """The machine of chapter 6, which searches all interleavings of some programs."""
-
-    @pytest.fixture
-    def small(self) -> ModuleType:
-        return module(6, "small")
-
-    def can_return(self, small: ModuleType, programs: list[Callable[[], Any]], value: list[Any]) -> bool:
-        """Whether the last program can return that: the search loses against a value that it must not return."""
-
-        class Anything(list[Any]):
-            __hash__ = None  # type: ignore[assignment]
-
-            def __ne__(self, other: object) -> bool:
-                return False
-
-        class Unless(Anything):
-            def __ne__(self, other: object) -> bool:
-                return other == value
-
-        return bool(small.search(programs, [*(Anything() for _ in programs[1:]), Unless()])[2])
-
-    @pytest.mark.parametrize(
-        "reads, fence, expected",
-        [
-            ("ba", False, {(b, a) for b in (0, 1) for a in (0, 1, 2)}),
-            ("aa", False, {(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)}),  # never back in time
-            ("ba", True, {(b, a) for b in (0, 1) for a in (0, 1, 2) if a or not b}),
-        ],
-    )
-    def test_a_store_overtakes_others_and_neither_its_own_address_nor_a_fence(
-        self, small: ModuleType, reads: str, fence: bool, expected: set[tuple[int, int]]
-    ) -> None:
-        writer = program(("store", "a", 1), *[("fence",)] * fence, ("store", "b", 1), ("store", "a", 2))
-        reader = program(*(("load", one) for one in reads))
-        every = itertools.product((0, 1, 2), repeat=2)
-        assert {pair for pair in every if self.can_return(small, [writer, reader], list(pair))} == expected
-
-    def test_counts_all_interleavings_of_independent_programs(self, small: ModuleType) -> None:
-        """Loads of two programs, m and n of them, can be interleaved in (m + n)! / (m! n!) ways."""
-        programs = [program(*[("load", "a")] * 3), program(*[("load", "a")] * 4)]
-        assert small.search(programs, [[0] * 3, [0] * 4])[1] == 35
-
-    def test_fewer_resident_programs_wait_for_ever_or_take_turns(self, small: ModuleType) -> None:
-        waits, stands = program(("wait", "flag", lambda flag: flag == 1)), program(("store", "flag", 1))
-        assert small.search([waits, stands], [[1], [None]], resident=1)[2][-1] == "[0, 1] wait for ever"
-        assert small.search([stands, waits], [[None], [1]], resident=1)[2] == []
-        assert small.search([waits, stands], [[1], [None]], resident=2)[2] == []
-
-    @pytest.mark.parametrize("name", ["Flags", "Barrier", "Words"])
-    @pytest.mark.parametrize("layers", [1, 2])
-    def test_the_right_ways_end_right(self, small: ModuleType, name: str, layers: int) -> None:
-        """Also as a sample of the interleavings, where there are too many points."""
-        points, ended, lost = small.search(*small.grid(getattr(small, name)(), layers))
-        fewer, _, none = small.search(*small.grid(getattr(small, name)(), layers), most=5)
-        assert lost == none == []
-        assert fewer < points
-        assert ended > 1000
+@pytest.mark.parametrize("name", ["Flags", "Barrier", "Words"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_chapter_6s_right_ways_end_right(name: str, layers: int) -> None:
+    """In all interleavings, and in a sample of them; test_lies.py has wrong ways."""
+    small = module(6, "small")
+    points, ended, lost = small.search(*small.grid(getattr(small, name)(), layers))
+    fewer, _, none = small.search(*small.grid(getattr(small, name)(), layers), most=5)
+    assert lost == none == []
+    assert fewer < points
+    assert ended > 1000
