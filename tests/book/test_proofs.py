@@ -105,6 +105,12 @@ def test_a_changed_line_makes_exactly_the_right_proofs_stale(
     assert stale(repository) == expected
 
 
+def test_a_proof_whose_key_cannot_be_computed_is_always_stale(repository: Path) -> None:
+    (repository / "toy/deep.py").write_text("this is no Python\n")
+    prove_all(repository)
+    assert stale(repository) == {"imports"}
+
+
 def test_a_proof_leaves_a_key_when_it_passes_and_none_when_it_fails(repository: Path) -> None:
     def prove() -> tuple[int, set[str]]:
         command = [sys.executable, "-m", "nanobook", "proofs", "-n", "1", "--root", str(repository)]
