@@ -131,14 +131,6 @@ def test_why_there_is_no_gpu(
     assert part in examine(torch, driver=driver)["cuda_remedy"]
 
 
-@pytest.mark.parametrize(("system", "part"), [("Darwin", "no wheels for Darwin"), ("Linux", "pip install triton")])
-def test_triton_by_platform(system: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "installed", lambda name: None)
-    monkeypatch.setattr(machine.platform, "system", lambda: system)
-    monkeypatch.setattr(machine.sys, "platform", system.lower())
-    assert part in machine.probe_triton()["remedy"]
-
-
 def test_what_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     for found in (True, False):
         monkeypatch.setenv("TRITON_INTERPRET", str(int(found)))
@@ -164,7 +156,3 @@ def test_unknown_memory_is_called_unknown(examine: Any, monkeypatch: pytest.Monk
     report = examine(CPU_TORCH)
     assert report["memory"][0]["batch"] is None
     assert "unknown" in doctor.show(report)
-
-
-def test_old_gpus_count_in_float16(examine: Any) -> None:
-    assert examine(GPU_TORCH | {"gpus": [GPU | {"capability": "7.5"}]})["memory"][1]["dtype"] == "float16"

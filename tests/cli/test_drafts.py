@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cli.options import ModelOptions
 from nanoinfer.cli.output import write_steps
-from nanoinfer.cli.shell import Shell, drafted_by
 from nanoinfer.cli.terminal import Output
 from tests.cli.commands import Result, fail_at, on_terminal
 
@@ -154,19 +151,3 @@ def test_a_failed_step_ends_the_text_alone(guess: Any, tokens: list[str], monkey
     fail_at(monkeypatch, 1, KeyboardInterrupt())
     result = guess(PROMPT, "the", PROMPT, options=("--greedy", "-q"))
     assert result == (0, f"{PROMPT}<{tokens[0]}>\n" * 2, "stopped by Ctrl-C\n")
-
-
-def test_all_kinds_of_guesses_begin_as_words_do(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the model's own tokens have a colour, in place of marks."""
-    shown: io.StringIO = on_terminal(monkeypatch, "stdout")
-    session = Shell(drafted_by("me", ModelOptions(device="cpu")), SamplingParams(8, temperature=0), True, True)
-    session.obey(PROMPT)
-    assert shown.getvalue().startswith(f"{PROMPT}\x1b[33m")
-    assert "<" not in shown.getvalue()
-    text = session.guessed
-    assert text
-    for typed, read in [("the ", " the"), (" the", " the"), (", and", ", and"), ("7", " 7"), ("", ""), ("  ", "")]:
-        assert llm.tokenizer.decode(text._tokens_of(typed)) == read
-    text.text += "\n"
-    assert llm.tokenizer.decode(text._tokens_of("The")) == "The"
-    session.llm.close()

@@ -1,4 +1,4 @@
-"""Damaged files, odd prompts and wild command lines: one sentence or a right result, never a traceback or a hang.
+"""Damaged weights and wild command lines: one sentence or a right result, never a traceback or a hang.
 
 NANOINFER_FUZZ=2000 tries that many of each kind; by default there are a few, as for every other test.
 """
@@ -11,8 +11,6 @@ import os
 import random
 import struct
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from nanobook.text.marker_values import load as load_results
-from nanoinfer import LLM, SamplingParams
 from nanoinfer.cli import run
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import WeightsError, load_model, random_model, save_model
 
 TRIES = int(os.environ.get("NANOINFER_FUZZ", "15"))
-RESULTS = Path(__file__).parents[2] / "bench" / "results" / "cpu.json"
 TINY = ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=16, vocab_size=50)
 
 tries = settings(
@@ -39,29 +34,6 @@ tries = settings(
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@contextmanager
-def refusing(kind: type[Exception] = ValueError, megabytes: int = 16, lines: int = 1) -> Iterator[None]:
-    """It goes well, or is refused in so many lines; Python's own memory grows by no more on the way."""
-    tracemalloc.start()
-    try:
-        yield
-    except kind as error:
-        assert 0 < len(str(error)) < 1000 * lines  # noqa: PT017  any of many
-        assert len(str(error).split("\n")) <= lines  # noqa: PT017
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert peak < megabytes << 20
-
-
-# Weights
 
 
 @pytest.fixture(scope="module")
@@ -106,47 +78,28 @@ def damage(data: bytes, rng: random.Random) -> bytes:
 @given(seed=st.integers(0, 2**32))
 @tries
 def test_damaged_weights(saved: Path, tmp_path: Path, seed: int) -> None:
-    """Either one sentence, or a model: and then one with the very numbers that the file's header promises."""
+    """Either one sentence, or a model: and then one with the very numbers that the file's header promises.
+
+    Python's own memory does not grow by much on the way.
+    """
     (tmp_path / "config.json").write_bytes((saved / "config.json").read_bytes())
     file = tmp_path / "model.safetensors"
     file.write_bytes(damage((saved / "model.safetensors").read_bytes(), random.Random(seed)))
-    models = []
-    with refusing(WeightsError):
-        models.append(load_model(tmp_path, torch.device("cpu"), torch.float32))
-    for model in models:
-        for name, tensor in load_file(file).items():
-            mine = model.state_dict()[name.removeprefix("transformer.")][: len(tensor)]
-            torch.testing.assert_close(mine, tensor, rtol=0, atol=0, equal_nan=True)
+    tracemalloc.start()
+    try:
+        model = load_model(tmp_path, torch.device("cpu"), torch.float32)
+    except WeightsError as error:
+        model = None
+        assert len(str(error).splitlines()) == 1  # noqa: PT017  any of many
+        assert len(str(error)) < 1000  # noqa: PT017
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 16 << 20
+    for name, tensor in load_file(file).items() if model else ():
+        mine = model.state_dict()[name.removeprefix("transformer.")][: len(tensor)]
+        torch.testing.assert_close(mine, tensor, rtol=0, atol=0, equal_nan=True)
 
-
-@given(name=st.sampled_from(["n_layer", "n_head", "n_embd", "vocab_size", "model_type", "n_inner"]), value=json_values)
-@tries
-def test_damaged_configuration(saved: Path, tmp_path: Path, name: str, value: Any) -> None:
-    data = json.loads((saved / "config.json").read_text(encoding="utf-8"))
-    (tmp_path / "config.json").write_text(json.dumps(data | {name: value}), encoding="utf-8")
-    (tmp_path / "model.safetensors").write_bytes((saved / "model.safetensors").read_bytes())
-    with refusing(WeightsError):
-        assert load_model(tmp_path, torch.device("cpu"), torch.float32).config == TINY
-
-
-# Prompts
-
-
-@pytest.fixture(scope="module")
-def llm() -> LLM:
-    return LLM(device="cpu", max_batch=4)
-
-
-@given(items=st.lists(json_values, max_size=4) | json_values)
-@tries
-def test_any_prompt(llm: LLM, items: Any) -> None:
-    """What is no prompt is refused in one sentence; what is one gives its tokens."""
-    with refusing():
-        done = llm.generate(items, SamplingParams(max_tokens=1, temperature=0))
-        assert all(len(completion.token_ids) == 1 for completion in done)
-
-
-# Command lines
 
 WORDS = """generate doctor course read bench start check hint 1 1.4 1.99 -1 9999999999999999999999 -- -n 3 --max-tokens
 --temperature nan inf --top-p 0 --top-k --seed --json --plain --engine naive paged-graph --device cuda:99 cpu -m small
@@ -170,24 +123,3 @@ def test_any_command_line(
     if code == 2 and "bench" not in arguments:
         last = said.strip().rpartition("\n")[2]
         assert last.startswith("nanoinfer: ") or not last  # a group of commands alone prints its help
-
-
-# Results files
-
-
-@given(seed=st.integers(0, 2**32), value=json_values)
-@tries
-def test_damaged_results(tmp_path: Path, seed: int, value: Any) -> None:
-    """A results file is read whole, or refused."""
-    rng, data = random.Random(seed), json.loads(RESULTS.read_text(encoding="utf-8"))
-    place: Any = data
-    while isinstance(place, dict | list) and place:
-        at = rng.choice(list(place)) if isinstance(place, dict) else rng.randrange(len(place))
-        if rng.random() < 0.4 or not isinstance(place[at], dict | list) or not place[at]:
-            place[at] = value
-            break
-        place = place[at]
-    text = json.dumps(data)
-    (tmp_path / "x.json").write_text(text[: rng.randrange(len(text))] if rng.random() < 0.2 else text, encoding="utf-8")
-    with refusing(megabytes=256, lines=1000):
-        load_results("x", tmp_path)

@@ -73,11 +73,6 @@ def test_nothing_heavy_is_imported_to_refuse() -> None:
     assert [(code, err.count("\n"), imported) for code, _, err, imported in told] == [(2, 1, [])] * len(REFUSED)
 
 
-def test_cuda_is_refused_where_there_is_none(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert_refused(invoke("generate", "x", "--device", "cuda"), "cuda", "use device cpu")
-
-
 def test_what_the_user_typed_is_neither_markup_nor_control(invoke: Any) -> None:
     for option in ("--model", "--file"):
         result = invoke("generate", option, "./[bold]a\x1b[31m\n\u202e", *["x"] * (option == "--model"))

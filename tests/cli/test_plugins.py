@@ -43,25 +43,6 @@ def test_without_their_packages_commands_are_not_listed_and_say_how_to_get_them(
 
 
 @pytest.mark.long
-def test_a_package_that_is_missing_only_when_a_command_runs_names_the_extra(tmp_path: Path) -> None:
-    """The commands can be imported and show their help; what they need is missed when they begin to work."""
-    to = str(tmp_path / "new")
-    lines = {
-        ("matplotlib", "bench"): ["bench", "plot", "--out", to],
-        ("sphinx", "docs"): ["read", "--no-open", "--to", to],
-        ("packaging", "teach"): ["course", "release", "1", "--no-strength", "--to", to],
-    }
-    shown, *told = run_without([missing for missing, _ in lines], ["--help"], *lines.values())
-    assert listed(shown[1]) == COMMANDS
-    for (missing, extra), (code, _, err, _) in zip(lines, told, strict=True):
-        *_, last = err.splitlines()
-        assert (code, "Traceback" in err) == (2, False)
-        assert missing in last
-        assert f"pip install 'nanoinfer[{extra}]'" in last
-    assert not Path(to).exists()
-
-
-@pytest.mark.long
 def test_commands_of_the_engine_import_no_plug_in() -> None:
     tiny = ["-m", "random:tiny", "--device", "cpu"]
     lines = [["generate", ""], ["generate", "x", "-q", "-n", "1", *tiny], ["generate", "--help"], ["shell", *tiny]]
@@ -129,14 +110,3 @@ def test_a_broken_plug_in_spoils_no_other_command(plug_in: Any, invoke: Any) -> 
     plug_in("raise ImportError('a library is too old')")
     assert listed(invoke("--help").out) == OWN
     assert_refused(invoke("course"), "ImportError: a library is too old", code=1)
-
-
-def test_mine_is_given_what_was_asked_for(plug_in: Any, tmp_path: Path, invoke: Any) -> None:
-    shown = "folder.name, options.engine, prompts, [one.seed for one in params], echo, quiet, verbose"
-    plug_in(f"def mine(folder, options, prompts, params, echo, quiet, verbose):\n    print({shown})")
-    options = ["-m", "random:tiny", "--engine", "naive", "--seed", "3", "--no-echo", "-v"]
-    result = invoke("generate", "x", "--mine", str(tmp_path), *options)
-    assert result == (0, f"{tmp_path.name} naive ['x'] [3] False False True\n", "")
-    plug_in("def mine(*arguments):\n    import no_such_package")
-    result = invoke("generate", "x", "--mine", str(tmp_path), *options)
-    assert_refused(result, "`nanoinfer generate --mine` needs no_such_package", "nanoinfer[teach]")
