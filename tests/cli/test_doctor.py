@@ -53,9 +53,7 @@ def test_this_machine(invoke: Any) -> None:
     assert [engine["name"] for engine in report["engines"]] == list(ENGINES)
     result = invoke("doctor")
     assert (result.code, result.err) == (0, "")
-    for part in ("Python", "torch", "Triton", "TRITON_INTERPRET", "hub cache", "HF_HUB_OFFLINE", *PRESETS, *ENGINES):
-        assert part in result.out
-    assert "full context" in result.out
+    assert [name for name in (*PRESETS, *ENGINES) if name not in result.out] == []
     assert result.out.endswith("nanoinfer runs here.\n")
 
 
@@ -73,16 +71,14 @@ def test_a_broken_torch_is_told(content: str, tmp_path: Path) -> None:
         assert_refused(Result(*generate[:3]), "libtorch.so", "doctor", code=1)
 
 
-def test_a_gpu_with_triton_runs_all(examine: Any) -> None:
+def test_a_gpu_runs_all_and_without_triton_lacks_the_paged_engines(examine: Any) -> None:
     report = examine(GPU_TORCH, driver="580.1", triton="3.7")
     assert [one["name"] for one in report["engines"] if not one["runs"] or one["remedy"] or one["note"]] == []
     assert report["cuda_remedy"] is None
     shown = doctor.show(report)
     for part in ("GPU [bold]", "9.0", "580.1", "CUDA 13.0", "cuda:0 bfloat16", "100.0 GiB"):
         assert part in shown
-
-
-def test_a_gpu_without_triton_lacks_the_paged_engines(examine: Any) -> None:
+    assert examine(GPU_TORCH | {"gpus": [GPU | {"capability": "7.5"}]})["memory"][1]["dtype"] == "float16"
     engines = examine(GPU_TORCH, driver="580.1")["engines"]
     lacking = {engine["name"]: "get it" in engine["remedy"] for engine in engines if not engine["runs"]}
     assert lacking == {"paged": True, "paged-graph": True, "fused": True}
@@ -90,16 +86,9 @@ def test_a_gpu_without_triton_lacks_the_paged_engines(examine: Any) -> None:
 
 def test_on_a_cpu_every_engine_runs_without_kernels_and_graphs(examine: Any) -> None:
     report = examine(CPU_TORCH)
-    reference, uncaptured = "the kernels' PyTorch reference runs", "no step is captured"
-    assert {engine["name"]: engine["note"] for engine in report["engines"] if engine["runs"]} == {
-        "naive": None,
-        "dense": None,
-        "paged": f"on a CPU {reference}",
-        "dense-graph": f"on a CPU {uncaptured}",
-        "paged-graph": f"on a CPU {reference} and {uncaptured}",
-        "fused": f"on a CPU {reference} and {uncaptured}",
-    }
-    assert report["runs"]
+    paged, graph = "on a CPU the kernels' PyTorch reference runs", "no step is captured"
+    notes = [None, None, paged, f"on a CPU {graph}", f"{paged} and {graph}", f"{paged} and {graph}"]
+    assert [engine["note"] for engine in report["engines"] if engine["runs"]] == notes
 
 
 def test_what_goes_wrong_keeps_every_engine_from_running(examine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,8 +136,6 @@ def test_a_batch_is_what_fits_beside_the_weights() -> None:
     weights, row = doctor.weight_bytes(gpt2, 4), doctor.cache_bytes_per_row(gpt2, 4)
     for free, rows in ((weights + 3 * row, 3), (weights + 3 * row - 1, 2), (weights - 1, 0)):
         assert doctor.batches(free, 4)["gpt2"] == rows
-    place = {"device": "cpu", "dtype": "float32", "free_bytes": 1, "batch": doctor.batches(1, 4)}
-    assert "none fits" in doctor.batch_table([place])[-1]
 
 
 def test_unknown_memory_is_called_unknown(examine: Any, monkeypatch: pytest.MonkeyPatch) -> None:

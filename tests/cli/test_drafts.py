@@ -25,10 +25,8 @@ def llm() -> LLM:
 @pytest.mark.parametrize("who", ["lookup", "small"])
 def test_texts_are_those_without_drafts(who: str, invoke: Any) -> None:
     options = ["generate", PROMPT, "-n", "40", "--seed", "3", "--temperature", "0.4", "--device", "cpu"]
-    plain = invoke(*options)
     drafted = invoke(*options, "--speculate", who, "--draft-tokens", "3", "--all-drafts")
-    assert drafted.out == plain.out
-    assert "drafts accepted" not in plain.err
+    assert drafted.out == invoke(*options).out
     accepted, _, brought = drafted.err.partition(" drafts accepted")[0].rpartition(", ")[2].split()
     if who == "small":  # with the model's own noise it is never wrong
         assert accepted == brought
@@ -62,11 +60,10 @@ def test_steps_have_colours_on_a_terminal(llm: LLM, monkeypatch: pytest.MonkeyPa
     (done,) = write_steps("a\x1b", llm.stream(["a"], SamplingParams(2, temperature=0, seed=1)))
     first, second = llm.tokenizer.decode(done.token_ids[:1]), llm.tokenizer.decode(done.token_ids[1:])
     assert shown.getvalue() == f"a\\x1b\x1b[33m{first}\x1b[0m\x1b[36m{second}\x1b[0m\n"
-    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
-        shown = on_terminal(monkeypatch, "stdout")
-        monkeypatch.setenv(name, value)
-        Output().write("a", "red")
-        assert shown.getvalue() == "a"
+    shown = on_terminal(monkeypatch, "stdout")
+    monkeypatch.setenv("NO_COLOR", "1")
+    Output().write("a", "red")
+    assert shown.getvalue() == "a"
 
 
 # A person who guesses

@@ -53,14 +53,11 @@ def test_commands_of_the_engine_import_no_plug_in() -> None:
 
 @pytest.fixture
 def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put this code in the place of what is plugged in as `course`, and as `generate --mine`."""
-    points = [
-        EntryPoint("course", "a_plug_in:add", "nanoinfer.commands"),
-        EntryPoint("mine", "a_plug_in:mine", "nanoinfer.generate"),
-    ]
+    """Put this code in the place of what is plugged in as `course`."""
+    point = EntryPoint("course", "a_plug_in:add", "nanoinfer.commands")
 
     def found(group: str, name: str) -> list[EntryPoint]:
-        return [point for point in points if (point.group, point.name) == (group, name)]
+        return [point] if (point.group, point.name) == (group, name) else []
 
     def write(code: str) -> None:
         (tmp_path / "a_plug_in.py").write_text(f"import typer\n{code}")
@@ -88,8 +85,7 @@ def test_any_function_that_an_entry_point_names_adds_a_command(plug_in: Any, inv
     shown = invoke("--help").out
     assert "Something else." in shown
     assert listed(shown) == [*OWN, "course"]
-    for part in ("Usage: nanoinfer course", "The end.", "-h"):
-        assert part in invoke("course", "-h").out
+    assert "The end." in invoke("course", "-h").out
     assert_refused(invoke("read"), "`nanoinfer read` needs", "pip install 'nanoinfer[docs]'")  # which is no entry point
 
 
