@@ -116,35 +116,6 @@ def test_what_cannot_be_served_ends_it_with_2(arguments: list[str], sentence: st
     assert done.stderr.count("\n") == 2
 
 
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_two_engines_of_two_ranks_each_of_which_one_is_killed(tmp_path: Path) -> None:
-    """The rank takes its engine along; what ran there goes on in the other, and the server as if nothing had been."""
-    log, texts = tmp_path / "log", dict.fromkeys(range(4), "")
-    with command(log, "--tensor-parallel", "2", "--replicas", "2") as served:
-        served.ready()
-        body = {"model": "random:tiny", "prompt": ["a", "b", "c", "d"], "seed": 1, "max_tokens": 200}
-        body |= {"ignore_eos": True}
-        with httpx.Client(base_url=served.url, timeout=120) as http:
-            expected = http.post(PATH, json=body).json()["choices"]
-            engines = children(served.process.pid)
-            assert [len(children(pid)) for pid in engines] == [1, 1]
-            with http.stream("POST", PATH, json=body | {"stream": True}) as answer:
-                lines = (line.removeprefix("data: ") for line in answer.iter_lines() if line)
-                got = [next(lines) for _ in range(8)]
-                os.kill(children(engines[0])[0], signal.SIGKILL)
-                got += lines
-            *events, end = got
-            assert end == "[DONE]"
-            for choice in [choice for event in events for choice in json.loads(event)["choices"]]:
-                texts[choice["index"]] += choice["text"]
-            assert texts == {choice["index"]: choice["text"] for choice in expected}
-            until(lambda: children(served.process.pid) == engines[1:])
-            assert http.get("/health").status_code == 200
-            assert http.post(PATH, json=body).json()["choices"] == expected
-    assert "an engine has died, 1 are left" in log.read_text()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_server_that_is_told_to_stop_while_it_loads_ends_with_0(tmp_path: Path) -> None:
     with command(tmp_path / "log") as served:

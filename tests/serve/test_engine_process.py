@@ -176,15 +176,6 @@ def test_it_refuses_at_the_call_what_an_llm_refuses(llm: ProcessLLM, folder: Pat
         llm.stream([1], GREEDY)
 
 
-@pytest.mark.parametrize("arguments", [{"no_such": 1}, {"model": "random:tiny", "max_len": 5000}])
-def test_it_is_not_made_where_an_llm_is_not(arguments: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, TypeError)) as expected:
-        LLM(**arguments)
-    with pytest.raises((ValueError, TypeError)) as refused:
-        ProcessLLM(**arguments)
-    assert str(refused.value).replace("ProcessLLM", "LLM") == str(expected.value)
-
-
 @pytest.mark.parametrize("place", ["not yet queued", "queued", "decoding", "dropped", "ended"])
 def test_cancelled_anywhere(llm: ProcessLLM, alone: LLM, place: str) -> None:
     """Once or twice: nothing is held, by either side, and the others get their tokens."""
@@ -275,8 +266,6 @@ def test_its_end_is_the_end_of_every_call(folder: Path, monkeypatch: pytest.Monk
             with pytest.raises(RuntimeError, match=f"the engine has died: .*{told}"):
                 await late
         llm.close()
-        with pytest.raises(RuntimeError, match="this LLM is closed"):
-            llm.stream([1], GREEDY)
 
     asyncio.run(main())
 
@@ -314,16 +303,10 @@ asyncio.run(main())
 
 @pytest.mark.long
 def test_closing_ends_what_is_open(folder: Path) -> None:
-    """A request that can never fit is refused at the call, as by an `LLM`, and ends nothing."""
-    settings = {**SETTINGS, "kv_blocks": 6}
-    llm = ProcessLLM(folder, **settings)
-    with LLM(folder, **settings) as here, pytest.raises(ValueError) as expected:
-        here.generate([1] * 70, LONG)
+    llm = ProcessLLM(folder, **SETTINGS)
 
     async def main() -> None:
         async with llm:
-            with pytest.raises(ValueError, match=re.escape(str(expected.value))):
-                llm.stream([1] * 70, LONG)
             streams = [llm.stream([number], LONG) for number in range(4)]
             reading = [asyncio.create_task(read(stream)) for stream in streams[1:]]
             await anext(streams[0])

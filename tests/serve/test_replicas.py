@@ -159,7 +159,6 @@ def test_each_replica_has_devices_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=f"{found}\n".encode()))
 
     count(4)
-    assert devices(EngineConfig(replicas=3)) == [{"device": f"cuda:{n}"} for n in range(3)]
     assert devices(EngineConfig(tensor_parallel=2, replicas=2)) == [{"device": "cuda:0"}, {"device": "cuda:2"}]
     assert devices(EngineConfig(device="cuda:1", replicas=2)) == [{"device": "cuda:1"}, {"device": "cuda:2"}]
     assert devices(EngineConfig(device="cpu", replicas=5)) == [{}] * 5
@@ -205,10 +204,12 @@ def said(one: Completion) -> tuple[Any, ...]:
 
 
 @pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_rows_go_on_behind_their_tokens_until_no_engine_is_left(folder: Path, small_model: GPT2) -> None:
-    """One of two is killed while all rows stream: each goes on, with the tokens, texts and logprobs of one engine.
+    """A rank of one of two is killed while all rows stream: it takes its engine along, and each row goes on.
 
-    A stop string that begins in one engine ends its row in the other; the last engine's end is the end of all.
+    The tokens, texts and logprobs are those of one engine. A stop string that begins in one engine ends its row in the
+    other; the last engine's end is the end of all.
     """
     prompts = prompts_of([3, 30, 12, 7])
     params = [
@@ -224,7 +225,7 @@ def test_rows_go_on_behind_their_tokens_until_no_engine_is_left(folder: Path, sm
     assert expected[0].finish_reason == "stop"
 
     async def main() -> None:
-        llm = AsyncLLM(folder, replicas=2, **SETTINGS)
+        llm = AsyncLLM(folder, replicas=2, tensor_parallel=2, **SETTINGS)
         first, second = llm.llm.loop.loops
         llm.pace(0.02)
         done, seen, killed = {}, dict.fromkeys(range(4), 0), False
@@ -232,12 +233,13 @@ def test_rows_go_on_behind_their_tokens_until_no_engine_is_left(folder: Path, sm
             seen[piece.index] += len(piece.token_ids)
             if not killed and min(seen.values()) >= 2:
                 killed, went = True, (first.load, second.load)
-                first.process.kill()
+                (rank,) = children(first.process.pid)
+                os.kill(rank, signal.SIGKILL)
                 llm.pace(0)
             if piece.completion:
                 done[piece.index] = piece.completion
         assert went == (2, 2)
-        assert first.process.wait(60) == -signal.SIGKILL
+        first.process.wait(60)
         assert llm.alive
         for found in ([done[index] for index in range(4)], await llm.generate(prompts, params)):
             assert list(map(said, found)) == list(map(said, expected))
@@ -277,14 +279,7 @@ def test_a_rank_of_an_engine_dies_while_nothing_runs(folder: Path) -> None:
     "settings, words",
     [
         ({"replicas": "2"}, "replicas must be a whole number of at least 1, not '2'"),
-        *(
-            pytest.param({"replicas": 2, name: 1000}, words, marks=pytest.mark.long)
-            for name, words in (
-                ("max_len", "the model's context"),
-                ("tensor_parallel", "the model's 4 heads, not 1000"),
-            )
-        ),
-        ({"replicas": 2, "model": "a GPT2"}, "model must be a name or a path for another process, not a GPT2"),
+        pytest.param({"replicas": 2, "max_len": 1000}, "the model's context", marks=pytest.mark.long),
         ({"replicas": 2, "speculate": "a GPT2"}, "speculate must be a name or a path for another process, not a GPT2"),
     ],
 )
@@ -292,8 +287,3 @@ def test_what_cannot_be_made_is_refused(settings: dict[str, Any], words: str, fo
     given = {name: small_model if value == "a GPT2" else value for name, value in settings.items()}
     with pytest.raises(ValueError, match=words):
         LLM(**{"model": folder} | SETTINGS | given)
-
-
-def test_one_process_is_not_several(folder: Path) -> None:
-    with pytest.raises(ValueError, match="replicas have processes of their own: use an AsyncLLM"):
-        ProcessLLM(folder, replicas=2, **SETTINGS)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import httpx
@@ -26,10 +25,8 @@ from nanoinfer.serve.page_files import read
 from nanoinfer.serve.recorder import Recorder
 from nanoinfer.serve.recording import LIMIT, as_html
 from nanoinfer.serve.watch import FILES, add_watch, is_loopback, knows_host
-from nanoinfer.serve.watch_child import Records
 from nanoinfer.serve.watch_hub import BEHIND, Watcher
 from tests.serve.serving import Served, engine, serving, until
-from tests.serve.test_recorder import Watched
 
 VALID = Draft202012Validator(json.loads(files("nanoinfer.serve").joinpath("events.schema.json").read_text("utf-8")))
 STREAM, PACE, SECRET = "/watch/events", "/watch/pace", "the secret harbour"
@@ -221,17 +218,6 @@ def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
         assert watcher._read == source.made
 
     asyncio.run(main())
-
-
-def test_how_many_records_a_watcher_missed() -> None:
-    history, facts = Watched(Random(3)), list[Any]()
-    recorder = Recorder(history.engine)
-    history.engine.observer = lambda step, settled: facts.append(recorder.step(step, settled))
-    history.run()
-    made = Records(texts=False).answer([*facts, (7, len(facts) - 4)])
-    assert [number for number, _ in made] == [None] * len(facts) + [7]
-    keyframe = json.loads(made[-1][1][6:])
-    assert (keyframe["kind"], keyframe["skipped"]) == ("keyframe", 4)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no process can be stopped there")
