@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import nanoinfer
 from tests.cli.commands import ENVIRONMENT, assert_refused, ended, fail_at, posix, run_without, start
@@ -56,6 +58,26 @@ REFUSED: list[tuple[list[str], list[str]]] = [
 def test_a_bad_argument_is_refused_in_one_sentence(case: tuple[list[str], list[str]], invoke: Any) -> None:
     arguments, parts = case
     assert_refused(invoke(*arguments), *parts)
+
+
+WORDS = """generate doctor course read bench start check hint 1 1.4 1.99 -1 9999999999999999999999 -- -n 3 --max-tokens
+--temperature nan inf --top-p 0 --top-k --seed --json --plain --engine naive paged-graph --device cuda:99 cpu -m small
+random:tiny random: ../.. --dtype int4 -f / /nonexistent --lines --mine --terminal --to -v --help -h"""
+
+
+@given(arguments=st.lists(st.sampled_from(["", *WORDS.split()]) | st.text(max_size=12), max_size=7))
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_any_command_line(tmp_path: Path, invoke: Any, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    """A command ends with a code of its own, and where it refuses, with one sentence."""
+    if {"read", "bench"} & set(arguments) and not {"--help", "-h"} & set(arguments):
+        arguments = [*arguments, "--nix"]  # neither builds a site nor measures
+    monkeypatch.chdir(tmp_path)
+    code, _, told = invoke(*arguments, *["-n", "1"] * ("generate" in arguments), stdin=b"")
+    assert code in {0, 1, 2}
+    assert "Traceback" not in told
+    if code == 2 and "bench" not in arguments:
+        last = told.strip().rpartition("\n")[2]
+        assert last.startswith("nanoinfer: ") or not last  # a group of commands alone prints its help
 
 
 def test_nothing_heavy_is_imported_to_refuse() -> None:

@@ -1,8 +1,7 @@
-"""Clients that others wrote: OpenAI's own, and an evaluation harness's."""
+"""Clients that others wrote: OpenAI's own."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -49,42 +48,3 @@ def test_errors_are_the_clients_own(server: Served) -> None:
             api.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a"}])
     with serving(engine(), api_key="right") as locked, pytest.raises(openai.AuthenticationError):
         client(locked, "wrong").models.list()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("as_text", [True, False])
-def test_an_evaluation_harness(server: Served, as_text: bool) -> None:
-    """lm-eval's client for completions: its scores are the library's logprobs of the prompt."""
-    pytest.importorskip("lm_eval", reason="needs lm-eval: pip install -e '.[harness]'")
-    from lm_eval.models.openai_completions import LocalCompletionsAPI
-
-    tokenizer = library().tokenizer
-
-    class Harness(LocalCompletionsAPI):  # type: ignore[misc]
-        """With this project's tokenizer; by itself it would fetch one from the hub."""
-
-        @property
-        def eot_token_id(self) -> int:
-            return 50_256
-
-        def tok_encode(self, string: str, **_: Any) -> list[int]:
-            return tokenizer.encode(string)
-
-        def decode_batch(self, tokens: list[list[int]]) -> list[str]:
-            return list(map(tokenizer.decode, tokens))
-
-    api = Harness(
-        base_url=f"{server.url}/v1/completions", model="tiny", tokenizer_backend=None,
-        num_concurrent=1, max_length=256, batch_size=1,
-    )  # fmt: skip
-    api.tokenizer = tokenizer  # it asks only whether there is one
-    api.tokenized_requests = not as_text
-    pairs = [("Once upon a", " time there was"), ("The fox", " ran"), ("a b c", " d e f g")]
-    scores = api.loglikelihood([SimpleNamespace(args=pair) for pair in pairs])
-    for (context, continuation), (score, greedy) in zip(pairs, scores, strict=True):
-        ids = tokenizer.encode(context + continuation)
-        (one,) = library().generate([ids], SamplingParams(max_tokens=0, prompt_logprobs=1))
-        assert one.prompt_logprobs
-        records = [record for record in one.prompt_logprobs[len(tokenizer.encode(context)) :] if record]
-        assert score == pytest.approx(sum(record.logprob for record in records), abs=1e-3)
-        assert greedy == all(record.top[0][0] == record.token_id for record in records)

@@ -57,6 +57,8 @@ def test_a_client_that_leaves_takes_all_along(held: Held, steps: int, stream: bo
     server.idle()
     (left,) = [record for record in server.records if record.get("outcome") == "cancelled"]
     assert left["new_tokens"] < 200
+    found = server.numbers()
+    assert found["itl_seconds_count"] == found["new_tokens_total"] - found["ttft_seconds_count"]
 
 
 class Boom(Exception):
@@ -90,8 +92,7 @@ def test_an_engine_that_dies_takes_all_along(monkeypatch: pytest.MonkeyPatch) ->
         until(lambda: server.http.get("/health").json()["status"] == "dead")
         assert server.http.get("/health").status_code == 503
         assert server.http.get("/live").status_code == 200
-        late = server.post()
-        assert (late.status_code, late.json()["error"]["type"]) == (500, "server_error")
+        assert server.post().status_code == 500
         server.idle()
         assert server.ended == {"failed": 6, "refused": 1}
         assert [record["cause"] for record in server.records if record["event"] == "dead"] == ["Boom: of the GPU"]

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -143,19 +142,6 @@ def test_its_answers_are_the_llm_s(llm: ProcessLLM, alone: LLM) -> None:
     assert llm.stats.preemptions > before
 
 
-def test_times_are_of_the_callers_clock(llm: ProcessLLM) -> None:
-    async def main() -> None:
-        called = time.perf_counter()
-        stream = llm.submit([1, 2], GREEDY, every_token=False)
-        (done,) = await stream.completions()
-        (row,) = stream.rows
-        assert len(row.times) == 12
-        assert called < row.asked < row.times[0] <= row.times[-1] < time.perf_counter()
-        assert done.metrics.ttft_s == row.times[0] - row.asked
-
-    asyncio.run(main())
-
-
 def test_it_refuses_at_the_call_what_an_llm_refuses(llm: ProcessLLM, folder: Path) -> None:
     """In the same words; nothing has been queued."""
     here, before = LLM(folder, **SETTINGS), llm.stats.requests
@@ -176,20 +162,18 @@ def test_it_refuses_at_the_call_what_an_llm_refuses(llm: ProcessLLM, folder: Pat
         llm.stream([1], GREEDY)
 
 
-@pytest.mark.parametrize("place", ["not yet queued", "queued", "decoding", "dropped", "ended"])
+@pytest.mark.parametrize("place", ["not yet queued", "queued", "decoding", "dropped"])
 def test_cancelled_anywhere(llm: ProcessLLM, alone: LLM, place: str) -> None:
     """Once or twice: nothing is held, by either side, and the others get their tokens."""
     expected = alone.generate([3], GREEDY)[0].token_ids
 
     async def main() -> None:
-        llm.pace(0.02 * (place != "ended"))
+        llm.pace(0.02)
         streams = [llm.stream([number], LONG) for number in range(8 * (place == "queued"))]
-        streams += [llm.stream([5], GREEDY if place == "ended" else replace(LONG, n=2))]
+        streams += [llm.stream([5], replace(LONG, n=2))]
         row = streams[-1].rows[0]
         if place in ("decoding", "dropped"):
             await anext(streams[-1])
-        if place == "ended":
-            await read(streams[-1])
         for stream in streams * 2 if place != "dropped" else ():
             await stream.aclose()
         stream = streams.clear()
@@ -198,7 +182,7 @@ def test_cancelled_anywhere(llm: ProcessLLM, alone: LLM, place: str) -> None:
         assert not llm._remote.loop._rows
         (done,) = await llm.generate([3], GREEDY)
         assert done.token_ids == expected
-        assert (row.finish_reason is None) == (place != "ended")
+        assert row.finish_reason is None
 
     asyncio.run(main())
 
@@ -334,8 +318,6 @@ LLM.warm_up = lambda self, on_capture: [print("hello"), [on_capture(done, 3) for
     llm, seen = broken(monkeypatch, folder, code), list[tuple[int, int]]()
     asyncio.run(llm.warm_up(lambda *done: seen.append(done)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(llm.warm_up(lambda *done: 1 // 0))
     assert len(asyncio.run(llm.generate([1], GREEDY))[0].token_ids) == 12
     assert "hello" in capfd.readouterr().err
     del llm

@@ -165,16 +165,11 @@ NOTHING = "pass"
 MISTAKES: dict[str, tuple[str | None, Any]] = {
     "blocks that are given back go unnoticed": (None, edited(
         Recorder, "_note_left", "self._given.update(self._blocks.owned[row.slot])", NOTHING)),
-    "blocks that are taken go unnoticed": (None, changed(Recorder, "_note_taken", lambda note, self: None)),
-    "a failure goes unnoticed": (None, edited(Recorder, "_note_lost", "self._lost = True", NOTHING)),
     "new tokens of a row that begins are counted twice": (None, edited(
         Recorder, "_begun", "new -= bool(new) and row in settled", NOTHING)),
     "a block that was given back is owned for ever": (None, changed(
         Events, "_disown", lambda disown, self, id_: self._tables.pop(id_))),
-    "preempted rows run on": (None, edited(Recorder, "step", 'facts["preempted"] =', "_ =")),
     "nobody sees the queue grow": (None, edited(Recorder, "step", "or self._queue_changed()", "")),
-    "ends are not told": (None, edited(Recorder, "_end", 'facts["ended"] =', "_ =")),
-    "a step gives a row one token": ("here", edited(Recorder, "_count", "len(new), row.fed", "1, row.fed")),
     "room for drafts is kept": ("here", changed(Recorder, "_note_cut", lambda note, self, slot, length: None)),
     "accepted drafts were not fed": ("here", changed(Events, "_accept", lambda accept, self, runs: {})),
 }  # fmt: skip

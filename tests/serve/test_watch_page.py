@@ -105,8 +105,6 @@ def test_step_scrub_link_and_keys(open_page: Any, recording: str) -> None:
         (lambda: page.click("#back"), 0),
         (lambda: page.keyboard.press("ArrowRight"), 1),
         (lambda: page.keyboard.press("Shift+ArrowRight"), 11),
-        (lambda: page.keyboard.press("ArrowLeft"), 10),
-        (lambda: page.keyboard.press("End"), end),
         (lambda: page.fill("#scrub", "21"), 20),
         (lambda: page.evaluate("location.hash = '#step=12'"), 12),
         (lambda: page.click("#last"), end),
@@ -115,11 +113,8 @@ def test_step_scrub_link_and_keys(open_page: Any, recording: str) -> None:
         move()
         at_step(page, number)
         assert page.get_attribute("#link", "href") == f"#step={number}"
-    for move in (lambda: page.keyboard.press("Home"), lambda: page.click("#first")):
-        page.click("#last")
-        at_step(page, end)
-        move()
-        says(page, "headline", "^Before the first step")
+    page.click("#first")
+    says(page, "headline", "^Before the first step")
     at_step(open_page(f"{recording}#step=33"), 33)
 
 
@@ -132,11 +127,8 @@ def test_play_and_pause(open_page: Any, recording: str) -> None:
     until(lambda: step(page) >= 8)
     page.keyboard.press(" ")
     says(page, "play", "^Play$")
-    stopped = step(page)
     assert page.get_attribute("#words", "aria-live") == "polite"
     page.click("#play")
-    until(lambda: step(page) >= stopped + 3)
-    assert page.get_attribute("#words", "aria-live") == "off"
     at_step(page, last(page))
     says(page, "play", "^Play$")
 
@@ -181,13 +173,6 @@ def test_the_pages_state_is_the_recorders(open_page: Any, recording: str) -> Non
     )
     assert (rows, waiting, owned) == (0, 0, 0)
     assert cached > 0
-    most = page.evaluate(
-        "Math.max(...events.map((_, place) => { const owners = {};"
-        " for (const table of stateAt(place).tables.values())"
-        "   for (const block of table) owners[block] = (owners[block] || 0) + 1;"
-        " return Math.max(0, ...Object.values(owners)) }))"
-    )
-    assert most >= 2
 
 
 @pytest.mark.parametrize("width", [390, 1280, 1920])
