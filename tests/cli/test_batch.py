@@ -183,9 +183,8 @@ def test_ray_gives_the_same_though_a_worker_is_lost(model: Path, tmp_path: Path,
     source, out, died, done = tmp_path / "prompts.parquet", tmp_path / "out", tmp_path / "died", list[int]()
     parquet.write_table(table, source, row_group_size=7)
     assert run(source, tmp_path / "whole", "--shard", "24").code == 0
-    job = batch.open_job(
-        source, out, SamplingParams(6, 0.8, 40, seed=3), 2, batch.request_maker(str(model), None, None), {}
-    )
+    maker = batch.request_maker(str(model), None, None)
+    job = batch.open_job(source, out, SamplingParams(6, 0.8, 40, seed=3), 2, maker, {})
 
     class Dies(Worker):
         """Its process ends with the third shard, once, before the shard is written."""
@@ -196,13 +195,12 @@ def test_ray_gives_the_same_though_a_worker_is_lost(model: Path, tmp_path: Path,
                 os._exit(1)
             return super().__call__(rows)
 
-    def note(shard: batch.Shard, _: int) -> None:
-        done.append(shard.start)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nanoinfer.parallel.ray_batch.Worker", Dies)
         try:
-            run_on_ray(job, job.missing(), str(model), {"engine": "paged"}, 2, note)
+            run_on_ray(
+                job, job.missing(), str(model), {"engine": "paged"}, 2, lambda shard, _: done.append(shard.start)
+            )
         finally:
             ray.shutdown()
     assert died.exists()

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nanoinfer
-from tests.cli.commands import ENVIRONMENT, assert_refused, ended, fail_at, posix, run_without, start
+from tests.cli.commands import ENVIRONMENT, PACKAGES, assert_refused, ended, fail_at, posix, run_without, start
 
 
 def test_version_and_help(invoke: Any) -> None:
@@ -81,7 +81,7 @@ def test_any_command_line(tmp_path: Path, invoke: Any, monkeypatch: pytest.Monke
 
 
 def test_nothing_heavy_is_imported_to_refuse() -> None:
-    heavy = ["torch", "transformers", "prompt_toolkit", "triton"]
+    heavy = ["torch", "transformers", "prompt_toolkit", "triton", *PACKAGES.values()]
     told = run_without([], *(arguments for arguments, _ in REFUSED), asked=heavy)
     assert [(code, err.count("\n"), imported) for code, _, err, imported in told] == [(2, 1, [])] * len(REFUSED)
 

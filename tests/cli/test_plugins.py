@@ -42,15 +42,6 @@ def test_without_their_packages_commands_are_not_listed_and_say_how_to_get_them(
         assert result[:3] == (2, "", sentence.format(name, PACKAGES[name], plugins.EXTRAS[name])), line
 
 
-@pytest.mark.long
-def test_commands_of_the_engine_import_no_plug_in() -> None:
-    tiny = ["-m", "random:tiny", "--device", "cpu"]
-    lines = [["generate", ""], ["generate", "x", "-q", "-n", "1", *tiny], ["generate", "--help"], ["shell", *tiny]]
-    told = run_without([], *lines, ["doctor"], ["--version"], ["nonsense"], ["--help"])
-    assert [code for code, *_ in told] == [2, 0, 0, 0, 0, 0, 2, 0]
-    assert [imported for *_, imported in told] == [[]] * 7 + [[*PACKAGES.values()]]  # so the test can tell
-
-
 @pytest.fixture
 def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Put this code in the place of what is plugged in as `course`."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import openai
-import pytest
 
 from nanoinfer import SamplingParams
-from tests.serve.serving import Served, engine, library, serving
+from tests.serve.serving import Served, library
 
 ARGUMENTS: dict[str, Any] = {"model": "tiny", "prompt": ["Once upon", "The fox"], "max_tokens": 8, "seed": 3}
 
@@ -35,16 +34,3 @@ def test_openais_client(server: Served) -> None:
             for choice in event.choices:
                 texts[choice.index] += choice.text
         assert (texts, usage) == (expected, whole.usage)
-
-
-def test_errors_are_the_clients_own(server: Served) -> None:
-    with client(server) as api:
-        with pytest.raises(openai.NotFoundError, match="there is no model"):
-            api.completions.create(model="other", prompt="a")
-        with pytest.raises(openai.BadRequestError, match="suffix is not supported") as bad:
-            api.completions.create(model="tiny", prompt="a", suffix="b")
-        assert (bad.value.param, bad.value.type) == ("suffix", "invalid_request_error")
-        with pytest.raises(openai.NotFoundError, match="no chat format"):
-            api.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a"}])
-    with serving(engine(), api_key="right") as locked, pytest.raises(openai.AuthenticationError):
-        client(locked, "wrong").models.list()

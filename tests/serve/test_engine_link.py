@@ -9,7 +9,6 @@ import subprocess
 import sys
 from array import array
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -22,21 +21,6 @@ from nanoinfer.serve.engine_remote import RemoteLoop
 from nanoinfer.serve.processes import spawn
 
 REQUEST = Request(0, (1, 2), SamplingParams(), 0, 12, frozenset())
-
-
-def test_what_waits_is_one_message() -> None:
-    read, write = os.pipe()
-    packed, got = list[int](), list[Any]()
-    link = Link(io.BytesIO(), os.fdopen(write, "wb"), print, lambda sent: (packed.append(len(sent)), sent)[1])
-    reader = Link(os.fdopen(read, "rb"), io.BytesIO(), print)
-    for number in range(3000):
-        link.send((number, b"x" * 10**6 if number == 0 else b""))  # the first is more than a pipe holds
-    link.close()
-    with pytest.raises(EOFError):
-        got += (message for _ in range(3001) for message in reader.receive())
-    assert [number for number, _ in got] == list(range(3000))
-    assert len(packed) < 1500  # nearly all waited for the first
-    reader.close()
 
 
 @pytest.mark.parametrize("data", [b"", b"123", SIZE.pack(5) + b"1234"])
