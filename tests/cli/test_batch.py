@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,22 +107,6 @@ def test_a_run_that_is_stopped_at_any_moment_loses_nothing(model: Path, tmp_path
     assert run(prompts, out, "--shard", "1", "--replicas", "2").code == 0
     files = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in (out, tmp_path / "whole")]
     assert files[0] == files[1]
-
-
-@posix  # elsewhere an open file stays
-def test_a_run_whose_shards_another_one_has_done_and_cleaned_up_ends_well(tmp_path: Path) -> None:
-    job, shard = batch.Job(tmp_path / "in.jsonl", tmp_path, SamplingParams(), 0, 2), batch.Shard(0, 2)
-
-    def other_first() -> Iterator[str]:
-        yield "{}\n"
-        job.write(shard, iter(["{}\n"]))
-        job.clean()
-
-    job.write(shard, other_first())
-    assert [path.name for path in tmp_path.iterdir()] == [shard.name]
-    (tmp_path / shard.name).unlink()
-    with pytest.raises(FileNotFoundError):
-        job.write(shard, (job.clean() or line for line in ["{}\n"]))
 
 
 @pytest.mark.parametrize(

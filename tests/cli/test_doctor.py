@@ -120,15 +120,6 @@ def test_why_there_is_no_gpu(
     assert part in examine(torch, driver=driver)["cuda_remedy"]
 
 
-def test_what_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in (True, False):
-        monkeypatch.setenv("TRITON_INTERPRET", str(int(found)))
-        assert machine.probe_triton()["interpret"] == found
-        cached = "a file" if found else None
-        monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *name, cached=cached: cached)
-        assert machine.probe_hub()["gpt2_cached"] == found
-
-
 def test_a_batch_is_what_fits_beside_the_weights() -> None:
     gpt2 = PRESETS["gpt2"]
     assert doctor.cache_bytes_per_row(gpt2, 2) == 2 * 12 * 768 * 1024 * 2 == 37_748_736

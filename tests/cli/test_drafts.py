@@ -10,7 +10,7 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cli.output import write_steps
 from nanoinfer.cli.terminal import Output
-from tests.cli.commands import Result, fail_at, on_terminal
+from tests.cli.commands import Result, on_terminal
 
 PROMPT = "The dog and the cat and the dog and"
 GREEDY = ("--greedy", "--device", "cpu")
@@ -142,9 +142,3 @@ def test_a_text_can_be_left_and_gone_on_with(guess: Any, tokens: list[str]) -> N
     first = f"{PROMPT}<{one}>"
     assert result.err == "engine naive\n"
     assert result.out.splitlines() == [first, f"{PROMPT}{one}<{two}>", f"<{three}>", f"<{four}>", first]
-
-
-def test_a_failed_step_ends_the_text_alone(guess: Any, tokens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_at(monkeypatch, 1, KeyboardInterrupt())
-    result = guess(PROMPT, "the", PROMPT, options=("--greedy", "-q"))
-    assert result == (0, f"{PROMPT}<{tokens[0]}>\n" * 2, "stopped by Ctrl-C\n")

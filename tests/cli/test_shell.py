@@ -97,12 +97,7 @@ def test_more_goes_on_before_a_last_token(shell: Any, use_model: Any, monkeypatc
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if not engine.endswith("-graph")])
 def test_engines_share_weights(shell: Any, tiny: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     models, make = [], options.LLM
-
-    def note(model: object, **more: Any) -> LLM:
-        models.append(model)
-        return make(model, **more)
-
-    monkeypatch.setattr(options, "LLM", note)
+    monkeypatch.setattr(options, "LLM", lambda model, **more: (models.append(model), make(model, **more))[1])
     result = shell(f"/engine {engine}", "a", "/engine", options=("-q", "-n", "3", "--greedy", "--max-len", "50"))
     assert models == [None, tiny]
     assert result.out == f"a{text(tiny, 'a', temperature=0.0)}\n"

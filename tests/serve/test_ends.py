@@ -98,18 +98,6 @@ def test_an_engine_that_dies_takes_all_along(monkeypatch: pytest.MonkeyPatch) ->
         assert [record["cause"] for record in server.records if record["event"] == "dead"] == ["Boom: of the GPU"]
 
 
-def test_an_engine_that_hangs_is_given_up() -> None:
-    llm = engine()
-    with serving(llm, hang_timeout=0.4) as server, ThreadPoolExecutor(1) as pool:
-        server.post(max_tokens=2)
-        hold = Hold(llm)
-        answer = pool.submit(server.post, max_tokens=2)
-        until(lambda: server.http.get("/health").json()["status"] == "dead")
-        hold.off()
-        assert answer.result().status_code == 500
-        assert "no step for 0.4 seconds" in next(one["cause"] for one in server.records if one["event"] == "dead")
-
-
 @pytest.mark.parametrize("seconds", [0.3, 60])
 def test_a_server_that_stops_takes_no_more_and_ends_what_runs(seconds: float) -> None:
     """With their answers where they end in time, and with an error where they do not."""

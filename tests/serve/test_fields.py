@@ -94,13 +94,6 @@ def test_a_sentence_is_short_whatever_was_sent() -> None:
         assert refused(**{name: value}).param == name
 
 
-def test_options_of_a_stream() -> None:
-    assert ask(stream=True, stream_options={"include_usage": True, "include_obfuscation": False}).include_usage
-    assert not ask(stream=True, stream_options={"include_usage": None}).include_usage
-    assert "'usage'" in refused(stream=True, stream_options={"usage": True}).message
-    assert "true or false" in refused(stream=True, stream_options={"include_usage": 1}).message
-
-
 BODIES = [
     b"", b"{", b"[]", b"3", b"null", b'{"a": NaN}', b'{"a": Infinity}', b"\xff\xfe\x00", b'{"a": ' + b"9" * 5000 + b"}",
     b"[" * 100_000, b'{"a":' * 100_000, b"\x00" * 10,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from nanoinfer import AsyncLLM
@@ -89,6 +91,19 @@ def test_the_books_balance_and_an_idle_engine_is_at_zero() -> None:
         server.post([1] * 40, max_tokens=1)
         server.idle()
         assert 0 < server.numbers()["prefix_hits_tokens_total"] <= 40
+
+
+def test_requests_leave_no_objects_behind() -> None:
+    found = []
+    with serving(engine()) as server:
+        for _ in range(2):
+            for number in range(10):
+                server.post(f"text {number}", stream=number % 2 == 0, max_tokens=2)
+            server.idle()
+            gc.collect()
+            kinds = (str(type(each)) for each in gc.get_objects())
+            found.append(Counter(kind for kind in kinds if kind.startswith("<class 'nanoinfer.")))
+    assert found[0] == found[1]
 
 
 def test_an_engine_without_blocks_counts_none() -> None:
