@@ -99,6 +99,8 @@ def test_what_goes_wrong_keeps_every_engine_from_running(examine: Any, monkeypat
     assert examine(CPU_TORCH, problem="it fell over")["problem"] == "it fell over"
     monkeypatch.setattr(machine, "installed", lambda name: None)
     assert examine(CPU_TORCH)["problem"] == "pip install tiktoken safetensors huggingface_hub"
+    monkeypatch.setattr(doctor, "free_host_memory", lambda: None)
+    assert "unknown" in doctor.show(examine(CPU_TORCH))
 
 
 @pytest.mark.parametrize(
@@ -127,10 +129,3 @@ def test_a_batch_is_what_fits_beside_the_weights() -> None:
     weights, row = doctor.weight_bytes(gpt2, 4), doctor.cache_bytes_per_row(gpt2, 4)
     for free, rows in ((weights + 3 * row, 3), (weights + 3 * row - 1, 2), (weights - 1, 0)):
         assert doctor.batches(free, 4)["gpt2"] == rows
-
-
-def test_unknown_memory_is_called_unknown(examine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nanoinfer.cli.doctor.free_host_memory", lambda: None)
-    report = examine(CPU_TORCH)
-    assert report["memory"][0]["batch"] is None
-    assert "unknown" in doctor.show(report)

@@ -80,16 +80,11 @@ def test_any_function_that_an_entry_point_names_adds_a_command(plug_in: Any, inv
     assert_refused(invoke("read"), "`nanoinfer read` needs", "pip install 'nanoinfer[docs]'")  # which is no entry point
 
 
-@pytest.mark.parametrize("at", ["import", "run"])
-def test_a_missing_package_is_told_from_a_mistake(at: str, plug_in: Any, invoke: Any) -> None:
+def test_a_missing_package_is_told_from_a_mistake(plug_in: Any, invoke: Any) -> None:
     """A package that is missing is to be installed; a missing part of one that is there is a fault of ours."""
-
-    def importing(module: str) -> str:
-        return COMMAND.format(f"import {module}") if at == "run" else f"import {module}\n" + COMMAND.format("pass")
-
-    plug_in(importing("no_such_package.part"))
+    plug_in(COMMAND.format("import no_such_package.part"))
     assert_refused(invoke("course"), "needs no_such_package", "pip install 'nanoinfer[teach]'")
-    plug_in(importing("nanoinfer.no_such_module"))
+    plug_in(COMMAND.format("import nanoinfer.no_such_module"))
     assert_refused(invoke("course"), "ModuleNotFoundError", "nanoinfer.no_such_module", code=1)
 
 

@@ -24,8 +24,6 @@ def test_openais_client(server: Served) -> None:
         assert api.models.retrieve("tiny").id == "tiny"
         whole = api.completions.create(**ARGUMENTS, logprobs=1, extra_body={"top_k": 0})
         assert [choice.text for choice in whole.choices] == expected
-        assert whole.usage
-        assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
         assert whole.choices[0].logprobs
         assert len(whole.choices[0].logprobs.tokens or ()) == 8
         texts, usage = ["", ""], None

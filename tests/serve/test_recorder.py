@@ -35,8 +35,6 @@ class Replay:
         self.tables: dict[int, list[int]] = {}
         self.cached: set[int] = set()
         self.waiting: dict[str, Any] = {}
-        self.cells: dict[int, list[int]] = {}
-        self.preempted: set[int] = set()
 
     def take(self, event: dict[str, Any]) -> None:
         if event["kind"] == "keyframe":
@@ -44,7 +42,6 @@ class Replay:
             self.rows = {row["id"]: [row["fed"], row["new"]] for row in event["rows"]}
             self.tables = {id_: list(table) for id_, table in blocks["tables"]}
             self.cached, self.waiting = set(blocks["cached"]), event["waiting"]
-            self.cells = {cell: rest for cell, *rest in event.get("cells", ())}
             return
         for id_ in event.get("preempted", ()):
             del self.rows[id_]
@@ -63,7 +60,6 @@ class Replay:
         for id_ in event["tokens"]:
             self.rows[id_][1] += 1
         self.move(event.get("blocks"))
-        self.cells |= {cell: rest for cell, *rest in event.get("cells", ())}
         for id_, _ in event.get("ended", ()):
             self.rows.pop(id_, None)
 

@@ -173,10 +173,8 @@ def test_an_llm_of_several_engines(folder: Path, small_model: GPT2) -> None:
         with ThreadPoolExecutor(4) as pool:
             for done in pool.map(lambda _: llm.generate(prompts, params), range(4)):
                 assert [c.token_ids for c in done] == expected
-        pieces = [piece for piece in llm.stream(prompts, params) if piece.index == 2]
-        assert tuple(t for piece in pieces for t in piece.token_ids) == expected[2]
-        assert llm.loop._sent == dict.fromkeys(llm.loop.loops, 10)
-        assert llm.stats.requests == 20
+        assert llm.loop._sent == dict.fromkeys(llm.loop.loops, 8)
+        assert llm.stats.requests == 16
         streams = [llm.stream([prompt], GREEDY) for prompt in prompts_of([4, 4])]
         for stream in streams:
             next(stream)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from nanoinfer import AsyncLLM
-from tests.serve.serving import Hold, engine, model, serving, until
+from tests.serve.serving import Hold, engine, serving, until
 
 
 def test_the_key() -> None:
@@ -104,13 +102,3 @@ def test_requests_leave_no_objects_behind() -> None:
             kinds = (str(type(each)) for each in gc.get_objects())
             found.append(Counter(kind for kind in kinds if kind.startswith("<class 'nanoinfer.")))
     assert found[0] == found[1]
-
-
-def test_an_engine_without_blocks_counts_none() -> None:
-    """A dashboard would show a prefix cache that never hits, where there is none."""
-    with serving(AsyncLLM(model(), engine="dense", threads=1, max_batch=1)) as server:
-        server.post([1] * 40, max_tokens=1)
-        server.idle()
-        found = server.numbers()
-        assert found["prompt_tokens_total"] == 40
-        assert not [name for name in found if re.search("prefix|preempt|recomputed", name)]
