@@ -136,7 +136,6 @@ def test_bad_files_and_folders(tmp_path: Path, run: Any) -> None:
     assert run(prompts, out).code == 0
     for more, parts in (
         (["--shard", "7"], ["another run", "shard_lines", "1000"]),
-        (["--seed", "4"], ["another run", "seed"]),
         *(([f"--{name}", "0"], [f"--{name}"]) for name in ("shard", "workers", "replicas")),
         (["--workers", "2", "--replicas", "2"], ["contradict"]),
     ):

@@ -60,16 +60,15 @@ def test_a_bad_argument_is_refused_in_one_sentence(case: tuple[list[str], list[s
     assert_refused(invoke(*arguments), *parts)
 
 
-WORDS = """generate doctor course read bench start check hint 1 1.4 1.99 -1 9999999999999999999999 -- -n 3 --max-tokens
---temperature nan inf --top-p 0 --top-k --seed --json --plain --engine naive paged-graph --device cuda:99 cpu -m small
-random:tiny random: ../.. --dtype int4 -f / /nonexistent --lines --mine --terminal --to -v --help -h"""
+WORDS = """generate doctor course read bench check 1 1.99 -1 9999999999999999999999 -- -n 3 --temperature nan --top-p
+0 --seed --json --engine naive paged-graph --device cuda:99 cpu -m small random: ../.. -f / --lines --mine --to -h"""
 
 
 @given(arguments=st.lists(st.sampled_from(["", *WORDS.split()]) | st.text(max_size=12), max_size=7))
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_command_line(tmp_path: Path, invoke: Any, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     """A command ends with a code of its own, and where it refuses, with one sentence."""
-    if {"read", "bench"} & set(arguments) and not {"--help", "-h"} & set(arguments):
+    if {"read", "bench"} & set(arguments) and "-h" not in arguments:
         arguments = [*arguments, "--nix"]  # neither builds a site nor measures
     monkeypatch.chdir(tmp_path)
     code, _, told = invoke(*arguments, *["-n", "1"] * ("generate" in arguments), stdin=b"")

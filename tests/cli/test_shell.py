@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,14 +47,12 @@ def test_settings_hold_from_the_next_line_on(shell: Any, tiny: GPT2) -> None:
     assert result.out == f"a{text(tiny, 'a')}\na{changed}\na{greedy}\n"
 
 
-def test_settings_and_commands_are_shown(shell: Any) -> None:
+def test_settings_and_figures_are_shown(shell: Any) -> None:
     shown = shell("/temperature 0.5", "/seed none", "/settings", "/top-k").err
     for part in ("temperature  0.5", "top-k        40", "seed         a new one", DEFAULT_MODEL):
         assert part in shown
     assert shown.endswith("top-k 40\n")
-    assert re.search("TTFT.* 2 tokens", shell("a", options=("-n", "2", "-m", "gpt2")).err)
-    told = shell("/help").err
-    assert [name for name in shell_command.COMMANDS if f"/{name}" not in told] == []
+    assert "TTFT" in shell("a", options=("-n", "2", "-m", "gpt2")).err
 
 
 @pytest.mark.parametrize(

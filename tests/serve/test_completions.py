@@ -26,7 +26,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "stop": ("Once", {"seed": 5, "max_tokens": 30, "stop": ["iable zebra", "anges2 erup"]}),  # over three tokens
     "echo": (["Once", "The fox"], {"seed": 1, "max_tokens": 3, "n": 2, "echo": True}),
     "echo alone": (["Once", "The fox"], {"max_tokens": 0, "echo": True}),
-    "one token": ("a", {"seed": 3, "max_tokens": 1, "logit_bias": {}, "suffix": None, "user": "me"}),
 }
 
 

@@ -92,9 +92,8 @@ def test_an_engine_that_dies_takes_all_along(monkeypatch: pytest.MonkeyPatch) ->
         until(lambda: server.http.get("/health").json()["status"] == "dead")
         assert server.http.get("/health").status_code == 503
         assert server.http.get("/live").status_code == 200
-        assert server.post().status_code == 500
         server.idle()
-        assert server.ended == {"failed": 6, "refused": 1}
+        assert server.ended == {"failed": 6}
         assert [record["cause"] for record in server.records if record["event"] == "dead"] == ["Boom: of the GPU"]
 
 
@@ -150,5 +149,3 @@ def test_live_while_it_loads_and_ready_when_it_is_warm(monkeypatch: pytest.Monke
         assert server.http.get("/health").json()["ready_seconds"] > 0
         assert server.post(max_tokens=1).status_code == 200
         assert server.numbers()["ready"] == 1
-        (ready,) = [record for record in server.records if record["event"] == "ready"]
-        assert ready["seconds"] > 0

@@ -19,8 +19,6 @@ import pytest
 from nanoinfer import LLM, Completion, Piece, SamplingParams
 from nanoinfer.async_llm import TokenStream
 from nanoinfer.engine.stats import Gauges
-from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import save_model
 from nanoinfer.serve import engine_process
 from nanoinfer.serve.engine_process import ProcessLLM
 from nanoinfer.serve.engine_remote import EngineDied
@@ -33,13 +31,6 @@ LONG = replace(GREEDY, max_tokens=90)
 FATAL = 210  # a prompt with this token makes a step fail, where `broken` is used
 
 Processes = list["subprocess.Popen[bytes]"]
-
-
-@pytest.fixture(scope="module")
-def folder(small_model: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    save_model(small_model, path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +126,7 @@ def test_its_answers_are_the_llm_s(llm: ProcessLLM, alone: LLM) -> None:
             assert [piece.finish_reason for piece in mine] == [None] * (len(mine) - 1) + [right.finish_reason]
             assert mine[-1].completion
             assert_same(mine[-1].completion, right)
+            assert (completion.metrics.ttft_s or 1) > 0  # both processes have one clock
             assert [bool(piece.prompt_logprobs) for piece in mine[1:]] == [False] * (len(mine) - 1)
 
     asyncio.run(main())

@@ -157,12 +157,11 @@ def broken(seed: int, drafts: str | None) -> bool:
     return False
 
 
-NOTHING = "pass"
 MISTAKES: dict[str, tuple[str | None, Any]] = {
     "blocks that are given back go unnoticed": (None, edited(
-        Recorder, "_note_left", "self._given.update(self._blocks.owned[row.slot])", NOTHING)),
+        Recorder, "_note_left", "self._given.update(self._blocks.owned[row.slot])", "pass")),
     "new tokens of a row that begins are counted twice": (None, edited(
-        Recorder, "_begun", "new -= bool(new) and row in settled", NOTHING)),
+        Recorder, "_begun", "new -= bool(new) and row in settled", "pass")),
     "a block that was given back is owned for ever": (None, changed(
         Events, "_disown", lambda disown, self, id_: self._tables.pop(id_))),
     "nobody sees the queue grow": (None, edited(Recorder, "step", "or self._queue_changed()", "")),

@@ -22,7 +22,7 @@ from nanoinfer.engine.scheduler import Row
 from nanoinfer.engine.stats import Gauges
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model, save_model
+from nanoinfer.model.weights import random_model
 from nanoinfer.parallel import replicas as module
 from nanoinfer.parallel.replica_loop import WORTH, ReplicaLoop
 from nanoinfer.parallel.replicas import devices
@@ -34,13 +34,6 @@ from tests.serve.serving import children
 SETTINGS: dict[str, Any] = {"engine": "paged", "device": "cpu", "threads": 1, "max_batch": 6}
 GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
 SAMPLED = replace(GREEDY, temperature=0.9, seed=7)
-
-
-@pytest.fixture(scope="module")
-def folder(small_model: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    save_model(small_model, path)
-    return path
 
 
 class Played:
