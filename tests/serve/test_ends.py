@@ -88,7 +88,8 @@ def test_an_engine_that_dies_takes_all_along(monkeypatch: pytest.MonkeyPatch) ->
             assert [event["choices"][0]["finish_reason"] for event in events] == [None] * len(events) != []
         for answer in waiting:
             assert answer.result().status_code == 500
-            assert answer.result().json()["error"]["code"] == "engine_dead"
+            error = answer.result().json()["error"]
+            assert (error["type"], error["code"]) == ("server_error", "engine_dead")
         until(lambda: server.http.get("/health").json()["status"] == "dead")
         assert server.http.get("/health").status_code == 503
         assert server.http.get("/live").status_code == 200

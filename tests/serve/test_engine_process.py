@@ -154,6 +154,12 @@ def test_it_refuses_at_the_call_what_an_llm_refuses(llm: ProcessLLM, folder: Pat
         llm.stream([1], GREEDY)
 
 
+def test_it_is_not_made_where_an_llm_is_not() -> None:
+    for make in (LLM, ProcessLLM):
+        with pytest.raises(ValueError, match="max_len must be at most the model's context"):
+            make("random:tiny", max_len=5000)
+
+
 @pytest.mark.parametrize("place", ["not yet queued", "queued", "decoding", "dropped"])
 def test_cancelled_anywhere(llm: ProcessLLM, alone: LLM, place: str) -> None:
     """Once or twice: nothing is held, by either side, and the others get their tokens."""
@@ -279,10 +285,12 @@ asyncio.run(main())
 
 @pytest.mark.long
 def test_closing_ends_what_is_open(folder: Path) -> None:
-    llm = ProcessLLM(folder, **SETTINGS)
+    llm = ProcessLLM(folder, **{**SETTINGS, "kv_blocks": 6})
 
     async def main() -> None:
         async with llm:
+            with pytest.raises(ValueError, match="raise kv_blocks"):  # it can never fit, which is said at the call
+                llm.stream([1] * 70, LONG)
             streams = [llm.stream([number], LONG) for number in range(4)]
             reading = [asyncio.create_task(read(stream)) for stream in streams[1:]]
             await anext(streams[0])
@@ -310,6 +318,8 @@ LLM.warm_up = lambda self, on_capture: [print("hello"), [on_capture(done, 3) for
     llm, seen = broken(monkeypatch, folder, code), list[tuple[int, int]]()
     asyncio.run(llm.warm_up(lambda *done: seen.append(done)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(llm.warm_up(lambda *done: 1 // 0))
     assert len(asyncio.run(llm.generate([1], GREEDY))[0].token_ids) == 12
     assert "hello" in capfd.readouterr().err
     del llm
