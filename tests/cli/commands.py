@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,18 +89,12 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, step: int, error: BaseException) ->
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
     """Let Ctrl-C come when the next call has that many tokens."""
-    real, calls = LLM.stream, iter(range(1_000_000))
+    real = LLM.stream
 
     def stream(self: LLM, *arguments: Any) -> Iterator[Any]:
-        pieces, interrupted = real(self, *arguments), next(calls) == 0
-
-        def interrupting() -> Iterator[Any]:
-            for count, piece in enumerate(pieces):
-                if interrupted and count == tokens:
-                    raise KeyboardInterrupt
-                yield piece
-
-        return interrupting()
+        monkeypatch.setattr(LLM, "stream", real)
+        yield from islice(real(self, *arguments), tokens)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(LLM, "stream", stream)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,6 @@ def results(out: Path) -> list[Any]:
     return [json.loads(line) for path in sorted(out.glob("*.jsonl")) for line in path.read_text("ascii").splitlines()]
 
 
-def contents(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in out.iterdir()}
-
-
 def test_a_line_is_what_the_library_makes_of_it(prompts: Path, model: Path, tmp_path: Path, run: Any) -> None:
     done = run(prompts, tmp_path / "out")
     assert done.code == 0
@@ -88,28 +84,6 @@ def test_results_do_not_tell_how_the_work_was_cut(prompts: Path, tmp_path: Path,
     assert results(tmp_path / "other") == [results(tmp_path / "6")[i] for i in (3, 1, 2)]
 
 
-def test_a_failed_run_goes_on(prompts: Path, tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that ended between write and rename: what was finished is not computed again."""
-    whole, out, rename = tmp_path / "whole", tmp_path / "out", os.replace
-    run(prompts, whole, "--shard", "2")
-
-    def fails(source: Path, target: Path) -> None:
-        if target.name == "0000000002-0000000004.jsonl":
-            raise OSError(28, "No space left on device", str(source))
-        rename(source, target)
-
-    monkeypatch.setattr(batch.os, "replace", fails)
-    assert run(prompts, out, "--shard", "2").code == 1
-    assert not [*out.glob(".*.tmp")]
-    monkeypatch.undo()
-    before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.jsonl")}
-    again = run(prompts, out, "--shard", "2")
-    assert again.code == 0
-    assert f"{3 - len(before)} of {3 - len(before)} shards now" in again.err
-    assert {name: (out / name).stat().st_mtime_ns for name in before} == before
-    assert contents(out) == contents(whole)
-
-
 @posix
 @pytest.mark.long
 def test_a_run_that_is_stopped_at_any_moment_loses_nothing(model: Path, tmp_path: Path, run: Any) -> None:
@@ -131,33 +105,17 @@ def test_a_run_that_is_stopped_at_any_moment_loses_nothing(model: Path, tmp_path
     assert "shards are done; the same command goes on" in stopped.err
     assert stopped.err.count("\n") == 1
     assert run(prompts, out, "--shard", "1", "--replicas", "2").code == 0
-    assert contents(out) == contents(tmp_path / "whole")
-
-
-@posix  # elsewhere an open file stays
-def test_a_run_whose_shards_another_one_has_done_and_cleaned_up_ends_well(tmp_path: Path) -> None:
-    job, shard = batch.Job(tmp_path / "in.jsonl", tmp_path, SamplingParams(), 0, 2), batch.Shard(0, 2)
-
-    def other_first() -> Iterator[str]:
-        yield "{}\n"
-        job.write(shard, iter(["{}\n"]))
-        job.clean()
-
-    job.write(shard, other_first())
-    assert [path.name for path in tmp_path.iterdir()] == [shard.name]
-    (tmp_path / shard.name).unlink()
-    with pytest.raises(FileNotFoundError):
-        job.write(shard, (job.clean() or line for line in ["{}\n"]))
+    files = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in (out, tmp_path / "whole")]
+    assert files[0] == files[1]
 
 
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
-        ('{"prompt": "a", "max_token": 3}', ["'max_token'", "max_tokens"]), ('{"prompt": [true]}', ["True"]),
-        ('{"prompt": "a", "temperature": -1}', ["temperature", "-1"]), ('{"prompt": [1, 99999]}', ["99999"]),
+        ('{"prompt": "a", "max_token": 3}', ["'max_token'", "max_tokens"]), ('{"prompt": [1, 99999]}', ["99999"]),
+        ('{"prompt": "a", "temperature": -1}', ["temperature", "-1"]), ('{"text": "a"}', ["prompt"]),
         ('{"prompt": "a", "id": 1.5}', ["id", "1.5"]), ('{"prompt": "a", "id": "1"}', ["'1'", "line 1"]),
-        ('{"text": "a"}', ["prompt"]), ('{"prompt": ""}', ["at least one token"]), ("[1]", ["prompt"]),
-        (json.dumps({"prompt": [1] * 5000}), ["5000"]), ("{", ["JSON"]), ("", ["JSON"]),
+        (json.dumps({"prompt": [1] * 5000}), ["5000"]), ("[1]", ["prompt"]), ("", ["JSON"]),
     ],
 )  # fmt: skip
 def test_a_bad_line_is_refused_at_once(line: str, parts: list[str], tmp_path: Path, run: Any) -> None:
@@ -178,7 +136,6 @@ def test_bad_files_and_folders(tmp_path: Path, run: Any) -> None:
     assert run(prompts, out).code == 0
     for more, parts in (
         (["--shard", "7"], ["another run", "shard_lines", "1000"]),
-        (["--seed", "4"], ["another run", "seed"]),
         *(([f"--{name}", "0"], [f"--{name}"]) for name in ("shard", "workers", "replicas")),
         (["--workers", "2", "--replicas", "2"], ["contradict"]),
     ):
@@ -209,9 +166,8 @@ def test_ray_gives_the_same_though_a_worker_is_lost(model: Path, tmp_path: Path,
     source, out, died, done = tmp_path / "prompts.parquet", tmp_path / "out", tmp_path / "died", list[int]()
     parquet.write_table(table, source, row_group_size=7)
     assert run(source, tmp_path / "whole", "--shard", "24").code == 0
-    job = batch.open_job(
-        source, out, SamplingParams(6, 0.8, 40, seed=3), 2, batch.request_maker(str(model), None, None), {}
-    )
+    maker = batch.request_maker(str(model), None, None)
+    job = batch.open_job(source, out, SamplingParams(6, 0.8, 40, seed=3), 2, maker, {})
 
     class Dies(Worker):
         """Its process ends with the third shard, once, before the shard is written."""
@@ -222,13 +178,12 @@ def test_ray_gives_the_same_though_a_worker_is_lost(model: Path, tmp_path: Path,
                 os._exit(1)
             return super().__call__(rows)
 
-    def note(shard: batch.Shard, _: int) -> None:
-        done.append(shard.start)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nanoinfer.parallel.ray_batch.Worker", Dies)
         try:
-            run_on_ray(job, job.missing(), str(model), {"engine": "paged"}, 2, note)
+            run_on_ray(
+                job, job.missing(), str(model), {"engine": "paged"}, 2, lambda shard, _: done.append(shard.start)
+            )
         finally:
             ray.shutdown()
     assert died.exists()

@@ -53,9 +53,7 @@ def test_this_machine(invoke: Any) -> None:
     assert [engine["name"] for engine in report["engines"]] == list(ENGINES)
     result = invoke("doctor")
     assert (result.code, result.err) == (0, "")
-    for part in ("Python", "torch", "Triton", "TRITON_INTERPRET", "hub cache", "HF_HUB_OFFLINE", *PRESETS, *ENGINES):
-        assert part in result.out
-    assert "full context" in result.out
+    assert [name for name in (*PRESETS, *ENGINES) if name not in result.out] == []
     assert result.out.endswith("nanoinfer runs here.\n")
 
 
@@ -73,16 +71,14 @@ def test_a_broken_torch_is_told(content: str, tmp_path: Path) -> None:
         assert_refused(Result(*generate[:3]), "libtorch.so", "doctor", code=1)
 
 
-def test_a_gpu_with_triton_runs_all(examine: Any) -> None:
+def test_a_gpu_runs_all_and_without_triton_lacks_the_paged_engines(examine: Any) -> None:
     report = examine(GPU_TORCH, driver="580.1", triton="3.7")
     assert [one["name"] for one in report["engines"] if not one["runs"] or one["remedy"] or one["note"]] == []
     assert report["cuda_remedy"] is None
     shown = doctor.show(report)
     for part in ("GPU [bold]", "9.0", "580.1", "CUDA 13.0", "cuda:0 bfloat16", "100.0 GiB"):
         assert part in shown
-
-
-def test_a_gpu_without_triton_lacks_the_paged_engines(examine: Any) -> None:
+    assert examine(GPU_TORCH | {"gpus": [GPU | {"capability": "7.5"}]})["memory"][1]["dtype"] == "float16"
     engines = examine(GPU_TORCH, driver="580.1")["engines"]
     lacking = {engine["name"]: "get it" in engine["remedy"] for engine in engines if not engine["runs"]}
     assert lacking == {"paged": True, "paged-graph": True, "fused": True}
@@ -90,16 +86,9 @@ def test_a_gpu_without_triton_lacks_the_paged_engines(examine: Any) -> None:
 
 def test_on_a_cpu_every_engine_runs_without_kernels_and_graphs(examine: Any) -> None:
     report = examine(CPU_TORCH)
-    reference, uncaptured = "the kernels' PyTorch reference runs", "no step is captured"
-    assert {engine["name"]: engine["note"] for engine in report["engines"] if engine["runs"]} == {
-        "naive": None,
-        "dense": None,
-        "paged": f"on a CPU {reference}",
-        "dense-graph": f"on a CPU {uncaptured}",
-        "paged-graph": f"on a CPU {reference} and {uncaptured}",
-        "fused": f"on a CPU {reference} and {uncaptured}",
-    }
-    assert report["runs"]
+    paged, graph = "on a CPU the kernels' PyTorch reference runs", "no step is captured"
+    notes = [None, None, paged, f"on a CPU {graph}", f"{paged} and {graph}", f"{paged} and {graph}"]
+    assert [engine["note"] for engine in report["engines"] if engine["runs"]] == notes
 
 
 def test_what_goes_wrong_keeps_every_engine_from_running(examine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +99,8 @@ def test_what_goes_wrong_keeps_every_engine_from_running(examine: Any, monkeypat
     assert examine(CPU_TORCH, problem="it fell over")["problem"] == "it fell over"
     monkeypatch.setattr(machine, "installed", lambda name: None)
     assert examine(CPU_TORCH)["problem"] == "pip install tiktoken safetensors huggingface_hub"
+    monkeypatch.setattr(doctor, "free_host_memory", lambda: None)
+    assert "unknown" in doctor.show(examine(CPU_TORCH))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +110,6 @@ def test_what_goes_wrong_keeps_every_engine_from_running(examine: Any, monkeypat
         (CPU_TORCH, "580.1", None, "built without CUDA"),
         (CPU_TORCH | {"cuda_build": "13.0"}, "470.1", None, "too old"),
         (CPU_TORCH | {"cuda_build": "13.0"}, "580.1", "", "CUDA_VISIBLE_DEVICES"),
-        (NO_TORCH, "580.1", None, "torch finds no GPU"),
     ],
 )
 def test_why_there_is_no_gpu(
@@ -131,23 +121,6 @@ def test_why_there_is_no_gpu(
     assert part in examine(torch, driver=driver)["cuda_remedy"]
 
 
-@pytest.mark.parametrize(("system", "part"), [("Darwin", "no wheels for Darwin"), ("Linux", "pip install triton")])
-def test_triton_by_platform(system: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "installed", lambda name: None)
-    monkeypatch.setattr(machine.platform, "system", lambda: system)
-    monkeypatch.setattr(machine.sys, "platform", system.lower())
-    assert part in machine.probe_triton()["remedy"]
-
-
-def test_what_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in (True, False):
-        monkeypatch.setenv("TRITON_INTERPRET", str(int(found)))
-        assert machine.probe_triton()["interpret"] == found
-        cached = "a file" if found else None
-        monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *name, cached=cached: cached)
-        assert machine.probe_hub()["gpt2_cached"] == found
-
-
 def test_a_batch_is_what_fits_beside_the_weights() -> None:
     gpt2 = PRESETS["gpt2"]
     assert doctor.cache_bytes_per_row(gpt2, 2) == 2 * 12 * 768 * 1024 * 2 == 37_748_736
@@ -155,16 +128,3 @@ def test_a_batch_is_what_fits_beside_the_weights() -> None:
     weights, row = doctor.weight_bytes(gpt2, 4), doctor.cache_bytes_per_row(gpt2, 4)
     for free, rows in ((weights + 3 * row, 3), (weights + 3 * row - 1, 2), (weights - 1, 0)):
         assert doctor.batches(free, 4)["gpt2"] == rows
-    place = {"device": "cpu", "dtype": "float32", "free_bytes": 1, "batch": doctor.batches(1, 4)}
-    assert "none fits" in doctor.batch_table([place])[-1]
-
-
-def test_unknown_memory_is_called_unknown(examine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nanoinfer.cli.doctor.free_host_memory", lambda: None)
-    report = examine(CPU_TORCH)
-    assert report["memory"][0]["batch"] is None
-    assert "unknown" in doctor.show(report)
-
-
-def test_old_gpus_count_in_float16(examine: Any) -> None:
-    assert examine(GPU_TORCH | {"gpus": [GPU | {"capability": "7.5"}]})["memory"][1]["dtype"] == "float16"

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cli.options import ModelOptions
 from nanoinfer.cli.output import write_steps
-from nanoinfer.cli.shell import Shell, drafted_by
 from nanoinfer.cli.terminal import Output
-from tests.cli.commands import Result, fail_at, on_terminal
+from tests.cli.commands import Result, on_terminal
 
 PROMPT = "The dog and the cat and the dog and"
 GREEDY = ("--greedy", "--device", "cpu")
@@ -28,10 +25,8 @@ def llm() -> LLM:
 @pytest.mark.parametrize("who", ["lookup", "small"])
 def test_texts_are_those_without_drafts(who: str, invoke: Any) -> None:
     options = ["generate", PROMPT, "-n", "40", "--seed", "3", "--temperature", "0.4", "--device", "cpu"]
-    plain = invoke(*options)
     drafted = invoke(*options, "--speculate", who, "--draft-tokens", "3", "--all-drafts")
-    assert drafted.out == plain.out
-    assert "drafts accepted" not in plain.err
+    assert drafted.out == invoke(*options).out
     accepted, _, brought = drafted.err.partition(" drafts accepted")[0].rpartition(", ")[2].split()
     if who == "small":  # with the model's own noise it is never wrong
         assert accepted == brought
@@ -65,11 +60,10 @@ def test_steps_have_colours_on_a_terminal(llm: LLM, monkeypatch: pytest.MonkeyPa
     (done,) = write_steps("a\x1b", llm.stream(["a"], SamplingParams(2, temperature=0, seed=1)))
     first, second = llm.tokenizer.decode(done.token_ids[:1]), llm.tokenizer.decode(done.token_ids[1:])
     assert shown.getvalue() == f"a\\x1b\x1b[33m{first}\x1b[0m\x1b[36m{second}\x1b[0m\n"
-    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
-        shown = on_terminal(monkeypatch, "stdout")
-        monkeypatch.setenv(name, value)
-        Output().write("a", "red")
-        assert shown.getvalue() == "a"
+    shown = on_terminal(monkeypatch, "stdout")
+    monkeypatch.setenv("NO_COLOR", "1")
+    Output().write("a", "red")
+    assert shown.getvalue() == "a"
 
 
 # A person who guesses
@@ -105,8 +99,7 @@ def test_right_and_wrong_guesses_are_marked(guess: Any, llm: LLM, tokens: list[s
         f"{begin}{two}{three}{four}{five}<{six}>",
     ]
     brought = len(llm.tokenizer.encode(" zebra")) + 2
-    how, first, *later = result.err.splitlines()
-    assert "guess the next words" in how
+    _, first, *later = result.err.splitlines()
     assert first.startswith(f"2 of {brought} right, not ")
     so_far = "so far 2 right, 1 wrong, alpha 0.67"
     assert first.endswith(f"; {so_far}, 3.00 tokens a step")
@@ -148,25 +141,3 @@ def test_a_text_can_be_left_and_gone_on_with(guess: Any, tokens: list[str]) -> N
     first = f"{PROMPT}<{one}>"
     assert result.err == "engine naive\n"
     assert result.out.splitlines() == [first, f"{PROMPT}{one}<{two}>", f"<{three}>", f"<{four}>", first]
-
-
-def test_a_failed_step_ends_the_text_alone(guess: Any, tokens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_at(monkeypatch, 1, KeyboardInterrupt())
-    result = guess(PROMPT, "the", PROMPT, options=("--greedy", "-q"))
-    assert result == (0, f"{PROMPT}<{tokens[0]}>\n" * 2, "stopped by Ctrl-C\n")
-
-
-def test_all_kinds_of_guesses_begin_as_words_do(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the model's own tokens have a colour, in place of marks."""
-    shown: io.StringIO = on_terminal(monkeypatch, "stdout")
-    session = Shell(drafted_by("me", ModelOptions(device="cpu")), SamplingParams(8, temperature=0), True, True)
-    session.obey(PROMPT)
-    assert shown.getvalue().startswith(f"{PROMPT}\x1b[33m")
-    assert "<" not in shown.getvalue()
-    text = session.guessed
-    assert text
-    for typed, read in [("the ", " the"), (" the", " the"), (", and", ", and"), ("7", " 7"), ("", ""), ("  ", "")]:
-        assert llm.tokenizer.decode(text._tokens_of(typed)) == read
-    text.text += "\n"
-    assert llm.tokenizer.decode(text._tokens_of("The")) == "The"
-    session.llm.close()

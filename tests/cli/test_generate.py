@@ -12,7 +12,6 @@ import jsonschema
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cli import output, terminal
 from nanoinfer.cli import prompts as prompt_sources
 from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
@@ -51,7 +50,6 @@ def test_remarks_are_as_many_as_asked_for(invoke: Any) -> None:
     [
         (["--temperature", "1.5", "--top-k", "0", "--top-p", "0.9"], {"temperature": 1.5, "top_k": 0, "top_p": 0.9}),
         (["--greedy"], {"temperature": 0.0}),
-        (["--greedy", "--temperature", "0"], {"temperature": 0.0}),
     ],
 )
 def test_options_reach_the_sampler(options: list[str], params: dict[str, Any], tiny: GPT2, invoke: Any) -> None:
@@ -76,14 +74,6 @@ def test_stop_strings_and_tokens_end_the_text(tiny: GPT2, invoke: Any) -> None:
         assert (record["finish_reason"], record["text"]) == ("stop", whole.text[: whole.text.index(word)])
 
 
-def test_ttft_has_no_import_of_the_progress_bar_in_it(monkeypatch: pytest.MonkeyPatch, invoke: Any) -> None:
-    order, bar, stream = list[str](), output.progress_bar, LLM.stream
-    monkeypatch.setattr(output, "progress_bar", lambda *given: (order.append("bar"), bar(*given))[1])
-    monkeypatch.setattr(LLM, "stream", lambda *given: (order.append("clock"), stream(*given))[1])
-    assert invoke("generate", "a", "-n", "1").code == 0
-    assert order == ["bar", "clock"]
-
-
 @pytest.mark.parametrize("arguments", [["generate"], ["generate", "-"], ["generate", "--file", "-"]], ids=" ".join)
 def test_standard_input(arguments: list[str], invoke: Any) -> None:
     result = invoke(*arguments, "-n", "1", "--json", stdin="eins\nzw\u00f6lf\n\n".encode())
@@ -99,20 +89,14 @@ def test_a_file_is_one_prompt_less_one_newline(tmp_path: Path, invoke: Any) -> N
 
 
 def test_lines_are_prompts_in_order_with_seeds_that_follow(tiny: GPT2, invoke: Any) -> None:
-    prompts = ["one two three", "four", "five\u2028six"]
-    lines = ["generate", "--lines", "-n", "4", "--seed", "5", "--max-batch", "2"]
+    """Also where a later one ends first, for want of context."""
+    prompts = ["one two three", "a " * 120, "five\u2028six"]
+    lines = ["generate", "--lines", "-n", "9", "--seed", "5", "--max-batch", "2"]
     result = invoke(*lines, stdin="\r\n".join(prompts).encode())
-    parts = zip(prompts, texts(tiny, prompts, [5, 6, 7], max_tokens=4), strict=True)
+    parts = zip(prompts, texts(tiny, prompts, [5, 6, 7], max_tokens=9), strict=True)
     assert result.out == "".join(f"==> {i} <==\n{p}{t}\n" for i, (p, t) in enumerate(parts, 1))
     assert "3 prompts" in result.err
     assert "seeds 5 to 7" in result.err
-
-
-def test_texts_come_in_order_also_where_a_later_one_ends_first(invoke: Any) -> None:
-    result = invoke("generate", "--lines", "-n", "70", "--json", "--seed", "0", "-q", stdin=TWO_LINES + b"c\n")
-    records = [json.loads(line) for line in result.out.splitlines()]
-    assert [record["index"] for record in records] == [0, 1, 2]
-    assert len(records[1]["token_ids"]) < len(records[0]["token_ids"])
 
 
 @pytest.mark.parametrize(
@@ -144,7 +128,6 @@ def test_json_is_what_its_schema_says(tiny: GPT2, invoke: Any) -> None:
     result = invoke("generate", "--lines", "--json", "-n", "3", "--seed", "1", stdin=f"eins\n{odd}".encode())
     assert "TTFT" not in result.err
     assert result.out.isascii()
-    assert "\x1b" not in result.out
     records = [json.loads(line) for line in result.out.splitlines()]
     for index, record in enumerate(records):
         jsonschema.validate(record, schema, cls=jsonschema.Draft202012Validator)
@@ -164,25 +147,21 @@ def test_ctrl_c_leaves_the_text_so_far(tiny: GPT2, invoke: Any, monkeypatch: pyt
 
 
 def test_ctrl_c_among_several_leaves_the_finished_ones(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["generate", "--lines", "-n", "70", "--seed", "0", "-q"]
     interrupt_after(monkeypatch, 30)
-    result = invoke(*lines, "--json", stdin=TWO_LINES)
+    result = invoke("generate", "--lines", "-n", "70", "--seed", "0", "-q", "--json", stdin=TWO_LINES)
     assert [json.loads(line)["index"] for line in result.out.splitlines()] == [1]
     assert (result.code, result.err) == (130, "nanoinfer: stopped by Ctrl-C: 1 of 2 prompts are finished\n")
-    interrupt_after(monkeypatch, 30)
-    result = invoke(*lines, stdin=TWO_LINES)
-    assert result.out.startswith("==> 1 <==\nb")
-    assert "\n==> 2 <==\na a" in result.out
 
 
 def test_a_terminal_shows_control_characters(invoke: Any, use_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Escaped; a pipe gets them as they are."""
     use_model(says(ESC))
-    arguments = ["generate", "[bold]\x07\t\u202e", "-n", "2", "--greedy", "-q"]
-    assert invoke(*arguments).out == "[bold]\x07\t\u202e\x1b\x1b\n"
+    prompt = "[bold]\x07\t\r\x7f\x9b\u202e\u2028caf\u00e9"
+    arguments = ["generate", prompt, "-n", "2", "--greedy", "-q"]
+    assert invoke(*arguments).out == f"{prompt}\x1b\x1b\n"
     seen = on_terminal(monkeypatch, "stdout")
     assert invoke(*arguments).code == 0
-    assert seen.getvalue() == "[bold]\\x07\t\\u202e\\x1b\\x1b\n"
+    assert seen.getvalue() == "[bold]\\x07\t\\x0d\\x7f\\x9b\\u202e\\u2028caf\u00e9\\x1b\\x1b\n"
 
 
 def test_the_bar_is_on_standard_error_alone(invoke: Any, use_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,9 +172,3 @@ def test_the_bar_is_on_standard_error_alone(invoke: Any, use_model: Any, monkeyp
         result = invoke(*arguments, *more, stdin=b"a\nb\nc\n")
         assert result.out == "".join(f"==> {i} <==\n{p}\x1b\x1b\n" for i, p in enumerate("abc", 1))
         assert ("/3" in seen.getvalue()) == bool(seen.getvalue()) == shown
-
-
-def test_visible_escapes_what_a_terminal_obeys() -> None:
-    obeyed = "a\tb\nc\x1b\x07\r\x7f\x9b\u202e\u2028"
-    assert terminal.visible(obeyed) == "a\tb\nc\\x1b\\x07\\x0d\\x7f\\x9b\\u202e\\u2028"
-    assert terminal.visible("caf\u00e9 \u4e2d \U0001f600") == "caf\u00e9 \u4e2d \U0001f600"

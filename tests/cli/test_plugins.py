@@ -42,44 +42,13 @@ def test_without_their_packages_commands_are_not_listed_and_say_how_to_get_them(
         assert result[:3] == (2, "", sentence.format(name, PACKAGES[name], plugins.EXTRAS[name])), line
 
 
-@pytest.mark.long
-def test_a_package_that_is_missing_only_when_a_command_runs_names_the_extra(tmp_path: Path) -> None:
-    """The commands can be imported and show their help; what they need is missed when they begin to work."""
-    to = str(tmp_path / "new")
-    lines = {
-        ("matplotlib", "bench"): ["bench", "plot", "--out", to],
-        ("sphinx", "docs"): ["read", "--no-open", "--to", to],
-        ("packaging", "teach"): ["course", "release", "1", "--no-strength", "--to", to],
-    }
-    shown, *told = run_without([missing for missing, _ in lines], ["--help"], *lines.values())
-    assert listed(shown[1]) == COMMANDS
-    for (missing, extra), (code, _, err, _) in zip(lines, told, strict=True):
-        *_, last = err.splitlines()
-        assert (code, "Traceback" in err) == (2, False)
-        assert missing in last
-        assert f"pip install 'nanoinfer[{extra}]'" in last
-    assert not Path(to).exists()
-
-
-@pytest.mark.long
-def test_commands_of_the_engine_import_no_plug_in() -> None:
-    tiny = ["-m", "random:tiny", "--device", "cpu"]
-    lines = [["generate", ""], ["generate", "x", "-q", "-n", "1", *tiny], ["generate", "--help"], ["shell", *tiny]]
-    told = run_without([], *lines, ["doctor"], ["--version"], ["nonsense"], ["--help"])
-    assert [code for code, *_ in told] == [2, 0, 0, 0, 0, 0, 2, 0]
-    assert [imported for *_, imported in told] == [[]] * 7 + [[*PACKAGES.values()]]  # so the test can tell
-
-
 @pytest.fixture
 def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put this code in the place of what is plugged in as `course`, and as `generate --mine`."""
-    points = [
-        EntryPoint("course", "a_plug_in:add", "nanoinfer.commands"),
-        EntryPoint("mine", "a_plug_in:mine", "nanoinfer.generate"),
-    ]
+    """Put this code in the place of what is plugged in as `course`."""
+    point = EntryPoint("course", "a_plug_in:add", "nanoinfer.commands")
 
     def found(group: str, name: str) -> list[EntryPoint]:
-        return [point for point in points if (point.group, point.name) == (group, name)]
+        return [point] if (point.group, point.name) == (group, name) else []
 
     def write(code: str) -> None:
         (tmp_path / "a_plug_in.py").write_text(f"import typer\n{code}")
@@ -103,25 +72,18 @@ def add(app):
 def test_any_function_that_an_entry_point_names_adds_a_command(plug_in: Any, invoke: Any) -> None:
     plug_in(COMMAND.format("print(number)"))
     assert invoke("course", "--number", "7") == (7, "7\n", "")
-    assert_refused(invoke("course", "--number", "x"), "--number")
     shown = invoke("--help").out
     assert "Something else." in shown
     assert listed(shown) == [*OWN, "course"]
-    for part in ("Usage: nanoinfer course", "The end.", "-h"):
-        assert part in invoke("course", "-h").out
+    assert "The end." in invoke("course", "-h").out
     assert_refused(invoke("read"), "`nanoinfer read` needs", "pip install 'nanoinfer[docs]'")  # which is no entry point
 
 
-@pytest.mark.parametrize("at", ["import", "run"])
-def test_a_missing_package_is_told_from_a_mistake(at: str, plug_in: Any, invoke: Any) -> None:
+def test_a_missing_package_is_told_from_a_mistake(plug_in: Any, invoke: Any) -> None:
     """A package that is missing is to be installed; a missing part of one that is there is a fault of ours."""
-
-    def importing(module: str) -> str:
-        return COMMAND.format(f"import {module}") if at == "run" else f"import {module}\n" + COMMAND.format("pass")
-
-    plug_in(importing("no_such_package.part"))
+    plug_in(COMMAND.format("import no_such_package.part"))
     assert_refused(invoke("course"), "needs no_such_package", "pip install 'nanoinfer[teach]'")
-    plug_in(importing("nanoinfer.no_such_module"))
+    plug_in(COMMAND.format("import nanoinfer.no_such_module"))
     assert_refused(invoke("course"), "ModuleNotFoundError", "nanoinfer.no_such_module", code=1)
 
 
@@ -129,14 +91,3 @@ def test_a_broken_plug_in_spoils_no_other_command(plug_in: Any, invoke: Any) -> 
     plug_in("raise ImportError('a library is too old')")
     assert listed(invoke("--help").out) == OWN
     assert_refused(invoke("course"), "ImportError: a library is too old", code=1)
-
-
-def test_mine_is_given_what_was_asked_for(plug_in: Any, tmp_path: Path, invoke: Any) -> None:
-    shown = "folder.name, options.engine, prompts, [one.seed for one in params], echo, quiet, verbose"
-    plug_in(f"def mine(folder, options, prompts, params, echo, quiet, verbose):\n    print({shown})")
-    options = ["-m", "random:tiny", "--engine", "naive", "--seed", "3", "--no-echo", "-v"]
-    result = invoke("generate", "x", "--mine", str(tmp_path), *options)
-    assert result == (0, f"{tmp_path.name} naive ['x'] [3] False False True\n", "")
-    plug_in("def mine(*arguments):\n    import no_such_package")
-    result = invoke("generate", "x", "--mine", str(tmp_path), *options)
-    assert_refused(result, "`nanoinfer generate --mine` needs no_such_package", "nanoinfer[teach]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,15 +47,12 @@ def test_settings_hold_from_the_next_line_on(shell: Any, tiny: GPT2) -> None:
     assert result.out == f"a{text(tiny, 'a')}\na{changed}\na{greedy}\n"
 
 
-def test_settings_and_commands_are_shown(shell: Any) -> None:
+def test_settings_and_figures_are_shown(shell: Any) -> None:
     shown = shell("/temperature 0.5", "/seed none", "/settings", "/top-k").err
-    for part in ("temperature  0.5", "top-k        40", "top-p        1.0", "seed         a new one", DEFAULT_MODEL):
+    for part in ("temperature  0.5", "top-k        40", "seed         a new one", DEFAULT_MODEL):
         assert part in shown
     assert shown.endswith("top-k 40\n")
-    assert re.search("TTFT.* 2 tokens", shell("a", options=("-n", "2", "-m", "gpt2")).err)
-    told = shell("/help").err
-    assert "Alt-Enter" in told
-    assert [name for name in shell_command.COMMANDS if f"/{name}" not in told] == []
+    assert "TTFT" in shell("a", options=("-n", "2", "-m", "gpt2")).err
 
 
 @pytest.mark.parametrize(
@@ -64,9 +60,8 @@ def test_settings_and_commands_are_shown(shell: Any) -> None:
     [
         ("/nonsense", ["no command /nonsense", "/help"]), ("/", ["no command"]), ("/more", ["no text yet"]),
         ("/temperature warm", ["/temperature takes a number", "'warm'"]), ("/top-p 0", ["/top-p must be"]),
-        ("/temperature nan", ["/temperature must be", "nan"]), ("/max-tokens 0", ["/max-tokens must be"]),
-        ("/top-k -1", ["/top-k must be"]), ("/top-k 1.5", ["/top-k takes a whole number"]),
-        ("/seed x", ["whole number or none"]), ("/engine warp", ["/engine must be auto", "'warp'"]),
+        ("/top-k 1.5", ["/top-k takes a whole number"]), ("/seed x", ["whole number or none"]),
+        ("/max-tokens 0", ["/max-tokens must be"]), ("/engine warp", ["/engine must be auto", "'warp'"]),
         ("/model gtp2", ["no model 'gtp2'"]), ("a " * 200, ["context is 128"]), ("a\udcff", ["surrogate"]),
         ("/model [bold]\x1b", ["[bold]\\x1b"]),
     ],
@@ -99,12 +94,7 @@ def test_more_goes_on_before_a_last_token(shell: Any, use_model: Any, monkeypatc
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if not engine.endswith("-graph")])
 def test_engines_share_weights(shell: Any, tiny: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     models, make = [], options.LLM
-
-    def note(model: object, **more: Any) -> LLM:
-        models.append(model)
-        return make(model, **more)
-
-    monkeypatch.setattr(options, "LLM", note)
+    monkeypatch.setattr(options, "LLM", lambda model, **more: (models.append(model), make(model, **more))[1])
     result = shell(f"/engine {engine}", "a", "/engine", options=("-q", "-n", "3", "--greedy", "--max-len", "50"))
     assert models == [None, tiny]
     assert result.out == f"a{text(tiny, 'a', temperature=0.0)}\n"
@@ -157,9 +147,3 @@ def test_keys_and_a_history_that_outlives_the_session(tmp_path: Path, monkeypatc
 def test_a_history_that_cannot_be_written_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")  # where a folder should be
     assert typed("a\r\x04", tmp_path / "file", monkeypatch) == ["a"]
-    monkeypatch.setattr(line_input, "state_folder", lambda: tmp_path / "later")
-    history = line_input.history()
-    (tmp_path / "later" / "history").unlink()
-    (tmp_path / "later").rmdir()
-    history.append_string("b")
-    assert history.get_strings() == ["b"]

@@ -125,13 +125,8 @@ def test_connections_beyond_the_bound() -> None:
 def test_a_request_that_does_not_come_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """And is told so where only its body is missing."""
     monkeypatch.setattr("nanoinfer.serve.connection.GRACE", 0.2)
-    parts = [
-        "",
-        "POST ",
-        "GET /health HTTP/1.1\r\nHost: localhost\r\nA: ",
-        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n",
-    ]
-    parts[3] += "Content-Length: 100\r\n\r\n{"
+    parts = ["", "POST ", "GET /health HTTP/1.1\r\nHost: localhost\r\nA: "]
+    parts.append(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{")
     with serving(engine(), body_timeout=0.2) as server:
         connections = [server.connect() for _ in parts]
         for connection, part in zip(connections, parts, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nanoinfer import Completion, SamplingParams
-from nanoinfer.serve.answers import Place, token_text
+from nanoinfer.serve.answers import token_text
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.serve.serving import PATH, Served, library
 
@@ -16,7 +16,6 @@ THAI, EMOJI = "สวัสดี", "🙂👩‍👩‍👧"
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "text": ("Once upon", {"seed": 1}),
     "token ids": ([1, 2, 3], {"seed": 1, "max_tokens": 20}),
-    "texts": (["Once", "The fox", "a"], {"seed": 4}),
     "lists of ids": ([[1, 2], [3]], {"seed": 4, "n": 2}),
     "both": (["Once", [3, 4]], {"seed": 4, "temperature": 0.7, "top_p": 0.9}),
     "greedy": ("Once", {"temperature": 0, "presence_penalty": 1, "frequency_penalty": 0.5, "max_tokens": 40}),
@@ -27,7 +26,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "stop": ("Once", {"seed": 5, "max_tokens": 30, "stop": ["iable zebra", "anges2 erup"]}),  # over three tokens
     "echo": (["Once", "The fox"], {"seed": 1, "max_tokens": 3, "n": 2, "echo": True}),
     "echo alone": (["Once", "The fox"], {"max_tokens": 0, "echo": True}),
-    "one token": ("a", {"seed": 3, "max_tokens": 1, "logit_bias": {}, "suffix": None, "user": "me"}),
 }
 
 
@@ -92,20 +90,6 @@ def test_echo_with_logprobs(server: Served, prompt: Any, max_tokens: int) -> Non
         assert [spans[at] for at in plain] == [tokens[at] for at in plain]
 
 
-def test_the_offset_of_every_cut_of_a_character() -> None:
-    tokenizer = gpt2_tokenizer()
-    ids = tokenizer.encode(f"a{THAI}{EMOJI}b")
-    for cut in range(len(ids) + 1):
-        place = Place(tokenizer)
-        found: dict[str, Any] = {name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
-        place.add(found, ids[:cut], [None] * cut)
-        place.cut()
-        place.add(found, ids[cut:], [None] * (len(ids) - cut))
-        whole = tokenizer.decode(ids[:cut]) + tokenizer.decode(ids[cut:])
-        for token, at in zip(found["tokens"], found["text_offset"], strict=True):
-            assert token.startswith("bytes:") or whole[at : at + len(token)] == token
-
-
 def test_no_two_tokens_look_alike() -> None:
     tokenizer = gpt2_tokenizer()
     assert len({token_text(tokenizer, token) for token in range(50_257)}) == 50_257
@@ -115,12 +99,9 @@ ERRORS: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     "model": ({"model": "gpt-4"}, 404, "model", "there is no model 'gpt-4' here"),
     "a long prompt": ({"prompt": [1] * 256}, 400, "prompt", "no room for a new one: the context is 256"),
     "a long text": ({"prompt": "a " * 20_000}, 400, "prompt", "more than a context of 256 tokens can hold"),
-    "a long text of a long body": ({"prompt": "a " * 40_000}, 400, "prompt", "more than a context of 256"),
     "an empty prompt": ({"prompt": ""}, 400, "prompt", "at least one token"),
     "an unknown token": ({"prompt": [50_257]}, 400, "prompt", "token ids from 0 to 50256"),
     "a lone surrogate": ({"prompt": "\ud800"}, 400, "prompt", "lone surrogate"),
-    "unknown": ({"temprature": 1}, 400, "temprature", "unknown field"),
-    "too many rows": ({"prompt": ["a"] * 129}, 400, "prompt", "more than the 128"),
 }
 
 
@@ -139,8 +120,7 @@ def test_what_is_wrong_is_said_in_openais_shape(server: Served, case: str) -> No
 def test_other_paths(server: Served) -> None:
     http = server.http
     listed = http.get("/v1/models").json()
-    assert [one["id"] for one in listed["data"]] == ["tiny"]
-    assert http.get("/v1/models/tiny").json() == listed["data"][0]
+    assert listed["data"] == [http.get("/v1/models/tiny").json()]
     assert listed["data"][0]["max_model_len"] == 256
     for method, path, status, sentence in (
         ("GET", "/v1/models/owner/other", 404, "there is no model 'owner/other'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from socket import socket
@@ -14,7 +13,7 @@ import pytest
 
 from nanoinfer import AsyncLLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
-from tests.serve.serving import LONG, Hold, Served, engine, joined, library, request, rest, serving, until, vanish
+from tests.serve.serving import LONG, Hold, Served, engine, library, serving, until, vanish
 
 Held = tuple[Served, Hold]
 
@@ -58,6 +57,8 @@ def test_a_client_that_leaves_takes_all_along(held: Held, steps: int, stream: bo
     server.idle()
     (left,) = [record for record in server.records if record.get("outcome") == "cancelled"]
     assert left["new_tokens"] < 200
+    found = server.numbers()
+    assert found["itl_seconds_count"] == found["new_tokens_total"] - found["ttft_seconds_count"]
 
 
 class Boom(Exception):
@@ -87,27 +88,14 @@ def test_an_engine_that_dies_takes_all_along(monkeypatch: pytest.MonkeyPatch) ->
             assert [event["choices"][0]["finish_reason"] for event in events] == [None] * len(events) != []
         for answer in waiting:
             assert answer.result().status_code == 500
-            assert answer.result().json()["error"]["code"] == "engine_dead"
+            error = answer.result().json()["error"]
+            assert (error["type"], error["code"]) == ("server_error", "engine_dead")
         until(lambda: server.http.get("/health").json()["status"] == "dead")
         assert server.http.get("/health").status_code == 503
         assert server.http.get("/live").status_code == 200
-        late = server.post()
-        assert (late.status_code, late.json()["error"]["type"]) == (500, "server_error")
         server.idle()
-        assert server.ended == {"failed": 6, "refused": 1}
+        assert server.ended == {"failed": 6}
         assert [record["cause"] for record in server.records if record["event"] == "dead"] == ["Boom: of the GPU"]
-
-
-def test_an_engine_that_hangs_is_given_up() -> None:
-    llm = engine()
-    with serving(llm, hang_timeout=0.4) as server, ThreadPoolExecutor(1) as pool:
-        server.post(max_tokens=2)
-        hold = Hold(llm)
-        answer = pool.submit(server.post, max_tokens=2)
-        until(lambda: server.http.get("/health").json()["status"] == "dead")
-        hold.off()
-        assert answer.result().status_code == 500
-        assert "no step for 0.4 seconds" in next(one["cause"] for one in server.records if one["event"] == "dead")
 
 
 @pytest.mark.parametrize("seconds", [0.3, 60])
@@ -162,42 +150,3 @@ def test_live_while_it_loads_and_ready_when_it_is_warm(monkeypatch: pytest.Monke
         assert server.http.get("/health").json()["ready_seconds"] > 0
         assert server.post(max_tokens=1).status_code == 200
         assert server.numbers()["ready"] == 1
-        (ready,) = [record for record in server.records if record["event"] == "ready"]
-        assert ready["seconds"] > 0
-
-
-def test_a_model_that_cannot_be_loaded_is_the_end() -> None:
-    def load() -> AsyncLLM:
-        raise ValueError("model must be something else")
-
-    with serving(load, ready=False) as server:
-        until(lambda: server.http.get("/health").json()["status"] == "dead")
-        assert server.records[-1]["cause"] == "ValueError: model must be something else"
-
-
-def test_clients_get_their_own() -> None:
-    """32 at once, whole and streamed, among some that leave; each has what it would have had alone."""
-    prompts, params = [f"I am number {i}" for i in range(32)], {"max_tokens": 12, "ignore_eos": True, "seed": 7}
-    expected = library().generate(prompts, SamplingParams(**params))  # type: ignore[arg-type]
-    with serving(engine()) as server, ThreadPoolExecutor(32) as pool:
-        leavers = [server.open(prompt=f"leaver {i}", stream=i % 2 == 0, **LONG) for i in range(8)]
-        streamed = [pool.submit(server.events, prompt, **params) for prompt in prompts[::2]]
-        whole = [pool.submit(server.post, prompt, **params) for prompt in prompts[1::2]]
-        for leaver in leavers:
-            vanish(leaver)
-        assert [joined(answer.result()) for answer in streamed] == [one.text for one in expected[::2]]
-        texts = [answer.result().json()["choices"][0]["text"] for answer in whole]
-        assert texts == [one.text for one in expected[1::2]]
-        server.idle()
-        assert server.ended["finished"] == 32
-
-
-def test_a_connection_serves_one_request_after_another(server: Served) -> None:
-    """Also two that were sent at once."""
-    fields = {"model": "tiny", "prompt": "a", "max_tokens": 2, "seed": 1}
-    with server.connect() as connection:
-        connection.sendall(request(fields) + request(fields, headers="Connection: close\r\n"))
-        answers = rest(connection).split(b"HTTP/1.1 ")
-    assert [answer[:6] for answer in answers] == [b"", b"200 OK", b"200 OK"]
-    texts = [json.loads(answer.partition(b"\r\n\r\n")[2])["choices"][0]["text"] for answer in answers[1:]]
-    assert texts[0] == texts[1]

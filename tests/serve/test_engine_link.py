@@ -1,4 +1,4 @@
-"""Messages between the two processes: what is told of rows, and what becomes of news that come too late."""
+"""Messages between the two processes: they wait for nobody, and news that come too late are of no row."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 from array import array
-from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -18,61 +16,11 @@ from nanoinfer import SamplingParams
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.requests import Request
-from nanoinfer.serve.engine_child import EngineServer
 from nanoinfer.serve.engine_link import SIZE, Link, News
 from nanoinfer.serve.engine_remote import RemoteLoop
 from nanoinfer.serve.processes import spawn
 
 REQUEST = Request(0, (1, 2), SamplingParams(), 0, 12, frozenset())
-
-
-def told(posts: list[int], every_token: bool = True, reason: Any = "length", cancelled: bool = False) -> list[Any]:
-    """What messages say of row 7, which has ended with tokens 11, 12 and 13, where it was posted so many times each."""
-    read, write = os.pipe()
-    os.close(read)
-    server = EngineServer(io.BytesIO(), os.fdopen(write, "wb"))
-    row = Row(REQUEST, 0.0, None, every_token)
-    server._rows[7], server._told[row] = row, [7, 0]
-    row.token_ids += [11, 12, 13]
-    row.times += [11.0, 12.0, 13.0]
-    row.finish_reason, row.ended, row.cancelled = reason, True, RuntimeError() if cancelled else None
-    found = []
-    for count in posts:
-        news = News()
-        server._fill(news, Counter({row: count}))
-        assert list(news.times) == [*map(float, news.tokens)]
-        found.append((list(news.counts), list(news.tokens), [extra[:3] for extra in news.extras]))
-    assert not server._rows
-    assert not server._told
-    return found
-
-
-def test_of_a_row_only_what_was_posted_is_told() -> None:
-    """So its end comes with its last token, though it has gone on meanwhile; what follows is told of no row."""
-    assert told([1, 2, 1]) == [([1], [11], []), ([2], [12, 13], [(7, "length", None)]), ([], [], [])]
-
-
-def test_a_row_that_is_heard_of_at_its_end_is_told_whole() -> None:
-    assert told([1], every_token=False) == [([3], [11, 12, 13], [(7, "length", None)])]
-
-
-def test_of_a_cancelled_row_the_end_has_no_reason() -> None:
-    assert told([4], reason=None, cancelled=True) == [([3], [11, 12, 13], [(7, None, "RuntimeError()")])]
-
-
-def test_what_waits_is_one_message() -> None:
-    read, write = os.pipe()
-    packed, got = list[int](), list[Any]()
-    link = Link(io.BytesIO(), os.fdopen(write, "wb"), print, lambda sent: (packed.append(len(sent)), sent)[1])
-    reader = Link(os.fdopen(read, "rb"), io.BytesIO(), print)
-    for number in range(3000):
-        link.send((number, b"x" * 10**6 if number == 0 else b""))  # the first is more than a pipe holds
-    link.close()
-    with pytest.raises(EOFError):
-        got += (message for _ in range(3001) for message in reader.receive())
-    assert [number for number, _ in got] == list(range(3000))
-    assert len(packed) < 1500  # nearly all waited for the first
-    reader.close()
 
 
 @pytest.mark.parametrize("data", [b"", b"123", SIZE.pack(5) + b"1234"])

@@ -94,18 +94,6 @@ def test_a_sentence_is_short_whatever_was_sent() -> None:
         assert refused(**{name: value}).param == name
 
 
-def test_options_of_a_stream() -> None:
-    assert ask(stream=True, stream_options={"include_usage": True, "include_obfuscation": False}).include_usage
-    assert not ask(stream=True, stream_options={"include_usage": None}).include_usage
-    assert "'usage'" in refused(stream=True, stream_options={"usage": True}).message
-    assert "true or false" in refused(stream=True, stream_options={"include_usage": 1}).message
-
-
-def test_echo_asks_for_the_prompts_logprobs() -> None:
-    asked = [{"echo": True}, {"logprobs": 3}, {"echo": True, "logprobs": 3}, {"echo": True, "max_tokens": 0}]
-    assert [ask(**fields).params.prompt_logprobs for fields in asked] == [None, None, 3, 0]
-
-
 BODIES = [
     b"", b"{", b"[]", b"3", b"null", b'{"a": NaN}', b'{"a": Infinity}', b"\xff\xfe\x00", b'{"a": ' + b"9" * 5000 + b"}",
     b"[" * 100_000, b'{"a":' * 100_000, b"\x00" * 10,
