@@ -11,7 +11,7 @@ host, or within captured steps). An `Audit` looks at each step that is planned, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from functools import partial
@@ -335,9 +335,6 @@ class History:
     def generate(self) -> None:
         """As a caller does who may not wait for the end, or asks for what could never run."""
         requests = [self.request(), self.request()]
-        if self.blocks and self.random.random() < 0.2:
-            self.ask_too_much(requests)
-            return
         got: dict[int, Row] = {}
         running = self.engine.generate(requests)
         for steps, settled in enumerate(running):
@@ -349,20 +346,6 @@ class History:
         assert not [row for row in self.engine.rows if row.request in requests]
         for row in got.values():
             self.check_tokens(row)
-
-    def ask_too_much(self, requests: Sequence[Request]) -> None:
-        """It is refused, and nobody else hears of it."""
-        assert self.blocks
-        left = [row for row in self.told if not row.ended]
-        tokens = (1,) * self.blocks.block_size * self.blocks.allocator.blocks
-        longest = Request(0, tokens, SamplingParams(), 1, 1, frozenset())
-        try:
-            next(self.engine.generate([*requests, longest]))
-        except ValueError as error:
-            assert str(error).startswith("prompt 0 may grow")  # noqa: PT017
-        else:
-            raise AssertionError("it can never run")
-        assert not any(row.ended for row in left)
 
     def abandon(self, boom: Boom) -> None:
         """The engine is as new, and every user has been told."""

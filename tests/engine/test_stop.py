@@ -31,31 +31,10 @@ def test_any_tokens_stream_as_they_decode(ids: list[int]) -> None:
     assert "".join(map(stream.push, ids)) + stream.finish() == tokenizer.decode(ids)
 
 
-def test_no_half_characters() -> None:
-    ids = tokenizer.encode("🦜🏴‍☠️")
-    assert len(ids) > 2
-    stream = TextStream(tokenizer)
-    pieces = [stream.push(i) for i in ids]
-    assert "" in pieces  # a token that only begins a character shows nothing
-    assert "\ufffd" not in "".join(pieces)
-    cut = TextStream(tokenizer)
-    cut.push(ids[0])
-    assert cut.finish() == "\ufffd"  # a text that ends in half a character says so, once
-
-
 def stream_text(text: str, *stop: str) -> tuple[str, bool]:
     stream = TextStream(tokenizer, stop)
     out = "".join(map(stream.push, tokenizer.encode(text)))
     return out + stream.finish(), stream.stopped
-
-
-def test_beginning_of_a_stop_string_is_held_back() -> None:
-    stream = TextStream(tokenizer, ["\n\nEND"])
-    shown = [stream.push(i) for i in tokenizer.encode("text\n\nEXIT")]
-    assert "".join(shown) == "text\n\nEXIT"
-    held = TextStream(tokenizer, ["\n\nEND"])
-    assert "".join(held.push(i) for i in tokenizer.encode("text\n\nEN")) == "text"
-    assert held.finish() == "\n\nEN"
 
 
 @given(st.text(alphabet="ab", max_size=12), st.lists(st.text(alphabet="ab", min_size=1, max_size=3), max_size=2))
