@@ -15,10 +15,10 @@ from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Request
-from nanoinfer.speculate.adaptive import EVERY, FORGOTTEN, SELDOM, SOONEST, Acceptance, Adaptive, Trial
+from nanoinfer.speculate.adaptive import EVERY, SELDOM, Acceptance, Adaptive, Trial
 from tests.conftest import prompts_of
 from tests.engine.drafting import FREE, Scripted, seen
-from tests.engine.fake_graphed import Rerun, graph_llm, runner_of, watch
+from tests.engine.fake_graphed import Rerun, graph_llm, watch
 
 
 def rows_of(*counts: int) -> list[Row]:
@@ -110,12 +110,6 @@ class TestTrial:
         ran = ways(Trial(), 4000, (seconds, 1.0))
         assert sum(seconds if drafts else 1.0 for drafts in ran) <= 4000 * 1.025
 
-    def test_a_step_that_compiles_decides_nothing(self) -> None:
-        trial = Trial()
-        ways(trial, 8, (2.0, 3.0))
-        trial.note(900.0, 3.0)
-        assert ways(trial, 21, (2.0, 3.0)) == [True] * 21
-
 
 class TestBatch:
     def test_a_trial_begins_where_right_drafts_were_foreseen(self) -> None:
@@ -127,21 +121,6 @@ class TestBatch:
         assert plain_steps(Adaptive(), Foresees(4), rows[1:]) == 8
         assert 20 < plain_steps(Adaptive(), Foresees(1), rows[1:]) < 60
         assert plain_steps(Adaptive(), Scripted({}, Random(1)), rows) == 8
-
-    def test_what_drafts_cost_is_remembered(self) -> None:
-        """For a while: what was measured may have been another program's doing."""
-        for cost, expected in ((2.0, SOONEST), (9.0, SOONEST + FORGOTTEN * 2 * SOONEST)):
-            adaptive, rows = Adaptive(), rows_of(9)
-            plain_steps(adaptive, Foresees(4), rows)
-            while adaptive.pays(1):  # all of a sudden they are wrong
-                adaptive.note_step(1, cost, 1)
-            assert expected <= plain_steps(adaptive, Foresees(4), rows, 5000) <= expected + EVERY
-
-    def test_plain_steps_that_decide_nothing_go_by(self) -> None:
-        adaptive, noted = Adaptive(), list[int]()
-        watch(adaptive._trial(1), "note", lambda *given: noted.append(given[-1]))
-        assert plain_steps(adaptive, Foresees(0), rows_of(9)) == 200
-        assert noted == [1] * 8 + [EVERY] + [SELDOM] * ((200 - 8 - EVERY) // SELDOM)
 
     @pytest.mark.parametrize("waiting", [False, True])
     def test_where_nobody_waits_the_slowest_row_counts(self, waiting: bool) -> None:
@@ -175,18 +154,6 @@ class TestBatch:
         assert (tried < 128) == (wrong == 1)
         assert errs.asked[:9] == [*rows[1:9], rows[1]]
 
-    def test_a_new_batch_begins_plain(self) -> None:
-        adaptive = Adaptive()
-        for _ in range(40):
-            adaptive.rests() or adaptive.note_step(2, 1.0, 8 if adaptive.pays(2) else 2)
-        assert adaptive.pays(2)
-        adaptive.begin()
-        ran = []
-        for _ in range(12):
-            ran.append(adaptive.pays(2))
-            adaptive.rests() or adaptive.note_step(2, 1.0, 8 if ran[-1] else 2)
-        assert ran == [False] * 8 + [True] * 4
-
     def test_steps_go_by_behind_plain_ones_alone(self) -> None:
         """Where drafts end, the next step is the first plain one, and that must be asked for."""
         adaptive, drafted = Adaptive(), 0
@@ -197,17 +164,6 @@ class TestBatch:
                 adaptive.note_step(1, 9.0 if pays else 1.0, 1)
                 assert not (pays and adaptive.rests())
         assert drafted == 4 + 4 + 4  # after 8 plain steps, 32 and 64 more
-
-    def test_what_was_foreseen_of_others_starts_no_trial(self) -> None:
-        """Where a batch ends, nearly all drafts would have been right; of the next, none is."""
-        adaptive = Adaptive()
-        for foreseen, tried in ((4, True), (0, False)):
-            rows = rows_of(*[9] * 64)
-            adaptive.begin()
-            assert (plain_steps(adaptive, Foresees(foreseen), rows, 256, rows) < 256) == tried
-            for _ in range(200 * tried):
-                adaptive.look(Foresees(4), rows, 4)
-                adaptive.note_step(64, 1.4, 64 * 5, rows)
 
     def test_batches_are_told_apart_by_about_how_many_rows_they_have(self) -> None:
         adaptive = Adaptive()
@@ -251,19 +207,3 @@ class TestEngine:
             assert len(waits) <= llm.core.lag  # when no row is left
         else:
             assert steps[True] < steps[False] + 50 < 150
-
-    def test_what_a_capture_takes_is_no_steps_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        times = list[float]()
-        monkeypatch.setattr(Adaptive, "note_step", lambda self, rows, seconds, *_: times.append(seconds))
-        llm = graph_llm(shaped(64), "dense-graph", recorder=Rerun(), max_batch=2, speculate="lookup")
-        runner = runner_of(llm)
-        capture = runner._capture
-
-        def slow(*given: Any) -> None:
-            capture(*given)
-            llm.stats.capture_s += 1000  # type: ignore[attr-defined]  # as much as the clock says less
-
-        monkeypatch.setattr(runner, "_capture", slow)
-        llm.generate(prompts_of([5, 5]), SamplingParams(temperature=0, max_tokens=20, **FREE))
-        assert min(times) < -900
-        assert sum(seconds > 0 for seconds in times) > 10
