@@ -9,7 +9,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from nanoinfer.engine.scheduler import Row, Step
-from nanoinfer.requests import Request
 
 if TYPE_CHECKING:
     from tests.engine.history import History
@@ -28,10 +27,6 @@ def arrived(row: Row) -> int:
     return row.arrived
 
 
-def longest_of(request: Request) -> int:
-    return len(request.prompt_token_ids) + request.limit
-
-
 class Audit:
     """Looks at a scheduler ahead of each step that it plans, and again when it is planned."""
 
@@ -43,15 +38,13 @@ class Audit:
         self.budget, self.max_batch = self.scheduler.max_batched_tokens, self.scheduler.max_batch
         self.happened: Counter[str] = Counter()
         self.waits: Counter[Row] = Counter()  # of live rows, steps since they were fed
-        self.due: dict[Row, int] = {}  # the step by which each must have left
-        self.steps = self.preempted = 0
+        self.preempted = 0
         self.prompts_came = False  # in the step before
         self.plan, self.scheduler.schedule = self.scheduler.schedule, self.schedule  # type: ignore[method-assign]
 
     def schedule(self) -> Step:
         scheduler = self.scheduler
         waiting, live = list(scheduler.waiting), sorted(scheduler.rows, key=arrived)
-        self.note_due(waiting, live)
         must(waiting == sorted(waiting, key=arrived), "rows: first come, first served")
         victims = self.victims(live)
         step = self.plan()
@@ -72,15 +65,6 @@ class Audit:
         self.happened["came back"] += sum(row.computed > 0 for row in step.begun)
         self.happened["came back to its blocks"] += sum(row.computed > 0 and row.fed > 0 for row in step.begun)
         return step
-
-    def note_due(self, waiting: list[Row], live: list[Row]) -> None:
-        """By when each must have left: all ahead of it take two steps a token at most, and so does it."""
-        self.steps += 1
-        ahead = sum(2 * longest_of(row.request) + 2 for row in live)
-        for row in waiting:
-            ahead += 2 * longest_of(row.request) + 2
-            self.due.setdefault(row, self.steps + ahead + 2)
-        must(all(self.due[row] >= self.steps for row in (*live, *waiting)), "nobody starves")
 
     def victims(self, live: list[Row]) -> list[Row]:
         """Who must give way: the youngest, for each row that goes on and lacks a block, the oldest first."""
@@ -150,22 +134,14 @@ class Audit:
 
     def first_room(self, row: Row, length: int) -> int:
         """Tokens that a row which begins with so many reserves room for."""
-        longest = longest_of(row.request)
+        longest = len(row.request.prompt_token_ids) + row.request.limit
         return min(longest, length + self.ahead) if self.scheduler.preemption else longest
-
-    def room_of(self, row: Row) -> int:
-        """Blocks that the row has, or may take whatever others do."""
-        assert self.blocks
-        return max(self.blocks.blocks_of(self.first_room(row, len(row.prompt))), len(self.blocks.owned[row.slot]))
-
-    def has_its_room(self, row: Row) -> bool:
-        assert self.blocks
-        return self.blocks.reservation[row.slot] == self.room_of(row)
 
     def check_room(self, step: Step) -> None:
         assert self.blocks
         pieces = dict(step.pieces)
         for row in self.scheduler.rows:
-            must(self.has_its_room(row), "room is reserved for what comes")
+            room = max(self.blocks.blocks_of(self.first_room(row, len(row.prompt))), len(self.blocks.owned[row.slot]))
+            must(self.blocks.reservation[row.slot] == room, "room is reserved for what comes")
             end = row.fed + pieces.get(row, row.going)  # who goes on may have its next block a step early
             must(len(self.blocks.owned[row.slot]) == self.blocks.blocks_of(end), "a text has its blocks, no more")

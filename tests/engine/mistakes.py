@@ -17,16 +17,15 @@ from nanoinfer.speculate import step as step_module
 from nanoinfer.speculate.engine import SpeculativeEngine
 from nanoinfer.speculate.scheduler import DraftScheduler
 from tests.conftest import changed
-from tests.engine.audit import Audit
 from tests.engine.drafting import edited
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
 class Mistake(NamedTuple):
+    what: str  # does not hold; empty where it is the tokens, the listeners' calls or the counts
     mutate: Mutate
     parts: dict[str, Any]  # of the `History` that finds it
-    what: str  # does not hold there; empty where it is the tokens, the listeners' calls or the counts
 
 
 def nothing(*args: object) -> None:
@@ -35,12 +34,6 @@ def nothing(*args: object) -> None:
 
 def stopped(schedule: Any, self: Scheduler) -> Step:
     return Step([], [], [], [], [], slice(0, 0))
-
-
-def starving(patch: pytest.MonkeyPatch) -> None:
-    """No step at all, and nobody looks for a cause."""
-    patch.setattr(Audit, "check_causes", nothing)
-    changed(Scheduler, "schedule", stopped)(patch)
 
 
 GOING = "going = [row for row in self._slots if row and row.going]"
@@ -57,7 +50,6 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
     "one row at a time": ("nobody waits without a cause", edited(
         Scheduler, "_admit", "slot == self.max_batch", "slot")),
     "a step for nothing": ("no step is empty without a cause", changed(Scheduler, "schedule", stopped)),
-    "no step at all": ("nobody starves", starving),
     "one token more than the budget": ("the budget holds", edited(
         Scheduler, "_feed", "self.prefill_chunk, budget)", "self.prefill_chunk, budget + 1)")),
     "whole prompts": ("a piece is at most prefill_chunk", edited(
@@ -83,11 +75,6 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
         Scheduler, "launch", "min(tokens, row.computed - row.fed)", "0")),
     "a cancelled row runs on": ("", changed(Engine, "cancel", nothing)),
     "tokens after the end": ("", edited(Engine, "_collect", "if not row.ended:", "if True:")),
-    "slots of now": ("", edited(
-        Engine, "_collect", "if places is not None:",
-        "places = places or range(len(rows))\n"
-        "    places = [row.slot if 0 <= row.slot < len(tokens) else at for row, at in zip(rows, places)]\n"
-        "    if True:")),
     "the last token is told twice": ("", edited(
         Engine, "_settle", "self._notify(row)", "self._notify(row); row.ended and self._notify(row)")),
     "a row comes back at step 0": ("", edited(Engine, "place", "map(len, known)", "[0] * len(known)")),
@@ -194,9 +181,6 @@ DRAFTS: dict[str, Mutate] = {
     "only the last of a run may end it": edited(
         SpeculativeEngine, "_keep", "token in row.stop_ids", "at == len(tokens) - 1 and token in row.stop_ids"),
     "a row goes on after its end": edited(SpeculativeEngine, "_keep", "if row.ended:", "if False:"),
-}  # fmt: skip
-
-SCORED: dict[str, Mutate] = {
     "every token chosen is counted": edited(step_module, "verify_step", KEPT, "torch.ones_like(runs.offset).int()"),
     "penalties know no drafts": edited(step_module, "choose_scored", "ahead.int()", "ahead.int() * 0"),
     "logprobs of one place for all": edited(SpeculativeEngine, "_keep", "logprobs[at]", "logprobs[0]"),
@@ -213,17 +197,17 @@ WITHIN: dict[str, Mutate] = {
     "what is ahead stays ahead": edited(SpeculativeEngine, "_collect", "row.ahead -= ahead", "pass"),
 }  # fmt: skip
 
-LIVES: list[tuple[dict[str, tuple[str, Mutate]], dict[str, Any]]] = [
+LIVES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (PLAIN, {}),
     (WITH_PREEMPTION, {"preemption": True, "blocks": "owned", "fail_at": 0, "lag": 3}),
     (AFTER_FAILURES, {"fail_at": 0.03, "blocks": "shared"}),
     (OWNED, {"blocks": "owned"}),
     (SHARED, {"blocks": "shared"}),
-    ({name: ("", mutate) for name, mutate in DRAFTS.items()}, {"drafts": "here", "fail_at": 0, "alpha": 0.9}),
-    (
-        {name: ("", mutate) for name, mutate in SCORED.items()},
-        {"drafts": "here", "fail_at": 0, "alpha": 0.9, "penalised": 0.7},
-    ),
-    ({name: ("", mutate) for name, mutate in WITHIN.items()}, {"drafts": "within"}),
+    (DRAFTS, {"drafts": "here", "fail_at": 0, "alpha": 0.9, "penalised": 0.7}),
+    (WITHIN, {"drafts": "within"}),
 ]
-MISTAKES = {name: Mistake(mutate, parts, what) for each, parts in LIVES for name, (what, mutate) in each.items()}
+MISTAKES = {
+    name: Mistake(*(each if isinstance(each, tuple) else ("", each)), parts)
+    for table, parts in LIVES
+    for name, each in table.items()
+}

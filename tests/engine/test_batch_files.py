@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -105,14 +104,3 @@ def test_a_disk_that_fails_is_named_and_the_next_run_goes_on(source: Path, monke
     full.clear()
     done(opened(source))
     assert sorted(path.suffix for path in out.iterdir()) == [".json", ".jsonl", ".jsonl"]
-
-
-def test_results_that_cannot_be_made_leave_nothing(source: Path) -> None:
-    def results() -> Iterator[str]:
-        yield "{}\n"
-        raise ValueError("no")
-
-    job = opened(source)
-    with pytest.raises(ValueError, match="no"):
-        job.write(job.missing()[0], results())
-    assert [path.name for path in (source.parent / "out").iterdir()] == [RUN]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from nanoinfer.cache.prefix import PrefixBlocks
-from tests.engine.shadow import Tokens, books
+from tests.engine.shadow import Tokens
 
 
 def made(pool: int = 12, identity: bytes = b"a model") -> PrefixBlocks:
@@ -55,20 +55,6 @@ def test_full_blocks_are_found_but_for_the_last_token(length: int, found: int) -
     blocks = made()
     compute(blocks, 0, range(length))
     assert hits(blocks, 1, range(length)) == blocks.hit_tokens == found
-
-
-def test_released_twice() -> None:
-    """By the end of its text and by a cancellation: the second finds nothing to give back."""
-    blocks, text = made(), tuple(range(9))
-    hits(blocks, 0, text)
-    blocks.grow(0, 9)
-    block = blocks.owned[0][0]
-    blocks.release(0, text)
-    before = books(blocks)
-    blocks.release(0, text)
-    assert books(blocks) == before
-    with pytest.raises(ValueError, match="not owned"):
-        blocks.allocator.free(block)
 
 
 def test_published_blocks_are_not_taken_back() -> None:

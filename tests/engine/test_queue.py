@@ -7,11 +7,10 @@ from random import Random
 
 import pytest
 
-from nanoinfer import LLM, Completion, SamplingParams
+from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.model.weights import random_model
 from nanoinfer.outputs import completion
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD
 from tests.engine.drafting import MIXED, SCORED
@@ -68,22 +67,12 @@ def test_five_hundred_requests(
         core.step()
 
     stats, blocks = core.stats, core.cache.blocks
-    cancelled = [row for row in rows if row.cancelled]
     done = [completion(row, llm.tokenizer) for row in rows if not row.cancelled]
     proof = verify_tokens(llm.forward_logits, done, [params[each.index] for each in done])
-    print(proof, f"{len(cancelled)} cancelled", stats, f"{blocks.evictions} evictions")
-    assert len(done) + len(cancelled) == len(rows) >= REQUESTS
-    assert min(len(cancelled), stats.preemptions, blocks.evictions, proof.logprobs) > 10
+    print(proof, stats, f"{blocks.evictions} evictions")
+    assert len(rows) >= REQUESTS
+    assert min(len(rows) - len(done), stats.preemptions, blocks.evictions, proof.logprobs) > 10
     assert stats.cached_tokens > 1000
-    kept = [partial(row) for row in cancelled if row.token_ids]
-    unscored = [replace(params[each.index], logprobs=None, prompt_logprobs=None) for each in kept]
-    verify_tokens(llm.forward_logits, kept, unscored)
     assert blocks.available == 16
     assert not core.state.live[:-1].any()  # but for the dummy row
     llm.close()
-
-
-def partial(row: Row) -> Completion:
-    """A cancelled row's tokens, as far as they have come."""
-    row.finish_reason = "length"
-    return replace(completion(row, gpt2_tokenizer()), logprobs=None, prompt_logprobs=None)

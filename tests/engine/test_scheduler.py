@@ -70,7 +70,7 @@ SELDOM = {"prompts always have their turn"}
 )
 def test_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Where the table names what does not hold, it is that which comes up."""
-    mutate, parts, what = MISTAKES[name]
+    what, mutate, parts = MISTAKES[name]
     mutate(monkeypatch)
     outcomes = (outcome(seed, parts) for seed in range(200))
     assert any(found == what if what else found is not None for found in outcomes)

@@ -50,23 +50,6 @@ def part(group: Any, folder: Path) -> ShardedGPT2:
     return model
 
 
-@pytest.mark.parametrize("config", [*PRESETS.values(), CONFIG], ids=lambda c: f"{c.n_head} heads of {c.n_embd}")
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
-def test_the_parts_cover_the_whole_once(config: ModelConfig, size: int) -> None:
-    shards = [Shard(rank, size) for rank in range(size)]
-    if size > config.n_head:
-        return
-    for cut, count in (
-        (Shard.heads, config.n_head),
-        (Shard.inner, config.inner),
-        (Shard.vocab, config.vocab_size),
-    ):
-        parts = [cut(shard, config) for shard in shards]
-        assert [n for one in parts for n in range(one.start, one.stop)] == list(range(count))
-    heads = [shard.config(config).n_head for shard in shards]
-    assert max(heads) - min(heads) <= 1
-
-
 def test_uneven_heads_of_gpt2_xl() -> None:
     """T04: 25 heads on 2 ranks. The rest divides, and is cut where matrix kernels are fast."""
     parts = [Shard(rank, 2).config(PRESETS["gpt2-xl"]) for rank in range(2)]
@@ -105,12 +88,10 @@ def test_a_rank_reads_its_slices_alone(monkeypatch: pytest.MonkeyPatch, folder: 
         return plain(self, name, Spied())
 
     monkeypatch.setattr(PartOf, "cut", cut)
-    sizes = on_ranks(2, lambda group: part(group, folder).config)[0].parameter_shapes()
-    both = {name: torch.Size(shape).numel() for name, shape in CONFIG.parameter_shapes().items()}
-    assert 0 < sum(read.values()) < sum(both.values()) + sum(torch.Size(s).numel() for s in sizes.values())
-    for name, numbers in both.items():
+    on_ranks(2, lambda group: part(group, folder))
+    for name, shape in CONFIG.parameter_shapes().items():
         if name.endswith(("c_attn.weight", "c_fc.weight", "c_proj.weight")):
-            assert read[name] == numbers  # by both ranks together
+            assert read[name] == torch.Size(shape).numel()  # by both ranks together
 
 
 def joined(group: Any, logits: Tensor, choose: Callable[[JoinedSamplers, Tensor, BatchState], Tensor]) -> Tensor:

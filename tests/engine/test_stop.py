@@ -16,13 +16,6 @@ from nanoinfer.text.tokenizer import gpt2_tokenizer
 tokenizer = gpt2_tokenizer()
 
 
-@given(st.text(max_size=60))
-@settings(max_examples=200, deadline=None)
-def test_stream_is_decode(text: str) -> None:
-    stream = TextStream(tokenizer)
-    assert "".join(map(stream.push, tokenizer.encode(text))) + stream.finish() == text
-
-
 @given(st.lists(st.integers(0, 50256), max_size=40))
 @settings(max_examples=200, deadline=None)
 def test_any_tokens_stream_as_they_decode(ids: list[int]) -> None:
