@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -39,25 +38,23 @@ class Foresees(Scripted):
         return self.count
 
 
-def plain_steps(adaptive: Adaptive, drafter: Any, rows: list[Row], limit: int = 200, alone: Sequence[Row] = ()) -> int:
-    """Steps until drafts are tried."""
-    for step in range(limit):
+def plain_steps(adaptive: Adaptive, drafter: Any, rows: list[Row]) -> int:
+    """Steps until drafts are tried, 200 at most."""
+    for step in range(200):
         if adaptive.pays(len(rows)):
             return step
         if not adaptive.rests():
             adaptive.look(drafter, rows, 4)
-            adaptive.note_step(len(rows), 1.0, len(rows), alone)
-    return limit
+            adaptive.note_step(len(rows), 1.0, len(rows))
+    return 200
 
 
-def ways(
-    trial: Trial, steps: int, drafts: tuple[float, float], without: tuple[float, float] = (1.0, 1.0)
-) -> list[bool]:
-    """How each step ran, where steps of the two ways take so many seconds and give so many tokens."""
+def ways(trial: Trial, steps: int, drafts: tuple[float, float]) -> list[bool]:
+    """How each step ran, where one with drafts takes so many seconds and gives so many tokens; a plain one, 1 and 1."""
     ran = []
     for _ in range(steps):
         ran.append(trial.drafts)
-        trial.note(*(drafts if trial.drafts else without))
+        trial.note(*(drafts if trial.drafts else (1.0, 1.0)))
     return ran
 
 
