@@ -11,7 +11,6 @@ from nanoinfer import SamplingParams
 from nanoinfer.engine import graphs
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.model.config import ModelConfig
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Request
 from nanoinfer.speculate.adaptive import EVERY, SELDOM, Acceptance, Adaptive, Trial
@@ -129,37 +128,26 @@ class TestBatch:
         assert [adaptive.pays(rows) for rows in (1, 64, 100, 127)] == [True, False, False, False]
 
 
-def shaped(positions: int, std: float = 0.02) -> GPT2:
-    return random_model(ModelConfig(n_layer=1, n_head=2, n_embd=16, n_positions=positions, vocab_size=211), 1, std=std)
-
-
-class TestEngine:
-    @pytest.mark.parametrize("rows", [1, 16])
-    @pytest.mark.parametrize("temperature", [0.0, 1.0])
-    def test_text_that_repeats_itself_is_drafted_and_no_other(
-        self, monkeypatch: pytest.MonkeyPatch, rows: int, temperature: float
-    ) -> None:
-        """Greedy text soon goes round. Steps take here what their kind takes, and not what the clock says."""
-        monkeypatch.setattr(graphs.gc, "collect", int)
-        noted = Adaptive.note_step
-        monkeypatch.setattr(
-            Adaptive, "note_step",
-            lambda self, rows, _, *given: noted(self, rows, 1 + 0.3 * self.pays(rows), *given),
-        )  # fmt: skip
-        params = [SamplingParams(temperature=temperature, seed=n, max_tokens=300, **FREE) for n in range(rows)]
-        steps, texts = {}, []
-        for adaptive in (False, True):
-            llm = graph_llm(
-                shaped(320, 0.1), "dense-graph", recorder=Rerun(), max_batch=rows, speculate="lookup", draft_tokens=4,
-                adaptive_drafts=adaptive,
-            )  # fmt: skip
-            waits: list[int] = []
-            watch(llm.core, "_take_one", lambda: waits.append(1))  # noqa: B023
-            texts.append(seen(llm.generate(prompts_of([5] * rows), params)))
-            steps[adaptive] = llm.stats.decode_steps
-        assert texts[0] == texts[1]
-        if temperature:
-            assert llm.stats.verify_steps == 0
-            assert len(waits) <= llm.core.lag  # when no row is left
-        else:
-            assert steps[True] < steps[False] + 50 < 150
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_text_that_repeats_itself_is_drafted_and_no_other(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+    """Greedy text soon goes round. Steps take here what their kind takes, and not what the clock says."""
+    monkeypatch.setattr(graphs.gc, "collect", int)
+    noted = Adaptive.note_step
+    monkeypatch.setattr(
+        Adaptive, "note_step", lambda self, rows, _, *given: noted(self, rows, 1 + 0.3 * self.pays(rows), *given)
+    )
+    model = random_model(ModelConfig(n_layer=1, n_head=2, n_embd=16, n_positions=320, vocab_size=211), 1, std=0.1)
+    settings = {"recorder": Rerun(), "max_batch": 4, "speculate": "lookup", "draft_tokens": 4}
+    params = [SamplingParams(temperature=temperature, seed=n, max_tokens=300, **FREE) for n in range(4)]
+    steps, texts = {}, []
+    for adaptive in (False, True):
+        llm, waits = graph_llm(model, "dense-graph", adaptive_drafts=adaptive, **settings), list[int]()
+        watch(llm.core, "_take_one", lambda: waits.append(1))  # noqa: B023
+        texts.append(seen(llm.generate(prompts_of([5] * 4), params)))
+        steps[adaptive] = llm.stats.decode_steps
+    assert texts[0] == texts[1]
+    if temperature:
+        assert llm.stats.verify_steps == 0
+        assert len(waits) <= llm.core.lag  # when no row is left
+    else:
+        assert steps[True] < steps[False] + 50 < 150

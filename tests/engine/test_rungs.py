@@ -78,7 +78,7 @@ EAGER_WORKS = {
     "at the edges, beside a short row": Work(
         [n for edge in EDGES for n in (edge, 3)], rows(*[3] * 12), {"max_batch": 2}
     ),
-    **{f"pieces of {n}": Work(*PIECES, {"prefill_chunk": n}) for n in (1, 16)},
+    "token by token": Work(*PIECES, {"prefill_chunk": 1}),
 }
 PAGED_WORKS = {
     "a pool of 7 blocks": Work(*POOL, {"kv_blocks": 7, "max_batch": 4}),
