@@ -33,17 +33,16 @@ def load(random: Random, vocab_size: int, context: int) -> tuple[list[list[int]]
 
 
 @pytest.mark.parametrize(
-    ("engine", "mixed", "fused"),
+    ("engine", "fused"),
     [
-        ("paged", False, None),
-        ("paged", True, None),
-        pytest.param("paged", True, None, marks=pytest.mark.gpu, id="gpu-paged"),
-        pytest.param("paged-graph", True, False, marks=pytest.mark.gpu, id="gpu-paged-graph-unfused"),
-        pytest.param("paged-graph", True, True, marks=pytest.mark.gpu, id="gpu-paged-graph"),
+        ("paged", None),
+        pytest.param("paged", None, marks=pytest.mark.gpu, id="gpu-paged"),
+        pytest.param("paged-graph", False, marks=pytest.mark.gpu, id="gpu-paged-graph-unfused"),
+        pytest.param("paged-graph", True, marks=pytest.mark.gpu, id="gpu-paged-graph"),
     ],
 )
 def test_five_hundred_requests(
-    engine: str, mixed: bool, fused: bool | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    engine: str, fused: bool | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a pool too small for their rows: preempted, shared, sampled several times, penalised, scored and cancelled."""
     monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 4)
@@ -54,7 +53,7 @@ def test_five_hundred_requests(
         prefix_caching=True, preemption=True,
     )  # fmt: skip
     core = llm.core
-    core.scheduler.mixed = mixed
+    core.scheduler.mixed = True
     llm.warm_up()
     asked, params = load(random, SMALL.vocab_size, SMALL.n_positions)
     waiting = llm.requests(asked, params)
