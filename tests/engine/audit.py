@@ -9,7 +9,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from nanoinfer.engine.scheduler import Row, Step
-from nanoinfer.requests import Request
 
 if TYPE_CHECKING:
     from tests.engine.history import History
@@ -28,10 +27,6 @@ def arrived(row: Row) -> int:
     return row.arrived
 
 
-def longest_of(request: Request) -> int:
-    return len(request.prompt_token_ids) + request.limit
-
-
 class Audit:
     """Looks at a scheduler ahead of each step that it plans, and again when it is planned."""
 
@@ -43,15 +38,13 @@ class Audit:
         self.budget, self.max_batch = self.scheduler.max_batched_tokens, self.scheduler.max_batch
         self.happened: Counter[str] = Counter()
         self.waits: Counter[Row] = Counter()  # of live rows, steps since they were fed
-        self.due: dict[Row, int] = {}  # the step by which each must have left
-        self.steps = self.preempted = self.held = 0
+        self.preempted = 0
         self.prompts_came = False  # in the step before
         self.plan, self.scheduler.schedule = self.scheduler.schedule, self.schedule  # type: ignore[method-assign]
 
     def schedule(self) -> Step:
         scheduler = self.scheduler
-        waiting, before, live = list(scheduler.waiting), list(scheduler._slots), sorted(scheduler.rows, key=arrived)
-        self.note_due(waiting, live)
+        waiting, live = list(scheduler.waiting), sorted(scheduler.rows, key=arrived)
         must(waiting == sorted(waiting, key=arrived), "rows: first come, first served")
         victims = self.victims(live)
         step = self.plan()
@@ -62,25 +55,16 @@ class Audit:
         self.preempted += len(gone)
         must(scheduler.preemptions == self.preempted, "preemptions are counted")
         must([*step.begun, *scheduler.waiting] == gone + waiting, "rows: first come, first served")
-        self.check_arranged(step, [None if row in gone else row for row in before])
         self.check_work(step)
         self.check_waits(step)
         self.check_causes(step)
         if self.blocks and self.certain:
             self.check_room(step)
+        self.happened["moved"] += len(step.sources)
         self.happened["gave way in its prompt"] += sum(not row.launched for row in gone)
         self.happened["came back"] += sum(row.computed > 0 for row in step.begun)
         self.happened["came back to its blocks"] += sum(row.computed > 0 and row.fed > 0 for row in step.begun)
         return step
-
-    def note_due(self, waiting: list[Row], live: list[Row]) -> None:
-        """By when each must have left: all ahead of it take two steps a token at most, and so does it."""
-        self.steps += 1
-        ahead = sum(2 * longest_of(row.request) + 2 for row in live)
-        for row in waiting:
-            ahead += 2 * longest_of(row.request) + 2
-            self.due.setdefault(row, self.steps + ahead + 2)
-        must(all(self.due[row] >= self.steps for row in (*live, *waiting)), "nobody starves")
 
     def victims(self, live: list[Row]) -> list[Row]:
         """Who must give way: the youngest, for each row that goes on and lacks a block, the oldest first."""
@@ -105,20 +89,6 @@ class Audit:
             available -= row in there
         return victims
 
-    def check_arranged(self, step: Step, before: list[Row | None]) -> None:
-        """Rows begin in gaps, if there are some; the last ones move into gaps that are left; the rest is free."""
-        slots, gaps = self.scheduler._slots, before.count(None)
-        rows = [row for row in before if row] + step.begun
-        must(len(slots) == len(rows) <= self.max_batch and set(slots) == set(rows), "each row has a slot")
-        must([row and row.slot for row in slots] == [*range(len(rows))], "rows are slots 0..n-1")
-        moved = [(at, row.slot) for at, row in enumerate(before) if row and row.slot != at]
-        must(sorted(zip(step.sources, step.targets, strict=True)) == moved, "the device hears of each move")
-        must(all(source >= len(rows) for source, _ in moved), "rows move only into gaps")
-        count = len(before) + max(0, len(step.begun) - gaps)
-        must(step.freed == slice(len(rows), count), "slots without a row are freed")
-        self.happened["moved"] += len(moved)
-        self.happened["gaps filled"] += min(gaps, len(step.begun))
-
     def check_work(self, step: Step) -> None:
         rows, mixed = self.scheduler.rows, self.scheduler.mixed
         left = [len(row.prompt) - row.fed for row, _ in step.pieces]
@@ -132,8 +102,6 @@ class Audit:
         must([row for row, _ in step.pieces] == in_prompt[: len(tokens)], "pieces: first come, first served")
         whole = [min(most, self.chunk) for most in left]
         must(tokens[:-1] == whole[:-1], "only the last piece is cut")
-        self.held = self.held + 1 if in_prompt and not tokens else 0
-        must(self.held <= (not mixed), "a prompt waits for one step at most")
 
     def check_waits(self, step: Step) -> None:
         fed, rows = {*step.going, *[row for row, _ in step.pieces]}, sorted(self.scheduler.rows, key=arrived)
@@ -166,22 +134,14 @@ class Audit:
 
     def first_room(self, row: Row, length: int) -> int:
         """Tokens that a row which begins with so many reserves room for."""
-        longest = longest_of(row.request)
+        longest = len(row.request.prompt_token_ids) + row.request.limit
         return min(longest, length + self.ahead) if self.scheduler.preemption else longest
-
-    def room_of(self, row: Row) -> int:
-        """Blocks that the row has, or may take whatever others do."""
-        assert self.blocks
-        return max(self.blocks.blocks_of(self.first_room(row, len(row.prompt))), len(self.blocks.owned[row.slot]))
-
-    def has_its_room(self, row: Row) -> bool:
-        assert self.blocks
-        return self.blocks.reservation[row.slot] == self.room_of(row)
 
     def check_room(self, step: Step) -> None:
         assert self.blocks
         pieces = dict(step.pieces)
         for row in self.scheduler.rows:
-            must(self.has_its_room(row), "room is reserved for what comes")
+            room = max(self.blocks.blocks_of(self.first_room(row, len(row.prompt))), len(self.blocks.owned[row.slot]))
+            must(self.blocks.reservation[row.slot] == room, "room is reserved for what comes")
             end = row.fed + pieces.get(row, row.going)  # who goes on may have its next block a step early
             must(len(self.blocks.owned[row.slot]) == self.blocks.blocks_of(end), "a text has its blocks, no more")

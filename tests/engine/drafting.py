@@ -15,7 +15,6 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Completion, Request
-from nanoinfer.speculate.coin import CoinDrafter
 from tests.engine.fake_graphed import graph_llm
 
 FREE = {"ignore_eos": True}
@@ -89,12 +88,6 @@ def graphed(model: GPT2, engine: str, drafter: Any, **config: Any) -> LLM:
     """An engine whose steps a fake records and replays."""
     llm = graph_llm(model, engine, speculate="lookup", adaptive_drafts=False, **{"draft_tokens": 6, **config})
     return begun_with(llm, drafter)
-
-
-def tossing(llm: LLM, expected: Sequence[Completion], alpha: float) -> LLM:
-    coin = CoinDrafter(llm.max_batch, llm.max_len, llm.config.draft_tokens, llm.model.device)
-    coin.begin({c.seed: c.token_ids for c in expected}, alpha)
-    return begun_with(llm, coin)
 
 
 def edited(owner: Any, name: str, *edits: str) -> Callable[[pytest.MonkeyPatch], None]:

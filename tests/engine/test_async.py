@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import wraps
-from threading import Semaphore
 from typing import Any
 
 import pytest
@@ -101,14 +100,11 @@ def test_it_is_the_llm_s_engine(llm: AsyncLLM, alone: LLM) -> None:
             mine = [piece for piece in pieces if (piece.index, piece.sample) == which]
             assert tokens(mine) == completion.token_ids
             assert "".join(piece.text for piece in mine) == completion.text
-            assert [piece.completion is not None for piece in mine] == [False] * (len(mine) - 1) + [True]
+            assert [piece.finish_reason for piece in mine] == [None] * (len(mine) - 1) + [completion.finish_reason]
             assert mine[-1].completion
             assert same(mine[-1].completion, completion)
-            assert [piece.finish_reason for piece in mine] == [None] * (len(mine) - 1) + [completion.finish_reason]
-            assert all(piece.token_id == piece.token_ids[-1] for piece in mine)
 
     asyncio.run(main())
-    assert [(c.index, c.sample) for c in expected] == [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (3, 0), (4, 0)]
     assert len({len(completion.token_ids) for completion in expected[2:5]}) > 1
     assert expected[5].finish_reason == "stop"
 
@@ -120,22 +116,20 @@ def test_bad_prompts_are_refused_at_the_call(llm: AsyncLLM) -> None:
                 llm.stream(prompt, GREEDY)
             with pytest.raises(ValueError):
                 await llm.generate([[1], prompt], GREEDY)
-        assert await llm.generate([], GREEDY) == []
         assert await read(llm.stream([], GREEDY)) == []
 
     asyncio.run(main())
     with pytest.raises(RuntimeError, match="no running event loop"):
         llm.stream([1], GREEDY)
-    assert not llm.llm.core.busy
     assert llm.stats.requests == 0
 
 
-PLACES = {  # steps of the engine before a row leaves, with prompts in chunks of 5
-    "not yet queued": 0,
-    "queued": 1,
-    "in a chunk": 2,
-    "decoding": 10,
-    "in the step that ends it": 10,
+PLACES = {  # steps of the engine before a row leaves, with prompts in chunks of 5, and how many tokens it may have
+    "not yet queued": (0, {0}),
+    "queued": (1, {0}),
+    "in a chunk": (2, {0}),
+    "decoding": (10, range(1, 12)),
+    "in the step that ends it": (10, {12}),
 }
 
 
@@ -162,7 +156,7 @@ async def test_cancelled_anywhere(make: Make, alone: LLM, place: str, streams: b
     leaving = asyncio.create_task(leave())
     if place != "not yet queued":
         await asyncio.sleep(0)
-    await steps(gate, PLACES[place])
+    await steps(gate, PLACES[place][0])
     if place == "in the step that ends it":
         while llm.stats.new_tokens < 24:
             gate.step()
@@ -175,34 +169,25 @@ async def test_cancelled_anywhere(make: Make, alone: LLM, place: str, streams: b
     assert same(done, alone.generate(other, GREEDY)[0])
     await no_reader_is_left(llm)
     got = llm.stats.new_tokens - 12
-    counts = {"not yet queued": {0}, "queued": {0}, "in a chunk": {0}, "in the step that ends it": {12}}
-    assert got in counts.get(place, range(1, 12))
+    assert got in PLACES[place][1]
     assert llm.stats.dropped_tokens <= lag
     assert llm.stats.requests == (1 if got == 0 and place != "in a chunk" else 2)
 
 
-@pytest.mark.parametrize("lag", [0, 2])
 @in_an_event_loop
-async def test_a_stream_may_be_closed_at_any_time(llm: AsyncLLM, lag: int) -> None:
-    """After its first piece, once more, while somebody waits for a piece, and before anything was read."""
-    llm.llm.core.lag = lag
-    gate = Gate(llm.llm)
-
-    streams = [llm.stream([number], replace(GREEDY, max_tokens=50)) for number in range(3)]
-    await steps(gate, lag + 1)
-    assert [len((await anext(stream)).token_ids) for stream in streams[:2]] == [1, 1]
-    waiting = asyncio.create_task(read(streams[1]))
+async def test_a_stream_may_be_closed_at_any_time(llm: AsyncLLM) -> None:
+    """While somebody waits for a piece, once more, and before anything was read."""
+    gate, streams = Gate(llm.llm), [llm.stream([number], GREEDY) for number in range(2)]
+    await steps(gate, 1)
+    await anext(streams[0])
+    waiting = asyncio.create_task(read(streams[0]))
     await asyncio.sleep(0)
-    for stream in streams:
+    for stream in (*streams, *streams):
         await stream.aclose()
-    await streams[0].aclose()
-    assert await waiting == []
     gate.open()
-    for stream in streams:
-        assert await read(stream) == []
+    assert [await waiting, *[await read(stream) for stream in streams]] == [[]] * 3
     await no_reader_is_left(llm)
-    assert llm.stats.new_tokens == 3
-    assert llm.stats.dropped_tokens == 3 * lag
+    assert llm.stats.new_tokens == 2
 
 
 @in_an_event_loop
@@ -250,8 +235,7 @@ async def test_a_slow_reader_slows_nobody_and_is_bounded(llm: AsyncLLM, alone: L
 
 @in_an_event_loop
 async def test_a_step_s_news_are_one_call_into_the_event_loop(llm: AsyncLLM) -> None:
-    """For all of its streams; and an event loop that is held up is called once, however many steps go by."""
-
+    """For all of its streams: an event loop that is held up is called once, however many steps go by."""
     event_loop: Any = asyncio.get_running_loop()
     calls, call = Counter[str](), event_loop.call_soon_threadsafe
 
@@ -260,10 +244,6 @@ async def test_a_step_s_news_are_one_call_into_the_event_loop(llm: AsyncLLM) -> 
         return call(*args, **kwargs)
 
     event_loop.call_soon_threadsafe = counted
-    pieces = await asyncio.gather(*(read(llm.stream([number], GREEDY)) for number in range(3)))
-    assert [len(tokens(each)) for each in pieces] == [12] * 3
-    assert 1 <= calls["_hand_out"] <= 13
-    calls.clear()
     streams = [llm.stream([number], GREEDY) for number in range(3)]
     idle(llm.llm)  # and the event loop stands still
     assert calls == {"_hand_out": 1}
@@ -334,8 +314,6 @@ async def test_closing_ends_what_is_open(llm: AsyncLLM) -> None:
     assert not llm.alive
     with pytest.raises(RuntimeError, match="this LLM is closed"):
         llm.stream([1], GREEDY)
-    with pytest.raises(RuntimeError, match="this LLM is closed"):
-        await llm.warm_up()
 
 
 @pytest.mark.parametrize("unread", [False, True])
@@ -362,38 +340,14 @@ def test_an_event_loop_that_is_gone_takes_its_rows_along(llm: AsyncLLM, unread: 
     kept._cancel()
 
 
-def test_event_loops_come_and_go(llm: AsyncLLM) -> None:
-    """Each is served as the first was, and what belonged to those that are gone is forgotten."""
-    done = [asyncio.run(llm.generate([2], GREEDY))[0].token_ids for _ in range(3)]
-    assert done == [done[0]] * 3
-    assert len(llm._outlets) == len(llm.llm.loop._mailboxes) == 1
-
-
-def test_the_event_loop_goes_on_while_it_warms_up(llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_on, given = Semaphore(0), []
-    monkeypatch.setattr(llm.llm, "warm_up", lambda on_capture: given.append((on_capture, goes_on.acquire(timeout=60))))
-
-    async def main() -> None:
-        warming = asyncio.create_task(llm.warm_up(print))
-        await asyncio.sleep(0)
-        goes_on.release()
-        await warming
-
-    asyncio.run(main())
-    assert given == [(print, True)]
-
-
 def test_pages_are_shared_where_nothing_else_is_said(small_model: GPT2) -> None:
     for kind, settings, expected in (
-        (LLM, {}, (None, None)),
+        (LLM, {}, (False, False)),
         (AsyncLLM, {}, (True, True)),
         (AsyncLLM, {"preemption": False}, (True, False)),
-        (AsyncLLM, {"prefix_caching": False}, (False, True)),
-        (AsyncLLM, {"engine": "dense"}, (None, None)),
+        (AsyncLLM, {"engine": "dense"}, (False, False)),
     ):
         made = kind(small_model, **{"engine": "paged", "max_batch": 2, **settings})
-        llm = made.llm if isinstance(made, AsyncLLM) else made
-        assert (llm.config.prefix_caching, llm.config.preemption) == expected
-        assert isinstance(llm.core.cache.blocks, PrefixBlocks) == bool(expected[0])
-        assert llm.core.scheduler.preemption == bool(expected[1])
+        core = getattr(made, "llm", made).core
+        assert (isinstance(core.cache.blocks, PrefixBlocks), core.scheduler.preemption) == expected
         made.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,30 +37,18 @@ def done(job: Job) -> None:
         job.write(shard, (f'{{"id": "{at}"}}\n' for at in range(shard.start, shard.stop)))
 
 
-def test_every_truncation_of_run_json_is_one_sentence_that_names_it(source: Path) -> None:
+def test_a_damaged_run_json_is_named(source: Path) -> None:
+    """At whatever byte it ends, or where it is no record of a run at all."""
     opened(source)
     place = source.parent / "out" / RUN
     whole = place.read_bytes()
-    for length in range(len(whole) - 1):  # without its last byte, a line's end, it is as good as whole
-        place.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="damaged") as refused:
+    cut = [whole[:length] for length in range(len(whole) - 1)]  # its last byte is a line's end
+    for held in (*cut, b"[]", b"null", b"7", b"{}", b'{"schema": "nanoinfer.batch"}', b"[" * 100_000, b"\xff"):
+        place.write_bytes(held)
+        with pytest.raises(ValueError, match=r"damaged|schema_version") as refused:
             opened(source)
         assert str(place) in str(refused.value)
         assert "\n" not in str(refused.value)
-    place.write_bytes(whole)
-    opened(source)
-
-
-@pytest.mark.parametrize(
-    "held", ["[]", "null", "7", '"a"', "{}", '{"schema": "nanoinfer.batch"}', "[" * 100_000, "\xff"]
-)
-def test_what_is_no_record_of_a_run_is_named(source: Path, held: str) -> None:
-    opened(source)
-    place = source.parent / "out" / RUN
-    place.write_bytes(held.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"damaged|schema_version") as refused:
-        opened(source)
-    assert str(place) in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +57,6 @@ def test_what_is_no_record_of_a_run_is_named(source: Path, held: str) -> None:
         ({"schema_version": 2}, "schema_version 2"),
         ({"colour": "blue"}, "a field 'colour' of another version"),
         ({"seed": -1}, "its seed is -1"),
-        ({"seed": 2**63}, "its seed is"),
         ({"seed": "1"}, "its seed is '1'"),
         ({"lines": 9}, "its lines was 9, not 3"),
     ],
@@ -96,43 +82,25 @@ def test_every_truncation_of_a_shard_is_computed_again(source: Path) -> None:
     assert job.missing() == []
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_a_disk_that_fails_is_named_and_the_next_run_goes_on(
-    source: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def fails(descriptor: int) -> None:
-        raise OSError(number, os.strerror(number))  # the kernel names no file
+def test_a_disk_that_fails_is_named_and_the_next_run_goes_on(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = [True]
+
+    def fsync(descriptor: int) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the kernel names no file
 
     out = source.parent / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr(batch.os, "fsync", fails)
-        with pytest.raises(OSError, match=os.strerror(number)) as failed:
-            opened(source)
-        assert failed.value.filename == str(out / RUN)
-        assert list(out.iterdir()) == []
+    monkeypatch.setattr(batch.os, "fsync", fsync)
+    with pytest.raises(OSError, match="No space left") as failed:
+        opened(source)
+    assert failed.value.filename == str(out / RUN)
+    assert list(out.iterdir()) == []
+    full.clear()
     job = opened(source)
-    with monkeypatch.context() as patch:
-        patch.setattr(batch.os, "fsync", fails)
-        with pytest.raises(OSError, match=os.strerror(number)) as failed:
-            done(job)
-        assert failed.value.filename == str(out / job.missing()[0].name)
+    full.append(True)
+    with pytest.raises(OSError, match="No space left") as failed:
+        done(job)
+    assert failed.value.filename == str(out / job.missing()[0].name)
+    full.clear()
     done(opened(source))
     assert sorted(path.suffix for path in out.iterdir()) == [".json", ".jsonl", ".jsonl"]
-
-
-def test_what_a_run_that_was_killed_left_is_no_other_content(source: Path) -> None:
-    out = source.parent / "out"
-    out.mkdir()
-    (out / f".{RUN}.1a2b3c4d.tmp").write_text("{")
-    opened(source)
-
-
-def test_results_that_cannot_be_made_leave_nothing(source: Path) -> None:
-    def results() -> Iterator[str]:
-        yield "{}\n"
-        raise ValueError("no")
-
-    job = opened(source)
-    with pytest.raises(ValueError, match="no"):
-        job.write(job.missing()[0], results())
-    assert [path.name for path in (source.parent / "out").iterdir()] == [RUN]

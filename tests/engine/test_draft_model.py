@@ -33,20 +33,14 @@ def test_the_model_itself_is_always_right(small_model: GPT2, plain: LLM, k: int,
 @pytest.mark.parametrize("engine", ["dense", "paged"])
 @pytest.mark.parametrize("positions", [100, 50])
 def test_a_stranger_changes_no_token(small_model: GPT2, plain: LLM, engine: str, positions: int) -> None:
-    """Nor does one whose context is shorter: it drafts up to its own end."""
+    """Nor does one whose context is shorter."""
     shape = ModelConfig(n_layer=1, n_head=2, n_embd=16, n_positions=positions, vocab_size=211)
     stranger = random_model(shape, seed=7, std=0.02)
     prompts, params = prompts_of(LENGTHS), [*MIXED[:3], *SCORED[2:4]]
     llm = LLM(small_model, engine=engine, max_batch=3, speculate=stranger, max_batched_tokens=20, adaptive_drafts=False)
-    drafter: Any = llm.core.drafter  # type: ignore[attr-defined]
-    shapes: list[tuple[int, int]] = []
-    step = drafter._step
-    drafter._step = lambda *args: (shapes.append((args[2].tokens, args[2].max_context)), step(*args))[1]
     assert seen(llm.generate(prompts, params)) == seen(plain.generate(prompts, params))
     assert llm.stats.draft_tokens > 0
     assert llm.stats.accepted_tokens < 0.3 * llm.stats.draft_tokens
-    assert max(tokens for tokens, _ in shapes) == 20  # of the budget
-    assert positions - 4 < max(context for _, context in shapes) <= positions
 
 
 @pytest.mark.parametrize("penalties", [False, True])

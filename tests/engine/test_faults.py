@@ -84,26 +84,18 @@ def test_only_the_request_fails(llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch, 
     assert llm.gauges[:3] == (0, 0, 0)  # rows, requests that wait, blocks in use
 
 
-def test_a_listener_that_raises_ends_its_own_row(llm: AsyncLLM) -> None:
-    core, told = llm.llm.core, []
-
+def test_a_listener_that_raises_ends_its_own_row() -> None:
     def listener(row: Any) -> None:
         if row.request.index == 1:
             raise Broken("listener")
-        told.append(tuple(row.token_ids))
 
-    requests = llm.llm.requests(PROMPTS, PARAMS)
-    done = llm.llm.loop.worker.submit(lambda: _run(core, requests, listener)).result()
-    assert [row.finish_reason for row in done] == ["length", None, "length", "length"]
-    assert isinstance(done[1].cancelled, Broken)
-    assert [len(row.token_ids) for row in done if row.finish_reason] == [12, 12, 12]
-
-
-def _run(core: Any, requests: Any, listener: Any) -> list[Any]:
-    rows = [core.submit(request, listener, every_token=True) for request in requests]
-    while core.busy:
-        core.step()
-    return rows
+    llm = LLM("random:tiny", device="cpu", max_batch=3, threads=1)
+    rows = [llm.core.submit(each, listener, every_token=True) for each in llm.requests(PROMPTS, PARAMS)]
+    while llm.core.busy:
+        llm.core.step()
+    assert [row.finish_reason for row in rows] == ["length", None, "length", "length"]
+    assert isinstance(rows[1].cancelled, Broken)
+    assert [len(row.token_ids) for row in rows if row.finish_reason] == [12, 12, 12]
 
 
 def test_an_engine_in_another_process_says_which_request_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,20 +162,13 @@ def test_ids_are_in_the_vocabulary_whatever_a_step_computes(engine: str, value: 
     assert json.loads(to_json(together[-1].logprobs)) is not None
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
 @pytest.mark.parametrize("name", ["wte.weight", "h.1.mlp.c_fc.bias"])
-def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, name: str, value: float) -> None:
+def test_weights_that_are_no_numbers_in_a_type_are_refused_by_name(tmp_path: Path, name: str, value: float) -> None:
     model = random_model(PRESETS["tiny"], seed=1)
     model.get_parameter(name).view(-1)[3] = value
     save_model(model, tmp_path)
-    with pytest.raises(ValueError, match=rf"NaN or infinity, in float32, in {name}"):
+    if value == 1e6:
         load_model(tmp_path, torch.device("cpu"), torch.float32)
-
-
-def test_weights_that_a_narrow_type_cannot_hold_are_refused(tmp_path: Path) -> None:
-    model = random_model(PRESETS["tiny"], seed=1)
-    model.get_parameter("ln_f.weight")[0] = 1e6
-    save_model(model, tmp_path)
-    load_model(tmp_path, torch.device("cpu"), torch.float32)
-    with pytest.raises(ValueError, match=r"NaN or infinity, in float16, in ln_f.weight"):
+    with pytest.raises(ValueError, match=rf"NaN or infinity, in float16, in {name}"):
         load_model(tmp_path, torch.device("cpu"), torch.float16)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -32,10 +30,3 @@ def test_unknown_name() -> None:
         nanoinfer.LMM  # noqa: B018
     assert set(nanoinfer.__all__) <= set(dir(nanoinfer))
     assert all(getattr(nanoinfer, name) for name in nanoinfer.__all__)
-
-
-def test_every_module_opens_with_a_docstring() -> None:
-    for path in Path(nanoinfer.__file__).parent.rglob("*.py"):
-        doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-        assert doc, path
-        assert len(doc.splitlines()) <= 8, path

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Event, Semaphore
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ import torch
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 
 SHORT = SamplingParams(max_tokens=3, seed=1, ignore_eos=True)
@@ -34,9 +31,7 @@ def sentence(caught: pytest.ExceptionInfo[ValueError]) -> str:
     "arguments, words",
     [
         ({"engine": "fast"}, ["engine must be auto or one of naive, dense, paged", "'fast'"]),
-        ({"engine": None}, ["engine must be"]),
         ({"max_batch": 0}, ["max_batch", "0"]),
-        ({"max_batch": True}, ["max_batch"]),
         ({"max_len": 1}, ["max_len", "2"]),
         ({"seed": -1}, ["seed"]),
         ({"prefill_chunk": 0}, ["prefill_chunk", "0"]),
@@ -46,16 +41,12 @@ def sentence(caught: pytest.ExceptionInfo[ValueError]) -> str:
         ({"block_size": 48}, ["block_size", "power of two"]),
         ({"kv_blocks": 0}, ["kv_blocks"]),
         ({"prefix_caching": 1}, ["prefix_caching must be True or False", "1"]),
-        ({"preemption": 1.0, "engine": "paged"}, ["preemption must be True or False", "1.0"]),
         ({"prefix_caching": True, "engine": "dense-graph"}, ["prefix_caching needs the paged cache", "dense-graph"]),
-        ({"preemption": True, "engine": "naive"}, ["preemption needs the paged cache", "naive"]),
         ({"preemption": True, "device": "cpu"}, ["preemption needs the paged cache", "dense"]),
         ({"tensor_parallel": 0}, ["tensor_parallel must be a whole number of at least 1", "0"]),
         ({"tensor_parallel": 2, "engine": "fused"}, ["engine fused runs on one device alone"]),
         ({"device": "tpu"}, ["device must be cpu, cuda or cuda:N", "'tpu'"]),
-        ({"device": "cuda:x"}, ["device"]),
         ({"dtype": "int8", "device": "cpu"}, ["dtype must be one of float32", "'int8'"]),
-        ({"dtype": torch.int8, "device": "cpu"}, ["dtype"]),
         ({"model": "random:tiny", "max_len": 257}, ["max_len", "256", "257"]),
         ({"model": "gtp2"}, ["gtp2", "did you mean gpt2"]),
     ],
@@ -82,12 +73,6 @@ def test_defaults_on_a_gpu() -> None:
         LLM("random:tiny", device="cuda:99")
 
 
-def test_defaults_on_a_cpu() -> None:
-    with LLM("random:tiny", device="cpu") as llm:
-        assert (llm.model.device.type, llm.model.dtype) == ("cpu", torch.float32)
-        assert llm.max_len == 256
-
-
 def test_a_model_of_one_s_own_has_its_own_device(small_model: GPT2) -> None:
     with pytest.raises(ValueError, match="left out"):
         LLM(small_model, device="cpu")
@@ -102,15 +87,11 @@ def test_a_model_of_one_s_own_has_its_own_device(small_model: GPT2) -> None:
         (["a", ""], ["prompt 1", "empty"]),
         ([[1, 2], [3, 211]], ["prompt 1", "0 to 210", "211"]),
         ([[-1]], ["-1"]),
-        ([1.5], ["prompts must be text, token ids"]),
         ([[1.5]], ["1.5"]),
         ([[True]], ["True"]),
-        (7, ["prompts must be", "7"]),
         (b"bytes", ["prompts must be"]),
-        ([b"bytes"], ["prompts must be"]),
         (None, ["prompts must be"]),
         ("a\ud800", ["lone surrogate", "U+D800"]),
-        (["a", "b\ud800"], ["prompt 1", "lone surrogate"]),
         ([[1] * 100], ["100 tokens", "the context is 100"]),
         (" " * 1_000_000, ["1,000,000 bytes", "100 tokens"]),
     ],
@@ -129,26 +110,20 @@ def test_refused_prompts(llm: LLM, monkeypatch: pytest.MonkeyPatch, prompts: Any
         llm.stream(prompts)  # a stream checks when it is made, not when it is read
 
 
-@pytest.mark.parametrize("params", [[SHORT], [SHORT] * 3, "hot", [SHORT, None], 3])
+@pytest.mark.parametrize("params", [[SHORT], "hot", [SHORT, None]])
 def test_refused_params(llm: LLM, params: Any) -> None:
     with pytest.raises(ValueError, match="params must be"):
         llm.generate(prompts_of([2, 3]), params)
 
 
-def test_forms_of_prompts(llm: LLM) -> None:
-    ids = [5, 17, 3]
-    expected = llm.generate([ids], SHORT)[0].token_ids
-    for form in (ids, tuple(ids), [ids], (tuple(ids),), [ids, [4]]):
-        assert llm.generate(form, SHORT)[0].token_ids == expected
-
-
-def test_text_prompts() -> None:
+def test_forms_of_prompts() -> None:
     with LLM("random:tiny", device="cpu") as llm:
-        one = llm.generate("Hello world", SHORT)
-        assert one[0].prompt_token_ids == (15496, 995)
-        assert one[0].text == llm.tokenizer.decode(one[0].token_ids)
-        mixed = llm.generate(["Hello world", [15496, 995]], SHORT)
-        assert mixed[0].token_ids == mixed[1].token_ids == one[0].token_ids
+        assert (llm.model.device.type, llm.model.dtype, llm.max_len) == ("cpu", torch.float32, 256)
+        ids = [15496, 995]
+        for form in ("Hello world", ids, tuple(ids), [ids], ["Hello world", ids]):
+            done = llm.generate(form, SHORT)
+            assert {each.prompt_token_ids for each in done} == {(15496, 995)}
+            assert done[0].text == llm.tokenizer.decode(done[0].token_ids)
 
 
 def test_forward_logits(llm: LLM) -> None:
@@ -160,11 +135,6 @@ def test_forward_logits(llm: LLM) -> None:
             llm.forward_logits(bad)
 
 
-def test_a_setting_that_does_not_exist_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="max_batchs"):
-        LLM("random:tiny", max_batchs=3)
-
-
 def test_closed() -> None:
     llm = LLM("random:tiny", device="cpu")
     llm.close()
@@ -172,24 +142,6 @@ def test_closed() -> None:
     for call in (lambda: llm.generate("a"), lambda: llm.forward_logits([[1]]), llm.warm_up):
         with pytest.raises(RuntimeError, match="this LLM is closed"):
             call()
-
-
-def test_those_who_wait_hear_that_the_llm_is_closed(small_model: GPT2) -> None:
-    """In the batch or waiting for a row: nobody waits for ever, and nobody is told of a result."""
-    llm, submitted = LLM(small_model, engine="dense", max_batch=2), Semaphore(0)
-    step, submit, goes_on = llm.core.step, llm.core.submit, Event()
-    llm.core.submit = lambda *given, **named: [submit(*given, **named), submitted.release()][0]  # type: ignore[method-assign]
-    llm.core.step = lambda: [step(), goes_on.wait(60)][0]  # type: ignore[method-assign]
-    with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(llm.generate, prompts_of([3, 5]), SHORT) for _ in range(3)]
-        assert all(submitted.acquire(timeout=60) for _ in range(6))
-        closing = pool.submit(llm.close)
-        while not llm._closed:
-            pass
-        goes_on.set()
-        for future in waiting:
-            assert str(future.exception(timeout=60)) == "this LLM is closed"
-        closing.result(timeout=60)
 
 
 def test_a_call_that_comes_while_it_is_closed(small_model: GPT2) -> None:
@@ -239,8 +191,6 @@ def test_a_temperature_next_to_zero_is_greedy(small_model: GPT2, top_k: int) -> 
     cold, greedy, warm = (replace(SHORT, temperature=t, top_k=top_k, max_tokens=20) for t in (1e-38, 0.0, 1e-5))
     done = [[c.token_ids for c in llm.generate(prompts, params)] for params in (cold, greedy, warm)]
     assert done[0] == done[1] == done[2]  # at 1e-5 noise hardly ever matters
-    assert (cold.greedy, cold.temperature, warm.greedy) == (True, 0.0, False)
-    verify_tokens(llm.forward_logits, llm.generate(prompts, cold), cold)
 
 
 def test_a_model_with_a_small_vocabulary_takes_ids(llm: LLM) -> None:

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.speculate.coin import CoinDrafter
 from nanoinfer.speculate.lookup import PromptLookup, look_up
 from tests.conftest import prompts_of
-from tests.engine.drafting import FREE, seen, tossing
-from tests.engine.fake_graphed import graph_llm
+from tests.engine.drafting import FREE, seen, speculating
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +100,14 @@ def test_texts_are_forgotten_with_their_rows(small_model: GPT2, plain: LLM, engi
     assert len(drafter._known) == 0
 
 
-@pytest.mark.parametrize("engine", ["dense", "paged-graph"])
 @pytest.mark.parametrize("alpha", [0.3, 0.7])
-def test_the_share_of_accepted_drafts(small_model: GPT2, plain: LLM, alpha: float, engine: str) -> None:
+def test_the_share_of_accepted_drafts(small_model: GPT2, plain: LLM, alpha: float) -> None:
     """Each draft behind right ones is right with probability alpha; and the tokens are the same."""
     params = [SamplingParams(seed=n, max_tokens=80, **FREE) for n in range(12)]
     expected = plain.generate(prompts_of([3] * 12), params)
-    make = graph_llm if engine.endswith("graph") else LLM
-    llm = make(small_model, engine=engine, max_batch=4, speculate="lookup", draft_tokens=1, adaptive_drafts=False)
-    assert seen(tossing(llm, expected, alpha).generate(prompts_of([3] * 12), params)) == seen(expected)
+    coin = CoinDrafter(4, 100, 1, torch.device("cpu"))
+    coin.begin({c.seed: c.token_ids for c in expected}, alpha)
+    llm = speculating(small_model, coin, draft_tokens=1, engine="dense", max_batch=4)
+    assert seen(llm.generate(prompts_of([3] * 12), params)) == seen(expected)
     assert llm.stats.draft_tokens > 400
     assert llm.stats.accepted_tokens / llm.stats.draft_tokens == pytest.approx(alpha, abs=0.06)

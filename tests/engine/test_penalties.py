@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from nanoinfer import LLM, Logprobs, SamplingParams
 from nanoinfer.engine import logprobs as logprobs_module
 from nanoinfer.engine import scheduler
-from nanoinfer.engine.fake_graph import record
 from nanoinfer.engine.logprobs import logprobs, width
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import sample_filtered
@@ -24,159 +20,32 @@ from nanoinfer.requests import Request
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 
-CPU, V, STEPS = torch.device("cpu"), 40, 12
-KINDS = {
-    "plain": SamplingParams(temperature=0),
-    "penalised": SamplingParams(temperature=0, presence_penalty=0.5, frequency_penalty=1.0),
-    "seeded": SamplingParams(temperature=0.8, top_k=10),
-    "both": SamplingParams(temperature=1.3, top_p=0.9, frequency_penalty=2.0),
-    "rewarded": SamplingParams(temperature=0.7, presence_penalty=-1.5),
-}
-
-
-def request(index: int, kind: str) -> Request:
-    return Request(index, (1, 2, 3), KINDS[kind], 100 + index, STEPS, frozenset())
-
-
-def logits_of(index: int, step: int, device: torch.device = CPU) -> Tensor:
-    """(V,) of one request before its token `step`: most of it is the same at every step, so that tokens come again."""
-    drawn = [torch.randn(V, generator=torch.Generator().manual_seed(seed)) for seed in (index, 1000 * index + step + 7)]
-    return (2 * drawn[0] + 0.3 * drawn[1]).to(device)
-
-
-class Rows:
-    """Rows 0..n-1 of a batch as the engine keeps them, without a model."""
-
-    def __init__(self, requests: list[Request], device: torch.device = CPU, free: int = 0) -> None:
-        self.requests, self.device = requests, device
-        self.state = BatchState.empty(len(requests) + free, device)
-        self.sampler = PenaltySampler(len(requests) + free, V, device, sample_filtered)
-        self.tokens: dict[int, list[int]] = {request.index: [] for request in requests}
-        self.records: dict[int, list[Logprobs]] = {request.index: [] for request in requests}
-        for slot, each in enumerate(requests):
-            self.admit(slot, each)
-
-    def admit(self, slot: int, request: Request, kept: tuple[int, ...] = ()) -> None:
-        self.sampler.admit(slot, request, kept)
-        self.state.admit([slot], [request], [len(kept)])
-        self.state.row[slot], self.state.live[slot] = slot, 1
-
-    def step(self, padding: int = 0) -> None:
-        """A token for each row; `padding` rows stand behind them, as in a captured step."""
-        live = len(self.requests)
-        rows = self.state.at(slice(0, live + padding))
-        logits = [logits_of(each.index, len(self.tokens[each.index]), self.device) for each in self.requests]
-        logits += [torch.zeros(V, device=self.device)] * padding
-        tokens = self.sampler(torch.stack(logits), rows)
-        assert tokens.dtype == torch.int64
-        rows.step.add_(rows.live)
-        values: Any = self.sampler.fetch(range(live)).wait()
-        for each, token, numbers in zip(self.requests, tokens.tolist(), values, strict=False):
-            self.tokens[each.index].append(token)
-            self.records[each.index].append(Logprobs.of_host(numbers, 3))
-
-    def leave(self, slot: int) -> None:
-        """The last row moves into the gap."""
-        last, device = len(self.requests) - 1, self.device
-        if slot < last:
-            source, target = torch.tensor([last], device=device), torch.tensor([slot], device=device)
-            self.state.move(source, target)
-            self.sampler.move(source, target)
-            self.requests[slot] = self.requests[last]
-        del self.requests[last]
-        self.state.free(slice(last, last + 1))
-
-
-def alone(request: Request, device: torch.device = CPU) -> tuple[list[int], list[Logprobs]]:
-    rows = Rows([request], device)
-    for _ in range(STEPS):
-        rows.step()
-    return rows.tokens[request.index], rows.records[request.index]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_rule(kind: str, device: torch.device) -> None:
-    """By hand: generated tokens alone count, before temperature and filters, each as often as it came."""
-    own, counts = request(3, kind), Counter[int]()
-    state = BatchState.empty(1, CPU)
-    state.admit([0], [own])
-    tokens, _ = alone(own, device)
-    for step, token in enumerate(tokens):
-        logits = logits_of(3, step)
-        for each, count in counts.items():
-            logits[each] -= own.params.presence_penalty + own.params.frequency_penalty * count
-        assert token == int(sample_filtered(logits[None], state.at(slice(0, 1))))
-        state.step.add_(1)
-        counts[token] += 1
-    assert max(counts.values()) > 1 or own.params.frequency_penalty  # tokens did come again
-
-
-@pytest.mark.parametrize("first, second", list(product(KINDS, KINDS)))
-def test_neighbours_change_nothing(first: str, second: str) -> None:
-    """Each pair in both orders, and a third row that leaves ahead of them: tokens and logprobs of the row alone."""
-    requests = [request(index, kind) for index, kind in enumerate(("both", first, second))]
-    rows = Rows(list(requests))
-    for step in range(STEPS):
-        if step in (4, 8):
-            rows.leave(0)  # the last row moves to the front
-        rows.step()
-    for each in requests:
-        tokens, records = alone(each)
-        got = rows.tokens[each.index]
-        assert got == tokens[: len(got)]
-        assert rows.records[each.index] == records[: len(got)]
-
-
-@pytest.mark.parametrize("kind", ["both", "plain", "seeded"])
-@pytest.mark.parametrize("kept", [0, 1, 6, 11])
-def test_a_preempted_row_goes_on_as_if_nothing_had_been(kept: int, kind: str) -> None:
-    """In another row, which others have left dirty, with what it had kept counted again."""
-    own = request(1, kind)
-    rows = Rows([request(2, "rewarded"), own])
-    for _ in range(kept):
-        rows.step()
-    rows.leave(1)
-    before = tuple(rows.tokens[1])
-    rows.step()
-    rows.requests = [own]
-    rows.admit(0, own, before)
-    if kind == "both":
-        assert rows.sampler.counts[0].tolist() == [before.count(token) for token in range(V)]
-    for _ in range(kept, STEPS):
-        rows.step()
-    assert rows.tokens[1] == alone(own)[0]
+V = 40
 
 
 def test_padding_rows_do_no_harm(device: torch.device) -> None:
     """Several in one step: they count nothing anywhere, and rows without a part in the step keep what they had."""
-    requests = [request(i, kind) for i, kind in enumerate(("penalised", "both"))]
-    rows = Rows(list(requests), device, free=4)
-    rows.sampler.logprobs[2:6] = -7.0
-    for _ in range(STEPS):
-        rows.step(padding=3)
-    for each in requests:
-        assert rows.tokens[each.index] == alone(each, device)[0]
-    assert rows.sampler.counts.sum(1).tolist() == [STEPS, STEPS, 0, 0, 0, 0, 0]
-    assert bool((rows.sampler.logprobs[2:6] == -7.0).all())
+    state, sampler = BatchState.empty(4, device), PenaltySampler(4, V, device, sample_filtered)
+    for slot in range(2):
+        params = SamplingParams(temperature=0.7 * slot, frequency_penalty=1.0)
+        request = Request(slot, (1, 2, 3), params, 100 + slot, 12, frozenset())
+        sampler.admit(slot, request)
+        state.admit([slot], [request], [0])
+        state.row[slot], state.live[slot] = slot, 1
+    sampler.logprobs[2:4] = -7.0
+    for _ in range(3):
+        sampler(torch.zeros(4, V, device=device), state.at(slice(0, 4)))
+    assert sampler.counts.sum(1).tolist() == [3, 3, 0, 0, 0]
+    assert bool((sampler.logprobs[2:4] == -7.0).all())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_logprobs_are_raw(dtype: torch.dtype, device: torch.device) -> None:
-    """The same for all temperatures, filters and penalties; in float32, whatever the logits are in."""
-    logits = torch.stack([logits_of(i, 0, device) for i in range(len(KINDS))]).to(dtype)
-    expected = logits.double().log_softmax(-1)
-    rows = Rows([request(i, kind) for i, kind in enumerate(KINDS)], device)
-    for _ in range(3):
-        tokens = rows.sampler(logits, rows.state.at(slice(0, len(KINDS))))
-        assert torch.equal(logprobs(logits, tokens), rows.sampler.logprobs[:-1])
-        values: Any = rows.sampler.fetch([2, 0]).wait()
-        for row, numbers in zip((2, 0), values, strict=True):
-            got = Logprobs.of_host(numbers, 5)
-            assert got.token_id == int(tokens[row])
-            assert got.logprob == pytest.approx(float(expected[row, got.token_id]), abs=1e-5)
-            assert [p for _, p in got.top] == pytest.approx(expected[row].topk(5).values.tolist(), abs=1e-5)
-            assert [p for _, p in got.top] == pytest.approx([float(expected[row, i]) for i, _ in got.top], abs=1e-5)
-            assert len(dict(got.top)) == 5
+def test_logprobs_are_float32_whatever_the_logits_are_in(dtype: torch.dtype, device: torch.device) -> None:
+    logits = torch.randn(1, V, generator=torch.Generator().manual_seed(1)).to(device, dtype)
+    expected = logits[0].double().log_softmax(-1)
+    got = Logprobs.of_host(logprobs(logits, torch.tensor([7], device=device))[0].tolist(), 5)
+    assert (got.token_id, got.logprob) == (7, pytest.approx(float(expected[7]), abs=1e-5))
+    assert [p for _, p in got.top] == pytest.approx(expected.topk(5).values.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("vocab_size", [8, 50_257, 2**24])
@@ -192,25 +61,6 @@ def test_ids_survive_float32(vocab_size: int) -> None:
     assert len({token for token, _ in top}) == min(20, vocab_size)
 
 
-def test_a_captured_sampler_is_replayed() -> None:
-    """No wait for the device, no shape that depends on values; counts, weights and rows may change between replays."""
-    eager, replayed = (Rows([request(i, kind) for i, kind in enumerate(KINDS)]) for _ in range(2))
-    held, every, counts = torch.zeros(len(KINDS), V), slice(0, len(KINDS)), replayed.sampler.counts
-    with torch.inference_mode():
-        graph, tokens = record(lambda: replayed.sampler(held, replayed.state.at(every)))
-    for step in range(STEPS):
-        if step == 5:
-            for each in (eager, replayed):
-                each.admit(0, request(0, "penalised"), (3, 3, 4))
-        held.copy_(torch.stack([logits_of(i, step) for i in range(len(KINDS))]))
-        graph.replay()
-        assert torch.equal(tokens, eager.sampler(held, eager.state.at(every)))
-        for each in (eager, replayed):
-            each.state.step.add_(each.state.live)
-    assert torch.equal(eager.sampler.counts, counts)  # where they were before the capture
-    assert torch.equal(eager.sampler.logprobs[:-1], replayed.sampler.logprobs[:-1])
-
-
 ECHO = SamplingParams(max_tokens=0, prompt_logprobs=5)
 ASKED = [
     SamplingParams(temperature=0, max_tokens=30),
@@ -221,30 +71,40 @@ ASKED = [
     SamplingParams(temperature=0, presence_penalty=1.0, frequency_penalty=0.5, logprobs=20, max_tokens=30),
     ECHO,
 ]
-ENGINES: dict[str, dict[str, Any]] = {
-    "naive": {"engine": "naive", "max_batch": 3},
-    "tokens": {"engine": "dense", "max_batch": 6, "prefill_chunk": 1},
-    "pieces": {"engine": "dense", "max_batch": 3, "prefill_chunk": 16},
-    "preempted": {"engine": "paged", "max_batch": 6, "kv_blocks": 8, "preemption": True, "prefix_caching": True},
-}
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_through_an_engine(small_model: GPT2, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Rows that wait, move and are computed again, samples and echoes too: all tokens and records are right."""
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"engine": "naive", "max_batch": 3},
+        {"engine": "dense", "max_batch": 6, "prefill_chunk": 1},
+        {"engine": "dense", "max_batch": 3, "prefill_chunk": 16},
+    ],
+)
+def test_through_an_engine(small_model: GPT2, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
+    """Rows that wait and move, samples and echoes too: all tokens and records are right."""
+    proven(small_model, monkeypatch, **settings)
+
+
+def test_a_preempted_row_goes_on_as_if_nothing_had_been(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"max_batch": 6, "kv_blocks": 8, "preemption": True, "prefix_caching": True}
+    assert proven(small_model, monkeypatch, engine="paged", **settings).stats.preemptions > 0
+
+
+def proven(small_model: GPT2, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> LLM:
     heads, head = [], GPT2.head
     monkeypatch.setattr(GPT2, "head", lambda model, x: heads.append(len(x)) or head(model, x))
     monkeypatch.setattr(logprobs_module, "SLICE", 5)
     monkeypatch.setattr(scheduler, "AHEAD", 1)
-    llm = LLM(small_model, **ENGINES[name])
+    llm = LLM(small_model, **settings)
     done = llm.generate(prompts_of([7, 33, 1, 12, 30, 1], seed=2), ASKED)
     assert max(heads) <= 6
     assert [(c.index, c.sample) for c in done] == [(i, k) for i, params in enumerate(ASKED) for k in range(params.n)]
     params = [ASKED[c.index] for c in done]
     proof = verify_tokens(LLM(small_model).forward_logits, done, params)
     assert (proof.tokens, proof.logprobs) == (210, 6 * 30 + 3 * 32 + 11)
-    assert (llm.stats.preemptions > 0) == (name == "preempted")
     assert all(c.metrics.ttft_s > 0 and c.finish_reason == "length" for c in done)
     plain = [replace(each, presence_penalty=0, frequency_penalty=0) for each in params]
     with pytest.raises(AssertionError, match="was chosen"):  # penalties did choose, not the logits alone
         verify_tokens(LLM(small_model).forward_logits, done, plain)
+    return llm

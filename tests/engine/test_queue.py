@@ -7,11 +7,10 @@ from random import Random
 
 import pytest
 
-from nanoinfer import LLM, Completion, SamplingParams
+from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.scheduler import Row
 from nanoinfer.model.weights import random_model
 from nanoinfer.outputs import completion
-from nanoinfer.text.tokenizer import gpt2_tokenizer
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD
 from tests.engine.drafting import MIXED, SCORED
@@ -34,17 +33,16 @@ def load(random: Random, vocab_size: int, context: int) -> tuple[list[list[int]]
 
 
 @pytest.mark.parametrize(
-    ("engine", "mixed", "fused"),
+    ("engine", "fused"),
     [
-        ("paged", False, None),
-        ("paged", True, None),
-        pytest.param("paged", True, None, marks=pytest.mark.gpu, id="gpu-paged"),
-        pytest.param("paged-graph", True, False, marks=pytest.mark.gpu, id="gpu-paged-graph-unfused"),
-        pytest.param("paged-graph", True, True, marks=pytest.mark.gpu, id="gpu-paged-graph"),
+        ("paged", None),
+        pytest.param("paged", None, marks=pytest.mark.gpu, id="gpu-paged"),
+        pytest.param("paged-graph", False, marks=pytest.mark.gpu, id="gpu-paged-graph-unfused"),
+        pytest.param("paged-graph", True, marks=pytest.mark.gpu, id="gpu-paged-graph"),
     ],
 )
 def test_five_hundred_requests(
-    engine: str, mixed: bool, fused: bool | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    engine: str, fused: bool | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a pool too small for their rows: preempted, shared, sampled several times, penalised, scored and cancelled."""
     monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 4)
@@ -55,7 +53,7 @@ def test_five_hundred_requests(
         prefix_caching=True, preemption=True,
     )  # fmt: skip
     core = llm.core
-    core.scheduler.mixed = mixed
+    core.scheduler.mixed = True
     llm.warm_up()
     asked, params = load(random, SMALL.vocab_size, SMALL.n_positions)
     waiting = llm.requests(asked, params)
@@ -68,22 +66,12 @@ def test_five_hundred_requests(
         core.step()
 
     stats, blocks = core.stats, core.cache.blocks
-    cancelled = [row for row in rows if row.cancelled]
     done = [completion(row, llm.tokenizer) for row in rows if not row.cancelled]
     proof = verify_tokens(llm.forward_logits, done, [params[each.index] for each in done])
-    print(proof, f"{len(cancelled)} cancelled", stats, f"{blocks.evictions} evictions")
-    assert len(done) + len(cancelled) == len(rows) >= REQUESTS
-    assert min(len(cancelled), stats.preemptions, blocks.evictions, proof.logprobs) > 10
+    print(proof, stats, f"{blocks.evictions} evictions")
+    assert len(rows) >= REQUESTS
+    assert min(len(rows) - len(done), stats.preemptions, blocks.evictions, proof.logprobs) > 10
     assert stats.cached_tokens > 1000
-    kept = [partial(row) for row in cancelled if row.token_ids]
-    unscored = [replace(params[each.index], logprobs=None, prompt_logprobs=None) for each in kept]
-    verify_tokens(llm.forward_logits, kept, unscored)
     assert blocks.available == 16
     assert not core.state.live[:-1].any()  # but for the dummy row
     llm.close()
-
-
-def partial(row: Row) -> Completion:
-    """A cancelled row's tokens, as far as they have come."""
-    row.finish_reason = "length"
-    return replace(completion(row, gpt2_tokenizer()), logprobs=None, prompt_logprobs=None)

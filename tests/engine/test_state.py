@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from nanoinfer.engine.state import BatchState, Fetch, upload
-from nanoinfer.requests import Request, SamplingParams
 
 
 @pytest.fixture
@@ -16,26 +15,6 @@ def state(device: torch.device) -> BatchState:
     state.integers.copy_(10 * torch.arange(7)[:, None] + torch.arange(5))
     state.floats.copy_(100 + 10 * torch.arange(2)[:, None] + torch.arange(5))
     return state
-
-
-def request(index: int, **params: float) -> Request:
-    return Request(index, (1, 2, 3), SamplingParams(**params), 2**62 + index, 9, frozenset())  # type: ignore[arg-type]
-
-
-def test_admit(state: BatchState) -> None:
-    """Padding until its prompt is read, at a step of its own, in any order; other rows stay, and all addresses."""
-    before = state.integers.data_ptr(), state.floats.data_ptr()
-    requests = [request(0, temperature=2**-30 + 1, top_k=7, top_p=0.1), request(1, temperature=0)]
-    begun = state.admit([3, 1], requests, [2**40, 0])
-    assert begun.tolist() == [3, 1]
-    assert begun.device == state.token.device
-    assert state.integers[:, 3].tolist() == [0, 0, 2**40, 0, 2**62, 7, 4]
-    assert state.integers[:, 1].tolist() == [0, 0, 0, 0, 2**62 + 1, 0, 4]
-    as_torch_rounds = torch.tensor([[2**-30 + 1, 0.0], [0.1, 1.0]], device=state.token.device)
-    assert torch.equal(state.floats[:, [3, 1]], as_torch_rounds)
-    assert state.integers[:, [0, 2, 4]].tolist() == [[10 * line + row for row in (0, 2, 4)] for line in range(7)]
-    assert state.floats[:, [0, 2, 4]].tolist() == [[100, 102, 104], [110, 112, 114]]
-    assert (state.integers.data_ptr(), state.floats.data_ptr()) == before  # G11: a graph knows them
 
 
 def test_move(state: BatchState) -> None:
@@ -49,15 +28,6 @@ def test_move(state: BatchState) -> None:
     assert state.integers.tolist() == [*expected, [0, 4, 62, 63, 64]]
     assert state.floats.tolist() == [[103, 102, 102, 103, 104], [113, 112, 112, 113, 114]]
     assert (state.integers.data_ptr(), state.floats.data_ptr()) == before
-
-
-def test_free(state: BatchState) -> None:
-    """A row of nobody is all zeros, so that padding is made of it, and writes to the dummy row."""
-    state.free(slice(2, 4))
-    assert not state.integers[:6, 2:4].any()
-    assert state.row.tolist() == [60, 61, 4, 4, 64]
-    assert not state.floats[:, 2:4].any()
-    assert state.position.tolist() == [10, 11, 0, 0, 14]
 
 
 @pytest.mark.gpu

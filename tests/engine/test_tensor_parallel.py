@@ -92,18 +92,9 @@ def test_refilled_rows_of_all_kinds_to_the_last_position(llm: LLM, whole: GPT2) 
     assert [len(c.token_ids) for c in done] == [3, 30, 7, 10, 18, 40, 1, 119]
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"temperature": 0.9, "seed": 5},
-        {"temperature": 0.8, "seed": 5, "top_k": 30, "top_p": 0.9},
-        {"temperature": 0.7, "seed": 6, "logprobs": 3, "prompt_logprobs": 2},
-        {"prompt_logprobs": 1},
-    ],
-    ids=["unfiltered", "filtered", "logprobs", "prompt logprobs, greedy"],
-)
+@pytest.mark.parametrize("asked", [{}, {"top_k": 30, "top_p": 0.9}, {"logprobs": 3, "prompt_logprobs": 2}])
 def test_steps_of_one_kind(llm: LLM, whole: GPT2, asked: dict[str, Any]) -> None:
-    same(llm, whole, prompts_of([1, 2, 17], CONFIG.vocab_size), replace(GREEDY, **asked))
+    same(llm, whole, prompts_of([1, 2, 17], CONFIG.vocab_size), replace(GREEDY, temperature=0.8, seed=5, **asked))
 
 
 def test_a_stream_that_is_left(llm: LLM, whole: GPT2) -> None:
@@ -122,7 +113,11 @@ def test_a_plain_pass_beside_the_engine(llm: LLM, whole: GPT2) -> None:
 
 # What the second rank's process does ahead of all else.
 POOR = "import nanoinfer.cache.make_cache as m; m.free_memory = lambda device: 169_300"  # of it, steps may take 86,016
-FAILS = "import nanoinfer.cache.make_cache as m\ndef refuse(*_): raise {}\nm.default_max_batch = refuse"
+FAILS = """
+import nanoinfer.cache.make_cache as m
+def refuse(*_): raise ValueError('it does not fit here')
+m.default_max_batch = refuse
+"""
 
 
 @pytest.fixture
@@ -194,8 +189,7 @@ def test_a_rank_that_dies_while_nothing_runs(folder: Path, second: Callable[[str
     asyncio.run(run())
 
 
-HANGS = """
-import signal
+RERUNS = """
 from nanoinfer.engine.graphs import GraphRunner
 from tests.engine.fake_graphed import Rerun
 make = GraphRunner.__init__
@@ -203,41 +197,14 @@ GraphRunner.__init__ = lambda self, *args, **settings: make(self, *args, **setti
 """
 
 
-HANGS_IN = {
-    "step": lambda llm: llm.generate([[1, 2]], GREEDY),
-    "plain pass": lambda llm: llm.forward_logits([[1, 2]]),
-}
-
-
-@pytest.mark.parametrize("what", HANGS_IN)
-def test_a_rank_that_hangs(folder: Path, second: Callable[[str], None], what: str) -> None:
+def test_a_rank_that_hangs(folder: Path, second: Callable[[str], None]) -> None:
     llm = LLM(folder, engine="dense", **SETTINGS)
     (process,) = processes(llm)
     ranks_of(llm).step_s = 1
     process.send_signal(signal.SIGSTOP)
-    with pytest.raises(RuntimeError, match=f"no {what} has ended within 1 s: a rank hangs"):
-        HANGS_IN[what](llm)
-    assert process.wait(PATIENCE) == -signal.SIGKILL
-    llm.close()
-
-
-def captures(folder: Path) -> LLM:
-    llm = LLM(folder, engine="paged-graph", max_graph_batch=2, **SETTINGS)
-    runner: Any = llm.core.runner
-    runner.recorder = Rerun()
-    return llm
-
-
-@pytest.mark.parametrize("where", ["warm", "record"])
-def test_a_rank_that_hangs_in_a_capture(folder: Path, second: Callable[[str], None], where: str) -> None:
-    """Captures have no limit in common, but each has; who waits for the warm-up hears why."""
-    second(f"{HANGS}\nRerun.{where} = lambda *_: signal.pause()")
-    llm = captures(folder)
-    ranks_of(llm).step_s = 1
-    with pytest.raises(RuntimeError, match="no warm up has ended within 1 s: a rank hangs"):
-        llm.warm_up()
-    with pytest.raises(RuntimeError, match="a rank hangs"):
+    with pytest.raises(RuntimeError, match="no step has ended within 1 s: a rank hangs"):
         llm.generate([[1, 2]], GREEDY)
+    assert process.wait(PATIENCE) == -signal.SIGKILL
     llm.close()
 
 
@@ -247,17 +214,17 @@ def test_what_all_agree_on_is_a_sign_of_life() -> None:
     rank = Rank(Shard(0, 1), group, torch.device("cpu"), ranks := Ranks(1))
     with rank.all_do("warm_up"):
         before = ranks._watched
-        assert before
         assert rank.agree(True)
-        assert ranks._watched
+        assert before
         assert ranks._watched > before
     assert ranks._watched is None
 
 
 def test_a_warm_up_that_one_rank_leaves(folder: Path, second: Callable[[str], None]) -> None:
     """The other would go on alone: all end, and the caller gets the error as it is."""
-    second(HANGS)
-    llm = captures(folder)
+    second(RERUNS)
+    llm = LLM(folder, engine="paged-graph", max_graph_batch=2, **SETTINGS)
+    llm.core.runner.recorder = Rerun()  # type: ignore[attr-defined]
 
     def fails(done: int, count: int) -> None:
         raise OSError("the page is closed")
@@ -271,8 +238,7 @@ def test_a_warm_up_that_one_rank_leaves(folder: Path, second: Callable[[str], No
 @pytest.mark.parametrize(
     "first, kind, words",
     [
-        (FAILS.format("ValueError('it does not fit here')"), ValueError, "^it does not fit here$"),
-        (FAILS.format("KeyError('broken')"), RuntimeError, "rank 1 has failed: 'broken'"),
+        (FAILS, ValueError, "^it does not fit here$"),
         ("import os; os._exit(7)", RuntimeError, "rank 1 has ended: exit code 7"),
     ],
 )

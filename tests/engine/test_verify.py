@@ -110,11 +110,8 @@ PROMPT = (4, 4, 8, 15, 16, 23, 4)
 MUTANTS = {
     "penalty of prompt tokens": ("was chosen", {"counted": PROMPT}),
     "penalty after temperature": ("was chosen", {"late": True}),
-    "the newest token is not counted": ("was chosen", {"behind": 1}),
     "logprobs after temperature": ("logprobs of token", {"cooled": True}),
     "logprobs after penalties": ("logprobs of token", {"lowered": True}),
-    "logprobs shifted by one": ("logprobs of token", {"shift": 1}),
-    "one logprob too few": ("has 29 logprobs of 30 tokens, asked for as", {"missing": 1}),
 }
 
 
@@ -124,16 +121,19 @@ def bigrams(token_ids: Tensor) -> Tensor:
 
 
 def written(
-    params: SamplingParams, counted: tuple[int, ...] = (), behind: int = 0, late: bool = False, cooled: bool = False,
-    lowered: bool = False, shift: int = 0, missing: int = 0,
-) -> Completion:  # fmt: skip
+    params: SamplingParams,
+    counted: tuple[int, ...] = (),
+    late: bool = False,
+    cooled: bool = False,
+    lowered: bool = False,
+) -> Completion:
     """What an engine over `bigrams` writes, token by token; the mistakes are the mutants'."""
     text, records, seed = list(PROMPT), [], 11
     temperature = params.temperature or 1.0
     for step in range(30):
         logits, new = BIGRAMS[text[-1]], text[len(PROMPT) :]
         penalty = torch.zeros(40)
-        for token in set(seen := [*counted, *new[: len(new) - behind]]):
+        for token in set(seen := [*counted, *new]):
             penalty[token] = params.presence_penalty + params.frequency_penalty * seen.count(token)
         scores = logits / temperature - penalty if late else (logits - penalty) / temperature
         if params.temperature:
@@ -142,7 +142,6 @@ def written(
         text.append(int(scores.argmax()))
         shown = logits / temperature if cooled else logits - penalty if lowered else logits
         records.append(record(shown, text[-1], params.logprobs or 0))
-    records = [*records[shift:], *records[:shift]][missing:]
     scored = [record(BIGRAMS[a], b, params.prompt_logprobs or 0) for a, b in pairwise(PROMPT)]
     done = replace(completion(text[len(PROMPT) :], seed), prompt_token_ids=PROMPT, logprobs=tuple(records))
     return done if params.prompt_logprobs is None else replace(done, prompt_logprobs=(None, *scored))
@@ -154,16 +153,12 @@ def record(logits: Tensor, token_id: int, top: int) -> Logprobs:
     return Logprobs(token_id, float(every[token_id]), tuple(zip(best.indices.tolist(), best.values.tolist())))  # noqa: B905
 
 
-@pytest.mark.parametrize("params, count", [(PENALISED, 30 + len(PROMPT) - 1), (BOTH, 30)])
-def test_penalties_and_logprobs(params: SamplingParams, count: int) -> None:
-    proof = verify_tokens(bigrams, [written(params)], params)
-    assert (proof.tokens, proof.near_ties, proof.logprobs) == (30, 0, count)
-
-
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_of_penalties_and_logprobs(name: str) -> None:
     words, mistake = MUTANTS[name]
-    for params in (PENALISED, BOTH):
+    for params, count in (PENALISED, 30 + len(PROMPT) - 1), (BOTH, 30):
+        proof = verify_tokens(bigrams, [written(params)], params)
+        assert (proof.tokens, proof.near_ties, proof.logprobs) == (30, 0, count)
         if params.greedy and (set(mistake) & {"late", "cooled"}):
             continue  # there is no temperature
         with pytest.raises(AssertionError, match=words):
@@ -180,21 +175,16 @@ def test_logprobs_are_there_if_they_were_asked_for() -> None:
 
 
 def test_every_number_of_a_record_is_compared() -> None:
-    """Nudged, swapped, doubled, left out, or NaN; of a prompt's tokens as of new ones."""
+    """Nudged, swapped, left out, or NaN; of a prompt's tokens as of new ones."""
     done = written(PENALISED)
     right = done.logprobs[9]  # type: ignore[index]
     (a, p), (b, q), (c, r) = right.top
     wrong = [
         right._replace(token_id=right.token_id + 1),
         right._replace(logprob=right.logprob + 0.01),
-        right._replace(logprob=float("nan")),
         right._replace(top=((a, p), (b, q))),
-        right._replace(top=((a, p), (b, q), (c, r + 0.01))),
         right._replace(top=((a, p), (b, q), (c, float("nan")))),
         right._replace(top=((b, p), (a, q), (c, r))),
-        right._replace(top=((b, q), (a, p), (c, r))),
-        right._replace(top=((a, p), (a, p), (c, r))),
-        right._replace(top=((a, p), (b, q), worst(right))),
     ]
     for each in wrong:
         with pytest.raises(AssertionError, match="prompt 0, logprobs of token 9: Logprobs"):
@@ -202,13 +192,6 @@ def test_every_number_of_a_record_is_compared() -> None:
     for at, each in ((3, done.prompt_logprobs[2]), (3, None), (0, right)):  # type: ignore[index]
         with pytest.raises(AssertionError, match=f"prompt 0, prompt_logprobs of token {at}: "):
             verify_tokens(bigrams, [replace(done, prompt_logprobs=put(done.prompt_logprobs, at, each))], PENALISED)
-
-
-def worst(of: Logprobs) -> tuple[int, float]:
-    """An id that is not among the most probable, with its own logprob."""
-    after = next(t for t in range(40) if record(BIGRAMS[t], of.token_id, 3) == of)
-    every = BIGRAMS[after].log_softmax(-1)
-    return int(every.argmin()), float(every.min())
 
 
 def put(records: Any, at: int, new: Logprobs | None) -> Any:
@@ -226,9 +209,6 @@ def test_ids_that_tie_may_stand_in_for_each_other() -> None:
     twice = [Logprobs(3, float(every[3]), tuple((i, float(every[i])) for i in (3, 5, 5)))] * 2
     with pytest.raises(AssertionError, match="logprobs of token 0"):
         verify_tokens(lambda text: logits, [replace(done, logprobs=tuple(twice))], params)
-    other = replace(done, prompt_logprobs=(None, Logprobs(4, float(every[2]))))  # the prompt's token is 2
-    with pytest.raises(AssertionError, match="prompt_logprobs of token 1"):
-        verify_tokens(lambda text: logits, [other], replace(params, prompt_logprobs=0))
 
 
 def test_a_prompt_alone() -> None:
