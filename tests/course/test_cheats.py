@@ -18,7 +18,6 @@ from tests.course.learner_files import right_file
 CHEATS = {path.stem: path for path in sorted((ATTACKS / "cheats").glob("*.py"))}
 # What the same answers get without their cheats, too, and the check that the cheat was for.
 HONEST = {"patched_amax": "blocks-of-no-numbers", "replaced_compiler": "compiles"}
-CHEATED = {"1.8", "3.6", "4.1", "4.5", "4.6", "4.7", "4.8"}
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="work is isolated on Linux alone"),
     pytest.mark.timeout(900),
@@ -54,7 +53,6 @@ def written_out(name: str) -> str:
 def test_a_cheat_gets_nothing(name: str, tmp_path: Path) -> None:
     source = written_out(name)
     id = source[3:6]
-    assert id in CHEATED
     if kernels.why_not(chapters.exercise(id)):
         pytest.skip("no Triton here")
     found = grade(tmp_path, id, source, 8 if id == "1.8" else 2)
@@ -64,11 +62,6 @@ def test_a_cheat_gets_nothing(name: str, tmp_path: Path) -> None:
         assert status[HONEST[name]] == "failed"
     else:
         assert found.points == 0
-
-
-def test_every_exercise_that_was_cheated_is_there() -> None:
-    assert {path.read_text(encoding="utf-8")[3:6] for path in CHEATS.values()} == CHEATED
-    assert len(CHEATS) == 13
 
 
 @pytest.mark.parametrize("id", ["1.8", "4.1", "4.2", "4.5", "4.6", "4.7", "4.8"])
