@@ -31,7 +31,7 @@ def no_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def grade(folder: Path, id: str, source: str, seeds: int = 2) -> ExerciseGrade:
     (folder / chapters.exercise(id).file).write_text(source, encoding="utf-8")
-    record = graded(folder, id, seeds=seeds, patience=10.0)
+    record = graded(folder, id, seeds=seeds)
     assert record.complete
     (found,) = record.exercises
     return found

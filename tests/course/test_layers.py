@@ -6,7 +6,6 @@ import ctypes
 import errno
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace

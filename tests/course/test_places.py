@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from nanoinfer.model.weights import random_model
 from tests.conftest import SMALL, STD, prompts_of
 from tests.course.learner_files import EXERCISES
 
+pytestmark = pytest.mark.usefixtures("no_collection")
 PLACED = [one for one in EXERCISES if has_place(one) and one.spec.kernel is None]
 Tokens = list[tuple[int, ...]]
 
@@ -29,12 +29,6 @@ Tokens = list[tuple[int, ...]]
 @functools.cache
 def model(n_layer: int = 1, n_head: int = 2, n_embd: int = 32, n_positions: int = 80) -> GPT2:
     return random_model(ModelConfig(n_layer, n_head, n_embd, n_positions, vocab_size=101), seed=7, std=STD)
-
-
-@pytest.fixture(autouse=True)
-def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each capture collects garbage, which takes long in a process that has loaded as much as this one."""
-    monkeypatch.setattr("nanoinfer.engine.graphs.gc", SimpleNamespace(collect=lambda: 0))
 
 
 def rows(*counts: int, **more: Any) -> list[SamplingParams]:
@@ -221,10 +215,3 @@ def test_plain_functions_are_the_engines() -> None:
     for batch in (1, 2, 7, 8, 64, 85, 86, 300):
         for room in (1, 63, 64, 65, 500, 1024, 5000):
             assert splits(batch, 12, room, [1]) == choose_splits(batch, 12, room)
-
-
-def test_a_mistake_without_a_place_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"exercise 1\.7 has no place"), answers.mistake("1.7", "one-a-layer"):
-        pass
-    with pytest.raises(ValueError, match="no wrong answer 'x'; it has rows-not-positions"):
-        answers.wrong("1.1", "x")

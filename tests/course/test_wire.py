@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import struct
-from collections.abc import Callable, Generator
-from typing import Any
 
 import pytest
 import torch
@@ -47,13 +44,12 @@ def test_plain_values_cross_as_they_are(value: object) -> None:
 
 
 @pytest.mark.parametrize("dtype", wire.DTYPES)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 0, 4)])
-def test_tensors_cross(dtype: str, shape: tuple[int, ...]) -> None:
-    tensor = torch.arange(math.prod(shape)).view(shape).to(getattr(torch, dtype))
-    (came, again) = crossed([tensor, tensor.T if tensor.dim() == 2 else tensor])  # type: ignore[misc]
-    assert came.dtype == tensor.dtype
-    assert torch.equal(came, tensor)
-    assert torch.equal(again, tensor.T if tensor.dim() == 2 else tensor)
+def test_tensors_cross(dtype: str) -> None:
+    whole = torch.arange(6).view(2, 3).to(getattr(torch, dtype))
+    sent = [whole, whole.T, whole[0, 0], whole[:0]]
+    for came, tensor in zip(crossed(sent), sent, strict=True):  # type: ignore[call-overload]
+        assert came.dtype == tensor.dtype
+        assert torch.equal(came, tensor)
 
 
 def test_what_no_exercise_asks_for_crosses_as_its_name() -> None:
@@ -61,13 +57,6 @@ def test_what_no_exercise_asks_for_crosses_as_its_name() -> None:
     assert crossed([1, {2: 3}]) == [1, Foreign("dict")]
     assert crossed(torch.zeros(2, dtype=torch.complex64)) == Foreign("Tensor")
     assert crossed(int) == Foreign("type")
-
-
-def test_a_function_crosses_as_a_number() -> None:
-    packer = wire.Packer()
-    packed = packer.pack([len, print])
-    assert packer.functions == [len, print]
-    assert wire.Unpacker(b"", function=lambda number: number * 10).unpack(packed) == [0, 10]
 
 
 def frame(header: object, body: bytes = b"") -> io.BytesIO:
@@ -122,21 +111,3 @@ def test_a_reader_may_set_closer_bounds() -> None:
         wire.receive(frame({}, bytes(11)), wire.Bounds(body=10))
     assert wire.receive(frame({}, bytes(10)), wire.Bounds(body=10)) == ({}, bytes(10))
     assert wire.receive(io.BytesIO()) is None  # the end of the stream is no error
-
-
-def test_what_is_too_large_is_not_sent() -> None:
-    with pytest.raises(wire.WireError):
-        wire.send(io.BytesIO(), {"a": "x" * wire.MAX_HEADER}, [])
-    with pytest.raises(wire.WireError):
-        wire.send(io.BytesIO(), {}, [bytes(wire.MAX_BODY + 1)])
-
-
-def test_a_generator_crosses_in_a_scene_as_what_goes_on_with_it() -> None:
-    def program() -> Generator[int, int, int]:
-        return 1 + (yield 7)
-
-    lent: list[Callable[..., Any]] = []
-    assert wire.Packer(lent).pack([program()]) == [{"c": 0}]
-    assert lent[0]([None]) == ([7], False)
-    assert lent[0]([4]) == ([5], True)
-    assert wire.Packer().pack(program()) == {"o": "generator"}
