@@ -31,17 +31,13 @@ def test_an_edition_is_graded_as_it_was_released(tmp_path: Path) -> None:
     """Its stub is not begun, and the published solution of the printed form is no solution of it."""
     edition = LAST.as_edition("time-first")
     asked = Assignment(1, "x", (Part("1.3", 10, "time-first"),), seeds=2, limits=QUICK)
-    graded = {
-        name: grade_submission(submitted(tmp_path / name, source), asked, SECRET, "me").exercises[0]
-        for name, source in {
-            "stub": stubs.stub(edition, chapters.chapter(1)),
-            "right": right_file(edition),
-            "printed": right_file(LAST),
-        }.items()
-    }
-    assert {check.status for check in graded["stub"].checks} == {"not begun"}
-    assert (graded["stub"].points, graded["right"].points) == (0, 10)
-    assert graded["printed"].points < 10
+    sources = (stubs.stub(edition, chapters.chapter(1)), right_file(edition), right_file(LAST))
+    stub, right, printed = (
+        grade_submission(submitted(tmp_path, source), asked, SECRET, "me").exercises[0] for source in sources
+    )
+    assert {check.status for check in stub.checks} == {"not begun"}
+    assert (stub.points, right.points) == (0, 10)
+    assert printed.points < 10
 
 
 def test_partial_credit_is_a_checks_share_and_a_mistake_is_named(tmp_path: Path) -> None:
@@ -68,7 +64,7 @@ def test_a_record_is_written_after_each_check(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "source", "says"),
-    [("ex3_last.py", "def (:", "cannot be run: SyntaxError"), ("ex3_last.py", "x = 1", "has no function last_logits"),
+    [("ex3_last.py", "x = 1", "has no function last_logits"),
      ("ex3_last.py", "raise RuntimeError('\\x1b[2J' * 500)", "cannot be run: RuntimeError: ?[2J?[2J"),
      ("other.py", "", "there is no file ex3_last.py")],
 )  # fmt: skip

@@ -46,7 +46,7 @@ needs_landlock = pytest.mark.skipif(not has_landlock(), reason="this kernel has 
 def attacker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackRunner]:
     secret = tmp_path_factory.mktemp("hidden") / "secret.txt"
     secret.write_text("5e" * 32)
-    with AttackRunner(hidden=(secret,)) as made:
+    with AttackRunner.within(hidden=(secret,)) as made:
         yield made
 
 
@@ -115,7 +115,7 @@ def test_files_that_shadow_libraries_are_never_imported() -> None:
 )  # fmt: skip
 def test_without_its_layer_an_attempt_gets_further(layer: str, name: str, sign: str) -> None:
     """So it was that layer. What is behind it still holds: nothing here gets a point."""
-    with AttackRunner(tuple(one for one in LAYERS if one != layer)) as attacker:
+    with AttackRunner.within(tuple(one for one in LAYERS if one != layer)) as attacker:
         assert layer in dict(attacker.isolation.missing)
         run = attacker.run(name)
         assert sign in run.says
@@ -219,23 +219,10 @@ def attention():
     assert value(attacker, source) == []
 
 
-def test_modules_that_are_lent_are_imported_by_their_nested_names(attacker: AttackRunner) -> None:
-    source = """
-import nanoinfer.model.config
-from nanoinfer.engine.sampling import random_bits
-from nanoinfer.model import config
-from nanoinfer.model.config import ModelConfig
-def gumbel():
-    assert nanoinfer.model.config is config
-    return [random_bits.__module__, ModelConfig(1, 2, 8).n_embd, hasattr(nanoinfer.engine.sampling, "gumbel")]
-"""
-    assert value(attacker, source, "1.5") == ["nanoinfer.engine.sampling", 8, False]
-
-
 AS_ANOTHER = """
 import os
 from tests.course.attack_runs import AttackRunner
-with AttackRunner() as attacker:
+with AttackRunner.within() as attacker:
     print(attacker.isolation.told())
     print([attacker.run(name).done for name in ("privileges", "signals", "grader_by_proc", "writes_results")])
     print(attacker.workspace.user, os.getuid())

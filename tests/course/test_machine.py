@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import random
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ def waits_for(word: str, least: int) -> tuple[Any, ...]:
 def test_a_store_may_arrive_behind_a_later_one_and_a_fence_forbids_it() -> None:
     receiver = does(waits_for("b", 1), ("load", "a"))
 
-    def judge(returned: list[Any], held: dict[str, int]) -> str:
+    def judge(returned: list[Any], held: object) -> str:
         return "" if returned[1] == 7 else f"it has read {returned[1]}"
 
     fenced = does(("store", "a", 7), ("fence",), ("store", "b", 1))
@@ -48,21 +47,17 @@ def test_a_store_may_arrive_behind_a_later_one_and_a_fence_forbids_it() -> None:
 
 
 def test_every_order_of_accesses_is_met() -> None:
-    """Of two additions; two stores to one word keep their order."""
-    seen = set()
+    """Of two additions; two stores to one word keep their order, and words come round."""
 
-    def judge(returned: list[Any], held: dict[str, int]) -> str:
-        seen.add((*returned, held["a"]))
-        return ""
+    def seen(*programs: Any, **settings: Any) -> set[Any]:
+        found = set()
+        judge = lambda returned, held: found.add((*returned, held["a"])) or ""  # noqa: E731
+        assert tried(*programs, judge=judge, **settings) == MACHINE.RIGHT
+        return found
 
-    assert tried(*[does(("add", "a", 1))] * 2, judge=judge) == MACHINE.RIGHT
-    assert seen == {(0, 1, 2), (1, 0, 2)}
-    seen.clear()
-    assert tried(does(("store", "a", 1), ("store", "a", 2), ("load", "a")), judge=judge) == MACHINE.RIGHT
-    assert seen == {(2, 2)}
-    seen.clear()
-    assert tried(does(("store", "a", 300), ("load", "a")), judge=judge, bits=8) == MACHINE.RIGHT
-    assert seen == {(44, 44)}  # words come round
+    assert seen(*[does(("add", "a", 1))] * 2) == {(0, 1, 2), (1, 0, 2)}
+    assert seen(does(("store", "a", 1), ("store", "a", 2), ("load", "a"))) == {(2, 2)}
+    assert seen(does(("store", "a", 300), ("load", "a")), bits=8) == {(44, 44)}
 
 
 def test_programs_that_wait_for_one_without_a_place_wait_for_ever() -> None:
@@ -74,10 +69,9 @@ def test_programs_that_wait_for_one_without_a_place_wait_for_ever() -> None:
 @pytest.mark.parametrize(
     ("yielded", "says"),
     [
-        (5, "no load, store"), (("jump", "a"), "no load, store"), (("load", "d"), "there is no such word"),
-        (("store", "a"), "takes 2 more"), (("store", "a", 0.5), "a whole number"), ((), "no load, store"),
-        (("store", "a", True), "a whole number"), (("wait", "a", 3), "a condition is a function"),
-        (None, "no load, store"),
+        (None, "no load, store"), (("jump", "a"), "no load, store"), (("load", "d"), "there is no such word"),
+        (("store", "a"), "takes 2 more"), (("store", "a", True), "a whole number"),
+        (("wait", "a", 3), "a condition is a function"),
     ],
 )  # fmt: skip
 def test_what_is_no_access_is_told(yielded: Any, says: str) -> None:
@@ -85,21 +79,12 @@ def test_what_is_no_access_is_told(yielded: Any, says: str) -> None:
 
 
 def test_what_is_no_program_is_told() -> None:
-    draw = random.Random(1)
-
     def endless() -> Any:
         while True:
             yield "store", "a", 1
 
-    def at_random() -> Any:
-        for _ in range(draw.randint(1, 3)):
-            yield "add", "a", 1
-        yield waits_for("a", 101)
-
     assert tried(lambda: [("load", "a")]) == "program 0 is list, and no generator"
     assert tried(endless) == "program 0 stores and fences without end"
-    told = [tried(at_random, at_random, at_random) for _ in range(5)]
-    assert any("does not always do the same" in one or "for ever" in one for one in told)
 
 
 def test_many_programs_are_tried_at_random() -> None:
@@ -107,7 +92,5 @@ def test_many_programs_are_tried_at_random() -> None:
         before = yield "load", "a"
         yield "store", "a", before + 1
 
-    def judge(returned: list[Any], held: dict[str, int]) -> str:
-        return "" if held["a"] == 20 else f"a is {held['a']}"
-
-    assert tried(*[program] * 20, judge=judge).startswith("a is ")
+    found = tried(*[program] * 20, judge=lambda returned, held: "lost" * (held["a"] < 20))
+    assert found.startswith("lost")

@@ -46,9 +46,6 @@ def test_ones_own_functions_run_in_the_engine(here: Path) -> None:
         "the same tokens",
     ):
         assert part in mine.err
-    memory = next(line for line in mine.err.splitlines() if line.startswith("memory")).split()
-    assert float(memory[1]) > 0
-    assert float(memory[3]) > 0
 
 
 def test_ones_own_recorded_steps_run_without_a_gpu(here: Path) -> None:
@@ -60,7 +57,6 @@ def test_ones_own_recorded_steps_run_without_a_gpu(here: Path) -> None:
     assert "a CPU records no steps" not in mine.err
     assert re.search(r"^replayed_steps +6$", mine.err, re.M)
     assert "the same tokens" in mine.err
-    assert "memory" not in mine.err
 
 
 @pytest.mark.skipif(not has_triton(), reason="there are no wheels of Triton here")
