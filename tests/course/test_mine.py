@@ -85,4 +85,3 @@ def test_mine_without_anything_that_passes_is_refused(here: Path, capsys: pytest
     assert "no function that passes its checks and has a place in the engine" in capsys.readouterr().err
     assert cli.run(["generate", "x", "--mine", "nowhere"]) == 2
     assert "nowhere has no exercise's file" in capsys.readouterr().err
-    assert cli.run(["generate", "x", "--mine", "my-course", "--json"]) == 2
