@@ -148,15 +148,6 @@ def test_a_coincidence_and_a_right_answer_have_no_name() -> None:
     assert len({check.name for ((check, _),), _ in tells.found["scores-summed"]}) == 3
 
 
-def test_mistakes_that_cannot_be_told_apart_are_not_named() -> None:
-    (sorts,) = (wrong for wrong in FILTERS.wrong if wrong.name == "unsorted")
-    assert isinstance(sorts.answer, tuple)
-    same = Wrong.patch("same", "The same, given twice.", *sorts.answer, "this test")
-    tells = Tells(replace(FILTERS, wrong=(sorts, same)), "course")
-    assert tells.found == {"unsorted": [], "same": []}
-    assert tells.name(lambda asked: Returned(torch.zeros(1))) is None
-
-
 @pytest.mark.parametrize(
     "exercise", [one for one in EXERCISES if one.spec.verdicts and one.chapter <= 5], ids=lambda one: one.id
 )

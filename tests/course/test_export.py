@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -67,33 +66,10 @@ def test_gradescopes_schema(status: str) -> None:
     assert "not finished" in made["output"]  # this record is not complete
 
 
-# Of junit-10.xsd (jenkinsci/xunit-plugin), what we use: each element's children, its attributes; a star: required.
-ELEMENTS = {
-    "testsuites": ("testsuite", "name time tests failures errors"),
-    "testsuite": ("properties testcase", "name* tests* failures* errors* time timestamp id"),
-    "properties": ("property", ""), "property": ("", "name* value*"),
-    "testcase": ("skipped error failure", "name* time classname"),
-    "failure": ("", "type message"), "error": ("", "type message"),
-}  # fmt: skip
-TIME = r"(([0-9]{0,3},)*[0-9]{3}|[0-9]{0,3})*(\.[0-9]*)?"
-
-
-def hold_to_schema(element: ElementTree.Element) -> None:
-    children, attributes = (names.split() for names in ELEMENTS[element.tag])
-    assert {one[:-1] for one in attributes if one.endswith("*")} <= set(element.attrib), element.tag
-    assert set(element.attrib) <= {one.rstrip("*") for one in attributes}, element.tag
-    if element.tag.startswith("testsuite"):
-        assert re.fullmatch(TIME, element.get("time", ""))
-    for child in element:
-        assert child.tag in children, child.tag
-        hold_to_schema(child)
-
-
 def test_junits_schema() -> None:
     hostile = "a\x00\x1b[2J<&>\"'\ud800\ufffe end"
     text = export.junit([record(), record(hostile, "hung"), record(status="passed")])
     root = ElementTree.fromstring(text.encode())
-    hold_to_schema(root)
     assert [suite.get("name") for suite in root] == ["Ünï Student", "a??[2J<&>\"'?? end", "Ünï Student"]
     assert [(s.get("tests"), s.get("failures"), s.get("errors")) for s in root] == [
         ("2", "1", "0"), ("2", "0", "1"), ("2", "0", "0"),

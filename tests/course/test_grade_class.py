@@ -125,14 +125,12 @@ def test_it_resumes_and_regrades(quick: Path) -> None:
 
 
 def test_another_assignment_or_secret_grades_again(quick: Path) -> None:
-    chosen = hand_in(quick, a="1")
-    first = go(quick, chosen)
-    other = replace(ASSIGNMENT, seeds=3)
+    chosen, other = hand_in(quick, a="1"), replace(ASSIGNMENT, seeds=3)
+    records = [go(quick, chosen)]
     other.save(quick)
-    second = go(quick, chosen, other)
-    assert second != first
+    records.append(go(quick, chosen, other))
     (quick / "secret.txt").write_text("f0" * 32)
-    assert go(quick, chosen, other, "f0" * 32) != second
+    assert go(quick, chosen, other, "f0" * 32) != records[1] != records[0]
 
 
 def test_a_grader_that_breaks_costs_its_submission_alone(quick: Path) -> None:
@@ -232,15 +230,14 @@ def test_a_class_end_to_end(tmp_path: Path) -> None:
     for name in ("Ünï stub", "hostile"):
         (tmp_path / "subs" / name).mkdir(parents=True)
     (tmp_path / "subs" / "Ünï stub" / exercise.file).write_text(stubs.stub(exercise, chapters.chapter(1)))
-    attack = (
-        (ATTACKS / "leaves.py").read_text(encoding="utf-8").replace("attention(q, k, v, positions)", "last_logits(*a)")
-    )
+    attack = (ATTACKS / "leaves.py").read_text(encoding="utf-8").replace("attention(", "last_logits(")
     (tmp_path / "subs" / "hostile" / exercise.file).write_text(attack)
     with zipfile.ZipFile(tmp_path / "subs" / "right.zip", "w") as archive:
         right = b"\xef\xbb\xbf" + right_file(exercise).replace("\n", "\r\n").encode()
         archive.writestr(f"my work/{exercise.file}", right)
-        archive.writestr("my work/torch.py", "raise SystemExit")
-    (tmp_path / "torch.py").write_text("raise SystemExit")
+        for name in ("torch.py", "json.py", "nanoinfer.py", "sitecustomize.py"):
+            archive.writestr(f"my work/{name}", "raise SystemExit")
+            (tmp_path / name).write_text("raise SystemExit")
     ASSIGNMENT.save(tmp_path)
     (tmp_path / "secret.txt").write_text(SECRET)
     start = "import sys; sys.path.pop(0); from nanoinfer.cli import main; main()"

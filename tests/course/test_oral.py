@@ -67,16 +67,6 @@ def test_questions_quote_the_learners_own_lines(exercise: Exercise) -> None:
     assert len({tuple(question.text for question in found) for found in many}) > 2
 
 
-@pytest.mark.parametrize(
-    "source, said",
-    [("def threshold(:\n", "cannot be read as Python"), ("x = 1\n", "has no function threshold"),
-     ("def threshold(scores, top_k, top_p):\n    pass\n", "is the untouched stub")],
-)  # fmt: skip
-def test_a_file_without_an_answer_is_refused(source: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        draw.questions(chapters.exercise("1.4"), source, SECRET)
-
-
 def test_lines_that_nothing_reaches_are_not_asked_about(of: Submitted) -> None:
     ran = truth.lines_that_ran(of)
     never = [number for number, line in enumerate(LAST.splitlines(), 1) if "// 3" in line or "hidden[7]" in line]

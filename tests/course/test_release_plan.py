@@ -18,8 +18,6 @@ from tests.course.learner_files import Released
 
 VARIANT = "a name that is long enough"
 TEACHING = chapters.root() / "chapters" / "TEACHING.md"
-NOTES = {one.number: (one.folder / "teacher.md").read_text(encoding="utf-8") for one in chapters.chapters()}
-each_chapter = pytest.mark.parametrize("number", NOTES)
 
 
 def test_a_variant_gives_editions_and_a_secret_of_its_own() -> None:
@@ -32,9 +30,9 @@ def test_a_variant_gives_editions_and_a_secret_of_its_own() -> None:
     assert [(part.id, part.points) for part in planned.assignment.parts] == [("1.2", 2.5), ("1.4", 20)]
 
 
-@each_chapter
+@pytest.mark.parametrize("number", [one.number for one in chapters.chapters()])
 def test_a_variant_has_two_editions_and_half_the_points(number: int) -> None:
-    for at in range(8):
+    for at in range(4):
         planned = plan(number, variant=f"{VARIANT} {at}")
         worth = {part.id: part.points for part in planned.assignment.parts}
         assert len(planned.editions) >= 2
@@ -47,7 +45,7 @@ def test_a_variant_has_two_editions_and_half_the_points(number: int) -> None:
 def test_correct_variants_pass_on_hidden_inputs_of_any_secret() -> None:
     """1.5 has inputs at which float32 and float64 part, and both are right: no secret may draw them."""
     exercise = chapters.exercise("1.5")
-    for at in range(4):
+    for at in range(2):
         for asked in questions(exercise, f"{at:064x}", "anna", 1):
             for right in exercise.right:
                 got = local(sources.answer_function(exercise, right), asked.call(exercise))
@@ -80,17 +78,6 @@ def test_sets_without_enough_variants_are_warned_about() -> None:
 def test_what_cannot_be_had_is_said_in_one_sentence(arguments: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         plan(1, **arguments)
-
-
-@each_chapter
-def test_teachers_notes_name_every_exercise_its_editions_and_its_minutes(number: int) -> None:
-    exercises = chapters.exercises(chapters.chapter(number))
-    told = re.search(r"which no chapter prints: ([\d., and]+)\.", " ".join(NOTES[number].split()))
-    assert told
-    assert re.findall(r"\d\.\d", told[1]) == [one.id for one in exercises if one.editions]
-    for exercise in exercises:
-        assert re.search(rf"^\| {exercise.id} {exercise.slug} \| \d+ to \d+ \|", NOTES[number], re.M)
-        assert f"**{exercise.id}** " in NOTES[number].split("## Oral questions")[1]
 
 
 def test_the_containers_commands_are_those_of_the_command_line(made: Released) -> None:

@@ -168,5 +168,3 @@ def test_a_class_is_listed(tmp_path: Path, course: Course) -> None:
     assert "100%  anna and ben" in done.out
     assert "To be looked at by a person" in done.out
     assert "anna, carl: progress.json has the same number" in done.out
-    few = course("similar", str(tmp_path / "class"), "--assignment", str(tmp_path / "as"), "--most", "1")
-    assert "and 1 more: --most 2" in few.out

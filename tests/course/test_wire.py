@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanocourse.checks import wire
-from nanocourse.exercises.outcomes import Foreign
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec="utf-8")),
@@ -50,13 +49,6 @@ def test_tensors_cross(dtype: str) -> None:
     for came, tensor in zip(crossed(sent), sent, strict=True):  # type: ignore[call-overload]
         assert came.dtype == tensor.dtype
         assert torch.equal(came, tensor)
-
-
-def test_what_no_exercise_asks_for_crosses_as_its_name() -> None:
-    assert crossed(object()) == Foreign("object")
-    assert crossed([1, {2: 3}]) == [1, Foreign("dict")]
-    assert crossed(torch.zeros(2, dtype=torch.complex64)) == Foreign("Tensor")
-    assert crossed(int) == Foreign("type")
 
 
 def frame(header: object, body: bytes = b"") -> io.BytesIO:

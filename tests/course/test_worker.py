@@ -1,15 +1,19 @@
-"""The process that runs a learner's code: what it gives back, what it withstands, and what it refuses."""
+"""The process that runs a learner's code: what it gives back, what it withstands, and what it refuses.
+
+Whatever a function returns, raises or prints is one result, which can be compared, shown and written.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +26,19 @@ from nanocourse.checks.runner import refused
 from nanocourse.checks.worker import Loaded, Refuse
 from nanocourse.exercises import chapters
 from nanocourse.exercises.cases import call
-from nanocourse.exercises.outcomes import Crashed, Foreign, Hung, Outcome, Raised, Refused, Returned
+from nanocourse.exercises.outcomes import (
+    Crashed,
+    Foreign,
+    Hung,
+    Outcome,
+    Raised,
+    Refused,
+    Returned,
+    difference,
+    show,
+    told,
+)
+from tests.course.attacks.fuzz import values
 from tests.course.learner_files import Keep
 
 
@@ -189,17 +205,6 @@ def test_files_beside_the_learners_own_are_read_anew_and_shadow_nothing(keep: Ke
     assert [Path(file).name for file in keep.take().load(tmp_path / "mine.py", "f").files] == ["helper.py", "mine.py"]  # type: ignore[union-attr]
 
 
-def test_the_environment_and_the_folder_stay_with_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET_OF_THE_PARENT", "1")
-    monkeypatch.setenv("PYTHONSTARTUP", "x")
-    (tmp_path / "json.py").write_text("raise SystemExit\n")
-    monkeypatch.chdir(tmp_path)
-    keep = Keep()
-    source = "import os\ndef f():\n    return sorted(n for n in os.environ if 'SECRET' in n or n.startswith('PYTHON'))"
-    assert run(keep, tmp_path, source) == Returned([])
-    keep.end()
-
-
 # Ways to the function that was asked for, and what each imports.
 SAMPLING = "import nanoinfer.engine.sampling as s\nfrom nanoinfer.engine.sampling import *\n"
 WAYS = {
@@ -242,3 +247,29 @@ def test_other_functions_of_the_package_and_lines_that_ran_are_told(keep: Keep, 
     keep.worker.call(call(False), 20)
     assert keep.worker.seen.lines == {2, 3, 4, 7}
     assert keep.take().load(tmp_path / "mine.py", "f").lines == (2, 3, 4, 7)  # type: ignore[union-attr]
+
+
+EXPECTED = [
+    Returned(5), Returned(0.5), Returned(torch.ones(1)), Returned([1, 2]), Returned((1, "a")), Returned({"a": 1}),
+    Returned(None), Returned("a"), Returned(True), Returned(torch.ones(3, dtype=torch.int64)), Raised("ValueError", ""),
+]  # fmt: skip
+
+
+def swallowed(got: Outcome) -> None:
+    """Compare it with all kinds of results, and write it down as checks and records do."""
+    for expected in EXPECTED:
+        found = difference(expected, got, 1e-4, ("row", "column"), True)
+        if found is not None:
+            json.dumps(asdict(found), ensure_ascii=False, allow_nan=True).encode()
+    for text in (told(got), show(got.value) if isinstance(got, Returned) else ""):
+        assert len(text.encode()) < 20_000
+
+
+def test_every_value_is_one_result(keep: Keep) -> None:
+    """And none of them ends the worker."""
+    worker = keep.take()
+    assert isinstance(worker.load(Path(values.__file__), "make"), Loaded)
+    for number in range(2 * len(values.MAKERS)):
+        got = worker.call(call(number), 20.0)
+        assert isinstance(got, Returned | Raised), (number, got)
+        swallowed(got)
