@@ -11,7 +11,7 @@ import pytest
 from nanocourse.exercises import chapters
 from nanocourse.grade import mark
 from nanocourse.grade.record import ExerciseGrade
-from tests.course.attack_runs import ATTACKS, graded
+from tests.course.attack_runs import ATTACKS, TABLE, exercise_of, graded
 from tests.course.learner_files import right_file
 
 CHEATS = {path.stem: path for path in sorted((ATTACKS / "cheats").glob("*.py"))}
@@ -43,6 +43,17 @@ def test_a_cheat_gets_nothing(name: str, tmp_path: Path) -> None:
         assert {check.name: check.status for check in found.checks}["blocks-of-no-numbers"] == "failed"
     else:
         assert found.points == 0
+
+
+@pytest.mark.parametrize("name", [name for name, (end, _) in TABLE.items() if end in ("graded", "dropped")])
+def test_an_answer_without_work_gets_no_points(name: str, tmp_path: Path) -> None:
+    """One that remembers is right where a shape comes for the first time; shapes come again."""
+    source = (ATTACKS / f"{name}.py").read_text(encoding="utf-8")
+    found = grade(tmp_path, exercise_of(name).id, source, 1 if name == "always_raises" else 8)
+    passed = [check.name for check in found.checks if check.status == "passed"]
+    assert (found.note != "") == (name == "always_raises")
+    assert passed in ([], ["in-order"]) if name == "remembers" else found.points == 0
+    assert "HIDDEN" not in str(found)
 
 
 @pytest.mark.parametrize("id", ["1.8", "4.1", "4.2", "4.5", "4.6", "4.7", "4.8"])

@@ -80,13 +80,6 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, name: str, source: str, says
     assert (record.points, record.complete) == (0, True)
 
 
-def test_files_as_windows_writes_them(tmp_path: Path) -> None:
-    source = right_file(LAST).replace("\n", "\r\n").encode("utf-16")
-    record = grade_submission(submitted(tmp_path / "s", source, "doe_12_ex3_last-1.py"), ONE, SECRET, "me")
-    assert record.points == record.of == 6
-    assert record.exercises[0].file == "doe_12_ex3_last-1.py"
-
-
 def test_isolation_may_be_required(tmp_path: Path) -> None:
     with pytest.raises(NotIsolated, match="seccomp"):
         grade_submission(submitted(tmp_path, HANG), ONE, SECRET, "me", require_isolation=True, layers=("limits",))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import math
 import os
 import platform
 import re
@@ -22,11 +21,10 @@ from nanocourse.checks.worker import Loaded
 from nanocourse.exercises import chapters
 from nanocourse.exercises.cases import call
 from nanocourse.exercises.outcomes import Changed, Crashed, Hung, Raised, Returned
-from nanocourse.grade import mark
 from nanocourse.grade.confined_server import OPEN
 from nanocourse.grade.isolation import landlock, syscalls, system
 from nanocourse.grade.isolation.confine import LAYERS, PACKAGES
-from tests.course.attack_runs import ATTACKS, CALLS, TABLE, AttackRunner, exercise_of, graded, names
+from tests.course.attack_runs import CALLS, TABLE, AttackRunner, names
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
 LIMITS_S = {"hung": 0.5}
@@ -84,19 +82,6 @@ def test_an_attack_ends_as_it_must(attacker: AttackRunner, name: str, end: str) 
 def test_every_attack_is_in_the_table() -> None:
     assert set(TABLE) == set(names())
     assert {end for end, _ in TABLE.values()} == {*ENDS, "graded"}
-
-
-@pytest.mark.parametrize("name", [name for name, (end, _) in TABLE.items() if end in ("graded", "dropped")])
-def test_an_answer_without_work_gets_no_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """One that remembers is right where a shape comes for the first time; shapes come again."""
-    monkeypatch.setattr(mark, "NAMING_S", math.inf)  # it is none of the known mistakes
-    exercise = exercise_of(name)
-    (tmp_path / exercise.file).write_bytes((ATTACKS / f"{name}.py").read_bytes())
-    record = graded(tmp_path, exercise.id, seeds=1 if name == "always_raises" else 8)
-    passed = [check.name for check in record.exercises[0].checks if check.status == "passed"]
-    assert (record.exercises[0].note != "") == (name == "always_raises")
-    assert passed in ([], ["in-order"]) if name == "remembers" else record.points == 0
-    assert "HIDDEN" not in str(record.to_json())
 
 
 @pytest.mark.parametrize(
@@ -172,9 +157,9 @@ def attention():
         os.close(held)
     assert not {"PATH", "NANOINFER_TEST_SECRET", "PYTHONPATH", "USER"} & set(variables)
     assert opened == [0, 1, 2, 3, 4]  # nothing, what it prints (twice), and the two pipes
-    machinery = ["cases", "chapters", "exercise", "kernel_source", "kernels", "outcomes", "scene"]
-    known = {"nanocourse.checks.server", "nanocourse.checks.wire"}
-    known |= {f"nanocourse.exercises.{name}" for name in machinery}
+    machinery = "checks.server checks.wire exercises.cases exercises.chapters exercises.exercise exercises.kernels"
+    machinery += " exercises.kernel_source exercises.outcomes exercises.scene"
+    known = {f"nanocourse.{name}" for name in machinery.split()}
     assert known <= set(modules)  # it does see what is there
     others = set(modules) - known - {"nanoinfer", "nanoinfer.model.config", "nanoinfer.devices"}
     assert all(name == "nanocourse.grade.confined_server" or ".isolation." in name for name in others), others
@@ -218,7 +203,7 @@ from tests.course.attack_runs import AttackRunner
 with AttackRunner.within() as attacker:
     print(attacker.isolation.told())
     print([attacker.run(name).done for name in ("privileges", "signals", "grader_by_proc", "writes_results")])
-    print(attacker.workspace.user, os.getuid())
+    print(attacker.workspace.user)
 """
 
 
@@ -234,14 +219,10 @@ def test_as_root_and_as_an_ordinary_user(open_python: Path, user: int) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told, attempts, users = done.stdout.splitlines()
-    assert told.startswith("isolated by")
+    told, attempts, other = done.stdout.splitlines()
     assert ("missing" in told) == (not has_landlock())
-    assert (", user," in told) == (user == 0)
+    assert (", user," in told) == (other != "None") == (user == 0)
     assert attempts == "[[], [], [], []]" or not has_landlock()
-    worker, grader = users.split()
-    assert (worker == "None") == (user != 0)
-    assert int(grader) == user
 
 
 ROOT, OWN = Path(__file__).parents[2], ("bench", "tools")

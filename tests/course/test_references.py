@@ -130,12 +130,3 @@ def test_what_is_no_program_is_told() -> None:
 
     assert tried(lambda: [("load", "a")]) == "program 0 is list, and no generator"
     assert tried(endless) == "program 0 stores and fences without end"
-
-
-def test_many_programs_are_tried_at_random() -> None:
-    def program() -> Any:
-        before = yield "load", "a"
-        yield "store", "a", before + 1
-
-    found = tried(*[program] * 20, judge=lambda returned, held: "lost" * (held["a"] < 20))
-    assert found.startswith("lost")

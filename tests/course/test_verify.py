@@ -127,16 +127,6 @@ def test_a_receipt_that_was_changed_is_noticed(
     assert said in done.out
 
 
-def test_one_input_is_played(handed_in: SimpleNamespace, course: Course) -> None:
-    done = course("verify", handed_in.path, "--assignment", handed_in.assignment, "--input", handed_in.input)
-    assert done.code == 0, done.err
-    assert done.out.count("Input ") == 1
-    assert "  lengths = " in done.out
-    done = course("verify", handed_in.path, "--assignment", handed_in.assignment, "--input", "2.1/x/0")
-    assert done.code == 2
-    assert "--input must begin with one of 1.3" in done.err
-
-
 # Similarity
 
 FILTERS = chapters.exercise("1.4")
