@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nanocourse.checks.known_mistakes import Tells
-from nanocourse.checks.results import CheckResult, ExerciseResult, Failure, Receipt
+from nanocourse.checks.results import CheckResult, ExerciseResult, Receipt
 from nanocourse.exercises import chapters, sources, stubs
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Exercise, Spec, Wrong
@@ -32,13 +32,6 @@ def toy(folder: Path) -> Exercise:
 
     spec = Spec("Toy", double, "", (), 1, lambda: call(torch.ones(1)), "", ("", "", ""), tolerance=1e-6, limit_s=1.0)
     return Exercise("1.9", "toy", folder / "answers" / "ex9_toy.py", spec, double, (Check(any_number),))
-
-
-def failure(result: ExerciseResult, check: str) -> Failure:
-    """Of the check of this name."""
-    (found,) = (one.failure for one in result.checks if one.name == check)
-    assert found is not None
-    return found
 
 
 def test_a_right_answer_passes_with_its_receipt(keep: Keep, tmp_path: Path) -> None:
@@ -111,7 +104,8 @@ def test_a_result_that_changes_from_call_to_call_fails(keep: Keep, tmp_path: Pat
 
 
 def test_a_failure_is_shown_on_the_smallest_input(keep: Keep, tmp_path: Path) -> None:
-    found = failure(checked(FILTERS, answer("1.4", "crossing-dropped"), tmp_path, keep), "top-p")
+    result = checked(FILTERS, answer("1.4", "crossing-dropped"), tmp_path, keep)
+    (found,) = (check.failure for check in result.checks if check.name == "top-p" and check.failure)
     assert found.shrunk
     assert dict(found.inputs)["scores"].count(",") == 2  # one row of three ids, the fewest that this check makes
     assert found.where == "row 0, column 0"

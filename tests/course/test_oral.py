@@ -17,7 +17,7 @@ from nanocourse.grade.isolation import bubblewrap
 from nanocourse.release.oral import draw, truth
 from nanocourse.release.oral.questions import Question
 from nanocourse.release.submitted import Submitted, submitted
-from tests.course.learner_files import EXERCISES, Course, Released, answer
+from tests.course.learner_files import EXERCISES, Course, Released
 
 SECRET = "ab" * 32
 LAST = """from torch import Tensor
@@ -59,6 +59,7 @@ def test_questions_quote_the_learners_own_lines(exercise: Exercise) -> None:
         found = draw.questions(exercise, source, SECRET)
         assert draw.questions(exercise, source, SECRET) == found
         assert len({(one.line, one.text) for one in found}) == len(found) == 4
+        assert found[-1].kind == ("another form" if exercise.editions else "a mistake")
         for one in found:
             assert one.code == lines[one.line - 1]
             assert one.changed or one.seen or one.known or one.kind == "invariant", one
@@ -111,17 +112,6 @@ def test_a_mistake_is_planted_in_the_learners_own_style(of: Submitted) -> None:
     assert [line[0] for line in differ] == ["-", "+"]  # one line, comments and all
     assert "check" in what[2]
     assert truth.checked(of, changed).status == "failed"
-
-
-def test_the_last_question_is_about_another_form_or_a_mistake() -> None:
-    last = draw.questions(chapters.exercise("1.3").as_edition("time-first"), LAST, SECRET)[-1]
-    assert last.kind == "another form"
-    assert "as the chapter" in last.text
-    assert last.known[1].startswith("def last_logits(")
-    cost = chapters.exercise("1.7")  # which has no edition
-    last = draw.questions(cost, answer("1.7", cost.right[0].name), SECRET)[-1]
-    assert last.kind == "a mistake"
-    assert last.changed in [answer("1.7", wrong.name) for wrong in cost.real_wrong]
 
 
 def test_the_worker_is_in_bubblewrap_where_it_can_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -121,12 +121,3 @@ def test_programs_that_wait_for_one_without_a_place_wait_for_ever() -> None:
 )  # fmt: skip
 def test_what_is_no_access_is_told(yielded: Any, says: str) -> None:
     assert says in tried(does(yielded))
-
-
-def test_what_is_no_program_is_told() -> None:
-    def endless() -> Any:
-        while True:
-            yield "store", "a", 1
-
-    assert tried(lambda: [("load", "a")]) == "program 0 is list, and no generator"
-    assert tried(endless) == "program 0 stores and fences without end"
