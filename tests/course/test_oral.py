@@ -138,7 +138,6 @@ def test_the_command_asks(made: Released, tmp_path: Path, course: Course, monkey
     (deep / exercise.file).write_bytes(b"\xef\xbb\xbf" + source.replace("\n", "\r\n").encode())
     with zipfile.ZipFile(tmp_path / "anna.zip", "w") as archive:
         archive.write(deep / exercise.file, f"anna/{exercise.file}")
-        archive.writestr(f"__MACOSX/anna/{exercise.file}", "not Python")
     given = set()
     for submission in (tmp_path / "anna", tmp_path / "anna.zip", deep / exercise.file):
         done = course("oral", submission, "1.4", "--assignment", made.autograder)

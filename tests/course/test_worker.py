@@ -24,20 +24,9 @@ import torch
 from nanocourse.checks import clock
 from nanocourse.checks.runner import refused
 from nanocourse.checks.worker import Loaded, Refuse
-from nanocourse.exercises import chapters
+from nanocourse.exercises import chapters, outcomes
 from nanocourse.exercises.cases import call
-from nanocourse.exercises.outcomes import (
-    Crashed,
-    Foreign,
-    Hung,
-    Outcome,
-    Raised,
-    Refused,
-    Returned,
-    difference,
-    show,
-    told,
-)
+from nanocourse.exercises.outcomes import Crashed, Foreign, Hung, Outcome, Raised, Refused, Returned
 from tests.course.attacks.fuzz import values
 from tests.course.learner_files import Keep
 
@@ -94,11 +83,8 @@ def test_a_tensor_whose_form_was_changed_comes_as_it_should(keep: Keep, tmp_path
 
 
 def test_numbers_lie_end_to_end_or_do_not(keep: Keep, tmp_path: Path) -> None:
-    run(
-        keep,
-        tmp_path,
-        "def f(*xs):\n    return [(x.is_contiguous(), x.clone().is_contiguous(), x.tolist()) for x in xs]",
-    )
+    source = "def f(*xs):\n    return [(x.is_contiguous(), x.clone().is_contiguous(), x.tolist()) for x in xs]"
+    run(keep, tmp_path, source)
     numbers = [[0, 1, 2], [3, 4, 5]]
     asked = replace(call(torch.tensor(numbers), torch.tensor(numbers)), strided=(1,))
     assert keep.take().call(asked, 20) == Returned([(True, True, numbers), (False, False, numbers)])
@@ -258,10 +244,10 @@ EXPECTED = [
 def swallowed(got: Outcome) -> None:
     """Compare it with all kinds of results, and write it down as checks and records do."""
     for expected in EXPECTED:
-        found = difference(expected, got, 1e-4, ("row", "column"), True)
+        found = outcomes.difference(expected, got, 1e-4, ("row", "column"), True)
         if found is not None:
             json.dumps(asdict(found), ensure_ascii=False, allow_nan=True).encode()
-    for text in (told(got), show(got.value) if isinstance(got, Returned) else ""):
+    for text in (outcomes.told(got), outcomes.show(got.value) if isinstance(got, Returned) else ""):
         assert len(text.encode()) < 20_000
 
 
