@@ -114,9 +114,8 @@ def test_programs_that_wait_for_one_without_a_place_wait_for_ever() -> None:
 @pytest.mark.parametrize(
     ("yielded", "says"),
     [
-        (None, "no load, store"), (("jump", "a"), "no load, store"), (("load", "d"), "there is no such word"),
-        (("store", "a"), "takes 2 more"), (("store", "a", True), "a whole number"),
-        (("wait", "a", 3), "a condition is a function"),
+        (None, "no load, store"), (("load", "d"), "there is no such word"), (("store", "a"), "takes 2 more"),
+        (("store", "a", True), "a whole number"), (("wait", "a", 3), "a condition is a function"),
     ],
 )  # fmt: skip
 def test_what_is_no_access_is_told(yielded: Any, says: str) -> None:
