@@ -109,14 +109,3 @@ def test_programs_that_wait_for_one_without_a_place_wait_for_ever() -> None:
     program = does(("add", "a", 1), waits_for("a", 2))
     assert tried(program, program) == MACHINE.RIGHT
     assert tried(program, program, resident=1).startswith("these wait for ever: program 0, at wait a; program 1")
-
-
-@pytest.mark.parametrize(
-    ("yielded", "says"),
-    [
-        (None, "no load, store"), (("load", "d"), "there is no such word"), (("store", "a"), "takes 2 more"),
-        (("store", "a", True), "a whole number"), (("wait", "a", 3), "a condition is a function"),
-    ],
-)  # fmt: skip
-def test_what_is_no_access_is_told(yielded: Any, says: str) -> None:
-    assert says in tried(does(yielded))
