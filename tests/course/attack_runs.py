@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from nanocourse.checks.worker import Loaded
 from nanocourse.exercises import chapters
@@ -17,7 +18,7 @@ from nanocourse.grade.graded_worker import GradedWorker, Pool
 from nanocourse.grade.hidden_inputs import judged, questions
 from nanocourse.grade.isolation import system
 from nanocourse.grade.isolation.confine import LAYERS
-from nanocourse.grade.record import GradeRecord
+from nanocourse.grade.record import GradeRecord, Isolation
 from nanocourse.grade.workspace import Workspace
 
 ATTACKS = Path(__file__).with_name("attacks")
@@ -28,14 +29,13 @@ LIMITS = Limits(submission_s=60.0, check_s=5.0)
 
 # Attack -> how it must end, and what sees to that. See `test_isolation.ENDS`.
 TABLE = {
-    "daemon": ("not permitted", "seccomp"), "fork_bomb": ("not permitted", "seccomp"),
-    "programs": ("not permitted", "seccomp"), "reads_memory": ("not permitted", "seccomp"),
-    "sockets": ("not permitted", "seccomp"), "privileges": ("refused", "seccomp"), "signals": ("refused", "seccomp"),
+    "daemon": ("not permitted", "seccomp"), "programs": ("not permitted", "seccomp"),
+    "reads_memory": ("not permitted", "seccomp"), "sockets": ("not permitted", "seccomp"),
+    "privileges": ("refused", "seccomp"), "signals": ("refused", "seccomp"),
     "memory_bomb": ("refused", "limits; seccomp for memfd"), "thread_bomb": ("refused", "limits"),
     "frame_walk": ("refused", "a process of its own"), "grader_by_proc": ("unreadable", "landlock"),
     "reads_checks": ("unreadable", "landlock"), "writes_results": ("unreadable", "landlock"),
     "in_place": ("wrong", "the worker has copies"), "not_a_number": ("wrong", "NaN equals NaN alone"),
-    "says_equal": ("wrong", "raw bytes: objects do not cross"),
     "torch_function": ("wrong", "raw bytes: objects do not cross"),
     "patched_torch": ("wrong", "the grader compares, in its own process"),
     "disk_bomb": ("crashed", "the grader's eye on the scratch folder; limits for one file"),
@@ -84,26 +84,23 @@ def exercise_of(name: str) -> Exercise:
 
 
 class AttackRunner:
-    """A workspace for attacks, one worker after the other; the same one as long as it lives."""
+    """Runs attacks in a workspace, one worker after the other; the same one as long as it lives."""
 
-    def __init__(self, layers: tuple[str, ...] = LAYERS, hidden: tuple[Path, ...] = ()) -> None:
-        self._guard = system.guarded()
-        self._layers, self._hidden = layers, hidden
+    def __init__(self, workspace: Workspace, pool: Pool, isolation: Isolation) -> None:
+        self.workspace, self.pool, self.isolation = workspace, pool, isolation
         self._worker: GradedWorker | None = None
         self._of = ""
 
-    def __enter__(self) -> AttackRunner:
-        self.missing = self._guard.__enter__()
-        self.workspace, self.pool = Workspace(self._hidden, LIMITS, self._layers), Pool(spares=False)
-        self.isolation = self.workspace.isolation(self.missing)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.pool.close()
-        self.workspace.__exit__(None, None, None)
-        self._guard.__exit__(kind, error, trace)
+    @classmethod
+    @contextmanager
+    def within(cls, layers: tuple[str, ...] = LAYERS, hidden: tuple[Path, ...] = ()) -> Iterator[AttackRunner]:
+        """One confined by these layers. hidden: further files that no worker may read."""
+        with (
+            system.guarded() as missing,
+            Workspace(hidden, LIMITS, layers) as workspace,
+            closing(Pool(spares=False)) as pool,
+        ):
+            yield cls(workspace, pool, workspace.isolation(missing))
 
     def run(self, name: str, calls: int = 1, limit_s: float = 3.0) -> Run:
         """Hand an attack's file to a worker and call its function; the last call's outcome."""
@@ -134,9 +131,7 @@ class AttackRunner:
         return self.pool.clear()
 
 
-def graded(
-    folder: Path, id: str, layers: tuple[str, ...] = LAYERS, seeds: int = 8, patience: float = 1.0
-) -> GradeRecord:
+def graded(folder: Path, id: str, seeds: int = 8) -> GradeRecord:
     """The record of a submission with one exercise worth 10 points."""
     assignment = Assignment(int(id.partition(".")[0]), "Attack", (Part(id),), seeds=seeds, limits=LIMITS)
-    return grade_submission(folder, assignment, SECRET, folder.name, layers=layers, patience=patience)
+    return grade_submission(folder, assignment, SECRET, folder.name, patience=10.0)

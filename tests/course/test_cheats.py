@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
-from nanocourse.exercises import chapters, kernels
+from nanocourse.exercises import chapters
 from nanocourse.grade import mark
 from nanocourse.grade.record import ExerciseGrade
-from tests.course.attack_runs import ATTACKS, graded
+from tests.course.attack_runs import ATTACKS, TABLE, exercise_of, graded
 from tests.course.learner_files import right_file
 
 CHEATS = {path.stem: path for path in sorted((ATTACKS / "cheats").glob("*.py"))}
-# What the same answers get without their cheats, too, and the check that the cheat was for.
-HONEST = {"patched_amax": "blocks-of-no-numbers", "replaced_compiler": "compiles"}
-CHEATED = {"1.8", "3.6", "4.1", "4.5", "4.6", "4.7", "4.8"}
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="work is isolated on Linux alone"),
     pytest.mark.timeout(900),
@@ -32,43 +28,32 @@ def no_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def grade(folder: Path, id: str, source: str, seeds: int = 2) -> ExerciseGrade:
     (folder / chapters.exercise(id).file).write_text(source, encoding="utf-8")
-    record = graded(folder, id, seeds=seeds, patience=10.0)
+    record = graded(folder, id, seeds=seeds)
     assert record.complete
     (found,) = record.exercises
     return found
 
 
-def written_out(name: str) -> str:
-    """A cheat with the kernels that it names, the right one and the slow one of the text."""
-    text = CHEATS[name].read_text(encoding="utf-8")
-    exercise = chapters.exercise("3.6")
-    head, at, body = right_file(exercise).partition("@triton.jit")
-    slow = (exercise.path.parents[1] / "small_kernel.py").read_text(encoding="utf-8").partition(at)[2]
-    imports = head.replace("from __future__ import annotations\n", "")
-    written = text.replace("\n# the slow kernel\n", f"\n{imports}{at}{slow.partition(chr(10) * 3)[0]}\n")
-    written = written.replace("    # the right kernel\n", textwrap.indent(at + body, "    "))
-    return written.replace("\n# the right kernel\n", f"\n{imports}{at}{body}\n")
-
-
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_gets_nothing(name: str, tmp_path: Path) -> None:
-    source = written_out(name)
-    id = source[3:6]
-    assert id in CHEATED
-    if kernels.why_not(chapters.exercise(id)):
-        pytest.skip("no Triton here")
-    found = grade(tmp_path, id, source, 8 if id == "1.8" else 2)
+    source = CHEATS[name].read_text(encoding="utf-8")
+    found = grade(tmp_path, source[3:6], source, 8 if source[3:6] == "1.8" else 2)
     assert "the time" not in found.problem
-    if name in HONEST:
-        status = {check.name: check.status for check in found.checks}
-        assert status[HONEST[name]] == "failed"
+    if name == "patched_amax":  # whose answer gets some without its cheat, too
+        assert {check.name: check.status for check in found.checks}["blocks-of-no-numbers"] == "failed"
     else:
         assert found.points == 0
 
 
-def test_every_exercise_that_was_cheated_is_there() -> None:
-    assert {path.read_text(encoding="utf-8")[3:6] for path in CHEATS.values()} == CHEATED
-    assert len(CHEATS) == 13
+@pytest.mark.parametrize("name", [name for name, (end, _) in TABLE.items() if end in ("graded", "dropped")])
+def test_an_answer_without_work_gets_no_points(name: str, tmp_path: Path) -> None:
+    """One that remembers is right where a shape comes for the first time; shapes come again."""
+    source = (ATTACKS / f"{name}.py").read_text(encoding="utf-8")
+    found = grade(tmp_path, exercise_of(name).id, source, 1 if name == "always_raises" else 8)
+    passed = [check.name for check in found.checks if check.status == "passed"]
+    assert (found.note != "") == (name == "always_raises")
+    assert passed in ([], ["in-order"]) if name == "remembers" else found.points == 0
+    assert "HIDDEN" not in str(found)
 
 
 @pytest.mark.parametrize("id", ["1.8", "4.1", "4.2", "4.5", "4.6", "4.7", "4.8"])

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from nanocourse.exercises import chapters
 from nanocourse.learner import predict
 from nanocourse.learner.folder import Folder
 from nanocourse.learner.predict import Prediction
 from nanocourse.learner.quiz import questions
-from tests.course.learner_files import Course, answer, own
+from nanoinfer import cli
+from nanoinfer.devices import has_triton
+from tests.course.learner_files import Course, Told, answer, own, right_file
 
 CHAPTER = chapters.chapter(1)
 
@@ -97,10 +100,7 @@ def test_an_edition_is_kept_from_start_to_check(here: Path, course: Course) -> N
     assert "hidden (T, B, C)" in stub
     own(here, "1.3", answer("1.3", "row-by-row"))
     assert course("check", "1.3").code == 1  # right in the plain form
-    own(here, "1.3", stub.split("def ")[0] + (
-        "def last_logits(hidden, lengths, wte, vocab_size):\n"
-        "    return hidden[lengths - 1, torch.arange(hidden.shape[1])] @ wte[:vocab_size].T\n"
-    ))  # fmt: skip
+    own(here, "1.3", right_file(chapters.exercise("1.3").as_edition("time-first")))
     done = course("check", "1.3")
     assert done.code == 0
     assert "edition time-first" in " ".join(done.out.split())
@@ -118,26 +118,17 @@ def test_the_quiz_counts_for_nothing_but_is_remembered(
     asked = questions(CHAPTER)
     done = course("quiz", "1", "--answers", ",".join(str(question.right) for question in asked))
     assert done.out.endswith(f"{len(asked)} of {len(asked)} right.\n")
-    wrong = course("quiz", "1", "--answers", ",".join("1" if one.right != 1 else "2" for one in asked))
-    assert wrong.out.endswith(f"0 of {len(asked)} right.\n")
-    assert Folder(here / "my-course").load().quiz == {"1": {"right": 0, "of": len(asked)}}
-    for typed, code, says in (("1\n", 0, "of 1 right."), ("9\n", 2, "from 1 to "), ("", 0, "No answer was given.")):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        told = course("quiz", "1")
-        assert told.code == code
-        assert says in told.out + told.err
+    assert Folder(here / "my-course").load().quiz == {"1": {"right": len(asked), "of": len(asked)}}
+    monkeypatch.setattr(sys, "stdin", io.StringIO("1\n"))  # one answer, and the end of the input
+    assert course("quiz", "1").out.endswith("of 1 right.\n")
     assert Folder(here / "my-course").load().quiz["1"]["of"] == 1
 
 
 def test_predictions_stand_beside_bound_and_measurement(
     here: Path, course: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bound(device: torch.device) -> float:
-        return 8.0
-
-    told = Prediction(
-        "p", "How many?", "times", bound, "by counting", lambda device: 6.0, lambda b, m: f"{b - m:g} less"
-    )
+    bound, measured = lambda device: 8.0, lambda device: 6.0
+    told = Prediction("p", "How many?", "times", bound, "by counting", measured, lambda b, m: f"{b - m:g} less")
     monkeypatch.setattr(predict, "predictions", lambda chapter: (told, told))
     done = course("predict", "1", "--guess", "12,3x")
     assert "guess 12, by arithmetic 8, measured 6 times" in done.out
@@ -156,28 +147,20 @@ def test_calibration_is_symmetric() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["start", "9"], "chapter must be one of 1"),
-        (["check", "x"], "an exercise is a chapter and a number, as 1.4, not 'x'"),
-        (["check", "1.99"], "chapter 1 has the exercises 1.1 to 1.8, and no '99'"),
-        (["check", "1"], "nanoinfer course start 1"),
-        (["check", "1", "--device", "tpu"], "device must be cpu or cuda, not 'tpu'"),
-        (["hint", "1"], "an exercise is a chapter and a number"),
-        (["predict", "1", "--guess", "1"], "there are 4 questions"),
-        (["quiz", "1", "--answers", "1,x"], "there are"),
-        (["strength", "9"], "chapter must be one of 1"),
-        (["release", "9", "--to", "x"], "chapter must be one of"),
-        (["release", "1", "--to", "x", "--only", "1.9"], "--only must name"),
-        (["release", "1", "--to", "x", "--points", "1.1=x"], "--points must be given"),
-        (["release", "1", "--to", "x", "--variant", ""], "--variant must be"),
+        ("check x", "an exercise is a chapter and a number, as 1.4, not 'x'"), ("check 1", "nanoinfer course start 1"),
+        ("check 1.99", "chapter 1 has the exercises 1.1 to 1.8, and no '99'"),
+        ("check 1 --device tpu", "device must be cpu or cuda, not 'tpu'"), ("quiz 1 --answers 1,x", "there are"),
+        ("predict 1 --guess 1", "there are 4 questions"), ("release 9 --to x", "chapter must be one of"),
+        ("release 1 --to x --only 1.9", "--only must name"),
     ],
-)
-def test_refused_in_one_sentence(course: Course, arguments: list[str], said: str) -> None:
-    result = course(*arguments)
+)  # fmt: skip
+def test_refused_in_one_sentence(course: Course, arguments: str, said: str) -> None:
+    result = course(*arguments.split())
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert said in result.err
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": "x"}', '{"schema": "nanoinfer.course.progress"}'])
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": "nanoinfer.course.progress"}'])
 def test_a_broken_progress_file_is_named(here: Path, course: Course, content: str) -> None:
     (here / "my-course").mkdir()
     (here / "my-course" / "progress.json").write_text(content)
@@ -185,3 +168,64 @@ def test_a_broken_progress_file_is_named(here: Path, course: Course, content: st
     assert result.code == 2
     assert "progress.json is not a readable progress file" in result.err
     assert (here / "my-course" / "progress.json").read_text() == content
+
+
+def generate(*arguments: str) -> Told:
+    """`nanoinfer generate` in a process of its own: the engine is changed in it."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "nanoinfer", "generate", "Once upon", "--device", "cpu", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return Told(done.returncode, done.stdout, done.stderr)
+
+
+def test_ones_own_functions_run_in_the_engine(here: Path) -> None:
+    own(here, "1.1", answer("1.1", "query-by-query"))
+    own(here, "1.3", answer("1.3", "last-column"))
+    own(here, "1.7", answer("1.7", "layer-by-layer"))
+    options = ["-n", "6", "--seed", "3"]
+    mine = generate(*options, "--mine", "my-course")
+    assert mine.code == 0, mine.err
+    assert mine.out == generate(*options, "--engine", "naive", "-q").out
+    assert "1.1 Attention with given positions: yours" in mine.err
+    assert "1.3 The logits that count: the reference's (failed)" in mine.err
+    assert "1.7 What a pass costs: the reference's (it has no place in the engine)" in mine.err
+    assert "the same tokens" in mine.err
+
+
+def test_ones_own_recorded_steps_run_without_a_gpu(here: Path) -> None:
+    """By the stand-in, which is said, and the warning that a CPU records none is not; -v counts the learner's run."""
+    own(here, "4.4", answer("4.4", "by-doublings"))
+    mine = generate("-n", "6", "--greedy", "--engine", "paged-graph", "-v", "--mine", "my-course")
+    assert mine.code == 0, mine.err
+    assert "steps were recorded by the stand-in: 6 of 6 decode steps were replayed" in mine.err
+    assert "a CPU records no steps" not in mine.err
+    assert re.search(r"^replayed_steps +6$", mine.err, re.M)
+    assert "the same tokens" in mine.err
+
+
+@pytest.mark.skipif(not has_triton(), reason="there are no wheels of Triton here")
+@pytest.mark.long
+def test_a_kernel_of_ones_own_runs_without_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command chooses Triton's interpreter, before later chapters import Triton; where it passed, 3.7 is idle."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    own(here, "3.6", answer("3.6", "keys-as-they-are"))
+    own(here, "3.7", answer("3.7", chapters.exercise("3.7").right[0].name))
+    options = ["-n", "2", "--greedy", "--mine", "my-course"]
+    mine = generate(*options)
+    assert mine.code == 0, mine.err
+    assert "3.6 The kernel over one row's pages: yours" in mine.err
+    assert "the same tokens" in mine.err
+    assert "never called: your 3.6 does not split" in mine.err
+    own(here, "3.6", answer("3.6", "no-tail-mask"))
+    mine = generate(*options)
+    assert "3.6 The kernel over one row's pages: the reference's (failed)" in mine.err
+    assert "never called" not in mine.err  # 3.7 has its place again, and nothing is interpreted
+
+
+def test_mine_without_anything_that_passes_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own(here, "1.7", answer("1.7", "layer-by-layer"))
+    assert cli.run(["generate", "x", "--mine", "my-course"]) == 2
+    assert "no function that passes its checks and has a place in the engine" in capsys.readouterr().err
+    assert cli.run(["generate", "x", "--mine", "nowhere"]) == 2
+    assert "nowhere has no exercise's file" in capsys.readouterr().err

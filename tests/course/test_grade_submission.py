@@ -1,18 +1,23 @@
-"""The grading of one submission: what gets points, what gets none, and what is told."""
+"""One submission: its assignment, the hidden inputs, what gets points, what gets none, and what is told."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nanocourse.exercises import chapters, stubs
-from nanocourse.grade.assignment import Assignment, Limits, Part
-from nanocourse.grade.grade_submission import NotIsolated, grade_submission
+from nanocourse.grade import hidden_inputs
+from nanocourse.grade.allowed_imports import helper_modules
+from nanocourse.grade.assignment import Assignment, Limits, Part, inputs_seed, load_secret, new_secret, secret_mark
+from nanocourse.grade.grade_submission import NotIsolated, Secret, grade_submission
 from nanocourse.grade.graded_worker import GradedWorker, Unconfined
 from nanocourse.grade.isolation import system
 from nanocourse.grade.record import GradeRecord
-from tests.course.learner_files import answer, right_file
+from nanocourse.grade.variant_strength import variant_strength
+from tests.course.learner_files import EXERCISES, answer, right_file
 
 SECRET = "0f" * 32
 QUICK = Limits(submission_s=120.0, check_s=1.0)
@@ -31,17 +36,13 @@ def test_an_edition_is_graded_as_it_was_released(tmp_path: Path) -> None:
     """Its stub is not begun, and the published solution of the printed form is no solution of it."""
     edition = LAST.as_edition("time-first")
     asked = Assignment(1, "x", (Part("1.3", 10, "time-first"),), seeds=2, limits=QUICK)
-    graded = {
-        name: grade_submission(submitted(tmp_path / name, source), asked, SECRET, "me").exercises[0]
-        for name, source in {
-            "stub": stubs.stub(edition, chapters.chapter(1)),
-            "right": right_file(edition),
-            "printed": right_file(LAST),
-        }.items()
-    }
-    assert {check.status for check in graded["stub"].checks} == {"not begun"}
-    assert (graded["stub"].points, graded["right"].points) == (0, 10)
-    assert graded["printed"].points < 10
+    sources = (stubs.stub(edition, chapters.chapter(1)), right_file(edition), right_file(LAST))
+    stub, right, printed = (
+        grade_submission(submitted(tmp_path, source), asked, SECRET, "me").exercises[0] for source in sources
+    )
+    assert {check.status for check in stub.checks} == {"not begun"}
+    assert (stub.points, right.points) == (0, 10)
+    assert printed.points < 10
 
 
 def test_partial_credit_is_a_checks_share_and_a_mistake_is_named(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_a_record_is_written_after_each_check(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "source", "says"),
-    [("ex3_last.py", "def (:", "cannot be run: SyntaxError"), ("ex3_last.py", "x = 1", "has no function last_logits"),
+    [("ex3_last.py", "x = 1", "has no function last_logits"),
      ("ex3_last.py", "raise RuntimeError('\\x1b[2J' * 500)", "cannot be run: RuntimeError: ?[2J?[2J"),
      ("other.py", "", "there is no file ex3_last.py")],
 )  # fmt: skip
@@ -77,13 +78,6 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, name: str, source: str, says
     assert says in record.exercises[0].problem
     assert len(record.exercises[0].problem) <= 200
     assert (record.points, record.complete) == (0, True)
-
-
-def test_files_as_windows_writes_them(tmp_path: Path) -> None:
-    source = right_file(LAST).replace("\n", "\r\n").encode("utf-16")
-    record = grade_submission(submitted(tmp_path / "s", source, "doe_12_ex3_last-1.py"), ONE, SECRET, "me")
-    assert record.points == record.of == 6
-    assert record.exercises[0].file == "doe_12_ex3_last-1.py"
 
 
 def test_isolation_may_be_required(tmp_path: Path) -> None:
@@ -117,3 +111,91 @@ def test_an_assignment_of_what_is_not_there_is_refused(tmp_path: Path) -> None:
     for part, says in ((Part("1.99"), "none is 1.99"), (Part("1.3", 1, "sideways"), "no edition")):
         with pytest.raises(ValueError, match=says):
             grade_submission(tmp_path, Assignment(1, "x", (part,)), SECRET, "me")
+
+
+def test_an_assignment_survives_its_file(tmp_path: Path) -> None:
+    made = Assignment(2, "Zwei", (Part("2.1"), Part("2.10", 2.5, "read-by")), seeds=3, limits=Limits(memory_mb=100))
+    made.save(tmp_path)
+    assert Assignment.load(tmp_path) == Assignment.load(tmp_path / "assignment.json") == made
+    assert made.points == 12.5
+    assert made.fingerprint != replace(made, title="Drei").fingerprint
+
+
+WRONG = [
+    ({"schema": "x"}, "not an assignment"), ({"schema_version": 2}, "schema version 2"),
+    ({"chapter": "1"}, "chapter must"), ({"title": " "}, "title must"), ({"exercises": []}, "at least one"),
+    ({"exercises": {}}, "must be a list"), ({"exercises": [{"id": "2.1"}]}, "of chapter 1"),
+    ({"exercises": [{"id": "1.1", "points": True}]}, "above 0"), ({"exercises": ["1.1"]}, "must be an object"),
+    ({"exercises": [{"id": "1.1"}] * 2}, "named twice"), ({"exercises": [{"id": "1.1", "edition": 3}]}, "edition of"),
+    ({"seeds": 0}, "seeds must"), ({"limits": {"memory_mb": 0.5}}, "memory_mb must"), ({"secret": ""}, "no 'secret'"),
+    ("[1]", ""), ("{", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "says"), WRONG)
+def test_what_is_no_assignment_is_refused_in_one_sentence(
+    tmp_path: Path, change: dict[str, object] | str, says: str
+) -> None:
+    good = json.loads(Assignment(1, "Chapter 1", (Part("1.3", 6.0),)).to_json())
+    (tmp_path / "assignment.json").write_text(change if isinstance(change, str) else json.dumps(good | change))
+    with pytest.raises(ValueError, match=says) as refused:
+        Assignment.load(tmp_path)
+    assert "\n" not in str(refused.value)
+    assert "assignment.json" in str(refused.value)
+
+
+def test_the_secret(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text(new_secret().upper() + "\r\n")
+    assert load_secret(tmp_path) == load_secret(tmp_path / "assignment.json") == load_secret(tmp_path / "secret.txt")
+    for text, says in (("ab", "at least 32"), ("not hex" * 20, "hexadecimal")):
+        (tmp_path / "secret.txt").write_text(text)
+        with pytest.raises(ValueError, match=says):
+            load_secret(tmp_path)
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_secret(tmp_path / "none")
+    assert secret_mark(SECRET) not in SECRET
+    assert "0f0f" not in repr(Secret(SECRET))
+
+
+def test_seeds_of_inputs() -> None:
+    """One of each differs; names cannot be put together to give another's; and the value is HMAC-SHA256's, for ever."""
+    seeds = {
+        inputs_seed(SECRET, "a", "1.1", 0), inputs_seed("f0" * 32, "a", "1.1", 0), inputs_seed(SECRET, "b", "1.1", 0),
+        inputs_seed(SECRET, "a", "1.2", 0), inputs_seed(SECRET, "a", "1.1", 1), inputs_seed(SECRET, 'a", "1.1', "", 0),
+    }  # fmt: skip
+    assert len(seeds) == 6
+    assert inputs_seed(SECRET, "a", "1.1", 0) == "0f218af4c305b283d8b4cece6d41e8b7811dc4b0170d5bfc8b99b36843a88983"
+
+
+def test_the_order_of_questions_is_the_secrets_and_one_of_each_check_comes_twice() -> None:
+    orders = [[q.seed for q in hidden_inputs.questions(LAST, secret, "a", 4)] for secret in (SECRET, SECRET, "f0" * 32)]
+    assert orders[0] == orders[1]
+    assert not set(orders[0]) & set(orders[2])
+    names = [q.check.name for q in hidden_inputs.questions(LAST, SECRET, "a", 4)]
+    assert len(names) == sum(4 * check.cases + 1 for check in LAST.checks)
+    once = names[: -len(LAST.checks)]
+    assert once != sorted(once, key=once.index)  # not check by check
+    again = {seed for seed in orders[0] if orders[0].count(seed) == 2}
+    assert {seed.split("/")[1] for seed in again} == {check.name for check in LAST.checks}
+
+
+def test_helpers_stand_alone_and_hold_no_answer() -> None:
+    for exercise in EXERCISES:
+        for source in helper_modules(exercise).values():
+            space: dict[str, object] = {}
+            exec(compile(source, "helper", "exec"), space)
+            assert exercise.name not in space
+            assert "nanoinfer" not in source
+    noise = chapters.exercise("1.5")
+    assert "def random_bits" in helper_modules(noise)["nanoinfer.engine.sampling"]
+
+
+def test_a_variants_strength_and_its_weakness_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    (strong,) = variant_strength(Assignment(1, "x", (Part("1.1", 10, "heads-first"),), seeds=2), SECRET)
+    assert (strong.missed, strong.refused, strong.caught) == ((), 0, strong.total)
+    exercise = chapters.exercise("1.1")
+    weak = replace(exercise, checks=exercise.checks[:1])
+    monkeypatch.setattr("nanocourse.grade.variant_strength.exercises_of", lambda a: [(a.parts[0], weak)])
+    (one,) = variant_strength(Assignment(1, "x", (Part("1.1"),), seeds=2), SECRET)
+    assert "rows-not-positions" in one.missed
+    assert one.caught < one.total

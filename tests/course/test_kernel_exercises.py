@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,8 +42,9 @@ def test_without_triton_it_is_not_run_and_says_why(tmp_path: Path, keep: Keep, m
 
 
 @triton
-def test_the_reference_passes_and_leaves_a_receipt(tmp_path: Path, keep: Keep) -> None:
-    result = interpreted(tmp_path, RIGHT, keep)
+def test_the_reference_passes_and_what_stands_around_it_is_not_run(tmp_path: Path, keep: Keep) -> None:
+    others = "\nimport os\nos._exit(3)\n\ndef helper():\n    return os.getpid()\n"
+    result = interpreted(tmp_path, RIGHT + others, keep)
     assert result.status == "passed"
     assert result.receipt.lines_run == result.receipt.lines > 10
     assert result.printed == ""
@@ -72,7 +72,6 @@ REFUSED = [
     ("tl.maximum(maximum,", "tl.maximum(nothing,", "a kernel does not know 'nothing'"),
     ("row, head =", "if hasattr(q, 'x'):\n        return\n    row, head =", "a kernel does not know 'hasattr'"),
     ("row, head =", "tl.core.os.abort()\n    row, head =", "a kernel has no `tl.core.os"),
-    ("row, head =", "import torch\n    row, head =", "a kernel has no `import torch`"),
     ("@triton.jit", "@triton.jit\ndef attend_kernel(q):\n    pass\n\n@triton.jit", "more than once"),
     ("@triton.jit", "attend_kernel = print\n@triton.jit", "must be made by `def` alone"),
 ]
@@ -87,19 +86,6 @@ def test_what_is_no_kernel_is_refused(tmp_path: Path, keep: Keep, old: str, new:
 
 
 @triton
-def test_what_stands_around_a_kernel_is_not_run(tmp_path: Path, keep: Keep) -> None:
-    others = "\nimport os\nos._exit(3)\n\ndef helper():\n    return os.getpid()\n"
-    assert interpreted(tmp_path, RIGHT + others, keep).status == "passed"
-
-
-@triton
-def test_reading_past_the_end_fails(tmp_path: Path, keep: Keep) -> None:
-    """A pool read beyond its end gives NaN, and no lucky zeros."""
-    beyond = RIGHT.replace("tl.load(v_pool + at,", "tl.load(v_pool + H * 4096 + at,")
-    assert interpreted(tmp_path, beyond, keep).status in ("failed", "crashed")
-
-
-@triton
 def test_a_kernel_that_runs_and_does_not_compile_fails(tmp_path: Path) -> None:
     (tmp_path / EXERCISE.file).write_text(RIGHT.replace('-float("inf"), 0.0,', '-float("inf"), 0,'), encoding="utf-8")
     ends = replace(EXERCISE, checks=(EXERCISE.checks[0], EXERCISE.checks[-1]))
@@ -108,34 +94,21 @@ def test_a_kernel_that_runs_and_does_not_compile_fails(tmp_path: Path) -> None:
     assert "compute capability 7.5: `for start in range(0, length, PAGE):`" in first(result)
 
 
-@pytest.fixture(scope="module")
-def compiled() -> Callable[[str], str]:
+def compiled(source: str) -> str:
     """What the compiler says of a source, and of its offsets and loads, which no run would show."""
     assert EXERCISE.spec.kernel is not None
     launcher = chapters.run_file(EXERCISE.spec.kernel.launcher, "launcher_of_a_test")
-    constants = {"H": 12, "D": 64, "PAGE": 16}
-
-    def told(source: str) -> str:
-        kernel = kernels.from_source(source, "attend_kernel", "a test")
-        return kernels.compiled(kernel, launcher.TYPES, constants, launcher.fault)
-
-    return told
+    kernel = kernels.from_source(source, "attend_kernel", "a test")
+    return kernels.compiled(kernel, launcher.TYPES, {"H": 12, "D": 64, "PAGE": 16}, launcher.fault)
 
 
 @triton
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled")
-def test_a_kernel_is_compiled_for_gpus_that_are_not_here(compiled: Callable[[str], str]) -> None:
+def test_a_kernel_is_compiled_for_gpus_that_are_not_here() -> None:
     assert compiled(RIGHT) == COMPILES
     assert "arange" in compiled(RIGHT.replace("tl.arange(0, PAGE)", "tl.arange(0, width)"))
     loop = "range(0, length, PAGE):\n"
     assert "`continue`" in compiled(RIGHT.replace(loop, f"{loop}        continue\n"))
-    narrow = RIGHT.replace(".to(tl.int64)", "")
-    assert compiled(narrow).startswith("it adds offsets of 32 bits to k_pool")
-    apart = RIGHT.replace("(block * H + head)", "head").replace("_pool + at", "_pool + block * H * PAGE * D + at")
-    assert compiled(apart) == COMPILES  # offsets within a block may have 32 bits
-    assert compiled(apart.replace(".to(tl.int64)", "")).startswith("it adds offsets of 32 bits")
+    assert compiled(RIGHT.replace(".to(tl.int64)", "")).startswith("it adds offsets of 32 bits to k_pool")
     small = (EXERCISE.path.parents[1] / "small_kernel.py").read_text(encoding="utf-8")
     assert compiled(small) == "it loads at most 64 numbers at once, and one head's part of a page has 1024"
-    stub = 'import triton\n@triton.jit\ndef attend_kernel(q):\n    raise NotImplementedError("ch03.ex6 x")\n'
-    with pytest.raises(NotImplementedError, match=r"ch03\.ex6 x"):
-        compiled(stub)

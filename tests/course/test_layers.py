@@ -6,7 +6,6 @@ import ctypes
 import errno
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,12 +36,6 @@ def test_a_hole_is_seen_by_the_probe(wanted: Policy, tmp_path: Path) -> None:
         assert "secret can be read" in told.missing["hidden files"]
 
 
-def test_what_cannot_be_probed_is_missing(tmp_path: Path) -> None:
-    told = probe.run(Policy(scratch=str(tmp_path / "not there")), [])
-    assert told.present == []
-    assert "confinement" in told.missing
-
-
 def test_numbers_of_system_calls_are_the_kernels() -> None:
     headers = {
         "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -58,12 +51,6 @@ def test_numbers_of_system_calls_are_the_kernels() -> None:
             assert listed == str(number), (machine, name)
 
 
-def test_dangerous_calls_are_on_no_list() -> None:
-    dangerous = "socket connect ptrace execve fork io_uring_setup bpf mount unshare setns memfd_create keyctl symlink"
-    dangerous += " link pidfd_open tkill chmod chown setuid userfaultfd"
-    assert set(syscalls.numbers(syscalls.PLAIN, "x86_64")).isdisjoint(dangerous.split())
-
-
 def test_another_architectures_calls_kill() -> None:
     """On x86-64 `int 0x80` would reach calls by the numbers of i386. The filter's first rule ends the process."""
     program = list(seccomp._program("x86_64", 1, starting=False))
@@ -73,7 +60,7 @@ def test_another_architectures_calls_kill() -> None:
     assert max(jumps) < len(program)
 
 
-@pytest.mark.parametrize(("version", "files", "size"), [(1, 13, 8), (3, 15, 8), (4, 15, 16), (6, 16, 24), (7, 16, 24)])
+@pytest.mark.parametrize(("version", "files", "size"), [(1, 13, 8), (4, 15, 16), (7, 16, 24)])
 def test_an_older_landlock_is_asked_for_what_it_knows(
     monkeypatch: pytest.MonkeyPatch, version: int, files: int, size: int
 ) -> None:
@@ -88,15 +75,3 @@ def test_an_older_landlock_is_asked_for_what_it_knows(
     monkeypatch.setattr(landlock, "_call", old)
     landlock.restrict([], [], [], [])
     assert asked == [((1 << files) - 1, size)]
-
-
-def test_the_grader_is_as_it_was_afterwards() -> None:
-    code = (
-        "from nanocourse.grade.isolation import system as s\n"
-        "before = s.prctl(s.GET_DUMPABLE)\n"
-        "with s.guarded() as missing:\n    print(missing, s.prctl(s.GET_DUMPABLE))\n"
-        "print(s.prctl(s.GET_DUMPABLE) == before)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "tools")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.split("\n")[:2] == ["{} 0", "True"]

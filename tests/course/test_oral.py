@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import re
 import zipfile
@@ -11,15 +10,14 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from nanocourse.exercises import chapters, sources, stubs
+from nanocourse.exercises import chapters, sources
 from nanocourse.exercises.exercise import Exercise
 from nanocourse.grade.collect import Collected
 from nanocourse.grade.isolation import bubblewrap
 from nanocourse.release.oral import draw, truth
 from nanocourse.release.oral.questions import Question
-from nanocourse.release.oral.texts import TEXTS
 from nanocourse.release.submitted import Submitted, submitted
-from tests.course.learner_files import EXERCISES, Course, Released, answer
+from tests.course.learner_files import EXERCISES, Course, Released
 
 SECRET = "ab" * 32
 LAST = """from torch import Tensor
@@ -53,42 +51,26 @@ def asked(kind: str, line: str) -> Question:
     return next(one for one in draw.narrow_questions(LAST) if one.kind == kind and line in one.code)
 
 
-@pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.chapter <= 3], ids=lambda one: one.id)
+@pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.chapter <= 2], ids=lambda one: one.id)
 def test_questions_quote_the_learners_own_lines(exercise: Exercise) -> None:
     answered = [sources.answer_source(exercise, one) for one in (*exercise.right, *exercise.real_wrong[:3])]
     for source in answered:
         lines = [line.strip() for line in source.splitlines()]
-        rounds = [draw.questions(exercise, source, SECRET, again) for again in range(2)]
-        assert draw.questions(exercise, source, SECRET) == rounds[0]
-        for found in rounds:
-            assert len({(one.line, one.text) for one in found}) == len(found) == 4
-            assert found[-1].kind in ("another form", "a mistake")
-            for one in found:
-                assert one.code == lines[one.line - 1]
-                assert one.kind in TEXTS
-                assert "{" not in one.text.split("`")[-1]
-                assert one.changed or one.seen or one.known or one.kind == "invariant", one
-                compile(one.changed, "changed", "exec")
+        found = draw.questions(exercise, source, SECRET)
+        assert draw.questions(exercise, source, SECRET) == found
+        assert len({(one.line, one.text) for one in found}) == len(found) == 4
+        assert found[-1].kind == ("another form" if exercise.editions else "a mistake")
+        for one in found:
+            assert one.code == lines[one.line - 1]
+            assert one.changed or one.seen or one.known or one.kind == "invariant", one
+            compile(one.changed, "changed", "exec")
     many = [draw.questions(exercise, max(answered, key=len), f"{at:02d}" * 32) for at in range(8)]
     assert len({tuple(question.text for question in found) for found in many}) > 2
-    with pytest.raises(ValueError, match="is the untouched stub"):
-        draw.questions(exercise, stubs.stub(exercise, chapters.chapter(exercise.chapter)), SECRET)
-
-
-@pytest.mark.parametrize(
-    "source, said",
-    [("def threshold(:\n", "cannot be read as Python"), ("x = 1\n", "has no function threshold"), ("\0", "cannot be"),
-     ("def threshold(scores, top_k, top_p):\n    pass\n", "is the untouched stub")],
-)  # fmt: skip
-def test_a_file_without_an_answer_is_refused(source: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        draw.questions(chapters.exercise("1.4"), source, SECRET)
 
 
 def test_lines_that_nothing_reaches_are_not_asked_about(of: Submitted) -> None:
-    ran, lines = truth.lines_that_ran(of), LAST.splitlines()
-    assert {lines[number - 1].strip() for number in ran} >= {"found = []", "for row in range(len(lengths)):"}
-    never = [number for number, line in enumerate(lines, 1) if "// 3" in line or "hidden[7]" in line]
+    ran = truth.lines_that_ran(of)
+    never = [number for number, line in enumerate(LAST.splitlines(), 1) if "// 3" in line or "hidden[7]" in line]
     assert ran.isdisjoint(never)
     without, with_ran = (
         {one.line for again in range(12) for one in draw.questions(of.exercise, LAST, SECRET, again, known)}
@@ -109,8 +91,6 @@ def test_values_are_those_of_the_example(of: Submitted) -> None:
     texts = list(truth.values(of, product.seen))
     assert f"On the example `wte[:vocab_size].T` is of shape {tuple(wte[:vocab].T.shape)}, float32" in "\n".join(texts)
     assert sum("; then " in text for text in texts) == len(texts) == 3  # once a row
-    (loop,) = (one for one in draw.narrow_questions(LAST) if one.kind == "loop")
-    assert f"On the example the body runs {len(lengths)} times" in list(truth.values(of, loop.seen))
     branch = asked("branch", "vocab_size < 0")
     assert list(truth.values(of, branch.seen)) == ["On the example `vocab_size < 0` is False; then False"]
 
@@ -128,38 +108,20 @@ def test_a_change_is_run(of: Submitted) -> None:
 def test_a_mistake_is_planted_in_the_learners_own_style(of: Submitted) -> None:
     ran = truth.lines_that_ran(of)
     changed, what = truth.planted(of, SECRET, ran)
-    ast.parse(changed)
     differ = [line for line in difflib.ndiff(LAST.splitlines(), changed.splitlines()) if line[0] in "+-"]
     assert [line[0] for line in differ] == ["-", "+"]  # one line, comments and all
     assert "check" in what[2]
     assert truth.checked(of, changed).status == "failed"
-    assert truth.planted(of, SECRET, ran) == (changed, what)
-
-
-def test_the_last_question_is_about_another_form_or_a_mistake() -> None:
-    for edition, says in (("", "the columns stand before the rows"), ("time-first", "as the chapter")):
-        exercise = chapters.exercise("1.3").as_edition(edition) if edition else chapters.exercise("1.3")
-        last = draw.questions(exercise, LAST, SECRET)[-1]
-        assert last.kind == "another form"
-        assert says in last.text
-        assert last.known[1].startswith("def last_logits(")
-    cost = chapters.exercise("1.7")  # which has no edition
-    last = draw.questions(cost, answer("1.7", cost.right[0].name), SECRET)[-1]
-    assert last.kind == "a mistake"
-    assert last.changed in [answer("1.7", wrong.name) for wrong in cost.real_wrong]
 
 
 def test_the_worker_is_in_bubblewrap_where_it_can_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bubblewrap, "why_not", lambda: "")
     monkeypatch.setattr(bubblewrap.Wrapped, "own", tmp_path, raising=False)
     command = bubblewrap.Wrapped._wrapped(object.__new__(bubblewrap.Wrapped), ["python", "x"], [str(tmp_path)])
-    assert command[:2] == ["bwrap", "--unshare-all"]
-    assert command[-2:] == ["python", "x"]
+    assert [*command[:2], *command[-2:]] == ["bwrap", "--unshare-all", "python", "x"]
     assert str(tmp_path) in command
-    assert "in bubblewrap" in bubblewrap.told()
-    monkeypatch.setattr(bubblewrap, "why_not", lambda: "bubblewrap (bwrap) is not installed")
-    assert bubblewrap.Wrapped._wrapped(object.__new__(bubblewrap.Wrapped), ["python"], []) == ["python"]
-    assert "without isolation, as `course check` does: bubblewrap (bwrap) is not installed" in bubblewrap.told()
+    monkeypatch.setattr(bubblewrap, "why_not", lambda: "it is not installed")
+    assert "without isolation, as `course check` does: it is not installed" in bubblewrap.told()
 
 
 # The command
@@ -176,7 +138,6 @@ def test_the_command_asks(made: Released, tmp_path: Path, course: Course, monkey
     (deep / exercise.file).write_bytes(b"\xef\xbb\xbf" + source.replace("\n", "\r\n").encode())
     with zipfile.ZipFile(tmp_path / "anna.zip", "w") as archive:
         archive.write(deep / exercise.file, f"anna/{exercise.file}")
-        archive.writestr(f"__MACOSX/anna/{exercise.file}", "not Python")
     given = set()
     for submission in (tmp_path / "anna", tmp_path / "anna.zip", deep / exercise.file):
         done = course("oral", submission, "1.4", "--assignment", made.autograder)
@@ -184,9 +145,7 @@ def test_the_command_asks(made: Released, tmp_path: Path, course: Course, monkey
         assert done.out.count("Listen for:") == done.out.count("True: it is ") == 4
         given.add(done.out.partition("\n")[2])
     assert len(given) == 1
-    done = course("oral", made.student, "1.4", "--assignment", made.autograder)
-    assert done.code == 2
-    assert "is the untouched stub" in done.err
+    assert "is the untouched stub" in course("oral", made.student, "1.4", "--assignment", made.autograder).err
 
 
 def test_a_place_for_the_planted_file_must_be_free(tmp_path: Path, course: Course) -> None:

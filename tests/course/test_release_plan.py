@@ -18,8 +18,6 @@ from tests.course.learner_files import Released
 
 VARIANT = "a name that is long enough"
 TEACHING = chapters.root() / "chapters" / "TEACHING.md"
-NOTES = {one.number: (one.folder / "teacher.md").read_text(encoding="utf-8") for one in chapters.chapters()}
-each_chapter = pytest.mark.parametrize("number", NOTES)
 
 
 def test_a_variant_gives_editions_and_a_secret_of_its_own() -> None:
@@ -32,9 +30,9 @@ def test_a_variant_gives_editions_and_a_secret_of_its_own() -> None:
     assert [(part.id, part.points) for part in planned.assignment.parts] == [("1.2", 2.5), ("1.4", 20)]
 
 
-@each_chapter
+@pytest.mark.parametrize("number", [one.number for one in chapters.chapters()])
 def test_a_variant_has_two_editions_and_half_the_points(number: int) -> None:
-    for at in range(8):
+    for at in range(4):
         planned = plan(number, variant=f"{VARIANT} {at}")
         worth = {part.id: part.points for part in planned.assignment.parts}
         assert len(planned.editions) >= 2
@@ -47,7 +45,7 @@ def test_a_variant_has_two_editions_and_half_the_points(number: int) -> None:
 def test_correct_variants_pass_on_hidden_inputs_of_any_secret() -> None:
     """1.5 has inputs at which float32 and float64 part, and both are right: no secret may draw them."""
     exercise = chapters.exercise("1.5")
-    for at in range(4):
+    for at in range(2):
         for asked in questions(exercise, f"{at:064x}", "anna", 1):
             for right in exercise.right:
                 got = local(sources.answer_function(exercise, right), asked.call(exercise))
@@ -70,37 +68,16 @@ def test_sets_without_enough_variants_are_warned_about() -> None:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ({"only": "1.9"}, "only must name exercises from 1.1 to 1.8, not '1.9'"),
-        ({"only": "2.1"}, "not '2.1'"),
-        ({"only": ""}, "not ''"),
-        ({"only": "1.1,1.1"}, "only names 1.1 twice"),
-        ({"points": "1.2"}, "points must be given as 1.2=10,1.4=20"),
-        ({"points": "1.2=0"}, "above 0"),
-        ({"points": "1.2=1e400"}, "above 0"),
-        ({"points": "1.2=10,1.2=20"}, "points names 1.2 twice"),
+        ({"only": "2.1"}, "only must name exercises from 1.1 to 1.8, not '2.1'"), ({"only": ""}, "not ''"),
+        ({"only": "1.1,1.1"}, "only names 1.1 twice"), ({"points": "1.2"}, "points must be given as 1.2=10,1.4=20"),
+        ({"points": "1.2=0"}, "above 0"), ({"points": "1.2=1e400"}, "above 0"),
+        ({"points": "1.2=10,1.2=20"}, "points names 1.2 twice"), ({"variant": " "}, "variant must be a text"),
         ({"points": "1.2=10", "only": "1.3"}, "points names 1.2, which is none of 1.3"),
-        ({"variant": " "}, "variant must be a text"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_had_is_said_in_one_sentence(arguments: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         plan(1, **arguments)
-
-
-@each_chapter
-def test_teachers_notes_name_every_exercise_its_editions_and_its_minutes(number: int) -> None:
-    exercises = chapters.exercises(chapters.chapter(number))
-    told = re.search(r"which no chapter prints: ([\d., and]+)\.", " ".join(NOTES[number].split()))
-    assert told
-    assert re.findall(r"\d\.\d", told[1]) == [one.id for one in exercises if one.editions]
-    page = TEACHING.read_text(encoding="utf-8")
-    for exercise in exercises:
-        head = rf"^\| {exercise.id} {exercise.slug} \| ([^|]+) \|"
-        minutes = re.findall(head, NOTES[number], re.M)
-        assert re.fullmatch(r"\d+ to \d+", *minutes)
-        assert f"**{exercise.id}** " in NOTES[number].split("## Oral questions")[1]
-        if number <= 3:  # which the syllabi of the teaching page are of
-            assert re.findall(head, page, re.M) == minutes
 
 
 def test_the_containers_commands_are_those_of_the_command_line(made: Released) -> None:
@@ -108,13 +85,9 @@ def test_the_containers_commands_are_those_of_the_command_line(made: Released) -
     recipe = (made.autograder / "Dockerfile").read_text(encoding="utf-8")
     venv = re.search(r"NANOINFER_VENV:-([\w/]+)\}", (made.autograder / "setup.sh").read_text(encoding="utf-8"))
     assert venv
-    assert "RUN bash /autograder/source/setup.sh" in recipe
     assert f'ENTRYPOINT ["{venv[1]}/bin/nanoinfer", "course"]' in recipe
     known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    runs = re.findall(r"^docker run (.+)$", TEACHING.read_text(encoding="utf-8"), re.M)
-    asked = [shlex.split(run.partition(" nanoinfer-grader ")[2]) for run in runs]
-    assert {words[0] for words in asked} == {"grade", "similar", "oral", "verify"}
-    for name, *words in asked:
-        context = known[name].make_context(name, words)  # raises for an option or an argument that there is not
-        assert str(context.params["assignment"]) == "/autograder/source"
-    assert (made.to / "teacher" / "TEACHING.md").read_text(encoding="utf-8").count("docker run") == len(asked)
+    runs = re.findall(r"^docker run .* nanoinfer-grader (.+)$", TEACHING.read_text(encoding="utf-8"), re.M)
+    assert len(runs) == 4
+    for name, *words in map(shlex.split, runs):
+        known[name].make_context(name, words)  # raises for an option or an argument that there is not

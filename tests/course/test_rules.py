@@ -81,20 +81,8 @@ def test_inputs_of_one_shape_and_one_value_do_not_come_again() -> None:
     assert not any("'again'" in problem for problem in rules.problems(_toy(ones, numbers), covers, ("s",)))
 
 
-def test_other_kinds_of_results_are_tried() -> None:
-    covers = {"kind": rules.kind}
-    toy = _toy(numbers)
+def test_other_kinds_of_results_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy, covers = _toy(numbers), {"kind": rules.kind}
     assert not any("'kind'" in problem for problem in rules.problems(toy, covers, ("s",)))
-
-    class Lenient(Exercise):
-        def compare(self, *_: object) -> None:  # type: ignore[override]
-            return None
-
-    lenient = Lenient(toy.id, toy.slug, toy.path, toy.spec, toy.function, toy.checks)
-    assert any("'kind'" in problem for problem in rules.problems(lenient, covers, ("s",)))
-
-
-def test_as_many_cases_as_options_meet_them_all() -> None:
-    assert [Case(f"a/check/{at}").turn("xyz") for at in range(4)] == ["x", "y", "z", "x"]
-    assert Case("a/check/2/small 1").turn("xyz") == "z"  # the same when a failing input is shrunk
-    assert Case("no number").turn("xyz") == "x"
+    monkeypatch.setattr(Exercise, "compare", lambda *_: None)
+    assert any("'kind'" in problem for problem in rules.problems(toy, covers, ("s",)))

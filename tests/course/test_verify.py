@@ -16,7 +16,7 @@ from nanocourse.grade.assignment import Assignment, Part
 from nanocourse.grade.collect import collect
 from nanocourse.learner.folder import Folder, Progress
 from nanocourse.learner.report import receipt_text, result_lines
-from nanocourse.release.similar import alike, copied_folders, public, share, usual, words
+from nanocourse.release.similar import alike, copied_folders
 from tests.course.learner_files import EXERCISES, Course, Keep, answer
 
 ONE, OTHER = "0a1b2c3d", "ffffffff"
@@ -48,7 +48,7 @@ def test_a_name_gives_the_same_input(exercise: chapters.Exercise) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["1.3/nothing/0", "1.4/ragged/0", "1.3", "", "1.3/ragged/0:rows=x", "1.3/ragged/0:rows=99999"]
+    "name", ["1.3/nothing/0", "1.4/ragged/0", "", "1.3/ragged/0:rows=x", "1.3/ragged/0:rows=99999"]
 )
 def test_a_name_of_no_input_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"names no input of exercise 1\.3"):
@@ -66,9 +66,6 @@ def test_equal_mistakes_do_not_print_equal_messages(keep: Keep, tmp_path: Path) 
         assert f"inputs {own}" in text
     shown = [text.partition("found:")[2].partition("This input")[0] for text in told.values()]
     assert shown[0] != shown[1]
-    (tmp_path / LAST.file).write_text(RIGHT)
-    own, all_ = (check_exercise(LAST, tmp_path / LAST.file, keep.take, seed=seed_of(one)) for one in (ONE, ""))
-    assert [check.cases for check in own.checks] == [2 * check.cases for check in all_.checks]  # those of all, too
 
 
 def test_a_learner_has_a_number_of_their_own(tmp_path: Path, course: Course) -> None:
@@ -115,36 +112,16 @@ def test_claims_are_run_again(handed_in: SimpleNamespace, course: Course) -> Non
     assert "The file that was handed in: passed" in done.out
     assert "Right is " in done.out
     assert "1.4" not in done.out
-    handed_in.page.write_text("# nothing\n")
-    nothing = course("verify", handed_in.path, "--assignment", handed_in.assignment)
-    assert (nothing.code, "No receipt and no input is claimed" in nothing.out) == (0, True)
 
 
-@pytest.mark.parametrize("old, new, said", [
-    ("lines: ", "lines: 1", "The receipt is another one: claimed: "),
-    (f"inputs {ONE}", f"inputs {OTHER}", f"The receipt is of inputs {OTHER}, and the progress file is of {ONE}"),
-])  # fmt: skip
-def test_a_receipt_that_was_changed_is_noticed(
-    handed_in: SimpleNamespace, course: Course, old: str, new: str, said: str
-) -> None:
-    handed_in.page.write_text(handed_in.page.read_text().replace(old, new))
-    done = course("verify", handed_in.path, "--assignment", handed_in.assignment)
-    assert done.code == 1
-    assert said in done.out
-
-
-def test_one_input_is_played(handed_in: SimpleNamespace, course: Course) -> None:
-    done = course("verify", handed_in.path, "--assignment", handed_in.assignment, "--input", handed_in.input)
-    assert done.code == 0, done.err
-    assert done.out.count("Input ") == 1
-    assert "  lengths = " in done.out
-    for name, said in (
-        ("1.3/none/0", "names no input of exercise 1.3"),
-        ("2.1/x/0", "--input must begin with one of 1.3"),
-    ):
-        done = course("verify", handed_in.path, "--assignment", handed_in.assignment, "--input", name)
-        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-        assert said in done.err
+def test_a_receipt_that_was_changed_is_noticed(handed_in: SimpleNamespace, course: Course) -> None:
+    page, others = handed_in.page.read_text(), f"The receipt is of inputs {OTHER}, and the progress file is of {ONE}"
+    changes = [("lines: ", "lines: 1", "is another one: claimed: "), (f"inputs {ONE}", f"inputs {OTHER}", others)]
+    for old, new, said in changes:
+        handed_in.page.write_text(page.replace(old, new))
+        done = course("verify", handed_in.path, "--assignment", handed_in.assignment)
+        assert done.code == 1
+        assert said in done.out
 
 
 # Similarity
@@ -157,14 +134,6 @@ def renamed(source: str) -> str:
     for old, new in (("scores", "ranked"), ("top_k", "few"), ("found", "result"), ("ordered", "downwards")):
         source = source.replace(old, new)
     return source.replace("\n    ", "\n    # mine\n    ", 1)
-
-
-def test_names_and_comments_do_not_hide_a_copy() -> None:
-    one = answer("1.4", FILTERS.right[0].name)
-    assert renamed(one) != one
-    assert share(words(one), words(renamed(one))) == 1.0
-    assert share(words(one), words(answer("1.4", FILTERS.right[1].name))) < 0.9
-    assert words("def f(:") == ()
 
 
 def test_a_class_is_listed(tmp_path: Path, course: Course) -> None:
@@ -186,14 +155,3 @@ def test_a_class_is_listed(tmp_path: Path, course: Course) -> None:
     assert "100%  anna and ben" in done.out
     assert "To be looked at by a person" in done.out
     assert "anna, carl: progress.json has the same number" in done.out
-    few = course("similar", str(tmp_path / "class"), "--assignment", str(tmp_path / "as"), "--most", "1")
-    assert "and 1 more: --most 2" in few.out
-    assert course("similar", str(tmp_path / "no"), "--assignment", str(tmp_path / "as")).code == 2
-
-
-def test_answers_that_can_be_copied_are_known() -> None:
-    for exercise in chapters.exercises(chapters.chapter(4)):
-        known = public(exercise)
-        assert all(known.values()), exercise.id
-        assert len(known) == 1 + len(exercise.editions) + len(exercise.right) + len(exercise.wrong)
-        assert usual(exercise) <= 0.9
