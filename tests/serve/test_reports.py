@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.serving import PATH, Served, engine, rest, serving, until
+from tests.serve.serving import PATH, Served, engine, parsed, rest, serving, until
 
 BODY = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 2}).encode()
 # What java.net.http.HttpClient sends with its first request, unless it is told to speak HTTP/1.1.
@@ -101,6 +101,21 @@ def test_text_offset_is_where_the_tokens_own_text_begins(server: Served, prompt:
     assert choice["logprobs"]["text_offset"] == offsets
     at = choice["logprobs"]["text_offset"][-1]
     assert choice["text"][at:] == "a"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_of_http_1_0_gets_no_chunks(server: Served, stream: bool) -> None:
+    """What it cannot know the length of ends with the connection, even if it asks to keep that open."""
+    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 2, "stream": stream}).encode()
+    head = b"POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with server.connect() as connection:
+        connection.sendall(head + body)
+        headers, _, got = rest(connection).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in headers.lower()
+    assert b"connection: close" in headers.lower()
+    assert (b"content-length: %d\r\n" % len(got) in headers) != stream
+    text = got.decode()
+    assert parsed(text)[-1] == "[DONE]" if stream else json.loads(text)["usage"]["completion_tokens"] == 2
 
 
 def test_idle_connections_make_way_for_a_look_at_health() -> None:
