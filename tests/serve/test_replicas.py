@@ -276,7 +276,7 @@ def test_a_rank_of_an_engine_dies_while_nothing_runs(folder: Path) -> None:
 @pytest.mark.parametrize(
     "settings, words",
     [
-        ({"replicas": "2"}, "replicas must be a whole number of at least 1, not '2'"),
+        ({"replicas": "2"}, "replicas must be a whole number from 1 to 256, not '2'"),
         *(
             pytest.param({"replicas": 2, name: 1000}, words, marks=pytest.mark.long)
             for name, words in (
