@@ -183,21 +183,36 @@ def test_no_process_is_left_of_an_engine_that_hangs() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits of Linux")
+@pytest.mark.parametrize("hard, options", [(None, []), (420, ["--connections", "100"])])
 @pytest.mark.long
-def test_more_idle_clients_than_descriptors_leave_the_log_short_and_health_alive(tmp_path: Path) -> None:
-    """The usual soft limit of 1,024 is raised at the start; the hard one bounds --connections."""
+def test_more_idle_clients_than_descriptors_leave_the_log_short_and_health_alive(
+    tmp_path: Path, hard: int | None, options: list[str]
+) -> None:
+    """The usual soft limit of 1,024 is raised at the start; the hard one bounds --connections, and is never reached."""
     import resource
 
     def few() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard or resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
-    command = [sys.executable, "-m", "nanoinfer", "serve", "--device", "cpu", "-m", "random:tiny", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "nanoinfer",
+        "serve",
+        "--device",
+        "cpu",
+        "-m",
+        "random:tiny",
+        "--port",
+        "0",
+        *options,
+    ]
     with (tmp_path / "errors").open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=few)  # noqa: PLW1509
         assert process.stdout
         host, port = json.loads(process.stdout.readline())["url"].removeprefix("http://").split(":")
         until(lambda: json.loads(process.stdout.readline()).get("event") == "ready")
-        clients = [socket.create_connection((host, int(port))) for _ in range(400)]
+        clients = [socket.create_connection((host, int(port))) for _ in range(600)]
         with socket.create_connection((host, int(port))) as connection:
             connection.settimeout(20)
             connection.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
