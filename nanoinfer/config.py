@@ -20,6 +20,23 @@ MAX_BATCH = 64  # rows, where nobody says how many
 LOOKUP = "lookup"  # drafts from the row's own text
 NGRAM = "ngram"  # and from a table of what old children's books say
 MOST_DRAFTS = 64  # of a row in one step
+INT32 = 2**31 - 1  # the largest position, block and count of tokens on a device
+# The least and the most that a field may be: no machine has more, or no machine type holds more.
+BOUNDS = {
+    "max_batch": (1, 1 << 16),
+    "max_len": (2, INT32),
+    "max_batched_tokens": (1, INT32),
+    "prefill_chunk": (1, INT32),
+    "block_size": (16, 256),
+    "kv_blocks": (1, INT32 - 1),  # besides the null block
+    "max_graph_batch": (0, 1 << 16),
+    "draft_tokens": (1, MOST_DRAFTS),
+    "seed": (0, MAX_SEED),
+    "threads": (1, 1024),
+    "tensor_parallel": (1, 1024),
+    "replicas": (1, 256),
+}
+OPTIONAL = ("max_batch", "max_len", "max_batched_tokens", "prefill_chunk", "kv_blocks", "max_graph_batch", "threads")
 
 
 @dataclass(frozen=True)
@@ -128,16 +145,12 @@ class EngineConfig:
         if self.engine != "auto" and self.engine not in RECIPES:
             raise ValueError(f"engine must be auto or one of {', '.join(RECIPES)}, not {self.engine!r}")
         if self.device is not None and not (
-            isinstance(self.device, str) and re.fullmatch(r"cpu|cuda(:\d+)?", self.device)
+            isinstance(self.device, str) and re.fullmatch(r"cpu|cuda(:\d{1,2})?", self.device)
         ):
             raise ValueError(f"device must be cpu, cuda or cuda:N, not {self.device!r}")
         if self.dtype is not None and str(self.dtype).removeprefix("torch.") not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        least = {"max_batch": 1, "max_len": 2, "prefill_chunk": 1, "kv_blocks": 1, "max_graph_batch": 0, "threads": 1}
-        least["max_batched_tokens"] = self.max_batch or 1
-        for name, low in least.items():
-            if (value := getattr(self, name)) is not None:
-                check_int(name, value, low)
+        self._check_numbers()
         for name in ("prefix_caching", "preemption"):
             if (value := getattr(self, name)) is not None and type(value) is not bool:
                 raise ValueError(f"{name} must be True or False, not {value!r}")
@@ -147,16 +160,18 @@ class EngineConfig:
                 )
         if self.speculate is not None and (not self.speculate or isinstance(self.speculate, bool | int | float)):
             raise ValueError(f"speculate must be {LOOKUP!r}, {NGRAM!r}, a model, or None, not {self.speculate!r}")
-        check_int("draft_tokens", self.draft_tokens, 1, MOST_DRAFTS)
         wrong = next((name for name in ("adaptive_drafts", "pinned") if type(getattr(self, name)) is not bool), None)
         if wrong:
             raise ValueError(f"{wrong} must be True or False, not {getattr(self, wrong)!r}")
-        check_int("seed", self.seed, 0, MAX_SEED)
-        check_int("tensor_parallel", self.tensor_parallel, 1)
-        check_int("replicas", self.replicas, 1)
         if self.tensor_parallel > 1:
             self._check_parallel()
-        check_int("block_size", self.block_size, 16, 256)
+
+    def _check_numbers(self) -> None:
+        for name, (low, high) in BOUNDS.items():
+            if (value := getattr(self, name)) is not None or name not in OPTIONAL:
+                check_int(name, value, low, high)
+        if self.max_batched_tokens is not None:
+            check_int("max_batched_tokens", self.max_batched_tokens, self.max_batch or 1)
         if self.block_size & (self.block_size - 1):
             raise ValueError(f"block_size must be a power of two from 16 to 256, not {self.block_size}")
 

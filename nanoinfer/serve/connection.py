@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from nanoinfer.serve.completions import LEFT, OVER
 from nanoinfer.serve.config import ServeConfig
@@ -92,6 +92,8 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            answer_without_chunks(self.cycle)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -129,6 +131,20 @@ class Connection(HttpToolsProtocol):
         self._taking = None
         if self.transport.get_write_buffer_size():
             self.transport.abort()
+
+
+def answer_without_chunks(cycle: RequestResponseCycle) -> None:
+    """Answer as HTTP/1.0 reads it: a body of unknown length goes as it is and ends when the connection closes.
+
+    uvicorn sends such a body in chunks whatever the client's version, unless it takes the length as known.
+    """
+    cycle.chunked_encoding, send = False, cycle.send
+
+    async def send_plain(message: Any) -> None:
+        cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.send = send_plain  # type: ignore[method-assign]
 
 
 class Joined:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nanoinfer.requests import Request
 
 Post = Callable[[dict[str, Any]], object]
-PATIENCE = 10.0  # seconds that a process has to end
+PATIENCE = 3.0  # seconds that a process has to end; it keeps nothing that a kill could lose
 
 
 class EngineDied(RuntimeError):

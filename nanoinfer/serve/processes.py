@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import cache
 from typing import NoReturn
 from weakref import WeakSet
 
+from nanoinfer.worker import Worker
+
+PR_SET_PDEATHSIG = 1  # of Linux's <sys/prctl.h>
 CHILD = "nanoinfer.serve.engine_child"
 _spawned: WeakSet[subprocess.Popen[bytes]] = WeakSet()
 
@@ -21,10 +26,42 @@ def spawn(module: str = CHILD, first: str = "") -> subprocess.Popen[bytes]:
 
     module: whose `main` it runs. first: what is to be run ahead of all else, for tests.
     """
-    code = f"import sys; sys.path[:] = {sys.path!r}\n{first}\nfrom {module} import main; main()"
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}\n"
+        f"from nanoinfer.serve.processes import end_with; end_with({os.getpid()})\n"
+        f"{first}\nfrom {module} import main; main()"
+    )
+    process: subprocess.Popen[bytes] = _starter(os.getpid()).submit(_start, code).result()
+    return process
+
+
+@cache
+def _starter(process: int) -> Worker:
+    """The thread of this process that starts all others.
+
+    Linux sends `PR_SET_PDEATHSIG` when the *thread* that started a process ends, so this one stays to the last. A
+    fork has no threads of its parent's: it gets its own.
+    """
+    worker = Worker("nanoinfer-start")
+    worker.stop.atexit = False
+    return worker
+
+
+def _start(code: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     _spawned.add(process)
     return process
+
+
+def end_with(parent: int) -> None:
+    """Let Linux kill this process when its parent ends, even if it hangs or is stopped by then.
+
+    Other systems have no such call: there the end of the pipe is the end, once this process runs on and reads it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it has ended before the call
+            os._exit(1)
 
 
 def kill_all() -> None:

@@ -25,7 +25,9 @@ from nanoinfer.serve.service import Service
 
 FLUSH = 5  # seconds for answers that are under way when all requests are over
 SENDING = 1 << 17  # bytes that the kernel may hold for one client; by itself it takes up to some megabytes
-OTHERS = 256  # descriptors for what is no connection: pipes, libraries, files
+OTHERS = 256  # descriptors for what is no connection (pipes, libraries, files) or is not counted yet
+WAITING = 2048  # connections that the kernel may hold until they are accepted
+ACCEPTS = 32  # of these in one turn of the event loop; it counts and closes them only some turns later
 IDLE = 75  # seconds that a connection may be kept without a request
 
 
@@ -52,17 +54,22 @@ class Stopper:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, that leaves signals to a `Stopper`."""
+    """uvicorn's server, that leaves signals to a `Stopper`, and accepts few connections at a time."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(WAITING)  # asyncio takes one number for how many wait and how many are accepted in a turn
+
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens. OSError where it cannot."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=2048)
+    listening = socket.create_server((host, port), family=family, backlog=WAITING)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)  # its connections inherit this
     return listening
 
@@ -151,6 +158,7 @@ def settings_of(app: Any, config: ServeConfig) -> uvicorn.Config:
         log_config=None,
         server_header=False,
         proxy_headers=False,
+        backlog=ACCEPTS,
         timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=FLUSH,
     )

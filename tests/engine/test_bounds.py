@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from nanoinfer import config
+from nanoinfer.config import EngineConfig
 from nanoinfer.engine.state import BatchState
 from nanoinfer.requests import BOUNDS, OPTIONAL, Bounds, Request, SamplingParams
 from nanoinfer.serve.config import ServeConfig
@@ -81,3 +83,18 @@ def test_the_server_agrees_with_the_library(name: str, value: Any) -> None:
         read(body, ServeConfig(), [0])
     assert (refused.value.status, refused.value.param) == (400, name)
     json.loads(refused.value.body)
+
+
+@pytest.mark.parametrize("name", config.BOUNDS)
+def test_an_engine_takes_its_bounds_and_nothing_beyond(name: str) -> None:
+    """Whatever lies beyond is refused by name before torch is imported, and never reaches a machine type or a pool."""
+    low, high = config.BOUNDS[name]
+    more = {"max_batch": 1} if name == "max_batched_tokens" else {}
+    for value in (low, high):
+        assert getattr(EngineConfig(**{name: value}, **more), name) == value
+    for value in (low - 1, high + 1, 2**63, 10**400, -(10**400), float(low), str(low), True, math.nan):
+        with pytest.raises(ValueError, match=f"^{name} must be a whole number from {low} to {high}, not "):
+            EngineConfig(**{name: value}, **more)
+    if name not in config.OPTIONAL:
+        with pytest.raises(ValueError, match=name):
+            EngineConfig(**{name: None})

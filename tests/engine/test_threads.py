@@ -94,5 +94,5 @@ def test_threads_of_an_llm(small_model: GPT2) -> None:
     fixed, free = (LLM(small_model, threads=n).generate([[1, 2, 3]], asked)[0].token_ids for n in (2, None))
     assert fixed == free
     assert torch.get_num_threads() == before
-    with pytest.raises(ValueError, match="threads must be a whole number of at least 1, not 0"):
+    with pytest.raises(ValueError, match="threads must be a whole number from 1 to 1024, not 0"):
         LLM(small_model, threads=0)

@@ -259,7 +259,7 @@ def test_a_rank_of_an_engine_dies_while_nothing_runs(folder: Path) -> None:
 
 
 def test_what_cannot_be_made_is_refused(folder: Path, small_model: GPT2) -> None:
-    with pytest.raises(ValueError, match="replicas must be a whole number of at least 1, not '2'"):
+    with pytest.raises(ValueError, match="replicas must be a whole number from 1 to 256, not '2'"):
         LLM(folder, replicas="2", **SETTINGS)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="speculate must be a name or a path for another process, not a GPT2"):
         LLM(folder, replicas=2, speculate=small_model, **SETTINGS)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.serving import PATH, Served, engine, rest, serving, until
+from tests.serve.serving import PATH, Served, engine, parsed, rest, serving, until
 
 BODY = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 2}).encode()
 # What java.net.http.HttpClient sends with its first request, unless it is told to speak HTTP/1.1.
@@ -103,6 +103,21 @@ def test_text_offset_is_where_the_tokens_own_text_begins(server: Served, prompt:
     assert choice["text"][at:] == "a"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_of_http_1_0_gets_no_chunks(server: Served, stream: bool) -> None:
+    """What it cannot know the length of ends with the connection, even if it asks to keep that open."""
+    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 2, "stream": stream}).encode()
+    head = b"POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with server.connect() as connection:
+        connection.sendall(head + body)
+        headers, _, got = rest(connection).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in headers.lower()
+    assert b"connection: close" in headers.lower()
+    assert (b"content-length: %d\r\n" % len(got) in headers) != stream
+    text = got.decode()
+    assert parsed(text)[-1] == "[DONE]" if stream else json.loads(text)["usage"]["completion_tokens"] == 2
+
+
 def test_idle_connections_make_way_for_a_look_at_health() -> None:
     with serving(engine(), connections=4) as server:
         idle = [server.connect() for _ in range(4 + 64 + 8)]
@@ -168,21 +183,36 @@ def test_no_process_is_left_of_an_engine_that_hangs() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits of Linux")
+@pytest.mark.parametrize("hard, options", [(None, []), (420, ["--connections", "100"])])
 @pytest.mark.long
-def test_more_idle_clients_than_descriptors_leave_the_log_short_and_health_alive(tmp_path: Path) -> None:
-    """The usual soft limit of 1,024 is raised at the start; the hard one bounds --connections."""
+def test_more_idle_clients_than_descriptors_leave_the_log_short_and_health_alive(
+    tmp_path: Path, hard: int | None, options: list[str]
+) -> None:
+    """The usual soft limit of 1,024 is raised at the start; the hard one bounds --connections, and is never reached."""
     import resource
 
     def few() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard or resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
-    command = [sys.executable, "-m", "nanoinfer", "serve", "--device", "cpu", "-m", "random:tiny", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "nanoinfer",
+        "serve",
+        "--device",
+        "cpu",
+        "-m",
+        "random:tiny",
+        "--port",
+        "0",
+        *options,
+    ]
     with (tmp_path / "errors").open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=few)  # noqa: PLW1509
         assert process.stdout
         host, port = json.loads(process.stdout.readline())["url"].removeprefix("http://").split(":")
         until(lambda: json.loads(process.stdout.readline()).get("event") == "ready")
-        clients = [socket.create_connection((host, int(port))) for _ in range(400)]
+        clients = [socket.create_connection((host, int(port))) for _ in range(600)]
         with socket.create_connection((host, int(port))) as connection:
             connection.settimeout(20)
             connection.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
