@@ -78,7 +78,7 @@ class Benchmark:
         self._turns: dict[Case, Turns] = {}  # of the cases that are not finished
         self._guide = earlier_results(self._stamp["machine"], preset, RESULTS, path.parent)
         self._spent: defaultdict[Case, float] = defaultdict(float)  # by the guide, as `_expected_s`
-        self._expected_s = self._taken_s = 1.0  # of the work of this run; alike, as long as nothing is known
+        self._expected_s = self._taken_s = 0.1  # of the work of this run; alike, as long as nothing is known
         self._told = 0.0
         self._report = self._resume()
 
