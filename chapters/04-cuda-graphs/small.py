@@ -53,7 +53,8 @@ def generate(texts: list[list[int]], length: int) -> list[list[int]]:
 
 
 if __name__ == "__main__":
-    print("replaying" if DEVICE == "cuda" else "no GPU here: every step runs eagerly", file=sys.stderr)
+    eager = "no GPU: steps run eagerly; `python chapters/04-cuda-graphs/example.py addresses` replays one by a stand-in"
+    print("replaying" if DEVICE == "cuda" else eager, file=sys.stderr)
     ranks = {base64.b64decode(one): int(n) for one, n in map(bytes.split, (DATA / "gpt2.tiktoken").open("rb"))}
     bpe = tiktoken.Encoding("gpt2", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={})
     texts = generate([bpe.encode_ordinary(t) for t in sys.argv[1:] or ("Once upon a time", "The fox", "The king")], 40)

@@ -18,9 +18,9 @@ import torch
 
 from nanoinfer.engine import fake_graph
 from nanoinfer.text.tokenizer import gpt2_tokenizer
-from tests.book.chapter_pages import FOLDERS, checkout, greedy, module
+from tests.book.chapter_pages import FOLDERS, ROOT, checkout, greedy, module
 
-LINES = {1: 60, 2: 60, 3: 80, 4: 60, 5: 80, 6: 210, 7: 60, 8: 80}
+LINES = {1: 60, 2: 60, 3: 80, 4: 61, 5: 80, 6: 210, 7: 60, 8: 80}
 FOX = "The fox was a very good dog"
 PROGRAMS = {
     1: (["The", "fox"], [FOX]),
@@ -74,7 +74,19 @@ def test_runs_as_a_program(chapter: int, monkeypatch: pytest.MonkeyPatch, capsys
     out, err = capsys.readouterr()
     assert out.startswith(expected[0]) or chapter == 7
     assert all(part in out for part in expected)
-    assert err == ("no GPU here: every step runs eagerly\n" if chapter == 4 else "")
+    assert bool(err) == (chapter == 4)
+
+
+@on_cpu
+def test_a_recorded_step_is_shown_by_the_command_that_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["small.py", "The fox"])
+    runpy.run_path(str(FOLDERS[4] / "small.py"), run_name="__main__")
+    _, program, *words = capsys.readouterr().err.split("`")[1].split()
+    monkeypatch.setattr(sys, "argv", [program, *words])
+    runpy.run_path(str(ROOT / program), run_name="__main__")
+    assert "copied into the old one" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("chapter", [1, 2])

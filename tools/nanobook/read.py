@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nanoinfer.cli.errors import Refused
-from nanoinfer.cli.terminal import Output, remark
+from nanoinfer.cli.terminal import Output, is_terminal, remark
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 EPILOG = """\
 Examples:
@@ -48,7 +52,9 @@ def read(
     try:
         if not build.built(folder):
             remark("nanoinfer: building the book, once ...")
-            build.build(folder)
+            with _bar() as bar:
+                task = bar.add_task("")
+                build.build(folder, lambda page, steps: bar.update(task, description=page, total=steps, advance=1))
     except build.Unbuilt as error:
         raise Refused(f"{error}; `nanoinfer read 1 --terminal` needs nothing") from error
     except OSError as error:
@@ -58,6 +64,15 @@ def read(
     if not no_open and not webbrowser.open(page.resolve().as_uri()):
         remark("nanoinfer: no browser could be opened; the page above can be")
     return 0
+
+
+def _bar() -> Progress:
+    """How much of the site is built, and its page at work; silent where standard error is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not is_terminal(sys.stderr))
 
 
 def _chapter_text(book: Path, chapter: int | None) -> Path | None:

@@ -8,6 +8,7 @@ machine that slows down slows all of them. Tokens are counted again from what ca
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +27,15 @@ from nanobench.core.case_runner import (
     runs_due,
 )
 from nanobench.core.compile_counter import TritonLog, torch_graphs, torch_seconds
-from nanobench.core.estimate import earlier_results, in_words, largest_batch, plan, run_seconds
+from nanobench.core.estimate import (
+    OVERHEAD_S,
+    earlier_results,
+    expected_runs,
+    in_words,
+    largest_batch,
+    plan,
+    run_seconds,
+)
 from nanobench.core.machine import ClockLog, copy_bandwidth, import_seconds, memory_now, stamp, synchronize
 from nanobench.core.model_shapes import load_config
 from nanobench.core.outcome import outcome, summary
@@ -41,7 +50,7 @@ from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 
 Say = Callable[[str], None]
-Progress = Callable[[int, int, str], object]  # cases done, cases in all, what is left in words
+Progress = Callable[[float, str], object]  # the share that is done, and what is left in words
 
 
 class Benchmark:
@@ -53,7 +62,7 @@ class Benchmark:
         device: str | None,
         path: Path,
         say: Say = print,
-        progress: Progress = lambda done, total, left: None,
+        progress: Progress = lambda share, left: None,
     ) -> None:
         self.preset, self.path, self.say, self._progress = preset, path, say, progress
         EngineConfig(device=device, dtype=preset.dtype)  # ValueError for what is no device or dtype
@@ -67,7 +76,10 @@ class Benchmark:
         }  # fmt: skip
         self._settings = {name: str(value) for name, value in asdict(preset).items()}
         self._turns: dict[Case, Turns] = {}  # of the cases that are not finished
-        self._guide = earlier_results(self._stamp["machine"].device, preset, RESULTS, path.parent)
+        self._guide = earlier_results(self._stamp["machine"], preset, RESULTS, path.parent)
+        self._spent: defaultdict[Case, float] = defaultdict(float)  # by the guide, as `_expected_s`
+        self._expected_s = self._taken_s = 0.1  # of the work of this run; alike, as long as nothing is known
+        self._told = 0.0
         self._report = self._resume()
 
     @property
@@ -99,10 +111,27 @@ class Benchmark:
 
     def expect(self) -> str:
         """What is left to measure, and how long it will take, in words."""
-        name, known = self._guide
-        cases, seconds, unknown = plan(self.preset, self._report.results if self._report else (), known)
-        guide = f", by {name}" if name and unknown < cases else ""
+        cases, seconds, unknown = self._plan()
+        name = self._guide[0]
+        guide = f", by {name}" if name and unknown < cases and not self._spent else ""
         return in_words(cases, seconds, unknown) + guide
+
+    def _plan(self) -> tuple[int, float, int]:
+        done = self._report.results if self._report else ()
+        return plan(self.preset, done, self._guide[1], self._spent, self._taken_s / self._expected_s)
+
+    def _worked(self, case: Case, since: float, first: int = 0, more_s: float = 0.0) -> None:
+        """Take note of how long a run took, with `first` first ones and `more_s` of other work; tell what is left."""
+        now = time.perf_counter()
+        if (runs := expected_runs(case, self._guide[1] or self.report.results)) is not None:
+            expected_s = first * runs[0] + runs[1] + more_s
+            self._spent[case] += expected_s
+            self._expected_s += expected_s
+            self._taken_s += now - since
+        if now - self._told >= 1:
+            self._told = now
+            cases, seconds, unknown = self._plan()
+            self._progress(self._taken_s / (self._taken_s + seconds), in_words(cases, seconds, unknown))
 
     def run(self) -> Report:
         """Measure everything that is not measured yet."""
@@ -177,10 +206,9 @@ class Benchmark:
                 if runner.failure is None and len(runner.ttft_s) < due:
                     self._turn(runner, prompts)
         for runner in runners:
+            start = time.perf_counter()
             self._add(runner.failure or outcome(runner, model, prompts, self.report, self.clocks))
-        done, total = len(self.report.results), len(self.preset.cases())
-        if done < total:
-            self._progress(done, total, self.expect())
+            self._worked(runner.case, start, more_s=OVERHEAD_S)
 
     def _start_case(
         self, case: Case, model: GPT2, prompts: Tensor, limits: Limits, systems: dict[str, Prepared]
@@ -194,12 +222,13 @@ class Benchmark:
         if known.system is None:
             return Result(case=case, status=known.status, reason=known.reason)
         runner = CaseRunner(case, known)
-        compiled = self._compile_seconds()
+        compiled, start = self._compile_seconds(), time.perf_counter()
         for new_tokens in (case.new_tokens, 1, case.new_tokens):
             seconds = runner.time(prompts, new_tokens, self.device)
             if runner.failure is not None:
                 return runner.failure
             runner.first_s = runner.first_s or seconds[0]
+        self._worked(case, start, first=1)
         runner.compile_s = self._compile_seconds() - compiled + known.compile_s
         runner.repeats = self.preset.repeats_of(seconds[0])
         runner.counted = counters(runner.system)
@@ -220,10 +249,11 @@ class Benchmark:
     def _turn(self, runner: CaseRunner, prompts: Tensor) -> None:
         """One timed run, saved: an interruption loses no other."""
         self.clocks.sample()
-        compiled = self._compiles()
+        compiled, start = self._compiles(), time.perf_counter()
         runner.take_turn(prompts, self.device)
         runner.compiles += self._compiles() - compiled
         self.clocks.sample()
+        self._worked(runner.case, start)
         if runner.failure is None:
             self._turns[runner.case] = runner.turns()
             self._save()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from nanobench.core.presets import Preset
-from nanobench.core.records import Case, Report, Result
+from nanobench.core.records import Case, Machine, Report, Result
 from nanobench.systems import UNFUSED
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.config import ENGINES
@@ -41,8 +42,8 @@ def _same(case: Case, results: Sequence[Result]) -> list[Result]:
     return [r for r in results if (r.case.model, r.case.engine) == (case.model, case.engine)]
 
 
-def case_seconds(case: Case, preset: Preset, known: Sequence[Result]) -> float | None:
-    """Seconds of a whole case: warm-up, timed runs, single steps. None where nothing like it was measured.
+def expected_runs(case: Case, known: Sequence[Result]) -> tuple[float, float] | None:
+    """Seconds of a case's first run and of each later one. None where nothing like it was measured.
 
     An engine that was never measured is guessed to take as long as the dense one; those with graphs are faster.
     """
@@ -58,18 +59,40 @@ def case_seconds(case: Case, preset: Preset, known: Sequence[Result]) -> float |
     if near.case.batch < case.batch:  # by the line through what is known: a full device takes longer
         alike = case.model_copy(update={"prompt_tokens": near.case.prompt_tokens, "engine": near.case.engine})
         run = max(run, run_seconds(alike, known) * tokens)
+    return max((near.first_s or 0.0) * tokens, run), run
+
+
+def case_seconds(case: Case, preset: Preset, known: Sequence[Result]) -> float | None:
+    """Seconds of a whole case: warm-up, timed runs, single steps. None where nothing like it was measured."""
+    if (runs := expected_runs(case, known)) is None:
+        return None
+    first, run = runs
     if run > preset.case_budget_s:
         return 0.0  # it will not be run
-    first = max((near.first_s or 0.0) * tokens, run)
     return first + (2 + preset.repeats_of(run)) * run + OVERHEAD_S
 
 
-def plan(preset: Preset, done: Sequence[Result], known: Sequence[Result]) -> tuple[int, float, int]:
-    """How many cases are left, the seconds they will take, and for how many of them that is not known."""
-    finished = {r.case for r in done}
+def plan(
+    preset: Preset,
+    done: Sequence[Result],
+    known: Sequence[Result],
+    spent: Mapping[Case, float] | None = None,
+    pace: float = 1.0,
+) -> tuple[int, float, int]:
+    """How many cases are left, the seconds they will take, and for how many of them that is not known.
+
+    pace: seconds here for each that `known` expects; it corrects for another machine, and for other work on this one.
+    spent: of the cases that have begun, the expected seconds that are over.
+    """
+    finished, spent = {r.case for r in done}, spent or {}
     left = [case for case in preset.cases() if case not in finished]
-    seconds = [case_seconds(case, preset, [*done, *known]) for case in left]
-    return len(left), sum(s for s in seconds if s is not None), sum(s is None for s in seconds)
+    scaled = replace(preset, case_budget_s=preset.case_budget_s / pace, timed_s=preset.timed_s / pace)
+    seconds = [
+        case_seconds(case, scaled, known or done) if run_seconds(case, done) <= preset.case_budget_s else 0.0
+        for case in left
+    ]
+    rest = [max(0.0, s - spent.get(case, 0.0)) for case, s in zip(left, seconds, strict=True) if s is not None]
+    return len(left), pace * sum(rest), sum(s is None for s in seconds)
 
 
 def in_words(cases: int, seconds: float, unknown: int) -> str:
@@ -80,21 +103,21 @@ def in_words(cases: int, seconds: float, unknown: int) -> str:
     return f"{cases} cases left, about {seconds:.0f} s{rest}"
 
 
-def earlier_results(device: str, preset: Preset, *folders: Path) -> tuple[str, tuple[Result, ...]]:
-    """Name and results of an earlier file of the same device and models; empty where there is none.
+def earlier_results(machine: Machine, preset: Preset, *folders: Path) -> tuple[str, tuple[Result, ...]]:
+    """Name and results of an earlier file of the same models and kind of device; empty where there is none.
 
-    Of several files it is the one with most of the preset's own cases, and among equals the one with most results.
+    Of several files it is one of this very device, then the one with most of the preset's own cases, then of results.
     """
     best: tuple[str, tuple[Result, ...]] = ("", ())
-    cases, most = set(preset.cases()), (0, 0)
+    cases, most = set(preset.cases()), (False, 0, 0)
     for path in [path for folder in folders for path in sorted(folder.glob("*.json"))]:
         try:
             report = Report.load(path)
         except ValueError:
             continue
         results = tuple(r for r in report.results if r.case.model in preset.models)
-        fit = sum(r.case in cases for r in results), len(results)
-        if report.machine.device == device and fit > most:
+        fit = report.machine.device == machine.device, sum(r.case in cases for r in results), len(results)
+        if results and report.machine.kind == machine.kind and fit > most:
             best, most = (path.name, results), fit
     return best
 

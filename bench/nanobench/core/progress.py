@@ -1,26 +1,32 @@
-"""The progress of a run: a bar with the time left on a terminal, a line for each batch elsewhere."""
+"""The progress of a run: a bar with the time left on a terminal, a line each minute elsewhere."""
 
 from __future__ import annotations
 
+import time
+
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+SILENCE_S = 60  # between two lines of progress, where there is no terminal
 
 
 class Bar(Progress):
     """`say` prints a line above the bar, `advance_to` moves it. Without a terminal both print plain lines."""
 
     def __init__(self) -> None:
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         console = Console(highlight=False, markup=False, soft_wrap=True)
         super().__init__(*columns, console=console, disable=not console.is_terminal, transient=True)
-        self.cases = self.add_task("measuring", total=None)
+        self.work = self.add_task("measuring", total=None)
+        self._began = self._said = time.monotonic()
 
     def say(self, line: str) -> None:
         """Print a line of results."""
         self.console.print(line)
 
-    def advance_to(self, done: int, total: int, left: str) -> None:
-        """`done` of `total` cases are measured; `left` says what is left."""
-        self.update(self.cases, completed=done, total=total, description=left)
-        if self.disable:
-            self.say(f"{done} of {total} cases done; {left}")
+    def advance_to(self, share: float, left: str) -> None:
+        """A share of the work is done; `left` says what is left."""
+        self.update(self.work, completed=share, total=1.0, description=left)
+        if self.disable and (now := time.monotonic()) - self._said >= SILENCE_S:
+            self._said = now
+            self.say(f"{now - self._began:.0f} s: {left}")

@@ -27,7 +27,7 @@ from nanobench.report.figures.style import Drawing, write
 from nanobench.report.figures.throughput import throughput
 from nanobench.report.figures.timeline import steps
 from nanobench.report.values import engines_of, models_of, prompts_of, stem_of
-from nanoinfer.config import ENGINES
+from nanoinfer.config import ENGINES, RECIPES
 
 KINDS = (Report, Timeline, KernelReport, AttentionReport, GraphsReport, LoadReport)
 Held = Report | Timeline | KernelReport | AttentionReport | GraphsReport | LoadReport
@@ -49,8 +49,8 @@ def load(path: Path) -> Held | None:
 def drawings(path: Path, newest: str | None = None) -> list[Drawing]:
     """All figures that the file `path` is good for; for a chapter, with its engine drawn wide and no later rungs.
 
-    A chapter's figures carry its engine in their names. None where the file does not know that engine. On a CPU engines
-    with graphs run as those without do: they are left out.
+    A chapter's figures carry its engine in their names. None where the file does not know that engine. On a CPU
+    engines that record their steps run the code of those that do not: they are left out.
     """
     found = load(path)
     name = f"{path.stem}-{newest}" if newest else path.stem
@@ -195,7 +195,7 @@ def _shown(engine: str, newest: str | None, kind: str) -> bool:
     engine = engine.removesuffix("-unfused")
     if engine not in ENGINES:
         return True
-    if kind == "cpu" and engine.endswith("-graph"):
+    if kind == "cpu" and RECIPES[engine].launch == "graph":
         return False
     return newest is None or ENGINES.index(engine) <= ENGINES.index(newest)
 

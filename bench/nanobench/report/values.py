@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from nanobench.core.records import Report, Result, Spread
 from nanobench.systems import OTHERS
-from nanoinfer.config import ENGINES
+from nanoinfer.config import ENGINES, RECIPES
 
 SHORT = {
     "transformers": "transformers",
@@ -109,9 +109,17 @@ def model_label(name: str) -> str:
     return f"{name.removeprefix('random:')} (random weights)" if name.startswith("random:") else name
 
 
-def engine_label(name: str) -> str:
-    """An engine's or a peer's name as a legend prints it."""
-    return SHORT.get(name, name)
+def engine_label(name: str, kind: str = "cuda") -> str:
+    """An engine's or a peer's name as a legend prints it; on a CPU with the engines that run the same code."""
+    twins = twins_of(name) if kind == "cpu" else []
+    return ", ".join([SHORT.get(name, name), *twins[:1], *["…"] * (len(twins) > 1)])
+
+
+def twins_of(name: str) -> list[str]:
+    """The engines that run an eager engine's code where no step is recorded: they have the same cache."""
+    if name == "naive" or name not in ENGINES or RECIPES[name].launch == "graph":
+        return []
+    return [other for other, recipe in RECIPES.items() if (recipe.cache, recipe.launch) == (name, "graph")]
 
 
 def slug(model: str) -> str:

@@ -6,7 +6,7 @@ import io
 import json
 import re
 import shutil
-from contextlib import redirect_stderr
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,26 +37,34 @@ def built(to: Path) -> bool:
     return mark.is_file() and mark.read_text(encoding="utf-8") == contents.digest(root())
 
 
-def build(to: Path) -> Path:
+def build(to: Path, at_page: Callable[[str, int], object] = lambda page, steps: None) -> Path:
     """Build the site into `to`; return its first page. Unbuilt where a package is missing or a page is wrong.
 
+    at_page: called with a page's name as the page is read, and as it is written, and with how many calls there will be.
     A site that was built into `to` before is replaced; any other folder that is not empty is refused.
     """
     if lacking := missing():
         raise Unbuilt(f"the site needs {', '.join(lacking)}: pip install 'nanoinfer[docs]'")
     if to.exists() and not (to / MARK).is_file() and any(to.iterdir()):
         raise Unbuilt(f"{to} is not empty, and holds no site of this book: name another folder")
-    from sphinx.cmd.build import build_main
+    from sphinx.application import Sphinx
+    from sphinx.errors import SphinxError
+    from sphinx.util.docutils import docutils_namespace, patch_docutils
 
     book = root()
     with TemporaryDirectory() as folder:
         pages, html, told = Path(folder) / "pages", Path(folder) / "html", io.StringIO()
         write(book, pages)
-        # Sphinx writes its warnings to the standard error that it finds.
-        with redirect_stderr(told):
-            options = ["-q", "-W", "--keep-going", "-c", str(HERE), "-d", str(Path(folder) / "trees")]
-            code = build_main([*options, str(pages), str(html)])
-        if code:
+        try:
+            with patch_docutils(HERE), docutils_namespace():
+                trees = Path(folder) / "trees"
+                sphinx = Sphinx(pages, HERE, html, trees, "html", status=None, warning=told, warningiserror=True)
+                for event in ("source-read", "html-page-context"):
+                    sphinx.connect(event, lambda app, page, *_: at_page(page, 2 * len(app.env.found_docs)))
+                sphinx.build()
+        except SphinxError as error:
+            raise Unbuilt(f"a page of the book is wrong: {str(error).replace(folder, '')}") from error
+        if sphinx.statuscode:
             raise Unbuilt(f"a page of the book is wrong: {told.getvalue().replace(folder, '').strip()}")
         for recording in book.glob("chapters/*/recordings/*.html"):
             shutil.copyfile(recording, html / recording.relative_to(book))

@@ -17,12 +17,12 @@ def bandwidth_share(report: Report, stem: str, model: str, newest: str | None = 
     results = [r for r in report.find(model=model) if r.floor_share is not None or r.status != "ok"]
     if not any(r.floor_share for r in results):
         return None
-    batches = batches_of(results)
+    batches, kind = batches_of(results), report.machine.kind
 
     def draw() -> Figure:
         figure = Figure(figsize=(WIDTH, 4.2), layout=None)
         ax = figure.subplots()
-        lines(ax, results, lambda r: point(None if r.floor_share is None else 100 * r.floor_share), newest)
+        lines(ax, results, lambda r: point(None if r.floor_share is None else 100 * r.floor_share), newest, kind)
         ax.axhline(100, color=TEXT, linewidth=1.4, label="_limit")
         ax.annotate(
             "the bandwidth limit", (batches[0], 100), xytext=(0, -14), textcoords="offset points", fontsize=10.5

@@ -38,7 +38,9 @@ def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Dra
 
     def draw() -> Figure:
         rows = -(-len(batches) // 2)
-        height = rows * (0.34 * len(names) + 0.75) + 1.35
+        note = provenance(report, model) + "\nsingle steps, in one run of their own"
+        more = 0.17 * (len(note.splitlines()) - 3)  # inches, where the note is longer than usual
+        height = rows * (0.34 * len(names) + 0.75) + 1.35 + more
         figure = Figure(figsize=(WIDTH, height), layout=None)
         axes = figure.subplots(rows, min(2, len(batches)), sharey=True, squeeze=False)
         styles = looks(names, newest)
@@ -59,7 +61,7 @@ def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Dra
             ax.set_xlim(left=0)
             ax.xaxis.set_major_locator(MaxNLocator(4))
             ax.grid(axis="y", visible=False)
-            ax.set_yticks(range(len(names)), [engine_label(name) for name in names])
+            ax.set_yticks(range(len(names)), [engine_label(name, report.machine.kind) for name in names])
             ax.set_ylim(len(names) - 0.4, -0.6)
         for ax in axes.flat[len(batches) :]:
             ax.set_visible(False)
@@ -73,9 +75,9 @@ def itl(report: Report, stem: str, model: str, newest: str | None = None) -> Dra
         figure.legend(handles=marks, loc="upper left", bbox_to_anchor=(0.02, 0.995), ncol=3)
         gap = 0.75 / (0.34 * len(names))  # of a panel's height: what an axis and a title need
         figure.subplots_adjust(
-            left=0.315, right=0.985, top=1 - 0.75 / height, bottom=1.12 / height, hspace=gap, wspace=0.12
+            left=0.315, right=0.985, top=1 - 0.75 / height, bottom=(1.12 + more) / height, hspace=gap, wspace=0.12
         )
-        corner(figure, provenance(report, model) + "\nsingle steps, in one run of their own")
+        corner(figure, note)
         return figure
 
     rows = [
@@ -122,7 +124,7 @@ def context(report: Report, stem: str, model: str, newest: str | None = None) ->
                 if points:
                     x, y, low, high = zip(*points, strict=True)
                     ax.fill_between(x, low, high, color=styles[name]["color"], alpha=0.2, linewidth=0)
-                    ax.plot(x, y, label=engine_label(name), markeredgecolor=GROUND, **styles[name])
+                    ax.plot(x, y, label=engine_label(name, report.machine.kind), markeredgecolor=GROUND, **styles[name])
             ax.set_title(f"B = {batch}")
             ax.set_xlabel("tokens of context")
             ax.set_ylim(bottom=0)
@@ -130,8 +132,10 @@ def context(report: Report, stem: str, model: str, newest: str | None = None) ->
         axes[0].set_ylabel("ms a decode step")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.06, 0.995), ncol=len(labels))
-        figure.subplots_adjust(left=0.08, right=0.985, top=0.83, bottom=0.26, wspace=0.2)
-        corner(figure, provenance(report, model) + "\nband: 10–90% of the runs")
+        note = provenance(report, model) + "\nband: 10–90% of the runs"
+        more = 0.17 * (len(note.splitlines()) - 3) / 4.4
+        figure.subplots_adjust(left=0.08, right=0.985, top=0.83, bottom=0.26 + more, wspace=0.2)
+        corner(figure, note)
         return figure
 
     rows = []

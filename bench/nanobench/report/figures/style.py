@@ -18,7 +18,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from nanobench.core.records import Report, ResultsFile
 from nanobench.report.figures import words
-from nanobench.report.values import engines_of, model_label, prompts_of
+from nanobench.report.values import engines_of, model_label, prompts_of, twins_of
 from nanobench.systems import OTHERS, UNFUSED
 from nanoinfer.config import ENGINES
 
@@ -111,7 +111,7 @@ def origin(file: ResultsFile) -> str:
 
 
 def provenance(report: Report, model: str) -> str:
-    """Model, dtype and lengths; device, versions, date and commit."""
+    """Model, dtype and lengths; device, versions, date and commit; on a CPU, the engines that run the same code."""
     results = report.find(model=model)
     prompts = prompts_of(results)
     lengths = counted(prompts[0]) if len(prompts) == 1 else f"{prompts[0]} to {counted(prompts[-1])}"
@@ -122,7 +122,9 @@ def provenance(report: Report, model: str) -> str:
     runs = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else f"{repeats[0]}"
     cases = f"prompts of {lengths}, {tokens} new ones, greedy"
     what = f"{model_label(model)}, {report.dtype}, {cases}, medians of {runs} runs"
-    return f"{what}\n{origin(report)}"
+    twins = {name: ", ".join(twins_of(name)) for name in engines_of(results) if report.machine.kind == "cpu"}
+    same = "; ".join(f"{others} run{'s' * (',' not in others)} as {name}" for name, others in twins.items() if others)
+    return f"{what}\n{origin(report)}" + (f"\na CPU records no steps: {same}" if same else "")
 
 
 def gaps(report: Report, model: str) -> tuple[str, ...]:

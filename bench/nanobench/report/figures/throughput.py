@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -27,14 +28,13 @@ from nanobench.report.figures.style import (
     newest_of,
     provenance,
 )
-from nanobench.report.intervals import interval, verdict
+from nanobench.report.intervals import claimed
 from nanobench.report.values import (
     batches_of,
     case_bytes,
     decode,
     engine_label,
     engines_of,
-    factor,
     limit_tokens_per_s,
     model_label,
     rate,
@@ -67,7 +67,7 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
         figure = Figure(figsize=(WIDTH, height), layout=None)
         axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
         for ax, (label, measure) in zip(axes[:, 0], panels, strict=True):
-            lines(ax, results, measure, newest)
+            lines(ax, results, measure, newest, report.machine.kind)
             if mine is not None:
                 _overlay(ax, mine, model, measure, newest_of(engines_of(results), newest))
             ax.set_yscale("log")
@@ -93,7 +93,7 @@ def throughput(report: Report, stem: str, model: str, newest: str | None = None,
     return Drawing(f"{stem}-throughput", title, alt, header, tuple(_rows(results)), draw, gaps(report, model))
 
 
-def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | None) -> None:
+def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | None, kind: str) -> None:
     """One line an engine; a case without a number leaves a gap, and the 10-90% range is a bar."""
     names, batches = engines_of(results), batches_of(results)
     styles = looks(names, newest)
@@ -105,7 +105,7 @@ def lines(ax: Axes, results: Sequence[Result], measure: Measure, newest: str | N
         y = [spread.median if spread else math.nan for _, spread in found]
         if all(map(math.isnan, y)):
             continue
-        ax.plot(x, y, label=engine_label(name), markeredgecolor=GROUND, **styles[name])
+        ax.plot(x, y, label=engine_label(name, kind), markeredgecolor=GROUND, **styles[name])
         bar = {"color": styles[name]["color"], "linewidth": 1, "zorder": 3, "label": "_spread"}
         for batch, spread in found:
             if spread:
@@ -153,7 +153,10 @@ def _limit(ax: Axes, results: Sequence[Result]) -> None:
 
 
 def _seen(results: Sequence[Result], newest: str | None) -> str:
-    """The figure in a sentence: the engine that is drawn wide beside the fastest peer; nothing where there is none."""
+    """The figure in a sentence: the engine that is drawn wide beside the fastest peer; nothing where there is none.
+
+    Where their 10-90% ranges overlap at each batch size, the sentence names only what is drawn.
+    """
     best = newest_of(engines_of(results), newest) or ""
     of = {(r.case.engine, r.case.batch): r for r in results if decode(r)}
     peers = [r for r in of.values() if r.case.engine not in {*ENGINES, *UNFUSED} and (best, r.case.batch) in of]
@@ -164,11 +167,16 @@ def _seen(results: Sequence[Result], newest: str | None) -> str:
     many = max(r.case.batch for r in peers if r.case.engine == peer)
     times = {}
     for batch in (few, many):
-        ratio = (of[best, batch].tokens_per_s or 0) / (of[peer, batch].tokens_per_s or 1)
-        even = verdict(*interval(of[best, batch], of[peer, batch], "tok/s")) == "even"
-        times[batch] = "about 1×" if even else factor(ratio)
-    later = f", {times[many]} at B = {many}" if many > few else ""
-    return f"{engine_label(best)}: {times[few]} {engine_label(peer)} at B = {few}{later}"
+        top, bottom = decode(of[best, batch]), decode(of[peer, batch])
+        assert top is not None
+        assert bottom is not None
+        with suppress(ValueError):
+            times[batch] = claimed(top, bottom)
+    if not times:
+        return "Decode throughput against batch size"
+    (first, ratio), *later = times.items()
+    more = "".join(f", {ratio} at B = {batch}" for batch, ratio in later)
+    return f"{engine_label(best)}: {ratio} {engine_label(peer)} at B = {first}{more}"
 
 
 def margins(figure: Figure, note: str, top: float = 0.14) -> None:
