@@ -11,7 +11,7 @@ from nanobook.examples import load
 
 here = Path(__file__).parent
 example, boxes = load(here / "example.py"), load(here.parent / "01-naive" / "boxes.py")
-HEADS, MODELS = 8, (("GPT-2: a key head for every query head", 8), ("Llama-3.1-8B: one for four query heads", 2))
+HEADS, MODELS = 8, (("GPT-2: a key head for every query head", 8), ("Llama-3.1-8B: a key head for every four", 2))
 
 
 def drawings() -> list[Drawing]:
@@ -35,8 +35,8 @@ def groups() -> Drawing:
                 boxes.arrow(ax, (left + 1.15 * head + 0.475, 1.8), (x, 2.72), MUTED)
                 if head % group == 0:
                     boxes.filled(ax, (x - 0.475, 2.75), (0.95, 0.75), ACCENT)
-                    boxes.write(ax, (x, 3.13), f"k{key}, v{key}", size=9, align="center")
-            boxes.write(ax, (left, 4.1), f"cached for each token and layer: {2 * keys} vectors of D numbers", MUTED)
+                    boxes.write(ax, (x, 3.13), f"k{key} v{key}", size=8.5, align="center")
+            boxes.write(ax, (left, 4.1), f"cached per token and layer: {2 * keys} vectors", MUTED)
         return figure
 
     alt = (

@@ -85,11 +85,11 @@ def program() -> None:
 
 
 def token() -> None:
-    """The formula for each model: bytes of a token, and how many tokens weigh as much as the weights."""
-    print(f"{'':15}2 ·  L ·  K ·   D · b{'= bytes a token':>18}{'weights':>11}{'tokens that weigh as much':>29}")
+    """The formula for each model: bytes of a token, and how many tokens take as much memory as the weights."""
+    print(f"{'':15}2 ·  L ·  K ·   D · b{'= bytes a token':>18}{'weights':>11}{'in tokens of cache':>22}")
     for name, s in SHAPES.items():
         factors = f"2 · {s.layers:2} · {s.key_heads:2} · {s.head_size:3} · {WIDTH}"
-        print(f"{name:15}{factors}{s.token:>18,}{size(s.weights):>11}{s.weights / s.token:>29,.0f}")
+        print(f"{name:15}{factors}{s.token:>18,}{size(s.weights):>11}{s.weights / s.token:>22,.0f}")
 
 
 def block() -> None:

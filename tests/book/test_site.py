@@ -100,6 +100,11 @@ class TestSite:
         )
         assert {Path(frame).name for frame in frames} == {path.name for path in CHAPTERS.glob("*/recordings/*.html")}
 
+    def test_formulas_are_typeset(self, html: dict[Path, Html], site: Path) -> None:
+        text = html[site / "chapters/bridge/README.html"].text
+        assert text.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block"') >= 5
+        assert "$" not in text
+
     def test_it_is_built_once(self, site: Path) -> None:
         assert build.built(site)
         (site / build.MARK).write_text("another book", encoding="utf-8")
