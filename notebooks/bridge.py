@@ -19,6 +19,7 @@
 # needed.
 
 # %%
+import importlib
 import importlib.util
 import warnings
 
@@ -410,9 +411,8 @@ print("difference from small.py:", f"{apart(small.step(ids, 0, cache, named, sha
 assert apart(small.step(ids, 0, cache, named, shape), logits) < 1e-4
 if importlib.util.find_spec("transformers"):
     warnings.filterwarnings("ignore", message="IProgress")  # a missing progress bar
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    model = LlamaForCausalLM(LlamaConfig(**shape))
+    transformers = importlib.import_module("transformers")
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape))
     model.load_state_dict(named)
     print("difference from transformers':", f"{apart(model(torch.tensor([ids])).logits[0, -1], logits):.0e}")
     assert apart(model(torch.tensor([ids])).logits[0, -1], logits) < 1e-4
