@@ -103,6 +103,11 @@ class TestSite:
         )
         assert {Path(frame).name for frame in frames} == {path.name for path in CHAPTERS.glob("*/recordings/*.html")}
 
+    def test_formulas_are_typeset(self, html: dict[Path, Html], site: Path) -> None:
+        text = html[site / "chapters/bridge/README.html"].text
+        assert text.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block"') >= 5
+        assert "$" not in text
+
     def test_it_is_built_once(self, site: Path) -> None:
         assert build.built(site)
         (site / build.MARK).write_text("another book", encoding="utf-8")
@@ -173,7 +178,12 @@ def test_a_listing_holds_every_line_once() -> None:
 def test_nothing_is_cut(site: Path, width: int) -> None:
     """Code has all its columns, folded or not; what a program printed is not even wrapped, up to 88 columns."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    paths = [*site.glob("chapters/0*/README.html"), site / "index.html", *site.glob("chapters/[TSW]*.html")]
+    paths = [
+        *site.glob("chapters/0*/README.html"),
+        site / "chapters/bridge/README.html",
+        site / "index.html",
+        *site.glob("chapters/[TSW]*.html"),
+    ]
     wide = "kind => [...document.querySelectorAll(kind)].filter(each => each.scrollWidth > each.clientWidth + 1).length"
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

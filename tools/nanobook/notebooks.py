@@ -1,4 +1,4 @@
-"""Makes the notebooks: `notebooks/NN-name.py`, in percent format, is the source of `NN-name.ipynb`, which is run.
+"""Makes the notebooks: `notebooks/name.py`, in percent format, is the source of `name.ipynb`, which is run.
 
 Every notebook begins with cells that are added here: a badge that opens it on Colab, once the project has an address,
 and the installation. The committed outputs are those of a CPU; `check` runs all notebooks again and fails on an error
@@ -41,8 +41,8 @@ KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": 
 
 
 def sources(root: Path) -> list[Path]:
-    """The sources, in the chapters' order."""
-    return sorted((root / "notebooks").glob("??-*.py"))
+    """The sources, in the chapters' order; those of no chapter come last."""
+    return sorted((root / "notebooks").glob("*.py"))
 
 
 def made(source: Path) -> Any:

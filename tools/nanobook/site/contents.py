@@ -32,6 +32,7 @@ def chapter_folders(book: Path) -> list[Path]:
 def parts(book: Path) -> list[Part]:
     """The table of contents."""
     texts = [f"chapters/{folder.name}/README.md" for folder in chapter_folders(book)]
+    texts += _there(book, "chapters/bridge/README.md")
     more = [f"chapters/{folder.name}/{name}" for folder in chapter_folders(book) for name in _more(folder)]
     found = [
         Part("The book", _there(book, "chapters/README.md", *texts)),
