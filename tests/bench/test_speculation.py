@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from typer.testing import CliRunner
 
 from nanobench.cli import app
 from nanobench.core.records import Spread
 from nanobench.micro import speculation_texts
-from nanobench.micro.ranks import RanksReport
 from nanobench.micro.replicas import ReplicasReport, measure
 from nanobench.micro.speculation import Forced, SpeculationReport, share_of_same
 from nanobench.micro.speculation_texts import SpeculationTextsReport
@@ -72,15 +69,6 @@ def test_transformers_drafts_from_the_prompt(small_model: GPT2) -> None:
     assert arm.plain(prompts, params).texts == arm.drafted(prompts, params).texts
     assert not arm.enters(0.8, 1)
     assert not arm.enters(0, 2)
-
-
-@pytest.mark.skipif(os.name == "nt" or not dist.is_gloo_available(), reason="needs gloo and pipes")
-def test_two_ranks_beside_one(tmp_path: Path) -> None:
-    sizes = ("--rows", "1", "--prompt-tokens", "4", "--new-tokens", "4", "--repeats", "1")
-    run(path := tmp_path / "ranks.json", "ranks", *sizes)
-    report = RanksReport.load(path)
-    assert [(case.ranks, case.rows) for case in report.cases] == [(1, 1), (2, 1)]
-    assert [held.ranks for held in report.held] == [1, 2]
 
 
 @pytest.mark.long

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cli.output import write_steps
-from nanoinfer.cli.terminal import Output
-from tests.cli.commands import Result, on_terminal
+from tests.cli.commands import Result
 
 PROMPT = "The dog and the cat and the dog and"
 GREEDY = ("--greedy", "--device", "cpu")
@@ -35,13 +33,6 @@ def test_texts_are_those_without_drafts(who: str, invoke: Any) -> None:
         assert 0 < int(accepted) <= int(brought)
 
 
-@pytest.mark.usefixtures("use_model")
-def test_figures_of_the_shell_are_of_one_text(invoke: Any) -> None:
-    said = invoke("shell", "--device", "cpu", "-n", "9", *DRAFTS, stdin=b"a a a\n/greedy\na a a\na a a\n").err
-    _, second, third = (line.partition(" drafts")[0] for line in said.splitlines() if "TTFT" in line)
-    assert second.rpartition(", ")[2] == third.rpartition(", ")[2]
-
-
 # Steps that are shown
 
 
@@ -53,17 +44,6 @@ def test_steps_are_set_apart(llm: LLM, invoke: Any) -> None:
     assert shown.startswith(f"{PROMPT}|")
     assert shown.removesuffix("\n").replace("|", "") == PROMPT + expected
     assert shown.count("|") == 1 + drafted.stats.decode_steps < 40
-
-
-def test_steps_have_colours_on_a_terminal(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = on_terminal(monkeypatch, "stdout")
-    (done,) = write_steps("a\x1b", llm.stream(["a"], SamplingParams(2, temperature=0, seed=1)))
-    first, second = llm.tokenizer.decode(done.token_ids[:1]), llm.tokenizer.decode(done.token_ids[1:])
-    assert shown.getvalue() == f"a\\x1b\x1b[33m{first}\x1b[0m\x1b[36m{second}\x1b[0m\n"
-    shown = on_terminal(monkeypatch, "stdout")
-    monkeypatch.setenv("NO_COLOR", "1")
-    Output().write("a", "red")
-    assert shown.getvalue() == "a"
 
 
 # A person who guesses

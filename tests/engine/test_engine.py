@@ -6,9 +6,8 @@ Histories of submissions, cancellations and failures at random are in test_histo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from threading import Semaphore
 from types import SimpleNamespace
@@ -138,26 +137,6 @@ def test_a_closed_stream_ends_its_generation(llm: LLM) -> None:
     nothing_is_held(llm)
     assert llm.stats.new_tokens == 2
     verify_tokens(llm.forward_logits, llm.generate(prompts_of([4]), GREEDY), GREEDY)
-
-
-def test_the_device_is_current_in_each_step_and_not_between(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever goes by the current device: events, pinned memory, Triton. Tried with a second GPU in tests/gpu."""
-    current, seen = list[torch.device](), list[torch.device]()
-
-    @contextmanager
-    def device_of(tensor: torch.Tensor) -> Iterator[None]:
-        current.append(tensor.device)
-        yield
-        current.pop()
-
-    monkeypatch.setattr(torch.cuda, "device_of", device_of)
-    for owner, name in ((llm.core.runner, "prefill"), (llm.core.runner, "decode"), (llm.core.cache, "move")):
-        watch(owner, name, lambda *_, **__: seen.append(current[-1]))
-    for _ in llm.core.generate(llm.requests(prompts_of([4, 7, 2, 9, 5]), MIXED)):
-        assert not current
-    assert {*seen} == {llm.core.state.token.device}
-    next(llm.core.generate(llm.requests(prompts_of([4, 7]), GREEDY)))  # and closed
-    assert not current
 
 
 class Boom(Exception):

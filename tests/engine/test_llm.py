@@ -144,15 +144,6 @@ def test_closed() -> None:
             call()
 
 
-def test_a_call_that_comes_while_it_is_closed(small_model: GPT2) -> None:
-    """Its job lies behind the worker's last one, and would never be run."""
-    llm = LLM(small_model, engine="dense")
-    submit = llm.core.submit
-    llm.core.submit = lambda *given, **named: [submit(*given, **named), llm._worker.stop()][0]  # type: ignore[method-assign]
-    with pytest.raises(RuntimeError, match="this LLM is closed"):
-        llm.generate([1], SHORT)
-
-
 def test_a_program_ends_though_streams_are_open() -> None:
     """Without a word, and without their texts being finished first."""
     code = """

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from nanoinfer.parallel.ranks import Ranks
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
-from tests.engine.fake_graphed import Rerun
 
 # Five heads for two ranks, and a vocabulary that does not divide either.
 CONFIG = ModelConfig(n_layer=2, n_head=5, n_embd=60, n_positions=120, vocab_size=211)
@@ -189,15 +187,7 @@ def test_a_rank_that_dies_while_nothing_runs(folder: Path, second: Callable[[str
     asyncio.run(run())
 
 
-RERUNS = """
-from nanoinfer.engine.graphs import GraphRunner
-from tests.engine.fake_graphed import Rerun
-make = GraphRunner.__init__
-GraphRunner.__init__ = lambda self, *args, **settings: make(self, *args, **settings | {"recorder": Rerun()})
-"""
-
-
-def test_a_rank_that_hangs(folder: Path, second: Callable[[str], None]) -> None:
+def test_a_rank_that_hangs(folder: Path) -> None:
     llm = LLM(folder, engine="dense", **SETTINGS)
     (process,) = processes(llm)
     ranks_of(llm).step_s = 1
@@ -220,21 +210,6 @@ def test_what_all_agree_on_is_a_sign_of_life() -> None:
     assert ranks._watched is None
 
 
-def test_a_warm_up_that_one_rank_leaves(folder: Path, second: Callable[[str], None]) -> None:
-    """The other would go on alone: all end, and the caller gets the error as it is."""
-    second(RERUNS)
-    llm = LLM(folder, engine="paged-graph", max_graph_batch=2, **SETTINGS)
-    llm.core.runner.recorder = Rerun()  # type: ignore[attr-defined]
-
-    def fails(done: int, count: int) -> None:
-        raise OSError("the page is closed")
-
-    with pytest.raises(OSError, match="the page is closed"):
-        llm.warm_up(fails)
-    assert processes(llm)[0].wait(PATIENCE) == -signal.SIGKILL
-    llm.close()
-
-
 @pytest.mark.parametrize(
     "first, kind, words",
     [
@@ -249,23 +224,6 @@ def test_a_rank_that_cannot_be_made(
     second(first)
     with pytest.raises(kind, match=words):
         LLM(folder, engine="dense", **SETTINGS)
-
-
-def test_the_first_rank_is_killed(folder: Path) -> None:
-    """T14: nobody is left to wait for."""
-    code = f"""
-from nanoinfer import LLM, SamplingParams
-llm = LLM({str(folder)!r}, engine="dense", **{SETTINGS})
-for piece in llm.stream([[1, 2]] * 3, SamplingParams(max_tokens=100, ignore_eos=True)):
-    print(piece.token_ids, flush=True)
-import threading; threading.Event().wait()
-"""
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as leader:
-        assert leader.stdout
-        assert leader.stdout.readline()
-        leader.kill()
-        leader.communicate(timeout=PATIENCE)  # until nobody holds its standard error, which the other rank has too
 
 
 def test_what_cannot_be_met_is_refused_before_a_process_starts(

@@ -160,31 +160,6 @@ def test_it_is_not_made_where_an_llm_is_not() -> None:
             make("random:tiny", max_len=5000)
 
 
-@pytest.mark.parametrize("place", ["not yet queued", "queued", "decoding", "dropped"])
-def test_cancelled_anywhere(llm: ProcessLLM, alone: LLM, place: str) -> None:
-    """Once or twice: nothing is held, by either side, and the others get their tokens."""
-    expected = alone.generate([3], GREEDY)[0].token_ids
-
-    async def main() -> None:
-        llm.pace(0.02)
-        streams = [llm.stream([number], LONG) for number in range(8 * (place == "queued"))]
-        streams += [llm.stream([5], replace(LONG, n=2))]
-        row = streams[-1].rows[0]
-        if place in ("decoding", "dropped"):
-            await anext(streams[-1])
-        for stream in streams * 2 if place != "dropped" else ():
-            await stream.aclose()
-        stream = streams.clear()
-        gc.collect()
-        llm.pace(0)
-        assert not llm._remote.loop._rows
-        (done,) = await llm.generate([3], GREEDY)
-        assert done.token_ids == expected
-        assert row.finish_reason is None
-
-    asyncio.run(main())
-
-
 def test_signals_of_the_terminal_do_not_end_it(llm: ProcessLLM) -> None:
     """Ctrl-C comes to both processes, and the front says when it is over."""
 

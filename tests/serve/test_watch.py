@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -206,26 +204,6 @@ def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
         assert watcher._read == source.made
 
     asyncio.run(main())
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no process can be stopped there")
-def test_facts_that_nobody_turns_into_records_are_few(open_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of the records is stopped for a while: then steps are left out, and the whole state follows."""
-    monkeypatch.setattr("nanoinfer.serve.watch_hub.WAITING", 8)
-    with watching(open_server) as records:
-        next(records)
-        open_server.post(max_tokens=3, ignore_eos=True)
-        assert next(records)["kind"] == "keyframe"
-        source = source_of(open_server)
-        source._process.send_signal(signal.SIGSTOP)
-        try:
-            open_server.post(max_tokens=60, ignore_eos=True)
-            assert source._sent - source.made <= 9
-        finally:
-            source._process.send_signal(signal.SIGCONT)
-        until(lambda: source._sent == source.made)
-        until(lambda: open_server.post(max_tokens=3).status_code == 200 and source._sent == source.made)
-        assert "keyframe" in [next(records)["kind"] for _ in range(source.made - 1)]
 
 
 def test_the_pace_is_the_classrooms_alone() -> None:
