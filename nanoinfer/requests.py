@@ -54,7 +54,7 @@ BOUNDS = {
     "max_tokens": Bounds("int64", 0, 2**63 - 1),
     "temperature": Bounds("float32", 0, LARGEST, f"a number from 0 to {LARGEST:.7g}"),
     "top_k": Bounds("int32", 0, 2**31 - 1),
-    "top_p": Bounds("float32", SMALLEST, 1, "above 0 and at most 1"),
+    "top_p": Bounds("float32", SMALLEST, 1, f"from {SMALLEST:.3g} to 1"),
     "seed": Bounds("int64", 0, MAX_SEED),
     "n": Bounds("int64", 1, SAMPLES_LIMIT),
     "presence_penalty": Bounds("float32", -2, 2, "a number from -2 to 2"),
@@ -64,6 +64,7 @@ BOUNDS = {
     "stop_token_ids": Bounds("int64", 0, 2**63 - 1),
 }
 OPTIONAL = ("seed", "logprobs", "prompt_logprobs")
+BYTES = (bytes, bytearray, memoryview)  # sequences of ints, but of no token ids
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class SamplingParams:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ValueError(f"stop must hold strings of at least one character, not {text!r}")
-        if isinstance(self.stop_token_ids, str) or not isinstance(self.stop_token_ids, Sequence):
+        if isinstance(self.stop_token_ids, (str, *BYTES)) or not isinstance(self.stop_token_ids, Sequence):
             raise ValueError(f"stop_token_ids must be a list of token ids, not {self.stop_token_ids!r}")
         for token_id in self.stop_token_ids:
             BOUNDS["stop_token_ids"].check("stop_token_ids", token_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,6 +61,8 @@ def batch(
             raise Refused(f"--{name} must be at least 1, not {asked}")
     if workers is not None and replicas > 1:
         raise Refused("--replicas and --workers contradict each other: a worker has one engine")
+    if quiet:
+        warnings.simplefilter("ignore", RuntimeWarning)
     model.check()
     params = sampling.params(stop=[from_argument(text) for text in stop or ()], ignore_eos=ignore_eos)
     settings = {"model": model.model_name, "revision": model.revision, "dtype": model.dtype, "max_len": model.max_len}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -72,6 +73,8 @@ def generate(
         raise Refused("--quiet and --verbose contradict each other: give one of them")
     if mine is not None and as_json:
         raise Refused("--mine puts two runs side by side for a reader: leave out --json")
+    if quiet:
+        warnings.simplefilter("ignore", RuntimeWarning)
     if show_steps and (lines or as_json or mine is not None):
         raise Refused("--show-steps is for one text and a reader: leave out --lines, --json and --mine")
     stops = [from_argument(text) for text in stop or ()]

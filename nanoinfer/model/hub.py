@@ -43,6 +43,12 @@ def locate(name: str | Path, revision: str | None) -> tuple[Path, list[Path]]:
     if not str(name).strip():
         raise WeightsError("model must be a name, a folder or a file, not ''")
     text, path = str(name), Path(name).expanduser()
+    if (
+        revision is not None
+        and text not in HUB_NAMES
+        and (text == SHIPPED or text.startswith("random:") or path.exists())
+    ):
+        raise WeightsError(f"revision is of a model on the hub, which {text} is not: leave it out")
     if text == SHIPPED:
         folder = Path(__file__).parents[1] / "data" / SHIPPED
         return folder / "config.json", _folder_files(folder)

@@ -39,7 +39,10 @@ def understood(number: int, record: Any, params: SamplingParams, seed: int) -> L
     if type(name) not in (str, int):
         raise ValueError(f"line {number} must have a text or a whole number as id, not {name!r:.80}")
     try:
+        str(name).encode()
         params = replace(params, **({"seed": line_seed(seed, str(name))} | given))
+    except UnicodeEncodeError:
+        raise ValueError(f"line {number} must have an id that UTF-8 can hold, not {name!r:.80}") from None
     except ValueError as error:
         raise ValueError(f"line {number}: {error}") from None
     return Line(str(name), record["prompt"], params)
@@ -74,7 +77,10 @@ def _rows(source: Path, start: int, stop: int | None) -> Iterator[tuple[int, Any
     """Of a Parquet file: only the row groups that hold the lines are read."""
     from pyarrow.parquet import ParquetFile  # comes with the extra `ray`
 
-    file, number = ParquetFile(source), 0
+    try:
+        file, number = ParquetFile(source), 0
+    except ValueError as error:
+        raise ValueError(f"{source} is no Parquet file: {error}") from None
     for group in range(file.num_row_groups):
         rows = file.metadata.row_group(group).num_rows
         if number + rows > start and (stop is None or number < stop):

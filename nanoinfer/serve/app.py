@@ -92,6 +92,14 @@ def _response(error: ApiError) -> Response:
     return Response(error.body, error.status, error.headers, "application/json")
 
 
+def _without_one_host(scope: Message) -> ApiError | None:
+    """Refuse a request with two names for this server, of which a proxy may have read the other: RFC 9112, 3.2."""
+    hosts = sum(name == b"host" for name, _ in scope["headers"])
+    if hosts == 1 or (hosts == 0 and scope["http_version"] == "1.0"):
+        return None
+    return ApiError(400, f"a request must have one Host header, not {hosts}", headers={"connection": "close"})
+
+
 async def _not_found(request: Request, error: Any) -> Response:
     what = f"{request.method} {request.url.path[:100]}"
     return _response(ApiError(error.status_code, f"{what}: {error.detail}".lower(), headers=error.headers))
@@ -109,7 +117,11 @@ class App(FastAPI):
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self.state.open_paths:
-            error = self._of_another_host(scope) or (None if self._knows(scope) else self._refused(scope))
+            error = (
+                _without_one_host(scope)
+                or self._of_another_host(scope)
+                or (None if self._knows(scope) else self._refused(scope))
+            )
             if error is None and scope["path"] == "/v1/completions":
                 return await self._completions(scope, receive, send)
             if error is None and scope.get(OVER):

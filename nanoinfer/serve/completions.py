@@ -75,6 +75,7 @@ class Completions:
         if scope.get(OVER):
             raise unavailable(f"more than {config.connections} connections are open", "too_many_connections")
         llm = service.check_open()
+        _check_headers(dict(scope["headers"]), config.max_body)
         body = await _body(receive, config.max_body, config.body_timeout)
         asked = read(parse(body), config, llm.facts.end_of_text)
         if asked.model != service.name:
@@ -184,6 +185,20 @@ def _too_late(config: Any) -> ApiError:
     return ApiError(504, f"the request took more than {config.request_timeout:g} seconds", code="timeout")
 
 
+def _check_headers(headers: dict[bytes, bytes], most: int) -> None:
+    """ApiError for a body that would be refused, before a client that asks first is told to send it."""
+    if int(headers.get(b"content-length", 0)) > most:
+        raise _too_large(most)
+    if (coding := headers.get(b"content-encoding", b"identity").lower()) != b"identity":
+        what = f"a body must come as it is, without content-encoding {coding.decode('latin-1')!r:.80}"
+        raise ApiError(415, what, headers={"connection": "close"})
+
+
+def _too_large(most: int) -> ApiError:
+    what = f"the body has more than {most:,} bytes, which is the most that is read"
+    return ApiError(413, what, code="body_too_large", headers={"connection": "close"})
+
+
 async def _body(receive: Receive, most: int, seconds: float) -> bytearray:
     """The body. ApiError where it is too long, or too long on its way."""
     body, task, late = bytearray(), asyncio.current_task(), "the body is late"
@@ -196,8 +211,7 @@ async def _body(receive: Receive, most: int, seconds: float) -> bytearray:
                 raise Gone
             body += message.get("body", b"")
             if len(body) > most:
-                what = f"the body has more than {most:,} bytes, which is the most that is read"
-                raise ApiError(413, what, code="body_too_large", headers={"connection": "close"})
+                raise _too_large(most)
             if not message.get("more_body"):
                 return body
     except asyncio.CancelledError as error:

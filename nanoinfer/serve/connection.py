@@ -76,6 +76,8 @@ class Connection(HttpToolsProtocol):
                 cut = data.rfind(b"\n") + 1
                 data, self._line = data[:cut], data[cut:]
             at = len(data) if end is None else end.start()
+            if self._received - (len(data) - at) > HEAD:
+                return self.transport.abort()
             data = UPGRADE.sub(b"x-not-taken", data[:at]) + data[at:]
         if data:
             super().data_received(data)

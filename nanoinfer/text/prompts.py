@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanoinfer.model.config import END_OF_TEXT
-from nanoinfer.requests import MAX_SEED, Request, SamplingParams
+from nanoinfer.requests import BYTES, MAX_SEED, Request, SamplingParams
 from nanoinfer.text.stop import TextStream
 from nanoinfer.text.tokenizer import Tokenizer
 
@@ -96,9 +96,9 @@ def prompt_list(prompts: Any) -> list[Prompt]:
     """One prompt or several, as a list. A list of ints is one prompt; an empty list is no prompt at all."""
     if isinstance(prompts, str):
         return [prompts]
-    if isinstance(prompts, Sequence) and not isinstance(prompts, bytes):
+    if isinstance(prompts, Sequence) and not isinstance(prompts, BYTES):
         if {*map(type, prompts)} == {int}:
             return [prompts]
-        if all(isinstance(item, Sequence) and not isinstance(item, bytes) for item in prompts):
+        if all(isinstance(item, Sequence) and not isinstance(item, BYTES) for item in prompts):
             return list(prompts)
     raise ValueError(f"prompts must be text, token ids, or a list of these, not {prompts!r:.80}")

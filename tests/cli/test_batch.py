@@ -115,6 +115,7 @@ def test_a_run_that_is_stopped_at_any_moment_loses_nothing(model: Path, tmp_path
         ('{"prompt": "a", "max_token": 3}', ["'max_token'", "max_tokens"]), ('{"prompt": [1, 99999]}', ["99999"]),
         ('{"prompt": "a", "temperature": -1}', ["temperature", "-1"]), ('{"text": "a"}', ["prompt"]),
         ('{"prompt": "a", "id": 1.5}', ["id", "1.5"]), ('{"prompt": "a", "id": "1"}', ["'1'", "line 1"]),
+        ('{"prompt": "a", "id": "\\ud800"}', ["id", "UTF-8"]),
         (json.dumps({"prompt": [1] * 5000}), ["5000"]), ("[1]", ["prompt"]), ("", ["JSON"]),
     ],
 )  # fmt: skip

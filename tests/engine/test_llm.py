@@ -89,7 +89,7 @@ def test_a_model_of_one_s_own_has_its_own_device(small_model: GPT2) -> None:
         ([[-1]], ["-1"]),
         ([[1.5]], ["1.5"]),
         ([[True]], ["True"]),
-        (b"bytes", ["prompts must be"]),
+        *((kind(b"bytes"), ["prompts must be"]) for kind in (bytes, bytearray, memoryview)),
         (None, ["prompts must be"]),
         ("a\ud800", ["lone surrogate", "U+D800"]),
         ([[1] * 100], ["100 tokens", "the context is 100"]),

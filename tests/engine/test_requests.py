@@ -20,7 +20,7 @@ from nanoinfer.text.tokenizer import gpt2_tokenizer
         ("max_tokens", 0),  # without prompt_logprobs; other numbers are in test_bounds.py
         ("temperature", "hot"),
         *[("stop", v) for v in ("", [""], [3], 7)],
-        *[("stop_token_ids", v) for v in ("5", [-1], ["a"], 5, [True])],
+        *[("stop_token_ids", v) for v in ("5", b"5", [-1], ["a"], 5, [True])],
         *[("ignore_eos", v) for v in (1, None)],
     ],
 )

@@ -140,6 +140,12 @@ def test_refused_names(name: str | Path, words: list[str]) -> None:
     refused(name, *words)
 
 
+@pytest.mark.parametrize("name", ["small", "random:tiny"])
+def test_a_revision_is_of_a_model_on_the_hub(name: str) -> None:
+    with pytest.raises(ValueError, match=f"revision is of a model on the hub, which {name} is not"):
+        load(name, "main")
+
+
 def test_refused_folders(folder: Path, tmp_path: Path) -> None:
     refused(tmp_path, "neither model.safetensors nor")
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")

@@ -68,6 +68,23 @@ def test_a_page_that_calls_this_machine_by_its_own_name_is_refused(server: Serve
     assert server.http.get("/live", headers={"host": host}).status_code == 200  # it has no secret
 
 
+HEADS = {
+    "two hosts": (b"Host: localhost\r\nHost: evil.example\r\n", b"400"),
+    "no host": (b"", b"400"),
+    "too long a body": (b"Host: localhost\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n", b"413"),
+    "a packed body": (b"Host: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n", b"415"),
+    "a head of 88 kB": (b"Host: localhost\r\n" + b"X-n: a\r\n" * 11_000, b""),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_head_is_refused_before_its_body_comes(server: Served, kind: str) -> None:
+    head, status = HEADS[kind]
+    with server.connect() as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\n" + head + b"\r\n")
+        assert rest(connection)[:12] == (status and b"HTTP/1.1 " + status)
+
+
 def test_a_path_with_a_slash_too_many_is_not_found(server: Served) -> None:
     got = server.http.get("/health/")
     assert (got.status_code, "location" in got.headers) == (404, False)
