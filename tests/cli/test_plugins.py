@@ -82,7 +82,9 @@ def test_any_function_that_an_entry_point_names_adds_a_command(plug_in: Any, inv
 def test_a_missing_package_is_told_from_a_mistake(plug_in: Any, invoke: Any) -> None:
     """A package that is missing is to be installed; a missing part of one that is there is a fault of ours."""
     plug_in(COMMAND.format("import no_such_package.part"))
-    assert_refused(invoke("course"), "needs no_such_package", "pip install 'nanoinfer[teach]'")
+    assert_refused(
+        invoke("course", "--number", "7"), "`nanoinfer course` needs no_such_package", "pip install 'nanoinfer[teach]'"
+    )
     plug_in(COMMAND.format("import nanoinfer.no_such_module"))
     assert_refused(invoke("course"), "ModuleNotFoundError", "nanoinfer.no_such_module", code=1)
 

@@ -135,6 +135,14 @@ def test_forward_logits(llm: LLM) -> None:
             llm.forward_logits(bad)
 
 
+def test_a_pace_waits_behind_each_step(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[float] = []
+    monkeypatch.setattr(llm.loop, "_wait", began.append)
+    monkeypatch.setattr(llm.loop, "pace", 60.0)
+    llm.generate([1, 2], SamplingParams(max_tokens=3, ignore_eos=True))
+    assert len(began) >= 3
+
+
 def test_closed() -> None:
     llm = LLM("random:tiny", device="cpu")
     llm.close()

@@ -281,7 +281,6 @@ def test_closing_ends_what_is_open(folder: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.long
 def test_a_warm_up_tells_how_far_it_is_and_a_dropped_engine_ends(
     folder: Path, monkeypatch: pytest.MonkeyPatch, started: Processes, capfd: pytest.CaptureFixture[str]
 ) -> None:
