@@ -73,9 +73,10 @@ def batch(
         with refusing(), needing("batch of a .parquet file", "ray"):
             maker = request_maker(model.model_name, model.revision, model.max_len)
             job = open_job(file, out, params, shard, maker, settings)
+            missing = job.missing()
     except OSError as error:
         raise Refused(f"{error.filename} cannot be used: {error.strerror}") from None
-    missing, began, tokens, count = job.missing(), time.perf_counter(), 0, 0
+    began, tokens, count = time.perf_counter(), 0, 0
     bar = progress_bar(job.lines, wanted=not quiet)
     bar.advance(bar.task_ids[0], job.lines - sum(one.stop - one.start for one in missing))
 

@@ -149,6 +149,8 @@ def open_job(
     or a new one. settings: what else the results depend on, such as the model's name. ValueError for a bad line, an id
     that comes twice, or a folder with the results of another run.
     """
+    if source.exists() and not (source.is_file() or source.is_dir()):
+        raise ValueError(f"{source} must be a regular file: it is read more than once")
     place = out / RUN
     before = _run_before(place) if place.exists() else None
     seed = params.seed if params.seed is not None else before["seed"] if before else secrets.randbits(32)

@@ -142,6 +142,12 @@ def test_bad_files_and_folders(tmp_path: Path, run: Any) -> None:
     ):
         assert_refused(run(prompts, out, *more), *parts)
     assert_refused(run(prompts, tmp_path), "not empty")
+    assert_refused(run(Path(os.devnull), out), "regular file")
+    (shard,) = out.glob("0*.jsonl")
+    shard.unlink()
+    shard.mkdir()
+    assert_refused(run(prompts, out), shard.name, "cannot be used")
+    shard.rmdir()
     write(prompts, ["a", "c"])
     assert_refused(run(prompts, out), "another run", "input_sha256")
 
