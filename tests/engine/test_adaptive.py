@@ -120,6 +120,16 @@ class TestBatch:
             adaptive.note_step(4, 1.3 if drafts else 1.0, 13 if drafts else 4, () if waiting else rows)
         assert drafted > 280 if waiting else 8 <= drafted < 80
 
+    def test_a_new_batch_begins_plain(self) -> None:
+        adaptive, ran = Adaptive(), list[bool]()
+        for step in range(52):
+            if step == 40:
+                adaptive.begin()
+            ran.append(adaptive.pays(2))
+            if not adaptive.rests():
+                adaptive.note_step(2, 1.0, 8 if ran[-1] else 2)
+        assert ran[39:] == [True] + [False] * 8 + [True] * 4
+
     def test_batches_are_told_apart_by_about_how_many_rows_they_have(self) -> None:
         adaptive = Adaptive()
         for _ in range(24):
