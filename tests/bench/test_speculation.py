@@ -12,7 +12,6 @@ from nanobench.core.records import Spread
 from nanobench.micro import speculation_texts
 from nanobench.micro.replicas import ReplicasReport, measure
 from nanobench.micro.speculation import Forced, SpeculationReport, share_of_same
-from nanobench.micro.speculation_texts import SpeculationTextsReport
 from nanoinfer import SamplingParams
 from nanoinfer.model.gpt2 import GPT2
 
@@ -41,23 +40,6 @@ def test_numbers_that_are_worked_out() -> None:
     case = Forced.model_construct(plain=plain, drafted=drafted, alpha=0.5, draft_tokens=3, tokens_a_step=3.0)
     assert (case.gain, case.step_cost, case.formula) == (2.5, pytest.approx(1.2), 1.875)
     assert share_of_same([(1, 2, 3), (4,)], [(1, 9, 3), (4,)]) == 0.75
-
-
-def test_texts_that_a_model_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every text and temperature; a draft model that is the model itself is always right."""
-    monkeypatch.setattr(speculation_texts, "Adaptive", lambda: None)  # it goes by the clock
-    sizes = ("--rows", "2", "--new-tokens", "12", "--repeats", "1", "--no-peers")
-    drafters = ("--speculate", "lookup", "--speculate", "random:tiny")
-    run(path := tmp_path / "texts.json", "speculation-texts", *drafters, *sizes)
-    report = SpeculationTextsReport.load(path)
-    seen = [(case.text, case.temperature, case.rows, case.drafts) for case in report.cases]
-    assert sorted(seen) == sorted(
-        (text, temperature, 2, drafts)
-        for text in ("story", "repeating") for temperature in (0, 0.8) for drafts in ("lookup", "random:tiny")
-    )  # fmt: skip
-    assert {case.same_share for case in report.cases} == {1}
-    assert {case.accepted_share for case in report.cases if case.drafts != "lookup"} == {1}
-    assert {case.accepted_share for case in report.cases if case.text == "repeating" and not case.temperature} == {1}
 
 
 def test_transformers_drafts_from_the_prompt(small_model: GPT2) -> None:

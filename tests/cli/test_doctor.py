@@ -103,24 +103,6 @@ def test_what_goes_wrong_keeps_every_engine_from_running(examine: Any, monkeypat
     assert "unknown" in doctor.show(examine(CPU_TORCH))
 
 
-@pytest.mark.parametrize(
-    ("torch", "driver", "visible", "part"),
-    [
-        (CPU_TORCH, None, None, "no NVIDIA driver"),
-        (CPU_TORCH, "580.1", None, "built without CUDA"),
-        (CPU_TORCH | {"cuda_build": "13.0"}, "470.1", None, "too old"),
-        (CPU_TORCH | {"cuda_build": "13.0"}, "580.1", "", "CUDA_VISIBLE_DEVICES"),
-    ],
-)
-def test_why_there_is_no_gpu(
-    torch: dict[str, Any], driver: str | None, visible: str | None, part: str, examine: Any, monkeypatch: Any
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert part in examine(torch, driver=driver)["cuda_remedy"]
-
-
 def test_a_batch_is_what_fits_beside_the_weights() -> None:
     gpt2 = PRESETS["gpt2"]
     assert doctor.cache_bytes_per_row(gpt2, 2) == 2 * 12 * 768 * 1024 * 2 == 37_748_736

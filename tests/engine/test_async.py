@@ -109,21 +109,6 @@ def test_it_is_the_llm_s_engine(llm: AsyncLLM, alone: LLM) -> None:
     assert expected[5].finish_reason == "stop"
 
 
-def test_bad_prompts_are_refused_at_the_call(llm: AsyncLLM) -> None:
-    async def main() -> None:
-        for prompt in ("", [211], None):
-            with pytest.raises(ValueError):
-                llm.stream(prompt, GREEDY)
-            with pytest.raises(ValueError):
-                await llm.generate([[1], prompt], GREEDY)
-        assert await read(llm.stream([], GREEDY)) == []
-
-    asyncio.run(main())
-    with pytest.raises(RuntimeError, match="no running event loop"):
-        llm.stream([1], GREEDY)
-    assert llm.stats.requests == 0
-
-
 PLACES = {  # steps of the engine before a row leaves, with prompts in chunks of 5, and how many tokens it may have
     "not yet queued": (0, {0}),
     "queued": (1, {0}),

@@ -94,13 +94,6 @@ def test_end_of_text_stops_unless_ignored(llm: LLM, monkeypatch: pytest.MonkeyPa
     assert llm.generate(prompt, GREEDY)[0].token_ids == free.token_ids
 
 
-def test_max_len_is_a_smaller_context(make: Callable[..., LLM]) -> None:
-    llm = make(max_len=20)
-    assert len(llm.generate(prompts_of([15]), SamplingParams(max_tokens=50, ignore_eos=True))[0].token_ids) == 5
-    with pytest.raises(ValueError, match="20"):
-        llm.generate(prompts_of([20]))
-
-
 def test_streams_pieces_as_they_come(llm: LLM) -> None:
     """Each piece is there after its step: the next one does not begin before the piece has been read."""
     gate, ends = Gate(llm), []

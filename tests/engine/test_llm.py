@@ -171,18 +171,6 @@ atexit.register(lambda: print([llm.stats.new_tokens < 300 * 250 for llm in made]
     assert (done.stdout, done.stderr) == ("[True, True]\n", "")
 
 
-def test_a_stream_of_a_closed_llm(small_model: GPT2) -> None:
-    """It says so, read or not before; pieces of a step that has run already do not come either."""
-    for pieces in (0, 1, 2, 5):
-        llm = LLM(small_model, engine="dense")
-        stream = llm.stream(prompts_of([3, 5]), SHORT)
-        for _ in range(pieces):
-            next(stream)
-        llm.close()
-        with pytest.raises(RuntimeError, match="this LLM is closed"):
-            next(stream)
-
-
 @pytest.mark.parametrize("top_k", [0, 5])
 def test_a_temperature_next_to_zero_is_greedy(small_model: GPT2, top_k: int) -> None:
     """1e-38 made infinities of the logits."""

@@ -72,16 +72,6 @@ def test_logits_gpt2(pair_gpt2: Pair, length: int) -> None:
     torch.testing.assert_close(ours[:, -65:], theirs[:, -65:], rtol=0, atol=1e-4)
 
 
-def test_ragged_batch_to_the_last_position(pair: Pair) -> None:
-    """The last token produced stands at the last position and is never fed."""
-    prompts = prompts_of([1, 2, 50, 98, 99])
-    params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
-    completions = LLM(pair.ours, engine="naive").generate(prompts, params)
-    assert [len(c.token_ids) for c in completions] == [99, 98, 50, 2, 1]
-    assert all(c.finish_reason == "length" for c in completions)
-    verify_tokens(pair.oracle, completions, params)
-
-
 @pytest.mark.parametrize("mistake", ["a key is lost", "positions are off by one"])
 def test_the_proof_can_fail(pair: Pair, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
     """The proof above is worth something only if these two mistakes do not pass it."""

@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import WeightsError, load_model, random_model, save_model
@@ -297,16 +296,6 @@ def test_end_of_text_is_the_folder_s(folder: Path, config: Any, generation: Any,
     assert model.config.end_of_text == ends
     save_model(model, folder / "again")
     assert load(folder / "again").config == model.config
-
-
-def test_a_generation_ends_at_the_folder_s_end_of_text(folder: Path) -> None:
-    greedy = SamplingParams(temperature=0, max_tokens=9)
-    free = LLM(folder, device="cpu").generate([5, 9, 2], greedy)[0].token_ids
-    told(folder, "config.json", eos_token_id=free[3])
-    llm = LLM(folder, device="cpu")
-    (done,) = llm.generate([5, 9, 2], greedy)
-    assert done.token_ids == free[: free.index(free[3]) + 1]
-    assert done.finish_reason == "stop"
 
 
 def gpt2_vocabulary() -> dict[str, int]:
