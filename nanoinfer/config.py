@@ -142,7 +142,7 @@ class EngineConfig:
     replicas: int = 1
 
     def __post_init__(self) -> None:
-        if self.engine != "auto" and self.engine not in RECIPES:
+        if not isinstance(self.engine, str) or self.engine not in ("auto", *RECIPES):
             raise ValueError(f"engine must be auto or one of {', '.join(RECIPES)}, not {self.engine!r}")
         if self.device is not None and not (
             isinstance(self.device, str) and re.fullmatch(r"cpu|cuda(:\d{1,2})?", self.device)

@@ -70,6 +70,8 @@ class LLM:
         from nanoinfer.devices import choose_device
         from nanoinfer.model.gpt2 import GPT2
 
+        if not isinstance(model, str | Path | GPT2 | None):
+            raise ValueError(f"model must be a name, a path, a GPT2 or None, not {model!r:.80}")
         if isinstance(model, GPT2) and (config.device is not None or config.dtype is not None):
             raise ValueError("device and dtype must be left out where model is a GPT2: it has its own")
         device = model.device if isinstance(model, GPT2) else choose_device(config.device)

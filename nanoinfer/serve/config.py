@@ -75,8 +75,9 @@ class ServeConfig:
                 raise ValueError(f"{name} must be more than 0 seconds, not {value}")
         if self.port > 65535:
             raise ValueError(f"port must be at most 65535, not {self.port}")
-        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
-            raise ValueError("api_key must have at least one character, and printable ASCII only")
+        key = "x" if self.api_key is None else self.api_key
+        if not (key.isascii() and key.isprintable() and key == key.strip() and key):  # HTTP strips blanks at its ends
+            raise ValueError("api_key must be printable ASCII of at least one character, without blanks at its ends")
 
 
 def is_loopback(host: str) -> bool:

@@ -49,6 +49,8 @@ def sentence(caught: pytest.ExceptionInfo[ValueError]) -> str:
         ({"dtype": "int8", "device": "cpu"}, ["dtype must be one of float32", "'int8'"]),
         ({"model": "random:tiny", "max_len": 257}, ["max_len", "256", "257"]),
         ({"model": "gtp2"}, ["gtp2", "did you mean gpt2"]),
+        ({"model": 5}, ["model must be a name", "5"]),
+        ({"engine": []}, ["engine must be auto or one of", "[]"]),
     ],
 )
 def test_refused_arguments(arguments: dict[str, Any], words: list[str]) -> None:
