@@ -21,7 +21,7 @@ TRIED: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
     ),
     "max_tokens": ([1, 5000, None], [(0, "where echo is false"), (-1, "from 0"), (1.0, "whole"), ("1", "whole")]),
     "temperature": ([0, 0.5, 2, 3.0], [(-0.1, "from 0"), ("1", "a number"), (True, "a number")]),
-    "top_p": ([0.1, 1], [(0, "above 0"), (1.1, "at most 1")]),
+    "top_p": ([0.1, 1], [(0, "from 1.18e-38"), (1.1, "to 1,")]),
     "n": ([1, 8], [(0, "from 1 to 128"), (129, "from 1 to 128"), (9, "more than the 8 completions")]),
     "seed": ([0, 2**63 - 1], [(-1, "from 0"), (2**63, "from 0"), (1.5, "whole number")]),
     "stop": (
