@@ -80,6 +80,11 @@ class AsyncLLM:
         return stats.prefill_steps + stats.decode_steps if self._served.loop.busy else None
 
     @property
+    def engines(self) -> list[Any]:
+        """What may hang by itself, and has `steps`: this engine, or each one of several that is alive."""
+        return list(getattr(self._served.loop, "loops", [self]))
+
+    @property
     def died(self) -> Future[BaseException]:
         """Its result is what ended the engine, once something has; `asyncio.wrap_future` makes it awaitable.
 

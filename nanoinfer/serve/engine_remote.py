@@ -59,6 +59,11 @@ class RemoteLoop:
         return bool(self._rows)
 
     @property
+    def steps(self) -> int | None:
+        """As `AsyncLLM.steps`."""
+        return self.stats.prefill_steps + self.stats.decode_steps if self.busy else None
+
+    @property
     def load(self) -> int:
         """How many rows have not ended: known when one is sent, and not when it is heard of."""
         return len(self._rows)

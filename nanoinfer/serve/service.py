@@ -114,16 +114,27 @@ class Service:
             self.die(error)
 
     async def _attend(self, llm: AsyncLLM) -> None:
-        """Give an engine up that makes no step for `hang_timeout` seconds of serving, though it has rows."""
-        seconds, seen, since = self.config.hang_timeout, llm.steps, time.perf_counter()
+        """Give an engine up that makes no step for `hang_timeout` seconds of serving, though it has rows.
+
+        One of several is killed alone: its rows go on elsewhere.
+        """
+        seconds, engines, seen = self.config.hang_timeout, llm.engines, dict[Any, tuple[int | None, float]]()
         while llm.alive:
             await asyncio.sleep(min(1.0, seconds / 4))
-            if (steps := llm.steps) is None or steps != seen or self.phase == "warming up":
-                seen, since = steps, time.perf_counter()
-            elif time.perf_counter() - since > seconds:
-                self.die(RuntimeError(f"the engine has made no step for {seconds:g} seconds, and has rows"))
-                await _in_thread(llm.close)  # streams end with it; a process is killed if need be
-                return
+            if len(llm.engines) < len(engines):
+                self.log(event="engine lost", left=len(llm.engines))
+            engines, now = llm.engines, time.perf_counter()
+            for engine in engines:
+                steps = engine.steps
+                before, since = seen.get(engine, (None, now))
+                if steps is None or steps != before or self.phase == "warming up":
+                    seen[engine] = steps, now
+                elif now - since > seconds and engine is not llm:
+                    engine.process.kill()
+                elif now - since > seconds:
+                    self.die(RuntimeError(f"the engine has made no step for {seconds:g} seconds, and has rows"))
+                    await _in_thread(llm.close)  # streams end with it; a process is killed if need be
+                    return
 
     async def _mourn(self, llm: AsyncLLM) -> None:
         self.die(await asyncio.wrap_future(llm.died))

@@ -87,6 +87,9 @@ def add_watch(app: FastAPI, llm: AsyncLLM, settings: ServeConfig) -> None:
         except (ValueError, TypeError, KeyError):
             wrong = ApiError(400, f"seconds must be a number from 0 to {SLOWEST_S:g}", param="seconds")
             return Response(wrong.body, wrong.status, HEADERS, "application/json")
+        if not hub.watchers:  # the last one to leave has set the pace back
+            nobody = ApiError(409, "nobody watches, and then the engine is as fast as it can be", code="no_watcher")
+            return Response(nobody.body, nobody.status, HEADERS, "application/json")
         llm.pace(float(seconds))
         return Response(json.dumps({"seconds": seconds}), headers=HEADERS, media_type="application/json")
 

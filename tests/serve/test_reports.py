@@ -8,13 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.serve.serving import PATH, Served, engine, parsed, rest, serving, until
+from tests.serve.serving import PATH, Served, children, command, engine, gone, parsed, rest, serving, until
 
 BODY = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 2}).encode()
 # What java.net.http.HttpClient sends with its first request, unless it is told to speak HTTP/1.1.
@@ -179,24 +181,23 @@ def test_an_empty_key_is_refused_wherever_it_comes_from(given: list[str]) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.long
-def test_no_process_is_left_of_an_engine_that_hangs() -> None:
-    command = [sys.executable, "-m", "nanoinfer", "serve", "--port", "0", "--device", "cpu", "--hang-timeout", "2"]
-    process = subprocess.Popen(
-        [*command, "-m", "random:tiny"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout
-    url = json.loads(process.stdout.readline())["url"]
-    until(lambda: json.loads(process.stdout.readline()).get("event") == "ready")
-    (child,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as connection:
-        body = json.dumps({"model": "random:tiny", "prompt": "a", "max_tokens": 200, "ignore_eos": True}).encode()
-        os.kill(child, signal.SIGSTOP)
-        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body)
-        assert process.wait(60) == 1
-    until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
+def test_an_engine_that_hangs_is_killed(tmp_path: Path, replicas: int) -> None:
+    """The last one ends the server with 1; of several, the others go on with its requests."""
+    with command(tmp_path / "log", "--hang-timeout", "2", "--replicas", str(replicas)) as served:
+        served.ready()
+        first, *others = children(served.process.pid)
+        os.kill(first, signal.SIGSTOP)
+        body = {"model": "random:tiny", "prompt": "a", "max_tokens": 100, "ignore_eos": True, "seed": 3}
+        with ThreadPoolExecutor(4) as pool:
+            asked = [pool.submit(httpx.post, served.url + PATH, json=body, timeout=60) for _ in range(4)]
+        if others:
+            assert len({each.result().json()["choices"][0]["text"] for each in asked}) == 1
+            assert children(served.process.pid) == others
+            served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(60) == (0 if others else 1)
+        assert gone(first)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits of Linux")

@@ -213,6 +213,7 @@ def test_the_pace_is_the_classrooms_alone() -> None:
         assert [served.http.post(PACE, content=each).status_code for each in wrong] == [400] * 7
         strange = served.http.post(PACE, json={"seconds": 1}, headers={"origin": "http://evil.example"})
         assert strange.status_code == 403
+        assert served.http.post(PACE, json={"seconds": 1}).status_code == 409  # nobody watches
         assert llm.llm.loop.pace == 0
         with watching(served) as records:
             next(records)
