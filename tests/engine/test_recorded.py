@@ -10,7 +10,7 @@ import pytest
 
 from nanoinfer import LLM
 from nanoinfer.cache.naive import forward_logits
-from nanoinfer.config import ENGINES
+from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.verify import verify_tokens
 from tests.engine.recorded import FILE, GROUPS
@@ -22,6 +22,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     " tiny pool": {"kv_blocks": 9},
     " tiny pool, preempted": {"kv_blocks": 9, "preemption": True, "prefix_caching": True},
 }
+
+
+CASES = [(name, each) for name in ENGINES for each in SETTINGS if "pool" not in each or RECIPES[name].cache == "paged"]
 
 
 @cache
@@ -42,11 +45,8 @@ def as_recorded(name: str, **settings: Any) -> None:
         verify_tokens(oracle, [done[at] for at in other], [params[at] for at in other])
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine, settings", CASES)
 def test_odd_shapes(engine: str, settings: str) -> None:
-    if "pool" in settings and engine in ("naive", "dense", "dense-graph"):
-        pytest.skip("this engine has no pool of blocks")
     as_recorded("odd", engine=engine, **SETTINGS[settings])
 
 
