@@ -76,8 +76,7 @@ class AsyncLLM:
     @property
     def steps(self) -> int | None:
         """Steps that have begun; None where there is nothing to do."""
-        stats = self._served.stats
-        return stats.prefill_steps + stats.decode_steps if self._served.loop.busy else None
+        return self._served.stats.steps if self._served.loop.busy else None
 
     @property
     def engines(self) -> list[Any]:

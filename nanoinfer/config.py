@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
 from nanoinfer.requests import MAX_SEED, check_int
@@ -36,7 +36,6 @@ BOUNDS = {
     "tensor_parallel": (1, 1024),
     "replicas": (1, 256),
 }
-OPTIONAL = ("max_batch", "max_len", "max_batched_tokens", "prefill_chunk", "kv_blocks", "max_graph_batch", "threads")
 
 
 @dataclass(frozen=True)
@@ -167,9 +166,10 @@ class EngineConfig:
             self._check_parallel()
 
     def _check_numbers(self) -> None:
-        for name, (low, high) in BOUNDS.items():
-            if (value := getattr(self, name)) is not None or name not in OPTIONAL:
-                check_int(name, value, low, high)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in BOUNDS and not (value is None and field.default is None):
+                check_int(field.name, value, *BOUNDS[field.name])
         if self.max_batched_tokens is not None:
             check_int("max_batched_tokens", self.max_batched_tokens, self.max_batch or 1)
         if self.block_size & (self.block_size - 1):

@@ -23,6 +23,11 @@ class Stats:
     draft_tokens: int = 0  # drafts that were verified
     accepted_tokens: int = 0  # of these, how many were what the row chose
 
+    @property
+    def steps(self) -> int:
+        """Steps that have begun."""
+        return self.prefill_steps + self.decode_steps
+
 
 class Gauges(NamedTuple):
     """What an engine holds just now; all 0 but `blocks` where it has nothing to do."""

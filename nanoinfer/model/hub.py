@@ -30,12 +30,18 @@ class WeightsError(ValueError):
     """A model that cannot be had or read: one sentence that says what to do."""
 
 
-def random_config(name: str) -> ModelConfig:
-    """The shape that `random:PRESET` names. WeightsError for an unknown one."""
+def random_config(name: str, revision: str | None = None) -> ModelConfig:
+    """The shape that `random:PRESET` names. WeightsError for an unknown one, or a revision."""
+    if revision is not None:
+        raise _no_revision(name)
     preset = name.removeprefix("random:")
     if preset not in PRESETS:
         raise WeightsError(f"there is no model {name!r:.200}: random weights come in the shapes {', '.join(PRESETS)}")
     return PRESETS[preset]
+
+
+def _no_revision(name: str) -> WeightsError:
+    return WeightsError(f"only a model on the hub has revisions, and {name} is not there: leave revision out")
 
 
 def locate(name: str | Path, revision: str | None) -> tuple[Path, list[Path]]:
@@ -43,12 +49,8 @@ def locate(name: str | Path, revision: str | None) -> tuple[Path, list[Path]]:
     if not str(name).strip():
         raise WeightsError("model must be a name, a folder or a file, not ''")
     text, path = str(name), Path(name).expanduser()
-    if (
-        revision is not None
-        and text not in HUB_NAMES
-        and (text == SHIPPED or text.startswith("random:") or path.exists())
-    ):
-        raise WeightsError(f"revision is of a model on the hub, which {text} is not: leave it out")
+    if revision is not None and text not in HUB_NAMES and (text == SHIPPED or path.exists()):
+        raise _no_revision(text)
     if text == SHIPPED:
         folder = Path(__file__).parents[1] / "data" / SHIPPED
         return folder / "config.json", _folder_files(folder)

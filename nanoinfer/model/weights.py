@@ -58,15 +58,15 @@ def load_model(
     seed: of `random:` weights. revision: of a model on the hub. share: which part of it; None is all.
     Raises WeightsError (a ValueError).
     """
-    if str(name).startswith("random:") and revision is None:
-        return random_model(random_config(str(name)), seed, device=device, dtype=dtype, share=share)
+    if str(name).startswith("random:"):
+        return random_model(random_config(str(name), revision), seed, device=device, dtype=dtype, share=share)
     return _load_folder(*locate(name, revision), device, dtype, share)
 
 
 def model_config(name: str | Path, revision: str | None = None) -> ModelConfig:
     """The shape of the model of that name. What is on the hub is fetched. Raises as `load_model`."""
-    if str(name).startswith("random:") and revision is None:
-        return random_config(str(name))
+    if str(name).startswith("random:"):
+        return random_config(str(name), revision)
     return read_config(locate(name, revision)[0])
 
 

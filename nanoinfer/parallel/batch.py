@@ -129,11 +129,10 @@ def result(line: Line, done: Completion) -> str:
 
 def request_maker(model: str, revision: str | None, max_len: int | None) -> RequestMaker:
     """What checks the prompts for a model, whose weights are not loaded for it. ValueError for an unknown model."""
-    from nanoinfer.model.hub import locate, random_config
-    from nanoinfer.model.weights import read_config
+    from nanoinfer.model.weights import model_config
     from nanoinfer.text.tokenizer import gpt2_tokenizer
 
-    config = random_config(model) if model.startswith("random:") else read_config(locate(model, revision)[0])
+    config = model_config(model, revision)
     if max_len is not None and max_len > config.n_positions:
         raise ValueError(f"max_len must be at most the model's context of {config.n_positions} tokens, not {max_len}")
     context = max_len or config.n_positions

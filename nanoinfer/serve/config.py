@@ -75,8 +75,8 @@ class ServeConfig:
                 raise ValueError(f"{name} must be more than 0 seconds, not {value}")
         if self.port > 65535:
             raise ValueError(f"port must be at most 65535, not {self.port}")
-        key = "x" if self.api_key is None else self.api_key
-        if not (key.isascii() and key.isprintable() and key == key.strip() and key):  # HTTP strips blanks at its ends
+        key = self.api_key  # HTTP strips blanks at its ends
+        if key is not None and not (key.isascii() and key.isprintable() and key == key.strip() and key):
             raise ValueError("api_key must be printable ASCII of at least one character, without blanks at its ends")
 
 

@@ -61,7 +61,7 @@ class RemoteLoop:
     @property
     def steps(self) -> int | None:
         """As `AsyncLLM.steps`."""
-        return self.stats.prefill_steps + self.stats.decode_steps if self.busy else None
+        return self.stats.steps if self.busy else None
 
     @property
     def load(self) -> int:

@@ -97,7 +97,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(benchmark, "copy_bandwidth", lambda device: 1e9)
     monkeypatch.setattr(benchmark, "import_seconds", lambda: 1.0)
     monkeypatch.setattr(machine, "commit", lambda: "0123456789ab")
-    monkeypatch.setattr(benchmark, "load_config", lambda name: TINY)
+    monkeypatch.setattr(benchmark, "model_config", lambda name: TINY)
     monkeypatch.setattr(benchmark, "load_model", lambda *a, **k: model)
     for stub in (Stub("one", made), Stub("two", made)):
         made.use(stub.name, lambda stub=stub: stub)

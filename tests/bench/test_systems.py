@@ -97,7 +97,7 @@ def test_right_tokens_pass_and_wrong_ones_fail(monkeypatch: pytest.MonkeyPatch) 
         lengths.append([len(c.prompt_token_ids) for c in completions])
         return verify(oracle, completions, params)
 
-    monkeypatch.setattr(token_check, "load_config", lambda name: SMALL)
+    monkeypatch.setattr(token_check, "model_config", lambda name: SMALL)
     monkeypatch.setattr(token_check, "verify_tokens", watched)
     monkeypatch.setattr(torch, "compile", lambda step, **options: step)
     names, cpu = ["dense", "paged-graph-unfused", "dense-compile-reduce-overhead"], torch.device("cpu")

@@ -141,7 +141,7 @@ def test_refused_names(name: str | Path, words: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["small", "random:tiny"])
 def test_a_revision_is_of_a_model_on_the_hub(name: str) -> None:
-    with pytest.raises(ValueError, match=f"revision is of a model on the hub, which {name} is not"):
+    with pytest.raises(ValueError, match=f"only a model on the hub has revisions, and {name} is not there"):
         load(name, "main")
 
 

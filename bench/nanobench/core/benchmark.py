@@ -37,7 +37,6 @@ from nanobench.core.estimate import (
     run_seconds,
 )
 from nanobench.core.machine import ClockLog, copy_bandwidth, import_seconds, memory_now, stamp, synchronize
-from nanobench.core.model_shapes import load_config
 from nanobench.core.outcome import outcome, summary
 from nanobench.core.presets import Preset, limit_seconds
 from nanobench.core.records import RESULTS, Case, Report, Result, Turns, Unfinished
@@ -47,7 +46,7 @@ from nanoinfer.config import EngineConfig
 from nanoinfer.devices import choose_device, choose_dtype, free_memory
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import load_model
+from nanoinfer.model.weights import load_model, model_config
 
 Say = Callable[[str], None]
 Progress = Callable[[float, str], object]  # the share that is done, and what is left in words
@@ -154,7 +153,7 @@ class Benchmark:
         return [case for case in self.preset.cases() if case not in done]
 
     def _run_model(self, name: str) -> None:
-        config = load_config(name)
+        config = model_config(name)
         self._say_limits(config, name)
         self._check_tokens(name)
         release_memory(self.device)

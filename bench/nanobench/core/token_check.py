@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from nanobench.core.case_runner import random_prompts, release_memory
-from nanobench.core.model_shapes import load_config
 from nanobench.core.records import TokenCheck
 from nanobench.systems import ON_REQUEST, UNFUSED, make
 from nanobench.systems.base import Limits, System
@@ -15,7 +14,7 @@ from nanobench.systems.ours import Ours
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.config import ENGINES
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model
+from nanoinfer.model.weights import model_config, random_model
 from nanoinfer.requests import Completion, Metrics
 from nanoinfer.verify import verify_tokens
 
@@ -33,7 +32,7 @@ def check_tokens(model_name: str, engines: Sequence[str], device: torch.device) 
     """Check each engine on this shape of model, with random weights. AssertionError where a token is wrong."""
     if not engines:
         return
-    model = random_model(load_config(model_name), seed=1, std=STD, device=device)
+    model = random_model(model_config(model_name), seed=1, std=STD, device=device)
     params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
     oracle = LLM(model, engine="naive").forward_logits
     for engine in engines:
