@@ -100,9 +100,8 @@ DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 def read(given: dict[str, Any], config: ServeConfig, end_of_text: Sequence[int]) -> Asked:
     """What a request asks for. ApiError, naming the field, for what cannot be served."""
-    value = DEFAULTS | {
-        name: each for name, each in only(given, *DEFAULTS, "model", "prompt").items() if each is not None
-    }
+    only(given, *DEFAULTS, "model", "prompt")
+    value = DEFAULTS | {name: each for name, each in given.items() if each is not None}
     for name in ("model", "prompt"):
         if name not in given or value.get("model") is None:
             raise bad(name, f"{name} is missing", "missing_required_parameter")

@@ -7,7 +7,7 @@ a header, so that it stands in no log and no history. A watcher who reads slowly
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
@@ -78,21 +78,20 @@ def add_watch(app: FastAPI, llm: AsyncLLM, settings: ServeConfig) -> None:
         if request.method == "HEAD":
             return Response(headers=HEADERS, media_type="text/event-stream")
         lines = hub.lines(told, app.state.service.over)
-        await anext(lines)  # counted from here on, whoever comes meanwhile
+        await anext(lines)  # joins now: those who come at the same moment are counted
         return StreamingResponse(lines, media_type="text/event-stream", headers=HEADERS | {"x-accel-buffering": "no"})
 
     async def pace(request: Request) -> Response:
         if error := refused(request):
             return error
         try:
-            seconds = only(parse(await request.body()), "seconds").get("seconds")
+            seconds: Any = only(parse(await request.body()), "seconds").get("seconds")
             if type(seconds) not in (int, float) or not 0 <= seconds <= SLOWEST_S:
                 raise bad("seconds", f"seconds must be a number from 0 to {SLOWEST_S:g}")
+            if not hub.watchers:  # the last one to leave has set the pace back
+                raise ApiError(409, "nobody watches, and then the engine is as fast as it can be", code="no_watcher")
         except ApiError as wrong:
             return Response(wrong.body, wrong.status, HEADERS, "application/json")
-        if not hub.watchers:  # the last one to leave has set the pace back
-            nobody = ApiError(409, "nobody watches, and then the engine is as fast as it can be", code="no_watcher")
-            return Response(nobody.body, nobody.status, HEADERS, "application/json")
         llm.pace(float(seconds))
         return Response(json.dumps({"seconds": seconds}), headers=HEADERS, media_type="application/json")
 

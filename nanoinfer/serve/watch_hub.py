@@ -34,9 +34,7 @@ class Hub:
         self._source: _Source | None = None
 
     async def lines(self, told: Event, over: asyncio.Event) -> AsyncIterator[bytes]:
-        """What one watcher is sent, until they leave or the server or the engine ends. Take the first, which is empty,
-        to join.
-        """
+        """What one watcher is sent, until they leave or the server or engine ends. Taking the first, empty, joins."""
         number, watcher = self._join()
         try:
             yield b""

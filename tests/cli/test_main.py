@@ -51,6 +51,7 @@ REFUSED: list[tuple[list[str], list[str]]] = [
         (["--draft", "me", "--speculate", "small"], ["--draft and --speculate contradict each other"]),
         (["--draft", "me", "--draft-tokens", "0"], ["--draft-tokens must be"]),
     )],
+    *[(["watch", "-o", out], [f"'{out}' cannot be written"]) for out in ("", ".", "no/x", f"{__file__}/x")],
     (["frobnicate"], ["frobnicate"]),
 ]  # fmt: skip
 
