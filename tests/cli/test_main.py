@@ -52,6 +52,7 @@ REFUSED: list[tuple[list[str], list[str]]] = [
         (["--draft", "me", "--draft-tokens", "0"], ["--draft-tokens must be"]),
     )],
     *[(["watch", "-o", out], [f"'{out}' cannot be written"]) for out in ("", ".", "no/x", f"{__file__}/x")],
+    (["watch", "a", "-f", "b"], ["give one"]), (["watch", "--every", "-1"], ["--every must be"]),
     (["frobnicate"], ["frobnicate"]),
 ]  # fmt: skip
 

@@ -283,6 +283,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "fox" not in page
     assert sum(len(event.get("ended", ())) for event in recorded(page)["events"]) == 2
     assert "2 requests" in capsys.readouterr().err
-    for wrong in (["a", "-f", "b"], ["--every", "-1"]):
-        assert run(["watch", *wrong]) == 2
-        assert len(capsys.readouterr().err.splitlines()) == 1
