@@ -13,6 +13,7 @@ from nanobench.errors import Commands
 from nanobench.load.command import load
 from nanobench.micro import commands
 from nanobench.micro.commands import Device
+from nanoinfer.cli.options import output_file
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False)
 app.add_typer(commands.app)  # without a name: its commands stand beside those below
@@ -35,7 +36,10 @@ def run(
         str, typer.Option(help="laptop, cpu, colab, gpu, xl, graphs, ratios, context, compile or full.")
     ] = "laptop",
     device: Device = None,
-    out: Annotated[Path | None, typer.Option(help="Results file; by default my-bench/PRESET.json.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=output_file, metavar="FILE", help="Results file; by default my-bench/PRESET.json."),
+    ] = None,
     models: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
     engines: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
     batches: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
