@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from nanobench.errors import Commands
+from nanobench.errors import Commands, writable
 from nanobench.load.command import load
 from nanobench.micro import commands
 from nanobench.micro.commands import Device
@@ -54,8 +54,8 @@ def run(
     if preset not in PRESETS:
         raise typer.BadParameter(f"preset must be one of {', '.join(PRESETS)}, not {preset!r}")
     chosen = PRESETS[preset].changed(
-        models=tuple(models.split(",")) if models else None,
-        engines=tuple(engines.split(",")) if engines else None,
+        models=tuple(models.split(",")) if models is not None else None,
+        engines=tuple(engines.split(",")) if engines is not None else None,
         batches=_integers(batches),
         prompt_tokens=_integers(prompt_tokens),
         new_tokens=new_tokens,
@@ -64,6 +64,7 @@ def run(
         case_budget_s=budget,
     )
     out = out or Path("my-bench") / f"{preset}.json"
+    writable(out)
     try:
         with Bar() as bar:
             benchmark = Benchmark(chosen, device, out, bar.say, bar.advance_to)

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+
+def writable(path: Path | None) -> Path | None:
+    """The path of a results file. ValueError where it cannot be written, before hours of measuring are lost."""
+    if path is None:
+        return None
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with TemporaryFile(dir=next(folder for folder in path.absolute().parents if folder.exists())):
+            return path
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
 
 
 class Commands(TyperGroup):

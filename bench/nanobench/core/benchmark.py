@@ -66,6 +66,10 @@ class Benchmark:
     ) -> None:
         self.preset, self.path, self.say, self._progress = preset, path, say, progress
         EngineConfig(device=device, dtype=preset.dtype)  # ValueError for what is no device or dtype
+        for name in preset.models:
+            if preset.max_len > (context := load_config(name).n_positions):
+                asked = f"prompt_tokens and new_tokens come to {preset.max_len}"
+                raise ValueError(f"{asked}, and {name} has a context of {context}")
         self.device = choose_device(device)
         self.dtype = choose_dtype(preset.dtype, self.device)
         self.clocks = ClockLog(self.device)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from nanoinfer.model.config import ModelConfig
-from nanoinfer.model.hub import locate, random_config
+from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.hub import HUB_NAMES, locate, random_config
 from nanoinfer.model.weights import read_config
 
 
 def load_config(name: str) -> ModelConfig:
-    """The shape of the model of that name. The weights of a model on the hub are downloaded all the same."""
+    """The shape of the model of that name. Of another model on the hub than GPT-2's, weights are downloaded as well."""
+    if name in HUB_NAMES:
+        return PRESETS[name]
     return random_config(name) if name.startswith("random:") else read_config(locate(name, None)[0])
