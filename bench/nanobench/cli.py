@@ -58,8 +58,8 @@ def run(
     if preset not in PRESETS:
         raise typer.BadParameter(f"preset must be one of {', '.join(PRESETS)}, not {preset!r}")
     chosen = PRESETS[preset].changed(
-        models=tuple(models.split(",")) if models else None,
-        engines=tuple(engines.split(",")) if engines else None,
+        models=tuple(models.split(",")) if models is not None else None,
+        engines=tuple(engines.split(",")) if engines is not None else None,
         batches=_integers(batches),
         prompt_tokens=_integers(prompt_tokens),
         new_tokens=new_tokens,
@@ -67,7 +67,7 @@ def run(
         repeats=repeats,
         case_budget_s=budget,
     )
-    out = out or Path("my-bench") / f"{preset}.json"
+    out = out or output_file(f"my-bench/{preset}.json")
     try:
         with Bar() as bar:
             benchmark = Benchmark(chosen, device, out, bar.say, bar.advance_to)
