@@ -148,8 +148,9 @@ class GPT2(nn.Module):
     def forward(self, batch: Batch, cache: Cache) -> Tensor:
         """Logits (K, vocab_size) after the tokens at `batch.logits_at`; float32, or what `ops.head` gives."""
         plan: Plan = cache.plan(batch)
-        h = self.hidden(plan.batch, partial(cache.attend, plan))  # (N, C)
-        return self.head(h if plan.batch.logits_at is None else h[plan.batch.logits_at])
+        batch = getattr(plan, "batch", batch)  # TEMP until the switch: NoCache's plan is the batch
+        h = self.hidden(batch, partial(cache.attend, plan))  # (N, C)
+        return self.head(h if batch.logits_at is None else h[batch.logits_at])
 
     def hidden(self, batch: Batch, attend: Attend) -> Tensor:
         """The residual stream after the final LayerNorm, (N, C), at every token.

@@ -1,0 +1,1 @@
+"""The engine as layers, a chapter each, beside the one it is to replace."""

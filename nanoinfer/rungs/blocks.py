@@ -1,0 +1,59 @@
+"""Which blocks of a pool are free, and which slot owns the others: host code that knows no tensor. Chapter 3."""
+
+from __future__ import annotations
+
+
+class BlockManager:
+    """Blocks of `block_size` tokens. A slot reserves all that it may need, and takes a block when it needs one.
+
+    The reservation is what makes growth safe: a sequence that was admitted never finds the pool empty.
+    owned: the blocks of each slot, in order. reserved: how many blocks each slot may yet take.
+    """
+
+    def __init__(self, blocks: int, block_size: int, max_batch: int) -> None:
+        self.blocks, self.block_size = blocks, block_size
+        self.free = list(range(blocks))[::-1]  # a stack: taking and giving back cost the same however many there are
+        self.owned: list[list[int]] = [[] for _ in range(max_batch)]
+        self.reserved = [0] * max_batch
+
+    def __str__(self) -> str:
+        return f"{self.blocks} blocks of {self.block_size}"
+
+    @property
+    def available(self) -> int:
+        """How many blocks no slot owns or has reserved."""
+        return len(self.free) - sum(self.reserved)
+
+    def blocks_of(self, tokens: int) -> int:
+        """Return how many blocks hold so many tokens."""
+        return -(-tokens // self.block_size)
+
+    def reserve(self, slot: int, tokens: int) -> bool:
+        """Reserve the blocks of up to `tokens` tokens for a slot that is free. False if there are too few now."""
+        wanted = self.blocks_of(tokens)
+        if wanted > self.available:
+            return False
+        self.reserved[slot] = wanted
+        return True
+
+    def grow(self, slot: int, tokens: int) -> None:
+        """Give the slot the blocks of its first `tokens` tokens, of those that it has reserved."""
+        while len(self.owned[slot]) * self.block_size < tokens:
+            if not self.reserved[slot]:
+                raise RuntimeError(f"slot {slot} grows to {tokens} tokens, past what it has reserved")
+            self.reserved[slot] -= 1
+            self.owned[slot].append(self.allocate())
+
+    def release(self, slot: int) -> None:
+        """Take back everything that the slot owns or has reserved."""
+        for block in reversed(self.owned[slot]):
+            self.give_back(block)
+        self.owned[slot], self.reserved[slot] = [], 0
+
+    def allocate(self) -> int:
+        """Take a free block."""
+        return self.free.pop()
+
+    def give_back(self, block: int) -> None:
+        """Make a block free again."""
+        self.free.append(block)

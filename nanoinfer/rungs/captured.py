@@ -1,0 +1,172 @@
+"""The caches of chapters 2 and 3 for steps that are recorded: what padding writes is lost, and sequences can move.
+
+A recorded step reads and writes the same addresses for ever, for as many rows as it was recorded with. Rows beyond the
+live ones are padding: they write to a dummy slot, and read what harms nobody. What the host decides, and what the
+device is told of it, are apart here, since a step is launched long after it was decided.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.engine.state import upload
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.rungs.batch import Batch
+from nanoinfer.rungs.blocks import BlockManager
+from nanoinfer.rungs.dense import DenseCache
+from nanoinfer.rungs.paged import PagedCache
+from nanoinfer.rungs.step import Layout, Rows
+
+if TYPE_CHECKING:
+    from nanoinfer.rungs.engine import Sequence
+
+READ_MULTIPLE = 128  # positions that a decode step reads are a multiple of this: few shapes to record
+NULL = 0  # the block that no slot owns: padding writes there, and unused table entries name it
+
+
+class CapturedDense(DenseCache):
+    """A `DenseCache` with one slot more, the dummy. A decode step reads its first rows as they lie."""
+
+    def __init__(
+        self, config: ModelConfig, max_batch: int, max_len: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        super().__init__(config, max_batch + 1, max_len, device, dtype)
+
+    def release(self, slot: int) -> None:
+        """A slot is zeroed when a sequence begins in it, on the device's side."""
+
+    def rename(self, sources: list[int], targets: list[int]) -> None:
+        """Sequences are to be known by other slots: the host keeps nothing by slot."""
+
+    def news(self) -> list[tuple[int, int, int]]:
+        """There are no block tables."""
+        return []
+
+    def begin(self, slots: Tensor) -> None:
+        """Zero the slots (n,) of new sequences."""
+        self.k.index_fill_(1, slots, 0)
+        self.v.index_fill_(1, slots, 0)
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy keys and values of slots (n,) into others, one by one: all at once would be in memory twice."""
+        for source, target in zip(sources.split(1), targets.split(1), strict=True):
+            for tensor in (self.k, self.v):
+                tensor.index_copy_(1, target, tensor.index_select(1, source))
+
+    def vacate(self, slots: slice) -> None:
+        """Padding writes to the dummy slot, and what it reads harms nobody."""
+
+    def plan(self, batch: Batch) -> Any:
+        plan = super().plan(batch)
+        return plan._replace(slots=slice(batch.rows)) if isinstance(batch, Rows) else plan
+
+    def bucket(self, context: int) -> int:
+        """Return how many positions a decode step reads where the longest sequence has `context` tokens."""
+        return min(self.max_len, -(-context // READ_MULTIPLE) * READ_MULTIPLE)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What a recorded step knows by address."""
+        return self.k, self.v
+
+    def shapes(self, rows: int, tokens: int) -> list[tuple[int, int]]:
+        """Rows and columns of the prefills that are recorded, smallest first: powers of two, of up to `tokens`."""
+        widths = [1 << n for n in range(4, 32) if 1 << n < 2 * self.max_len]
+        shapes = [(1 << n, width) for n in range((rows - 1).bit_length() + 1) for width in widths]
+        return sorted([each for each in shapes if prod(each) <= tokens], key=prod)
+
+    def wanted(self, chunks: list[Any]) -> tuple[int, int] | None:
+        """Rows and columns that a recorded prefill of these chunks must have; None where there can be none."""
+        if any(chunk.start for chunk in chunks):
+            return None
+        return len(chunks), max(len(chunk.token_ids) for chunk in chunks)
+
+    def layout(self, rows: int, columns: int) -> Layout:
+        """How a recorded prefill of that shape is packed: a rectangle."""
+        return Layout(rows, rows * columns, columns)
+
+
+class NullBlocks(BlockManager):
+    """A `BlockManager` whose block 0 nobody ever owns."""
+
+    def __init__(self, blocks: int, block_size: int, max_batch: int) -> None:
+        super().__init__(blocks + 1, block_size, max_batch)
+        self.blocks = blocks
+        self.free.remove(NULL)
+
+    def rename(self, source: int, target: int) -> None:
+        """Slot `source` is to be known as `target`, which is free."""
+        self.owned[target], self.owned[source] = self.owned[source], []
+        self.reserved[target], self.reserved[source] = self.reserved[source], 0
+
+
+class CapturedPaged(PagedCache):
+    """A `PagedCache` with a dummy slot, whose table names the null block, as does all that is not in use."""
+
+    def __init__(
+        self, config: ModelConfig, max_batch: int, max_len: int, blocks: int, block_size: int, device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:  # fmt: skip
+        super().__init__(config, max_batch + 1, max_len, blocks + 1, block_size, device, dtype)
+        self.blocks = NullBlocks(blocks, block_size, max_batch)
+        self.k[:, NULL], self.v[:, NULL] = 0, 0
+        self.told = [0] * max_batch  # how many blocks of each slot the device's table names
+        self._news: list[tuple[int, int, int]] = []
+
+    def release(self, slot: int) -> None:
+        super().release(slot)
+        self.told[slot] = 0
+
+    def keep(self, sequence: Sequence, count: int) -> int:
+        slot, owned = sequence.slot, self.blocks.owned[sequence.slot]
+        self.blocks.grow(slot, count)
+        for column in range(self.told[slot], len(owned)):
+            self._news.append((slot, column, owned[column]))
+        self.told[slot] = len(owned)
+        return count
+
+    def news(self) -> list[tuple[int, int, int]]:
+        """What the tables on the device must be told: slot, column, block."""
+        news, self._news = self._news, []
+        return news
+
+    def rename(self, sources: list[int], targets: list[int]) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            self.blocks.rename(source, target)
+            self.told[target], self.told[source] = self.told[source], 0
+
+    def begin(self, slots: Tensor) -> None:
+        """The tables of new sequences name no block yet."""
+        self.tables.index_fill_(0, slots, NULL)  # an assignment of a number would wait for the GPU
+
+    def update(self, news: list[tuple[int, int, int]]) -> None:
+        """Write new blocks into the tables."""
+        slots, columns, blocks = upload(list(zip(*news, strict=True)), torch.int64, self.tables.device)
+        self.tables[slots, columns] = blocks.int()
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy the tables of slots (n,) to others: no key or value moves."""
+        self.tables.index_copy_(0, targets, self.tables.index_select(0, sources))
+
+    def vacate(self, slots: slice) -> None:
+        """These slots are padding from now on: they read the null block."""
+        self.tables[slots] = NULL
+
+    def plan(self, batch: Batch) -> Any:
+        plan = super().plan(batch)
+        if not isinstance(batch, Rows):
+            return plan
+        return plan._replace(tables=self.tables[: batch.rows], lengths=batch.positions + 1)
+
+    def bucket(self, context: int) -> int:
+        """The kernel finds each sequence's length itself, so one size serves all."""
+        return self.max_len
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What a recorded step knows by address."""
+        return self.k, self.v, self.tables, self.splits_done
+
+    shapes, wanted, layout = CapturedDense.shapes, CapturedDense.wanted, CapturedDense.layout

@@ -1,0 +1,66 @@
+"""Keys and values in one tensor, hidden by a mask: the preallocated KV cache. Chapter 2.
+
+The past of a causal model does not change, so keys and values are computed once and kept. A decode step then feeds one
+token a sequence. The price is room for the longest sequence in every slot, used or not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.rungs.batch import Batch
+from nanoinfer.rungs.none import NoCache
+
+if TYPE_CHECKING:
+    from nanoinfer.rungs.engine import Sequence
+
+
+class DensePlan(NamedTuple):
+    """Which slots a batch reads, and how far each of its tokens sees."""
+
+    batch: Batch
+    slots: Tensor | slice  # (B,) int64
+    mask: Tensor | None  # (B, 1, T, S), added to the scores: 0 where a token sees a position, -inf where not
+
+
+class DenseCache(NoCache):
+    """Keys and values of `max_batch` slots with `max_len` positions each."""
+
+    def __init__(
+        self, config: ModelConfig, max_batch: int, max_len: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        shape = (2, config.n_layer, max_batch, max_len, config.n_head, config.head_size)
+        self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, max_batch, max_len, H, D) each
+        self.max_len, self.positions = max_len, torch.arange(max_len, device=device)
+
+    def release(self, slot: int) -> None:
+        """Zero the slot: the next sequence must not meet a NaN of this one, for 0 * NaN is NaN under any mask."""
+        self.k[:, slot] = self.v[:, slot] = 0
+
+    def keep(self, sequence: Sequence, count: int) -> int:
+        return count
+
+    def plan(self, batch: Batch) -> Any:
+        """Find out once, for all layers, what each token may see: the positions of its slot up to its own."""
+        slots = batch.slots[batch.starts[:-1]]
+        if not batch.past:
+            return DensePlan(batch, slots, None)
+        S = batch.past + batch.longest
+        seen = self.positions[:S] <= batch.padded(batch.positions)[:, None, :, None]  # (B, 1, T, S)
+        return DensePlan(batch, slots, self.k.new_zeros(seen.shape).masked_fill(~seen, -torch.inf))
+
+    def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write the new keys and values, then attend over everything the slots hold: (N, H, D) -> (N, H, D)."""
+        batch, keys, values = plan.batch, self.k[layer], self.v[layer]  # (max_batch, max_len, H, D)
+        keys[batch.slots, batch.positions], values[batch.slots, batch.positions] = k, v
+        if plan.mask is None:  # nothing was there before
+            return super().attend(batch, layer, q, k, v)
+        S = plan.mask.shape[-1]
+        keys, values = keys[plan.slots, :S].transpose(1, 2), values[plan.slots, :S].transpose(1, 2)  # (B, H, S, D)
+        out = F.scaled_dot_product_attention(batch.padded(q).transpose(1, 2), keys, values, attn_mask=plan.mask)
+        return batch.packed(out.transpose(1, 2))

@@ -1,0 +1,153 @@
+"""Sequences whose state stays on the device: a decode step needs nothing from the host. Chapter 4.
+
+Chapter 1 brings token ids, positions and sampling parameters to the device at every step. Here they lie there, in rows
+0..n-1 of a `BatchState`; a decode step reads them and advances them by itself, so it can be recorded and replayed. What
+the device must still be told is plain integers: which sequences begin, which move, and the tokens of prompts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nanoinfer.engine.sampling import SAMPLERS, Sampler, Samplers
+from nanoinfer.engine.state import BatchState, upload
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.requests import SamplingParams
+from nanoinfer.rungs.engine import Engine, Sequence, Work
+from nanoinfer.rungs.step import Chunk, Layout, Prompts, decode_step, pack, prefill_step
+
+
+class Begun(NamedTuple):
+    """A sequence that gets a row of the state. step: how many tokens it has generated before."""
+
+    slot: int
+    seed: int
+    step: int
+    params: SamplingParams
+
+
+class Launch(NamedTuple):
+    """All that the device is told of a step."""
+
+    sources: list[int]  # slots of sequences that move
+    targets: list[int]  # where they move to
+    live: int  # slots 0..live-1 hold sequences; the others are padding
+    begun: list[Begun]
+    news: list[tuple[int, int, int]]  # entries of block tables: slot, column, block
+    chunks: list[Chunk]  # the tokens of prompts; none in a decode step
+    context: int  # tokens of the longest sequence, this step's included
+    sampler: int  # the cheapest of `Samplers` that serves all
+
+
+class DeviceEngine(Engine):
+    """An `Engine` with its state on the device. Live sequences have slots 0..n-1, so a step runs the first n rows."""
+
+    def __init__(self, model: GPT2, cache: Any, max_batch: int, *, samplers: Samplers = SAMPLERS) -> None:
+        super().__init__(model, cache, max_batch)
+        self.samplers, self.max_batch = samplers, max_batch
+        with torch.inference_mode():
+            self.state = BatchState.empty(max_batch, model.device)
+        self.resident: list[Sequence | None] = [None] * max_batch  # whose parameters each row of the state has
+        self.live = 0  # rows of the state that are no padding
+        self.sampler = 0  # the cheapest that serves all that run
+        self.free.sort(reverse=True)  # the lowest free slot is given first
+
+    def run(self, work: list[Work]) -> list[int]:
+        step = self.pack(work)
+        tokens = self.launch(step).tolist()
+        return [tokens[place] for place in self.places(work, step)]
+
+    def leave(self, s: Sequence) -> None:
+        super().leave(s)
+        self.free.sort(reverse=True)
+
+    def abandon(self) -> None:
+        """Let go of every sequence; all rows are padding."""
+        super().abandon()
+        self.resident, self.live = [None] * self.max_batch, self.max_batch
+        self.place(Launch([], [], 0, [], [], [], 0, 0))
+
+    def pack(self, work: list[Work]) -> Launch:
+        """Put a step into integers. The host's part of it is done here: slots, `cached`, the cache's own lists."""
+        sources, targets = self.close_gaps()
+        begun = [s for s, _, _ in work if self.resident[s.slot] is not s]
+        for s in begun:
+            self.resident[s.slot] = s
+        if begun or len(self.running) < self.live:
+            kinds = [0 if s.params.greedy else 2 if s.params.filters else 1 for s in self.running]
+            self.sampler = max(kinds)
+        for s, start, count in work:
+            s.cached = self.cache.keep(s, start + count)
+        new = [Begun(s.slot, s.request.seed, s.generated, s.params) for s in begun]
+        context = max([w.start + w.count for w in work])
+        news = self.cache.news()
+        return Launch(
+            sources, targets, len(self.running), new, news, self.chunks(work, begun), context, self.sampler
+        )  # fmt: skip
+
+    def chunks(self, work: list[Work], begun: list[Sequence]) -> list[Chunk]:
+        """The tokens that the host brings: those of sequences that begin."""
+        return [Chunk(s.slot, start, s.token_ids[start : start + count]) for s, start, count in work if begun]
+
+    def close_gaps(self) -> tuple[list[int], list[int]]:
+        """Move the last sequences into the slots that were left. Returns from where, and to where."""
+        n = len(self.running)
+        if len(self.free) == 0 or self.free[-1] >= n:
+            return [], []
+        gaps = [slot for slot in self.free if slot < n][::-1]
+        moved = [s for s in self.running if s.slot >= n]
+        sources = [s.slot for s in moved]
+        for s, slot in zip(moved, gaps, strict=True):
+            if self.resident[s.slot] is s:
+                self.resident[slot] = s
+            s.slot = slot
+        self.free = list(range(n, self.max_batch))[::-1]
+        self.cache.rename(sources, gaps)
+        return sources, gaps
+
+    def places(self, work: list[Work], step: Launch) -> list[int]:
+        """Where the token of each sequence stands among those of a step."""
+        return list(range(len(work))) if step.chunks else [s.slot for s, _, _ in work]
+
+    @torch.inference_mode()
+    def launch(self, step: Launch) -> Tensor:
+        """Run a step on the device; return its tokens there: of chunks in their order, or else of rows 0..live-1."""
+        self.place(step)
+        sampler = self.samplers[step.sampler]
+        if step.chunks:
+            return self.prefill(step.chunks, sampler)
+        return self.decode(step.live, step.context, sampler)
+
+    @torch.inference_mode()
+    def place(self, step: Launch) -> None:
+        """Move rows, begin rows, and make padding of those that are left over.
+
+        Steps in flight may still write for a sequence that has left. They were launched before whatever its room is
+        given to next, and a stream runs in order.
+        """
+        device = self.state.token.device
+        if step.sources:
+            source, target = upload([step.sources, step.targets], torch.int64, device)
+            self.state.move(source, target)
+            self.cache.move(source, target)
+        if step.live < self.live:
+            self.state.free(slice(step.live, self.live))
+            self.cache.vacate(slice(step.live, self.live))
+        self.live = step.live
+        if step.begun:
+            self.cache.begin(self.state.admit([b.slot for b in step.begun], step.begun, [b.step for b in step.begun]))
+        if step.news:
+            self.cache.update(step.news)
+
+    def prefill(self, chunks: list[Chunk], sampler: Sampler) -> Tensor:
+        """Feed prompts; return the token (B,) that follows each."""
+        layout = Layout.of(chunks)
+        packed = upload(pack(chunks, layout, self.state.dummy), torch.int64, self.state.token.device)
+        return prefill_step(self.model, self.cache, self.state, Prompts.of_packed(packed, layout), sampler)
+
+    def decode(self, rows: int, context: int, sampler: Sampler) -> Tensor:
+        """Feed the newest token of rows 0..rows-1; return the tokens (rows,) that follow."""
+        return decode_step(self.model, self.cache, self.state, rows, context, sampler)

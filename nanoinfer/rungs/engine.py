@@ -1,0 +1,183 @@
+"""The loop of every engine: schedule, run, settle. Chapter 1.
+
+A step decides which tokens to feed (`schedule`), feeds them and chooses the next ones (`run`), and hands each sequence
+its new token (`settle`). Later chapters replace these three verbs, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from nanoinfer.engine.sampling import sample_filtered
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.requests import FinishReason, Request, SamplingParams
+from nanoinfer.rungs.batch import Batch
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A request on its way: its tokens so far, and how many of them the cache holds.
+
+    slot: its place in the cache; -1 while it waits. token_ids: the prompt's, and then the new ones. end: how many
+    tokens it may come to have.
+    """
+
+    request: Request
+    slot: int = -1
+    cached: int = 0
+    finish_reason: FinishReason | None = None
+    token_ids: list[int] = field(init=False)
+    end: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.request.prompt_token_ids)
+        self.end = len(self.token_ids) + self.request.limit
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.params
+
+    @property
+    def generated(self) -> int:
+        """How many new tokens it has."""
+        return len(self.token_ids) - len(self.request.prompt_token_ids)
+
+
+class Work(NamedTuple):
+    """The part of one sequence in a step: `count` of its tokens, from position `start` on."""
+
+    sequence: Sequence
+    start: int
+    count: int
+
+
+class Cache(Protocol):
+    """What the engine asks of a cache besides what the model asks."""
+
+    def admit(self, slot: int, sequence: Sequence) -> bool:
+        """Make room for a sequence in a free slot. False if there is none now."""
+
+    def release(self, slot: int) -> None:
+        """Take the room back."""
+
+    def keep(self, sequence: Sequence, count: int) -> int:
+        """Return how many of a sequence's first `count` tokens the cache will hold once they have been fed."""
+
+
+class Choices(NamedTuple):
+    """How the next token of each of B sequences is chosen: what `sampling.py` reads."""
+
+    temperature: Tensor  # (B,) float32, 0 for greedy
+    top_p: Tensor  # (B,) float32, 1 for no such filter
+    top_k: Tensor  # (B,) int64, 0 for no such filter
+    seed: Tensor  # (B,) int64
+    step: Tensor  # (B,) int64, the number of the token that comes next
+
+    @classmethod
+    def of(cls, sequences: list[Sequence], device: torch.device) -> Choices:
+        """The parameters of these sequences, in two tensors that are copied to the device at once."""
+        params = [s.params for s in sequences]
+        floats = [[p.temperature for p in params], [p.top_p for p in params]]
+        integers = [[p.top_k for p in params], [s.request.seed for s in sequences], [s.generated for s in sequences]]
+        return cls(*torch.tensor(floats, device=device), *torch.tensor(integers, device=device))
+
+
+class Engine:
+    """Runs sequences to their end over one model and one cache, up to `max_batch` at a time.
+
+    A sequence waits in order of arrival for a free slot. A step feeds either the prompts of the sequences that have
+    just been given a slot, or the newest token of all the others.
+    """
+
+    def __init__(self, model: GPT2, cache: Cache, max_batch: int) -> None:
+        self.model, self.cache = model, cache
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.free = list(range(max_batch))
+
+    def generate(self, requests: Iterable[Request]) -> Iterator[list[Sequence]]:
+        """Run these requests to their end; yield, after each step, the sequences that got a token.
+
+        However the caller leaves the iterator, the engine is free afterwards.
+        """
+        self.waiting += map(Sequence, requests)
+        try:
+            while self.busy:
+                yield self.step()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of every sequence."""
+        self.waiting.clear()
+        for s in list(self.running):
+            self.leave(s)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a sequence waits or runs."""
+        return bool(self.waiting or self.running)
+
+    def step(self) -> list[Sequence]:
+        """Feed the next tokens; return the sequences that got a new one."""
+        work = self.schedule()
+        return self.settle(work, self.run(work))
+
+    def schedule(self) -> list[Work]:
+        """Choose the next tokens to feed: new prompts if a slot is free, else the newest token of every sequence."""
+        admitted = []
+        while self.waiting and self.free and self.cache.admit(self.free[-1], self.waiting[0]):
+            s = self.waiting.popleft()
+            s.slot = self.free.pop()
+            admitted.append(s)
+        self.running += admitted
+        return [Work(s, s.cached, self.pending(s)) for s in admitted or self.running]
+
+    def pending(self, s: Sequence) -> int:
+        """How many of its tokens the cache does not hold."""
+        return len(s.token_ids) - s.cached
+
+    @torch.inference_mode()
+    def run(self, work: list[Work]) -> list[int]:
+        """Run the model over these tokens and choose one new token for each sequence."""
+        batch = Batch.of(work, self.model.device)
+        for s, start, count in work:
+            s.cached = self.cache.keep(s, start + count)
+        logits = self.model(batch, self.cache)  # (B, V)
+        return self.choose(logits, [s for s, _, _ in work]).tolist()
+
+    def choose(self, logits: Tensor, sequences: list[Sequence]) -> Tensor:
+        """Choose a token (B,) from logits (B, V), each row by its own sequence's parameters."""
+        if all(s.params.greedy for s in sequences):
+            return logits.argmax(-1)
+        return sample_filtered(logits, Choices.of(sequences, logits.device))
+
+    def settle(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
+        """Give each sequence its new token; return the sequences."""
+        for (s, _, _), token in zip(work, tokens, strict=True):
+            self.take(s, token)
+        return [s for s, _, _ in work]
+
+    def take(self, s: Sequence, token: int) -> None:
+        """Append a token to a sequence. One that ends here leaves."""
+        s.token_ids.append(token)
+        stopped, text = token in s.request.stop_ids, s.request.text
+        if text and not stopped:
+            text.push(token)
+            stopped = text.stopped
+        if stopped or len(s.token_ids) == s.end:
+            s.finish_reason = "stop" if stopped else "length"
+            self.leave(s)
+
+    def leave(self, s: Sequence) -> None:
+        """Give the slot of a sequence back."""
+        self.running.remove(s)
+        self.cache.release(s.slot)
+        self.free.append(s.slot)
+        s.slot = -1

@@ -1,0 +1,42 @@
+"""A cache that remembers nothing: every step feeds every sequence from its first token. Chapter 1.
+
+It makes the slowest engine and the simplest one, so it is the oracle: every later engine must give its tokens. The n-th
+token of a sequence costs a pass over all the tokens before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanoinfer.rungs.batch import Batch
+
+if TYPE_CHECKING:
+    from nanoinfer.rungs.engine import Sequence
+
+
+class NoCache:
+    """Attention among the tokens of the step alone, which are whole sequences."""
+
+    def admit(self, slot: int, sequence: Sequence) -> bool:
+        """There is always room."""
+        return True
+
+    def release(self, slot: int) -> None:
+        """Nothing was kept."""
+
+    def keep(self, sequence: Sequence, count: int) -> int:
+        return 0
+
+    def plan(self, batch: Batch) -> Any:
+        return batch
+
+    def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention within each sequence: q, k, v (N, H, D) -> (N, H, D).
+
+        The padding stands to the right of a sequence, so the triangle hides it from every real query.
+        """
+        q, k, v = (plan.padded(x).transpose(1, 2) for x in (q, k, v))  # (B, H, T, D)
+        return plan.packed(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2))
