@@ -30,7 +30,7 @@ class Batch:
         """Put the tokens of some work into one tensor, which is copied to the device at once."""
         ids, positions, slots, starts = [], [], [], [0]
         for s, start, count in work:
-            ids += s.token_ids[start : start + count]
+            ids += s.tokens[start : start + count]
             positions += range(start, start + count)
             slots += [s.slot] * count
             starts.append(len(ids))

@@ -45,6 +45,8 @@ class Launch(NamedTuple):
 class DeviceEngine(Engine):
     """An `Engine` with its state on the device. Live sequences have slots 0..n-1, so a step runs the first n rows."""
 
+    prefill_step = staticmethod(prefill_step)
+
     def __init__(self, model: GPT2, cache: Any, max_batch: int, *, samplers: Samplers = SAMPLERS) -> None:
         super().__init__(model, cache, max_batch)
         self.samplers, self.max_batch = samplers, max_batch
@@ -81,16 +83,20 @@ class DeviceEngine(Engine):
             self.sampler = max(kinds)
         for s, start, count in work:
             s.cached = self.cache.keep(s, start + count)
-        new = [Begun(s.slot, s.request.seed, s.generated, s.params) for s in begun]
+        new = [self.begun(s) for s in begun]
         context = max([w.start + w.count for w in work])
         news = self.cache.news()
         return Launch(
             sources, targets, len(self.running), new, news, self.chunks(work, begun), context, self.sampler
         )  # fmt: skip
 
+    def begun(self, s: Sequence) -> Begun:
+        """What the device is told of a sequence that gets a row."""
+        return Begun(s.slot, s.request.seed, s.generated, s.params)
+
     def chunks(self, work: list[Work], begun: list[Sequence]) -> list[Chunk]:
         """The tokens that the host brings: those of sequences that begin."""
-        return [Chunk(s.slot, start, s.token_ids[start : start + count]) for s, start, count in work if begun]
+        return [Chunk(s.slot, start, s.tokens[start : start + count]) for s, start, count in work if begun]
 
     def close_gaps(self) -> tuple[list[int], list[int]]:
         """Move the last sequences into the slots that were left. Returns from where, and to where."""
@@ -145,8 +151,12 @@ class DeviceEngine(Engine):
     def prefill(self, chunks: list[Chunk], sampler: Sampler) -> Tensor:
         """Feed prompts; return the token (B,) that follows each."""
         layout = Layout.of(chunks)
-        packed = upload(pack(chunks, layout, self.state.dummy), torch.int64, self.state.token.device)
-        return prefill_step(self.model, self.cache, self.state, Prompts.of_packed(packed, layout), sampler)
+        packed = upload(self.packed(chunks, layout), torch.int64, self.state.token.device)
+        return self.prefill_step(self.model, self.cache, self.state, Prompts.of_packed(packed, layout), sampler)
+
+    def packed(self, chunks: list[Chunk], layout: Layout) -> Tensor:
+        """The numbers of a prefill, on the host."""
+        return pack(chunks, layout, self.state.dummy)
 
     def decode(self, rows: int, context: int, sampler: Sampler) -> Tensor:
         """Feed the newest token of rows 0..rows-1; return the tokens (rows,) that follow."""

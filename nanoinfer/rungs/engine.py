@@ -24,7 +24,7 @@ from nanoinfer.rungs.batch import Batch
 class Sequence:
     """A request on its way: its tokens so far, and how many of them the cache holds.
 
-    slot: its place in the cache; -1 while it waits. token_ids: the prompt's, and then the new ones. end: how many
+    slot: its place in the cache; -1 while it waits. tokens: the prompt's, and then the new ones. end: how many
     tokens it may come to have.
     """
 
@@ -32,12 +32,12 @@ class Sequence:
     slot: int = -1
     cached: int = 0
     finish_reason: FinishReason | None = None
-    token_ids: list[int] = field(init=False)
+    tokens: list[int] = field(init=False)
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.token_ids = list(self.request.prompt_token_ids)
-        self.end = len(self.token_ids) + self.request.limit
+        self.tokens = list(self.request.prompt_token_ids)
+        self.end = len(self.tokens) + self.request.limit
 
     @property
     def params(self) -> SamplingParams:
@@ -46,7 +46,7 @@ class Sequence:
     @property
     def generated(self) -> int:
         """How many new tokens it has."""
-        return len(self.token_ids) - len(self.request.prompt_token_ids)
+        return len(self.tokens) - len(self.request.prompt_token_ids)
 
 
 class Work(NamedTuple):
@@ -141,7 +141,7 @@ class Engine:
 
     def pending(self, s: Sequence) -> int:
         """How many of its tokens the cache does not hold."""
-        return len(s.token_ids) - s.cached
+        return len(s.tokens) - s.cached
 
     @torch.inference_mode()
     def run(self, work: list[Work]) -> list[int]:
@@ -166,12 +166,12 @@ class Engine:
 
     def take(self, s: Sequence, token: int) -> None:
         """Append a token to a sequence. One that ends here leaves."""
-        s.token_ids.append(token)
+        s.tokens.append(token)
         stopped, text = token in s.request.stop_ids, s.request.text
         if text and not stopped:
             text.push(token)
             stopped = text.stopped
-        if stopped or len(s.token_ids) == s.end:
+        if stopped or len(s.tokens) == s.end:
             s.finish_reason = "stop" if stopped else "length"
             self.leave(s)
 

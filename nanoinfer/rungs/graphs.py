@@ -29,7 +29,7 @@ from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import upload
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.rungs.late import LateEngine
-from nanoinfer.rungs.step import Chunk, Prompts, decode_step, pack, prefill_step
+from nanoinfer.rungs.step import Chunk, Prompts, decode_step
 
 PREFILL_TOKENS = 2048  # of a recorded prefill at most: with more, the GPU is busy and a graph gains nothing
 KEPT = 512  # graphs at most
@@ -121,12 +121,14 @@ class GraphEngine(LateEngine):
     max_rows: of a captured decode step at most; further rows run eagerly.
     """
 
+    Stats: type[GraphStats] = GraphStats
+
     def __init__(
-        self, *args: Any, recorder: Recorder | None, max_rows: int, stats: GraphStats, why_not: str | None = None,
+        self, *args: Any, recorder: Recorder | None, max_rows: int, why_not: str | None = None,
         **settings: Any,
     ) -> None:  # fmt: skip
         super().__init__(*args, **settings)
-        self.recorder, self.stats, self.why_not = recorder if max_rows else None, stats, why_not
+        self.recorder, self.stats, self.why_not = recorder if max_rows else None, self.Stats(), why_not
         self.rows = ladder(max_rows)
         self.shapes = self.cache.shapes(max(self.rows, default=0), PREFILL_TOKENS)  # of prefills, smallest first
         self.graphs: OrderedDict[Key, CapturedStep] = OrderedDict()  # the least recently used comes first
@@ -160,7 +162,7 @@ class GraphEngine(LateEngine):
         if captured is None:
             return super().prefill(chunks, sampler)
         layout = self.cache.layout(rows, columns)
-        host = pack(chunks, layout, self.state.dummy)
+        host = self.packed(chunks, layout)
         captured.packed.copy_(host.pin_memory() if captured.packed.is_cuda else host, non_blocking=True)
         captured.graph.replay()
         self.stats.replayed_prefills += 1
@@ -191,7 +193,7 @@ class GraphEngine(LateEngine):
         """
         if self.recorder is None:
             if self.why_not:
-                self.stats.fallbacks[self.why_not] += 1
+                self.eager(self.why_not)
             return None
         if self._moved(self._layers if all_layers else (next(self._turn),)):  # all would take long at each step
             self._warn("all graphs are dropped", "a tensor that they knew has moved")
@@ -201,8 +203,12 @@ class GraphEngine(LateEngine):
         if why_not is None and key in self.graphs:
             self.graphs.move_to_end(key)
             return self.graphs[key]
-        self.stats.fallbacks[why_not or "not captured"] += 1
+        self.eager(why_not or "not captured")
         return None
+
+    def eager(self, why: str) -> None:
+        """Count a step that runs eagerly."""
+        self.stats.fallbacks[why] += 1
 
     def _drop(self) -> None:
         """Forget all graphs."""
@@ -242,10 +248,10 @@ class GraphEngine(LateEngine):
         if key.columns == 1:
             return partial(decode_step, *arguments, key.rows, key.longest, key.sampler), tokens[:0], tokens[:0]
         layout = self.cache.layout(key.rows, key.columns)
-        packed = upload(pack([], layout, self.state.dummy), torch.int64, device)
+        packed = upload(self.packed([], layout), torch.int64, device)
 
         def run() -> None:
-            tokens.copy_(prefill_step(*arguments, Prompts.of_packed(packed, layout), key.sampler)[: key.rows])
+            tokens.copy_(self.prefill_step(*arguments, Prompts.of_packed(packed, layout), key.sampler)[: key.rows])
 
         return run, packed, tokens
 

@@ -9,87 +9,197 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from collections.abc import Sequence as Ints
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
+from operator import attrgetter, sub
 from typing import Any
 
+import torch
+
+from nanoinfer.engine.stats import Gauges, Stats
+from nanoinfer.requests import Metrics, Request
 from nanoinfer.rungs.engine import Engine, Sequence, Work
+
+Listener = Callable[["Queued"], object]
+ARRIVED = attrgetter("arrived")
 
 
 @dataclass(eq=False)
 class Queued(Sequence):
     """A `Sequence` that somebody waits for.
 
-    listener: called in the engine's thread when it has ended, and with each token if `every_token`. arrived: its number
-    in order of arrival. brought: how many of its tokens the host brings; the others are known to the device first.
+    listener: called in the engine's thread when it has ended, and with each token if `every_token`. asked: when, by
+    time.perf_counter(). arrived: its number in order of arrival. decoding: whether its prompt has been fed. times: when
+    each new token reached the host. cancelled: why nothing more comes of it.
     """
 
-    listener: Callable[[Queued], object] | None = None
+    listener: Listener | None = None
     every_token: bool = False
-    asked: float = field(default_factory=time.perf_counter)
-    times: list[float] = field(default_factory=list)  # when each new token reached the host, time.perf_counter()
-    arrived: int = 0
-    brought: int = 0
+    asked: float = 0.0
+    arrived: int = -1
+    decoding: bool = False
+    times: list[float] = field(default_factory=list)
     cancelled: BaseException | None = None
     ended: bool = False
+    began: float = 0.0  # when it got a slot, the first time
+    computed: int = 0  # tokens that had been fed when it was preempted
+    awaited: int = 0  # and tokens that it has once all steps of before have been settled
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.end += self.request.limit == 0  # as if one token came, which is not kept
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The new tokens."""
+        return self.tokens[len(self.request.prompt_token_ids) :]
+
+    def metrics(self) -> Metrics:
+        return Metrics(ttft_s=self.times[0] - self.asked, itl_s=tuple(map(sub, self.times[1:], self.times)))
 
 
 class QueueEngine(Engine):
-    """Sequences come and go at any time; a step takes at most `budget` tokens.
+    """Sequences come and go at any time; a step feeds at most `budget` tokens. One thread calls it.
 
+    Any thread may call `submit`, `cancel` and `gauges`.
     chunk: tokens of one prompt in a step at most. mixed: whether prompts share a step with decoding sequences; if not,
     the two kinds of step take turns, so that neither waits for more than one of the other. Where the cache has no room
     for a sequence to go on, the youngest gives its own back and waits again, ahead of all others.
+    fed, decoded: the work of the last step, and how much of it, first of all, is that of decoding sequences.
+    observer: called at the end of each step with what was fed, and the sequences that got a token.
     """
+
+    Stats: type[Stats] = Stats
 
     def __init__(self, *args: Any, budget: int, chunk: int | None = None, mixed: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.stats: Any = self.Stats()
         self.budget, self.chunk, self.mixed = budget, chunk or budget, mixed
+        self.blocks: Any = getattr(self.cache, "blocks", None)
         self.inbox: deque[Queued] = deque()  # submitted, or cancelled, since the last step
-        self.arrivals = self.preemptions = 0
-        self.decodes_next = False
+        self.open: dict[Queued, None] = {}  # that have not ended, in order of arrival
+        self.arrivals, self.decodes_next = 0, False
+        self.fed: list[Work] = []
+        self.decoded = 0
+        self.observer: Callable[[list[Work], list[Sequence]], object] | None = None
 
     # Who comes and goes
 
-    def submit(self, s: Queued) -> None:
-        """Let a sequence wait for its turn. Any thread may call."""
+    def check(self, request: Request) -> None:
+        """ValueError for a request that could never run, whatever else does."""
+        longest = len(request.prompt_token_ids) + request.limit
+        if self.blocks and self.blocks.blocks_of(longest) > self.blocks.blocks:
+            raise ValueError(
+                f"prompt {request.index} may grow to {longest} tokens, which {self.blocks} cannot hold: "
+                "lower its max_tokens, or raise kv_blocks"
+            )
+
+    def submit(
+        self,
+        request: Request,
+        listener: Listener | None = None,
+        *,
+        every_token: bool = False,
+        asked: float | None = None,
+        known: Ints[int] = (),
+    ) -> Queued:
+        """Let a request wait for its turn. ValueError for one that could never run, whatever else does.
+
+        known: its first tokens, where another engine has made these; it goes on behind them.
+        """
+        self.check(request)
+        s = self.sequence(request, listener, every_token, time.perf_counter() if asked is None else asked)
+        s.tokens += known
+        s.times += [s.asked] * len(known)
         self.inbox.append(s)
+        return s
+
+    def sequence(self, request: Request, listener: Listener | None, every_token: bool, asked: float) -> Queued:
+        """The sequence of a request."""
+        return Queued(request, listener=listener, every_token=every_token, asked=asked)
 
     def cancel(self, s: Queued, cause: BaseException | None = None) -> None:
-        """From the next step on, nothing more comes of this sequence. Any thread may call."""
+        """From the next step on, nothing more comes of this sequence. One that has ended stays as it is."""
         if not s.ended and not s.cancelled:
             s.cancelled = cause or CancelledError("cancelled")
             self.inbox.append(s)
+
+    def generate(self, requests: Iterable[Request]) -> Generator[list[Sequence], None, None]:
+        """As the base's, beside what others have submitted. Of these requests nothing is left, however it ends."""
+        requests = list(requests)
+        for request in requests:
+            self.check(request)
+        sequences = [self.submit(request) for request in requests]
+        try:
+            for s in sequences:
+                while not s.ended:
+                    yield self.step()
+        except (Exception, KeyboardInterrupt) as error:
+            self.abandon(error)  # of a step that failed, blocks may be known that were never written
+            raise
+        finally:
+            for s in sequences:
+                self.cancel(s)
+            self.take_in()
 
     @property
     def busy(self) -> bool:
         return bool(self.inbox) or super().busy
 
+    @property
+    def gauges(self) -> Gauges:
+        """What is held just now; a step that runs meanwhile may be half counted."""
+        running, waiting = len(self.running), len(self.waiting) + len(self.inbox)
+        return Gauges(running, waiting, *self.blocks.counts) if self.blocks else Gauges(running, waiting)
+
     def step(self) -> list[Sequence]:
+        with torch.inference_mode(), torch.cuda.device_of(self.model.wte.weight):  # type: ignore[no-untyped-call]
+            self.take_in()
+            self.fed = []
+            settled = super().step() if self.busy else []
+        if self.observer:
+            self.observer(self.fed, settled)
+        return settled
+
+    def take_in(self) -> None:
+        """What was submitted and cancelled since the last step."""
         for _ in range(len(self.inbox)):
             s = self.inbox.popleft()
             if s.cancelled:
                 self.give_up(s)
             else:
                 s.arrived, self.arrivals = self.arrivals, self.arrivals + 1
+                self.open[s] = None
                 self.waiting.append(s)
-        return super().step()
 
     def give_up(self, s: Queued) -> None:
-        """End a cancelled sequence, wherever it is."""
+        """End a cancelled sequence, wherever it is: its listener hears of it first, since it may be waiting."""
         if s.ended:
             return
         s.ended = True
-        if s.slot >= 0:
-            self.leave(s)
-        elif s in self.waiting:
-            self.waiting.remove(s)
+        self.open.pop(s, None)
         self.tell(s)
+        if s in self.waiting:
+            self.waiting.remove(s)
+        self.leave(s)
+
+    def abandon(self, cause: BaseException | None = None) -> None:
+        """Cancel everything: after a failure of any kind the engine is as new."""
+        for s in [*self.open, *self.inbox]:
+            s.cancelled = s.cancelled or cause or CancelledError("cancelled")
+            self.give_up(s)
+        self.inbox.clear()
+        super().abandon()
+        if self.blocks:
+            self.blocks.forget()  # what a failed step should have written is not there
 
     def tell(self, s: Queued) -> None:
-        """Call the listener. One that raises ends its own sequence, and no other."""
-        listener, s.listener = s.listener, None if s.ended else s.listener
+        """Call the listener. One that raises costs its own sequence, and no other."""
+        listener = s.listener
+        if s.ended:
+            s.listener = None  # it may hold the model, and the sequence would hold it
         if listener and (s.ended or s.every_token):
             try:
                 listener(s)
@@ -103,72 +213,116 @@ class QueueEngine(Engine):
     def schedule(self) -> list[Work]:
         """Feed decoding sequences, then prompts in order of arrival, in chunks, within the budget."""
         self.make_room()
-        decoding = [s for s in self.running if s.cached >= s.brought]
-        if decoding and self.decodes_next:
-            self.decodes_next = False
-            return [Work(s, s.cached, self.pending(s)) for s in decoding]
-        left, chunks = self.budget - len(decoding) * self.mixed, []
-        for s in sorted((s for s in self.running if s.cached < s.brought), key=lambda s: s.arrived):
-            left -= self.feed(s, left, chunks)
-        while left > 0 and self.waiting and (s := self.admit_next()):
-            left -= self.feed(s, left, chunks)
-        self.decodes_next = bool(chunks) and not self.mixed
-        if chunks and not self.mixed:
-            return chunks
-        return [Work(s, s.cached, self.pending(s)) for s in decoding] + chunks
+        decoding = [s for s in self.running if s.decoding]
+        work: list[Work] = []
+        if not (decoding and self.decodes_next):
+            left = self.budget - len(decoding) * self.mixed
+            if len(decoding) < len(self.running):
+                for s in sorted((s for s in self.running if not s.decoding), key=ARRIVED):
+                    left -= self.feed(s, left, work)
+            while left > 0 and self.waiting and (s := self.admit_next()):
+                left -= self.feed(s, left, work)
+        self.stats.prefill_steps += bool(work)
+        self.stats.decode_steps += not work and bool(decoding)
+        self.decodes_next = bool(work) and not self.mixed
+        self.decoded = len(decoding) if self.mixed or not work else 0
+        if self.decoded:
+            work = [Work(s, s.cached, self.pending(s)) for s in decoding] + work
+        self.fed = work
+        return work
 
-    def feed(self, s: Queued, left: int, chunks: list[Work]) -> int:
+    def feed(self, s: Queued, left: int, work: list[Work]) -> int:
         """Give a prompt its next chunk; return how many tokens that takes."""
-        count = min(s.brought - s.cached, self.chunk, left)
-        if count > 0:
-            chunks.append(Work(s, s.cached, count))
-        return max(0, count)
+        pending = len(s.tokens) - s.cached
+        count = max(0, min(pending, self.chunk, left))
+        if count:
+            work.append(Work(s, s.cached, count))
+            s.decoding = count == pending
+            self.stats.recomputed_tokens += max(0, min(count, s.computed - s.cached))
+        return count
 
     def admit_next(self) -> Queued | None:
-        """Give the first sequence that waits a slot, if there are slot and room."""
-        s = self.waiting[0]
-        if not self.free or self.awaits(s) or not self.cache.admit(self.free[-1], s):
-            return None
-        self.waiting.popleft()
-        s.slot, s.brought = self.free.pop(), len(s.token_ids)
-        self.running.append(s)
-        return s
-
-    def awaits(self, s: Queued) -> bool:
-        """Whether tokens of before it was preempted are still on their way."""
-        return self.pending(s) + s.cached > len(s.token_ids)
+        """Give the first sequence that waits a slot, if there are slot and room. One whose admission raises ends."""
+        while self.waiting and self.free:
+            s: Queued = self.waiting[0]
+            if s.ended:  # by a token that was on its way when it was preempted
+                self.waiting.popleft()
+                continue
+            try:
+                if len(s.tokens) < s.awaited or not self.cache.admit(self.free[-1], s):
+                    return None
+            except Exception as error:
+                s.cancelled = error
+                self.give_up(s)
+                continue
+            self.waiting.popleft()
+            s.slot = self.free.pop()
+            self.running.append(s)
+            if not s.began:
+                s.began = time.perf_counter()
+                self.stats.requests += 1
+                self.stats.prompt_tokens += len(s.request.prompt_token_ids)
+                self.stats.cached_tokens += s.cached
+            return s
+        return None
 
     def make_room(self) -> None:
-        """Let each decoding sequence take the room of its next token, the oldest first."""
-        has_room = getattr(self.cache, "has_room", None)
-        if not has_room:
+        """Reserve a block for each decoding sequence that needs one to go on, the oldest first."""
+        if not self.blocks:
             return
-        for s in sorted(self.running, key=lambda s: s.arrived):
-            while s.slot >= 0 and s.cached >= s.brought and not has_room(s.slot, s.cached + 1):
-                self.preempt(max(self.running, key=lambda s: s.arrived))
+        full = [s for s in self.running if s.decoding and s.cached % self.blocks.block_size == 0]
+        for s in sorted(full, key=ARRIVED) if full else ():
+            while s.slot >= 0 and not self.blocks.claim(s.slot, s.cached + 1):
+                self.preempt(max(self.running, key=ARRIVED))
 
     def preempt(self, s: Queued) -> None:
-        """Take the sequence's room; it is fed anew later, ahead of all others."""
+        """Take the sequence's room; it is fed anew later, ahead of all others. Tokens on their way are awaited."""
+        s.awaited = s.cached + 1 if s.decoding else len(s.tokens)
         self.leave(s)
-        s.cached = 0
+        s.computed, s.cached, s.decoding = max(s.computed, s.cached), 0, False
         self.waiting.appendleft(s)
-        self.preemptions += 1
+        self.stats.preemptions += 1
+
+    def leave(self, s: Sequence) -> None:
+        if s.slot >= 0:
+            if self.blocks:
+                self.blocks.publish(s.slot, s.tokens[: s.cached])
+            super().leave(s)
 
     # What the new tokens mean
 
-    def settle(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
-        """A chunk that does not end its prompt brings no token, and a sequence that was given up gets none."""
-        real = [(w, token) for w, token in zip(work, tokens, strict=True) if self.counts(w)]
-        settled = super().settle([w for w, _ in real], [token for _, token in real])
-        now = time.perf_counter()
-        for s in settled:
-            s.times.append(now)
-            s.ended = s.finish_reason is not None
-            self.tell(s)
-        return settled
+    def run(self, work: list[Work]) -> list[int]:
+        return super().run(work) if work else []
 
-    @staticmethod
-    def counts(w: Work) -> bool:
-        """Whether a token follows this work."""
-        s = w.sequence
-        return w.start + w.count >= s.brought and not s.ended
+    def settle(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
+        """Take the tokens that are the next ones of their sequences.
+
+        A chunk that does not end its prompt brings no token, and what has ended meanwhile takes none.
+        """
+        kept = [
+            (w, token)
+            for w, token in zip(work, tokens, strict=True)
+            if w.start + w.count == len(w.sequence.tokens) and not w.sequence.ended
+        ]
+        self.now = time.perf_counter()
+        self.stats.dropped_tokens += sum([w.sequence.ended for w in work])
+        self.stats.new_tokens += len(kept)  # ahead of listeners: who hears that a sequence has ended may look here
+        return super().settle([w for w, _ in kept], [token for _, token in kept])
+
+    def take(self, s: Sequence, token: int) -> None:
+        """Append a token, and tell who listens. What fails for this sequence ends it, and no other."""
+        s.times.append(self.now)
+        try:
+            super().take(s, token)
+        except Exception as error:
+            self.cancel(s, error)
+            return
+        self.heard(s)
+
+    def heard(self, s: Queued) -> None:
+        """Tell who listens, once the newest token has been looked at."""
+        if s.finish_reason:
+            s.ended = True
+            del self.open[s]
+        if s.listener:
+            self.tell(s)

@@ -81,12 +81,12 @@ def pack(chunks: Sequence[Chunk], layout: Layout, dummy: int) -> Tensor:
         for values, value in ((ids, 0), (positions, 0), (slots, dummy)):
             values.extend(array("q", [value]) * count)
 
-    for slot, start, tokens in chunks:
-        count = len(tokens)
+    for chunk in chunks:
+        count = len(chunk.token_ids)
         starts.append(len(ids))
-        ids.extend(tokens)
-        positions.extend(numbers[start : start + count])
-        slots.extend(array("q", [slot]) * count)
+        ids.extend(chunk.token_ids)
+        positions.extend(numbers[chunk.start : chunk.start + count])
+        slots.extend(array("q", [chunk.slot]) * count)
         last.append(len(ids) - 1)
         pad(layout.longest - count if rectangle else 0)
     empty = layout.rows - len(chunks)

@@ -1,0 +1,21 @@
+"""Sampling without a sort, where the host may look at the numbers: chapter 1's engine on a CPU. Chapter 4."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nanoinfer.engine import cpu_sampling
+from nanoinfer.engine.sampling import sample
+from nanoinfer.rungs.engine import Choices, Engine, Sequence
+
+
+class QuickChoice(Engine):
+    """An `Engine` that chooses by the cheapest rule that serves all sequences."""
+
+    def choose(self, logits: Tensor, sequences: list[Sequence]) -> Tensor:
+        if all(s.params.greedy for s in sequences):
+            return logits.argmax(-1)
+        rows = Choices.of(sequences, logits.device)
+        if any(s.params.filters for s in sequences):
+            return cpu_sampling.sample_filtered(logits, rows)  # type: ignore[arg-type]
+        return sample(logits, rows)  # type: ignore[arg-type]

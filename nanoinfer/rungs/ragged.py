@@ -1,0 +1,91 @@
+"""Any number of new tokens a sequence, over its pages: what chunks and mixed steps need of a cache. Chapter 5."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.rungs.batch import Batch
+from nanoinfer.rungs.captured import CapturedPaged, NullBlocks
+from nanoinfer.rungs.paged import PagedCache
+from nanoinfer.rungs.sharing import SharedBlocks, SharedRoom
+from nanoinfer.rungs.step import Layout
+
+
+class RaggedPlan(NamedTuple):
+    """Where a batch writes, and what the ragged kernel reads."""
+
+    batch: Batch
+    places: Tensor  # (N,) int64, as in `PagedPlan`
+    tables: Tensor  # (slots, width) int32
+    work: Any  # of the kernel's `work_list`
+
+
+class Ragged(SharedRoom, PagedCache):
+    """A paged cache that sequences come to in chunks, and that they share.
+
+    preemption, identity: as for `SharedRoom` and `SharedBlocks`.
+    """
+
+    def __init__(self, *args: Any, preemption: bool, identity: bytes | None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.preemption = preemption
+        self.blocks = self.manager(self.blocks.blocks, self.block_size, len(self.blocks.owned), identity)
+        self.ragged: Any = paged_attention_torch
+        if self.kernels is not paged_attention_torch:
+            from nanoinfer.kernels import ragged_attention
+
+            self.ragged = ragged_attention
+
+    manager: Any = SharedBlocks
+
+    def plan(self, batch: Batch) -> Any:
+        plan = super().plan(batch)
+        if batch.longest == 1 or not batch.past:
+            return plan
+        tables = self.tables[:, : self.blocks.blocks_of(batch.past + batch.longest)]
+        return RaggedPlan(batch, plan.places, tables, self.ragged.work_list(batch))
+
+    def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if not isinstance(plan, RaggedPlan):
+            return super().attend(plan, layer, q, k, v)
+        pools = self.k[layer], self.v[layer]
+        self.kernels.write_pages(k, v, *pools, plan.places)
+        out: Tensor = self.ragged.attend_ragged(q, *pools, plan.tables, plan.batch, plan.work)
+        return out
+
+
+class RaggedPaged(Ragged):
+    """The same for chapter 1's engine."""
+
+    def admit(self, slot: int, sequence: Any) -> bool:
+        if not super().admit(slot, sequence):
+            return False
+        found = self.blocks.owned[slot]
+        self.tables[slot, : len(found)] = torch.tensor(found, dtype=torch.int32)
+        return True
+
+
+class SharedNullBlocks(SharedBlocks, NullBlocks):
+    """`SharedBlocks` with a null block."""
+
+
+class CapturedRagged(Ragged, CapturedPaged):
+    """The same for steps that are recorded: prompts lie end to end, behind them a last row of padding."""
+
+    manager = SharedNullBlocks
+
+    def shapes(self, rows: int, tokens: int) -> list[tuple[int, int]]:
+        """Rows and tokens of the prefills that are recorded, smallest first. Padding rows cost less than tokens do."""
+        totals = [16, 32, 64, *range(128, tokens + 1, 128)]
+        totals = [total for total in totals if total < 2 * len(self.tables) * self.max_len]
+        return [(most, total) for total in totals for most in sorted({min(n, rows, total) for n in (1, 8, 64, rows)})]
+
+    def wanted(self, chunks: list[Any]) -> tuple[int, int] | None:
+        return len(chunks), sum([len(chunk.token_ids) for chunk in chunks])
+
+    def layout(self, rows: int, columns: int) -> Layout:
+        return Layout(rows + 1, columns, columns, self.max_len)
