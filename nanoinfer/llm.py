@@ -152,7 +152,7 @@ class LLM:
             vocab_size=shape.vocab_size,
             end_of_text=tuple(shape.end_of_text),
             blocks=self.core.gauges.blocks,
-            block_size=self.config.block_size if self.core.cache.blocks else 0,
+            block_size=self.config.block_size if getattr(self.core.cache, "blocks", None) else 0,
         )
 
     def _join(self, model: Any, revision: str | None, device: torch.device) -> Rank:
@@ -172,6 +172,10 @@ class LLM:
         from nanoinfer.engine.sampling import SAMPLERS, Samplers
 
         config, model, on_gpu = self.config, self.model, self.model.device.type == "cuda"
+        if config.speculate is None and self.rank is None:
+            from nanoinfer.rungs.make import make_engine
+
+            return make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens)  # type: ignore[return-value]
         rank, least = self.rank, self.rank.least if self.rank else int
         make: Any = rank.engine if rank else Engine
         runs: Any = None
@@ -321,7 +325,7 @@ class LLM:
             self._worker.submit(self._warm_up, on_capture).result()
 
     def _warm_up(self, on_capture: Callable[[int, int], None] | None) -> None:
-        runner: Any = self.core.runner
+        runner: Any = getattr(self.core, "runner", self.core)
         with self.rank.all_do("warm_up") if self.rank else nullcontext():
             runner.warm_up(list(dict.fromkeys(self.core.samplers)), on_capture)
 
