@@ -13,6 +13,7 @@ from nanobench.errors import Commands
 from nanobench.load.command import load
 from nanobench.micro import commands
 from nanobench.micro.commands import Device
+from nanoinfer.cli.options import output_file
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False)
 app.add_typer(commands.app)  # without a name: its commands stand beside those below
@@ -35,7 +36,10 @@ def run(
         str, typer.Option(help="laptop, cpu, colab, gpu, xl, graphs, ratios, context, compile or full.")
     ] = "laptop",
     device: Device = None,
-    out: Annotated[Path | None, typer.Option(help="Results file; by default my-bench/PRESET.json.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=output_file, metavar="FILE", help="Results file; by default my-bench/PRESET.json."),
+    ] = None,
     models: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
     engines: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
     batches: Annotated[str | None, typer.Option(help="Comma-separated, in place of the preset's.")] = None,
@@ -54,8 +58,8 @@ def run(
     if preset not in PRESETS:
         raise typer.BadParameter(f"preset must be one of {', '.join(PRESETS)}, not {preset!r}")
     chosen = PRESETS[preset].changed(
-        models=tuple(models.split(",")) if models else None,
-        engines=tuple(engines.split(",")) if engines else None,
+        models=tuple(models.split(",")) if models is not None else None,
+        engines=tuple(engines.split(",")) if engines is not None else None,
         batches=_integers(batches),
         prompt_tokens=_integers(prompt_tokens),
         new_tokens=new_tokens,
@@ -63,7 +67,7 @@ def run(
         repeats=repeats,
         case_budget_s=budget,
     )
-    out = out or Path("my-bench") / f"{preset}.json"
+    out = out or output_file(f"my-bench/{preset}.json")
     try:
         with Bar() as bar:
             benchmark = Benchmark(chosen, device, out, bar.say, bar.advance_to)

@@ -15,9 +15,9 @@ import typer
 
 from nanoinfer import __version__
 from nanoinfer.cli import batch, doctor, generate, serve, shell, watch
-from nanoinfer.cli.errors import PipeClosed, explained
+from nanoinfer.cli.errors import explained
 from nanoinfer.cli.plugins import EXTRAS, CommandGroup, needing
-from nanoinfer.cli.terminal import Output, abandon_output, prepare_streams, remark
+from nanoinfer.cli.terminal import Output, prepare_streams, remark
 
 EPILOG = """\
 Examples:
@@ -70,14 +70,13 @@ def run(arguments: Sequence[str]) -> int:
     arguments = list(arguments) or ["--help"]
     group = typer.main.get_command(app)
     try:
-        # Not by typer's own `main`, which would answer Ctrl-C and closed pipes its own way.
-        with needing(arguments[0], EXTRAS.get(arguments[0])), group.make_context("nanoinfer", arguments) as context:
-            return group.invoke(context) or 0
-    except typer.Exit as exit_:
-        return exit_.exit_code
-    except BrokenPipeError:  # of typer's help, which it prints itself
-        abandon_output()
-        return PipeClosed.code
+        try:  # not typer's own `main`, which would answer Ctrl-C and closed pipes its own way
+            with needing(arguments[0], EXTRAS.get(arguments[0])), group.make_context("nanoinfer", arguments) as context:
+                return group.invoke(context) or 0
+        except typer.Exit as exit_:
+            return exit_.exit_code
+        finally:
+            Output().write("")  # flushes what typer and others have printed themselves, or says why it cannot be
     except (KeyboardInterrupt, Exception) as error:
         known = explained(error)
         if str(known):

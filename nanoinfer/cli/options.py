@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -91,6 +92,19 @@ def with_seeds(params: SamplingParams, count: int) -> list[SamplingParams]:
     if first + count - 1 > MAX_SEED:
         raise Refused(f"--seed must leave room for {count} seeds up to {MAX_SEED}, not {first}")
     return [replace(params, seed=first + i) for i in range(count)]
+
+
+def output_file(name: str | Path) -> Path:
+    """The path of a file to write, for typer. Refused now where that cannot be, not when the work is done."""
+    path = Path(name)
+    try:
+        if path.is_file() or path.is_dir():
+            path.open("ab").close()
+        elif not path.exists():  # its folders are made when it is written
+            TemporaryFile(dir=next(folder for folder in path.parents if folder.exists())).close()
+    except OSError as error:
+        raise typer.BadParameter(f"{str(name)!r} cannot be written: {error.strerror or error}") from None
+    return path
 
 
 def check_model(name: str) -> None:

@@ -55,6 +55,8 @@ def serve(*, server: ServeConfig, model: BatchOptions) -> None:
     if not is_loopback(server.host) and server.api_key is None:
         remark(f"nanoinfer: anybody who can reach {server.host} may use this server: set {KEY_VARIABLE}")
     remark(f"nanoinfer: {model.model_name} at {run.url_of(listening)}, Ctrl-C ends it")
+    if server.watch and server.replicas > 1:
+        remark(f"nanoinfer: the page shows one of the {server.replicas} engines, the first that is alive")
     cause = run.serve(
         lambda: load(model, server.replicas),
         server,
@@ -101,6 +103,5 @@ def short_name(model: str) -> str:
 def leave(code: int) -> None:
     """End now, and leave no process behind: a thread that still loads a model would be waited for."""
     kill_all()
-    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -35,11 +35,13 @@ def prepare_streams() -> None:
     """UTF-8 for text and remarks, whatever the locale says; what UTF-8 cannot hold is replaced, never raised.
 
     A stream that was closed, as a daemon's are, becomes one that goes nowhere: else the next file or socket that is
-    opened would take its descriptor, and get what is printed.
+    opened would take its descriptor, and get what is printed. Writing to such a standard output fails, as it should.
     """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:  # the lowest that is free
+    for number, (name, mode) in enumerate((("stdin", os.O_RDWR), ("stdout", os.O_RDONLY), ("stderr", os.O_RDWR))):
+        if getattr(sys, name) is None and os.open(os.devnull, mode) == number:  # the lowest that is free
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+    if isinstance(getattr(sys.stdout, "buffer", None), io.FileIO):  # PYTHONUNBUFFERED forgets what it cannot write
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors)
@@ -54,7 +56,7 @@ class Output:
     """Standard output. Everything written is flushed at once, so that text streams through a pipe as well."""
 
     def __init__(self) -> None:
-        self._stream: TextIO = sys.stdout or io.StringIO()  # there is none where it was closed: `>&-`
+        self._stream: TextIO = sys.stdout or io.StringIO()
         self.terminal = is_terminal(sys.stdout)
         self.colours = self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
@@ -62,7 +64,8 @@ class Output:
         """Write and flush. PipeClosed where nobody reads any more; OutputFailed where it cannot be written."""
         text = visible(text) if self.terminal else text
         try:
-            self._stream.write(typer.style(text, fg=colour) if colour and self.colours else text)
+            if text:  # of nothing, a full device takes nothing
+                self._stream.write(typer.style(text, fg=colour) if colour and self.colours else text)
             self._stream.flush()
         except OSError as error:
             abandon_output()

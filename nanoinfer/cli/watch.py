@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanoinfer.cli.errors import CommandError, Refused, refusing
-from nanoinfer.cli.options import BatchOptions, SamplingOptions, with_options, with_seeds
+from nanoinfer.cli.options import BatchOptions, SamplingOptions, output_file, with_options, with_seeds
 from nanoinfer.cli.prompts import from_argument, read_prompts
 from nanoinfer.cli.terminal import remark
 from nanoinfer.requests import Request, SamplingParams
@@ -49,7 +49,9 @@ def watch(
     ] = None,
     *,
     file: Annotated[str | None, typer.Option("--file", "-f", help="Each line of this UTF-8 file is a prompt.")] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("watch.html"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", parser=output_file, metavar="FILE", help="The file to write.")
+    ] = Path("watch.html"),
     texts: Annotated[
         bool, typer.Option("--texts", help="It shows prompts and texts; those of the demo always.")
     ] = False,
@@ -67,6 +69,8 @@ def watch(
         raise Refused("there are prompts as arguments and --file: give one of them")
     if not 0 <= every <= 1000:
         raise Refused(f"--every must be from 0 to 1000, not {every:g}")
+    if not out.parent.is_dir():
+        raise Refused(f"'{out}' cannot be written: its folder does not exist")
     demo = not prompt and file is None
     params = sampling.params()
     prompts = (

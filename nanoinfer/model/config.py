@@ -43,8 +43,10 @@ class ModelConfig:
             raise ValueError(f"n_inner must be a whole number of at least 0, not {self.n_inner!r:.40}")
         if type(self.layer_norm_epsilon) not in (int, float) or not 0 < self.layer_norm_epsilon < 1:
             raise ValueError(f"layer_norm_epsilon must lie between 0 and 1, not {self.layer_norm_epsilon!r:.40}")
-        if any(type(token) is not int or token < 0 for token in self.end_of_text):
-            raise ValueError(f"eos_token_id must be a token id or a list of them, not {list(self.end_of_text)!r:.40}")
+        most = max(self.vocab_size - 1, END_OF_TEXT)  # a smaller vocabulary may keep GPT-2's, and never ends by itself
+        if any(type(token) is not int or not 0 <= token <= most for token in self.end_of_text):
+            what = f"a token id up to {most}, or a list of them"
+            raise ValueError(f"eos_token_id must be {what}, not {list(self.end_of_text)!r:.40}")
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd must be a multiple of n_head, not {self.n_embd} with {self.n_head} heads")
 

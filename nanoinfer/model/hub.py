@@ -23,6 +23,7 @@ VOCAB_SHA256 = (
     "3a1f1c010d179f036be1992bc14b861e326341438633869c694dc4dccfe153d3"  # of GPT-2's tokens in order, in lines
 )
 OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "tokenizer.model")  # files that GPT-2's has not
+MOST_JSON = 1 << 26  # bytes; the largest tokenizer.json has half as many, and /dev/zero has no end
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -169,7 +170,11 @@ def _is_gpt2s(data: Any) -> bool:
 def read_json(path: Path) -> Any:
     """What the file holds, or WeightsError."""
     try:
-        return json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            data = file.read(MOST_JSON + 1)
+        if len(data) > MOST_JSON:
+            raise ValueError(f"it has more than {MOST_JSON:,} bytes")
+        return json.loads(data)
     except FileNotFoundError:
         raise WeightsError(f"{path} is missing") from None
     except (ValueError, RecursionError) as error:

@@ -47,7 +47,7 @@ class Job:
 
     source: JSON Lines in UTF-8, or Parquet; what a line may be, `lines.understood` says. params: of lines that do not
     say otherwise. lines: how many there are. shard_lines: lines a shard. offsets: where in the file each shard begins,
-    in bytes. results: how many results each shard has, one for each sample of a line.
+    in bytes.
     """
 
     source: Path
@@ -57,7 +57,6 @@ class Job:
     shard_lines: int
     lines: int = 0
     offsets: tuple[int, ...] = ()
-    results: tuple[int, ...] = ()
 
     def missing(self) -> list[Shard]:
         """The shards that have no results yet."""
@@ -66,12 +65,13 @@ class Job:
         return [shard for shard in shards if not self._has(shard)]
 
     def _has(self, shard: Shard) -> bool:
-        """Whether all results of a shard are there: a copy that was cut off, or a disk that was full, has fewer."""
+        """Whether a shard has a result for each sample of its lines, in order: a copy may be cut off, or misnamed."""
         try:
             with (self.out / shard.name).open("rb") as file:
-                return sum(line.endswith(b"\n") for line in file) == self.results[shard.start // self.shard_lines]
-        except FileNotFoundError:
+                ids = [json.loads(line)["id"] for line in file if line.endswith(b"\n")]
+        except (FileNotFoundError, ValueError, LookupError, TypeError, RecursionError):
             return False
+        return ids == [line.id for line in self.read(shard) for _ in range(line.params.n)]
 
     def read(self, shard: Shard) -> list[Line]:
         """The lines of a shard. ValueError for one that cannot be understood."""
@@ -154,7 +154,7 @@ def open_job(
     before = _run_before(place) if place.exists() else None
     seed = params.seed if params.seed is not None else before["seed"] if before else secrets.randbits(32)
     job = Job(source, out, replace(params, seed=None), seed, shard_lines)
-    lines, offsets, results = _checked(job, maker)
+    lines, offsets = _checked(job, maker)
     now = {"schema": "nanoinfer.batch", "schema_version": VERSION, "input_sha256": _hash(source), "lines": lines}
     now |= {"shard_lines": shard_lines, "seed": seed, **settings, "params": asdict(job.params)}
     now = json.loads(json.dumps(now))  # tuples become lists, as in the file
@@ -173,7 +173,7 @@ def open_job(
             f"{out} holds results of another run: its {what} was {before.get(what)}, not {now[what]};"
             " give another folder, or what was given then"
         )
-    return replace(job, lines=lines, offsets=tuple(offsets), results=tuple(results))
+    return replace(job, lines=lines, offsets=tuple(offsets))
 
 
 def _run_before(place: Path) -> dict[str, Any]:
@@ -193,12 +193,9 @@ def _run_before(place: Path) -> dict[str, Any]:
     return before
 
 
-def _checked(job: Job, maker: RequestMaker) -> tuple[int, list[int], list[int]]:
-    """How many lines there are, where each shard begins in the file, and how many results it is to have.
-
-    ValueError for a line that cannot be computed.
-    """
-    ids, offsets, results = dict[str, int](), list[int](), list[int]()
+def _checked(job: Job, maker: RequestMaker) -> tuple[int, list[int]]:
+    """How many lines there are, and where each shard begins. ValueError for a line that cannot be computed."""
+    ids, offsets = dict[str, int](), list[int]()
     for offset, number, record in numbered(job.source):
         line = understood(number, record, job.params, job.seed)
         if line.id in ids:
@@ -210,11 +207,9 @@ def _checked(job: Job, maker: RequestMaker) -> tuple[int, list[int], list[int]]:
             raise ValueError(f"line {number}: {error}") from None
         if number % job.shard_lines == 1 % job.shard_lines:
             offsets.append(offset)
-            results.append(0)
-        results[-1] += line.params.n
     if not ids:
         raise ValueError(f"{job.source} holds no prompt")
-    return len(ids), offsets, results
+    return len(ids), offsets
 
 
 def _hash(source: Path) -> str:

@@ -83,7 +83,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
             return _response(ApiError(404, f"there is no model {name!r:.100} here", code="model_not_found"))
         return JSONResponse(model())
 
-    @app.api_route("/v1/chat/completions", methods=["GET", "POST"])
+    @app.api_route("/v1/chat/completions", methods=[*READ, "POST"])
     async def chat() -> Response:
         return _response(ApiError(404, NO_CHAT, code="no_chat_format"))
 

@@ -83,6 +83,14 @@ def parse(body: bytes | bytearray) -> dict[str, Any]:
     return found
 
 
+def only(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The fields of a body. ApiError, naming it, for one that is none of `names`."""
+    for name in given:
+        if name not in names:
+            raise bad(name[:100], f"unknown field {name[:100]!r}", "unknown_parameter")
+    return given
+
+
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
@@ -92,9 +100,7 @@ DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 def read(given: dict[str, Any], config: ServeConfig, end_of_text: Sequence[int]) -> Asked:
     """What a request asks for. ApiError, naming the field, for what cannot be served."""
-    for name in given:
-        if name not in DEFAULTS and name not in ("model", "prompt"):
-            raise bad(name[:100], f"unknown field {name[:100]!r}", "unknown_parameter")
+    only(given, *DEFAULTS, "model", "prompt")
     value = DEFAULTS | {name: each for name, each in given.items() if each is not None}
     for name in ("model", "prompt"):
         if name not in given or value.get("model") is None:

@@ -7,15 +7,16 @@ a header, so that it stands in no log and no history. A watcher who reads slowly
 from __future__ import annotations
 
 import json
-import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
+from nanoinfer.serve.app import READ
 from nanoinfer.serve.config import is_loopback, knows_host
-from nanoinfer.serve.errors import ApiError
+from nanoinfer.serve.errors import ApiError, bad
 from nanoinfer.serve.events import Event
+from nanoinfer.serve.fields import only, parse
 from nanoinfer.serve.page_files import read
 from nanoinfer.serve.watch_hub import Hub
 
@@ -74,28 +75,29 @@ def add_watch(app: FastAPI, llm: AsyncLLM, settings: ServeConfig) -> None:
         if len(hub.watchers) >= WATCHERS:
             full = ApiError(503, f"{WATCHERS} watch already", code="too_many_watchers")
             return Response(full.body, full.status, HEADERS, "application/json")
+        if request.method == "HEAD":
+            return Response(headers=HEADERS, media_type="text/event-stream")
         lines = hub.lines(told, app.state.service.over)
+        await anext(lines)  # joins now: those who come at the same moment are counted
         return StreamingResponse(lines, media_type="text/event-stream", headers=HEADERS | {"x-accel-buffering": "no"})
 
     async def pace(request: Request) -> Response:
         if error := refused(request):
             return error
         try:
-            seconds = json.loads(await request.body())["seconds"]
-            if type(seconds) not in (int, float) or not (0 <= seconds <= SLOWEST_S and math.isfinite(seconds)):
-                raise ValueError
-        except (ValueError, TypeError, KeyError):
-            wrong = ApiError(400, f"seconds must be a number from 0 to {SLOWEST_S:g}", param="seconds")
+            seconds: Any = only(parse(await request.body()), "seconds").get("seconds")
+            if type(seconds) not in (int, float) or not 0 <= seconds <= SLOWEST_S:
+                raise bad("seconds", f"seconds must be a number from 0 to {SLOWEST_S:g}")
+            if not hub.watchers:  # the last one to leave has set the pace back
+                raise ApiError(409, "nobody watches, and then the engine is as fast as it can be", code="no_watcher")
+        except ApiError as wrong:
             return Response(wrong.body, wrong.status, HEADERS, "application/json")
-        if not hub.watchers:  # the last one to leave has set the pace back
-            nobody = ApiError(409, "nobody watches, and then the engine is as fast as it can be", code="no_watcher")
-            return Response(nobody.body, nobody.status, HEADERS, "application/json")
         llm.pace(float(seconds))
         return Response(json.dumps({"seconds": seconds}), headers=HEADERS, media_type="application/json")
 
     for path in FILES:
-        app.add_api_route(path, page, methods=["GET"])
+        app.add_api_route(path, page, methods=READ)
         app.state.open_paths.add(path)
-    app.add_api_route("/watch/events", events, methods=["GET"])
+    app.add_api_route("/watch/events", events, methods=READ)
     if settings.classroom:
         app.add_api_route("/watch/pace", pace, methods=["POST"])

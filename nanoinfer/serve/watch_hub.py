@@ -34,9 +34,10 @@ class Hub:
         self._source: _Source | None = None
 
     async def lines(self, told: Event, over: asyncio.Event) -> AsyncIterator[bytes]:
-        """What one watcher is sent, until they leave or the server ends."""
+        """What one watcher is sent, until they leave or the server or engine ends. Taking the first, empty, joins."""
         number, watcher = self._join()
         try:
+            yield b""
             yield b"event: settings\n" + encoded(told)
             while watcher.source.alive and not over.is_set():
                 yield await watcher.next() or b": beat\n\n"
@@ -45,7 +46,10 @@ class Hub:
 
     def _join(self) -> tuple[int, Watcher]:
         """One more watches."""
-        if self._source is None or not self._source.alive:
+        if self._source is not None and not self._source.alive:
+            self._source.close()
+            self._source = None
+        if self._source is None:
             self._source = _Source(self._llm, self._texts, self._take)
         number, source = next(self._numbers), self._source
         watcher = Watcher(source, number)
@@ -78,7 +82,8 @@ class _Source:
     """
 
     def __init__(self, llm: AsyncLLM, texts: bool, take: Callable[[_Source, Any], None]) -> None:
-        self._llm, self._texts, self.made, self._sent, self.alive = llm, texts, 0, 0, True
+        self._llm, self._texts, self.made, self._sent, self._ended = llm, texts, 0, 0, False
+        self._engine = llm.engines[:1]
         self._event_loop = asyncio.get_running_loop()
         self._process = spawn("nanoinfer.serve.watch_child")
         assert self._process.stdin
@@ -88,13 +93,18 @@ class _Source:
         Thread(target=self._receive, args=(take,), name="nanoinfer-watch", daemon=True).start()
         self._watch()
 
+    @property
+    def alive(self) -> bool:
+        """Whether records may still come: its process lives, and so does its engine, of several the first."""
+        return not self._ended and self._engine == self._llm.engines[:1]
+
     def ask(self, number: int, read: int) -> None:
         """A keyframe for one watcher, who has read so many of the records for all."""
         self._link.send((number, read))
 
     def close(self) -> None:
         """Let the process end."""
-        self.alive = False
+        self._ended = True
         self._link.close()
 
     def _watch(self) -> None:
@@ -125,7 +135,7 @@ class _Source:
             pass
         if self.alive:
             logging.getLogger(__name__).error("the process that makes what watchers read has ended")
-            self.alive = False
+            self._ended = True
         with suppress(OSError):
             self._process.wait()
 

@@ -282,6 +282,7 @@ def test_a_dry_run_measures_nothing(tmp_path: Path) -> None:
     common = ["run", "--device", "cpu", "--out", str(tmp_path / "x.json"), "--dry-run"]
     done = CliRunner().invoke(app, [*common, "--preset", "laptop", "--batches", "1,2"])
     assert (done.exit_code, " cases left" in done.output) == (0, True)
-    for wrong in (["--engines", "nobody"], ["--batches", "0"], ["--batches", "one"], ["--preset", "none"]):
-        assert CliRunner().invoke(app, [*common, *wrong]).exit_code == 2, wrong
+    wrong = "engines=nobody engines= models=nobody models= preset=none batches=0 batches=one batches=99999 budget=0"
+    for each in f"{wrong} budget=nan prompt-tokens=9999 new-tokens=9999 out={__file__}/x.json".split():
+        assert CliRunner().invoke(app, [*common, f"--{each}"]).exit_code == 2, each
     assert not any(tmp_path.iterdir())

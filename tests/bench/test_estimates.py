@@ -6,7 +6,6 @@ import pytest
 
 from nanobench.core import benchmark, estimate
 from nanobench.core.presets import Preset
-from nanobench.core.records import Case
 from tests.bench import test_benchmark
 from tests.bench.samples import MACHINE, failed, report, result, saved
 
@@ -52,8 +51,3 @@ def test_a_quarter_of_a_run_tells_how_long_it_takes(stage: test_benchmark.Stage,
     for now, share in told:
         if now >= stage.now / 4:
             assert stage.now / 1.5 < now / share < stage.now * 1.5
-
-
-def test_an_unknown_case_has_no_estimate() -> None:
-    unlike = Case(model="other", engine="dense", batch=1, prompt_tokens=128, new_tokens=17)
-    assert estimate.expected_runs(unlike, GUIDE) is None

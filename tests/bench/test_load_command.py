@@ -96,11 +96,11 @@ def test_it_writes_a_file_that_its_schema_takes_and_a_figure_is_drawn_of(llm: Fa
         ("--prompt 9,2", "prompt must be LOW,HIGH"), ("--shared 2", "shared-share must be from 0 to 1"),
         ("--extra [] --url http://a", "extra must be a JSON object"), ("--url a", "url must be like"),
         ("--url http://a --url http://a", "a name of its own"), ("--trace /no/such/file", "No such file"),
-        ("--trace x.jsonl --seconds 3", "seconds cannot be given"), ("--dtype int8", "dtype must be"),
+        ("--trace x.jsonl --seconds 3", "seconds cannot be"), ("--dtype int8", "dtype must"), ("--out .", "written"),
     ],
 )  # fmt: skip
 def test_what_it_refuses(llm: FakeLLM, tmp_path: Path, arguments: str, said: str) -> None:
-    done = invoke(*arguments.split(), "--out", str(tmp_path / "load.json"))
+    done = invoke("--out", str(tmp_path / "load.json"), *arguments.split())
     assert done.exit_code == 2
     assert said in done.output
     assert "Traceback" not in done.output

@@ -233,8 +233,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert told.startswith("# Chapter 1")
     assert "**Answer.** " in told
     assert "<details" not in told
-    monkeypatch.setattr(build, "missing", lambda: ["sphinx"])
+    monkeypatch.setattr("typer.get_app_dir", lambda name: __file__)  # no folder
+    monkeypatch.setattr(build, "missing", [["sphinx"], []].pop)  # of the second build
     lacking = ["--to", str(tmp_path / "x"), "--no-open"], "pip install 'nanoinfer[docs]'"
-    for words, said in ((["77"], "there is no 77"), (["--terminal"], "needs a chapter"), lacking):
+    for words, said in ((["77"], "is no 77"), (["--terminal"], "needs a chapter"), ([], "--to DIR builds"), lacking):
         assert run(["read", *words]) == 2
         assert said in capsys.readouterr().err

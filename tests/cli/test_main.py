@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ REFUSED: list[tuple[list[str], list[str]]] = [
         (["--draft", "me", "--speculate", "small"], ["--draft and --speculate contradict each other"]),
         (["--draft", "me", "--draft-tokens", "0"], ["--draft-tokens must be"]),
     )],
+    *[(["watch", "-o", out], [f"'{out}' cannot be written"]) for out in ("", ".", "no/x", f"{__file__}/x")],
+    (["watch", "a", "-f", "b"], ["give one"]), (["watch", "--every", "-1"], ["--every must be"]),
     (["frobnicate"], ["frobnicate"]),
 ]  # fmt: skip
 
@@ -135,9 +138,13 @@ def test_a_closed_pipe_ends_silently(arguments: list[str], code: int) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_sentence() -> None:
+@pytest.mark.parametrize("case", [("--version", "", None), ("--help", "1", None), ("--help", "", lambda: os.close(1))])
+def test_output_that_cannot_be_written_is_one_sentence(case: tuple[str, str, Any]) -> None:
+    """On a full disk or closed, and whether typer or we write, buffered or not."""
+    argument, unbuffered, at_start = case
+    environment = ENVIRONMENT | {"PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("wb") as full:
-        result = ended(start("-m", "nanoinfer", "--version", stdout=full))
+        result = ended(start("-m", "nanoinfer", argument, stdout=full, env=environment, preexec_fn=at_start))
     assert_refused(result, "nanoinfer: standard output cannot be written", code=1)
 
 

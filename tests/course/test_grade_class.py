@@ -178,6 +178,7 @@ def test_refused_before_anything_is_graded(quick: Path, course: Course) -> None:
         (("--csv", "a"), "none", "not a folder of submissions"),
         (("--gradescope", "a"), "none", "there is no submission"),
         (("--csv", "a", "--regrade", "x"), "", "--regrade must name"),
+        (("--csv", "."), "", "cannot be written"),
     ):
         told = grade(course, quick, *options, of=of)
         assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)

@@ -34,7 +34,7 @@ def opened(source: Path, **settings: Any) -> Job:
 
 def done(job: Job) -> None:
     for shard in job.missing():
-        job.write(shard, (f'{{"id": "{at}"}}\n' for at in range(shard.start, shard.stop)))
+        job.write(shard, (f'{{"id": "{at + 1}"}}\n' for at in range(shard.start, shard.stop)))
 
 
 def test_a_damaged_run_json_is_named(source: Path) -> None:
@@ -69,14 +69,15 @@ def test_a_newer_or_another_run_is_told_by_its_field(source: Path, changed: dict
         opened(source)
 
 
-def test_every_truncation_of_a_shard_is_computed_again(source: Path) -> None:
+def test_a_shard_that_is_cut_off_or_of_other_lines_is_computed_again(source: Path) -> None:
     job = opened(source)
     done(job)
     assert job.missing() == []
     shard = next(iter(sorted((source.parent / "out").glob("0*.jsonl"))))
     whole = shard.read_bytes()
-    for length in range(len(whole)):
-        shard.write_bytes(whole[:length])
+    others = whole.replace(b"1", b"3"), b"".join(reversed(whole.splitlines(keepends=True))), b"[]\n[]\n"
+    for held in (*(whole[:length] for length in range(len(whole))), *others):
+        shard.write_bytes(held)
         assert [each.name for each in job.missing()] == [shard.name]
     done(job)
     assert job.missing() == []

@@ -59,9 +59,8 @@ def shard(folder: Path) -> None:
 
 
 def test_folder_file_and_shards(model: GPT2, folder: Path) -> None:
-    assert same(load(folder), model)
-    assert same(load(str(folder)), model)
-    assert same(load(folder / "model.safetensors"), model)
+    for name in (folder, str(folder), folder / "model.safetensors"):
+        assert same(load(name), model)
     shard(folder)
     assert same(load(folder), model)
 
@@ -85,8 +84,7 @@ def test_cast_at_load_and_when_saved(model: GPT2, folder: Path) -> None:
     assert same(loaded, random_model(TINY, seed=3, std=0.2, dtype=torch.bfloat16))
     save_model(model, folder, torch.float16)
     wte = load_file(folder / "model.safetensors")["transformer.wte.weight"]
-    assert wte.dtype == torch.float16
-    assert wte.shape == (50, 8)  # not the padded 64
+    assert (wte.dtype, wte.shape) == (torch.float16, (50, 8))  # not the padded 64
 
 
 def test_random_weights_are_fixed_by_their_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,11 +143,13 @@ def test_a_revision_is_of_a_model_on_the_hub(name: str) -> None:
         load(name, "main")
 
 
-def test_refused_folders(folder: Path, tmp_path: Path) -> None:
+def test_refused_folders(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(tmp_path, "neither model.safetensors nor")
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
     refused(tmp_path, "pickled", "never loaded")
     refused(tmp_path / "pytorch_model.bin", "no .safetensors file")
+    monkeypatch.setattr("nanoinfer.model.hub.MOST_JSON", 9)
+    refused(folder, "more than 9 bytes")
     (folder / "config.json").unlink()
     refused(folder, "config.json is missing")
 
@@ -336,7 +336,7 @@ OTHER_TOKENIZERS: list[tuple[str, dict[str, Any], str]] = [
 REFUSED = [
     *(("config.json", config, word) for config, word in CONFIGS),
     *(("generation_config.json", {"eos_token_id": end}, "eos_token_id must be a token id")
-      for end in ("7", -1, True, 1.5, [7, None], {"a": 1})),
+      for end in ("7", -1, 50257, True, 1.5, [7, None], {"a": 1})),
     *((name, data, f"a tokenizer that is not GPT-2's: {word}") for name, data, word in OTHER_TOKENIZERS),
 ]  # fmt: skip
 

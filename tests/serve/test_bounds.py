@@ -117,6 +117,7 @@ def test_connections_beyond_the_bound() -> None:
         more = [server.connect() for _ in range(SPARE - 1)]
         more += [server.connect() for _ in range(3)]
         assert [rest(one) for one in held] == [b""] * 3  # idle for longest
+        assert httpx.get(server.url + "/live").status_code == 200
         for one in (*held, *more):
             one.close()
         until(lambda: httpx.post(server.url + PATH, json={"model": "tiny", "prompt": "a"}).status_code == 200)

@@ -14,10 +14,12 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import Request
 from jsonschema import Draft202012Validator
 
 from nanoinfer import SamplingParams
 from nanoinfer.cli import run
+from nanoinfer.serve.app import make_app
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.page_files import read
@@ -68,9 +70,9 @@ def test_without_the_option_there_is_no_page(server: Served, open_server: Served
 
 
 def test_the_page_may_load_nothing_from_elsewhere(open_server: Served) -> None:
+    assert {open_server.http.head(path).status_code for path in (*FILES, STREAM)} == {200}
     for path in FILES:
         answer = open_server.http.get(path)
-        assert answer.status_code == 200
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "unsafe" not in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -127,10 +129,9 @@ def test_the_stream_needs_the_key_and_shows_texts_where_the_server_was_told_so()
         assert "right" not in json.dumps(served.records)
 
 
-def test_an_engine_without_watchers_is_not_observed(open_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process is left then; and no more watch than may."""
+def test_an_engine_without_watchers_is_not_observed(open_server: Served) -> None:
+    """No process is left then."""
     llm: Any = open_server.service.llm
-    monkeypatch.setattr("nanoinfer.serve.watch.WATCHERS", 2)
     with watching(open_server) as one:
         next(one)
         open_server.post(max_tokens=2, ignore_eos=True)
@@ -141,10 +142,29 @@ def test_an_engine_without_watchers_is_not_observed(open_server: Served, monkeyp
             late = next(other)
             assert (first["kind"], late["kind"]) == ("keyframe", "keyframe")
             assert late["step"] >= first["step"]
-            answer = httpx.get(open_server.url + STREAM)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_watchers")
     until(lambda: open_server.post(max_tokens=2).status_code == 200 and llm.llm.core.observer is None)
     until(lambda: source._process.poll() is not None)
+
+
+def test_a_watcher_counts_once_admitted_and_leaves_with_the_engine_that_it_sees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nanoinfer.serve.watch.WATCHERS", 1)
+    llm: Any = SimpleNamespace(engines=[1, 2], alive=True, watch=lambda *_, **__: None, pace=lambda _: None)
+    app = make_app(llm)
+    add_watch(app, llm, ServeConfig())
+    ask = next(route.endpoint for route in app.routes if route.path == STREAM)  # type: ignore[attr-defined]
+    request = Request({"type": "http", "method": "GET", "headers": [(b"host", b"localhost")]})
+
+    async def main() -> None:
+        first, second = await ask(request), await ask(request)
+        assert (first.status_code, second.status_code) == (200, 503)
+        assert b"settings" in await anext(first.body_iterator)
+        del llm.engines[0]
+        assert [line async for line in first.body_iterator] == []
+        assert (await ask(request)).status_code == 200
+
+    asyncio.run(main())
 
 
 def test_watching_that_fails_ends_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,8 +229,13 @@ def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:
 def test_the_pace_is_the_classrooms_alone() -> None:
     with watched(classroom=True) as served:
         llm: Any = served.service.llm
-        wrong = [b"", b"{}", b"[]", *(b'{"seconds": %s}' % each for each in (b"-1", b"6", b'"1"', b"NaN"))]
-        assert [served.http.post(PACE, content=each).status_code for each in wrong] == [400] * 7
+        wrong = [
+            b"",
+            b"{}",
+            b"[]",
+            *(b'{"seconds": %s}' % each for each in (b"-1", b"6", b'"1"', b"NaN", b'1, "x": 1')),
+        ]
+        assert [served.http.post(PACE, content=each).status_code for each in wrong] == [400] * 8
         strange = served.http.post(PACE, json={"seconds": 1}, headers={"origin": "http://evil.example"})
         assert strange.status_code == 403
         assert served.http.post(PACE, json={"seconds": 1}).status_code == 409  # nobody watches
@@ -258,6 +283,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "fox" not in page
     assert sum(len(event.get("ended", ())) for event in recorded(page)["events"]) == 2
     assert "2 requests" in capsys.readouterr().err
-    for wrong in (["a", "-f", "b"], ["--every", "-1"]):
-        assert run(["watch", *wrong]) == 2
-        assert len(capsys.readouterr().err.splitlines()) == 1

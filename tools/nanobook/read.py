@@ -58,7 +58,9 @@ def read(
     except build.Unbuilt as error:
         raise Refused(f"{error}; `nanoinfer read 1 --terminal` needs nothing") from error
     except OSError as error:
-        raise Refused(f"{error.filename or folder} cannot be written: {error.strerror or error}") from error
+        elsewhere = "" if to else "; --to DIR builds the book elsewhere"
+        what = f"{error.filename or folder} cannot be written: {error.strerror or error}"
+        raise Refused(what + elsewhere) from error
     page = folder / ("index.html" if text is None else f"chapters/{text.parent.name}/README.html")
     Output().write(f"{page.resolve()}\n")
     if not no_open and not webbrowser.open(page.resolve().as_uri()):

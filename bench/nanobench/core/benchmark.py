@@ -44,8 +44,9 @@ from nanobench.core.token_check import check_tokens, is_ours
 from nanobench.systems.base import Limits
 from nanoinfer.config import EngineConfig
 from nanoinfer.devices import choose_device, choose_dtype, free_memory
-from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.hub import HUB_NAMES
 from nanoinfer.model.weights import load_model, model_config
 
 Say = Callable[[str], None]
@@ -65,6 +66,11 @@ class Benchmark:
     ) -> None:
         self.preset, self.path, self.say, self._progress = preset, path, say, progress
         EngineConfig(device=device, dtype=preset.dtype)  # ValueError for what is no device or dtype
+        for name in preset.models:
+            shape = PRESETS[name] if name in HUB_NAMES else model_config(name)  # which fetches weights from the hub
+            if preset.max_len > (context := shape.n_positions):
+                asked = f"prompt_tokens and new_tokens come to {preset.max_len}"
+                raise ValueError(f"{asked}, and {name} has a context of {context}")
         self.device = choose_device(device)
         self.dtype = choose_dtype(preset.dtype, self.device)
         self.clocks = ClockLog(self.device)

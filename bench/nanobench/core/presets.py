@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from nanobench.core.records import Case
 from nanobench.systems import ON_REQUEST, OTHERS, PEERS, UNFUSED, check_name
-from nanoinfer.config import ENGINES
+from nanoinfer.config import BOUNDS, ENGINES, INT32
 from nanoinfer.model.config import ModelConfig
 
 # Without a cache the n-th token costs a pass over all before it: long runs would take minutes.
@@ -83,9 +83,11 @@ class Preset:
         new = replace(self, **given)  # type: ignore[arg-type]
         for engine in new.engines:
             check_name(engine)
-        for name in ("batches", "prompt_tokens"):
-            if any(value < 1 for value in getattr(new, name)):
-                raise ValueError(f"{name} must be whole numbers of at least 1, not {min(getattr(new, name))}")
+        for name, most in (("batches", BOUNDS["max_batch"][1]), ("prompt_tokens", INT32)):
+            if wrong := [value for value in getattr(new, name) if not 1 <= value <= most]:
+                raise ValueError(f"{name} must be whole numbers from 1 to {most}, not {wrong[0]}")
+        if not new.case_budget_s > 0:  # nan too
+            raise ValueError(f"budget must be above 0 seconds, not {new.case_budget_s:g}")
         return new
 
 

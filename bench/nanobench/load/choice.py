@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Choice:
             what = f"an engine in a process of its own, {self._recipe}"
             found.append(Listed("process", what, lambda: self._process(settings)))
         if self.serve:
-            found.append(Listed("serve", f"nanoinfer serve {' '.join(self._options)}", self._served))
+            found.append(Listed("serve", f"nanoinfer serve {shlex.join(self._options)}", self._served))
         for given in self.urls:
             name, equals, url = given.partition("=")
             name, url = (name, url) if equals and "/" not in name else (urlsplit(given).netloc, given)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanobench.micro.commands import Device
+from nanobench.micro.commands import Device, Out
 
 if TYPE_CHECKING:
     from nanobench.load.choice import Choice
@@ -91,7 +91,7 @@ def load(
         int | None, typer.Option(min=1, help="Processes that send HTTP; by default a quarter of the cores, 1 to 8.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one answer over HTTP.")] = 300.0,
-    out: Annotated[Path, typer.Option(help="Results file; written once all is measured.")] = Path("my-bench/load.json"),
+    out: Out = Path("my-bench/load.json"),
 ) -> None:
     """Requests that arrive at an engine, at this server or at another: tokens/s, TTFT, ITL and goodput.
 

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from nanoinfer.cli.options import output_file
+
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the GPU where there is one.")]
+Out = Annotated[Path, typer.Option(parser=output_file, metavar="FILE", help="Results file.")]
 
 app = typer.Typer()
 
@@ -15,7 +18,7 @@ app = typer.Typer()
 @app.command()
 def attention(
     device: Device = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/attention.json"),
+    out: Out = Path("my-bench/attention.json"),
 ) -> None:
     """Which SDPA backend runs, with and without a mask; and what the dense cache's read length costs."""
     from nanobench.micro.attention import measure
@@ -26,7 +29,7 @@ def attention(
 @app.command()
 def kernels(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/kernels.json"),
+    out: Out = Path("my-bench/kernels.json"),
 ) -> None:
     """The paged kernel alone, against SDPA on a dense cache and FlashInfer's: cold L2, inside a graph."""
     from nanobench.micro.paged_kernel import measure
@@ -37,7 +40,7 @@ def kernels(
 @app.command()
 def ragged(
     device: Device = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/ragged.json"),
+    out: Out = Path("my-bench/ragged.json"),
     model: Annotated[str | None, typer.Option(help="As in `nanoinfer generate`.")] = None,
 ) -> None:
     """Short prompts beside a long one, a row that runs while a prompt arrives, and the ragged kernel alone."""
@@ -49,7 +52,7 @@ def ragged(
 @app.command()
 def queue(
     device: Device = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/queue.json"),
+    out: Out = Path("my-bench/queue.json"),
     model: Annotated[str | None, typer.Option(help="As in `nanoinfer generate`.")] = None,
     part: Annotated[list[str] | None, typer.Option(help="burst, arrivals, prefix or pool; repeatable.")] = None,
     rows: Annotated[list[int] | None, typer.Option(help="Of burst, at once at most; repeatable.")] = None,
@@ -74,7 +77,7 @@ def queue(
 @app.command()
 def speculation(
     device: Device = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/speculation.json"),
+    out: Out = Path("my-bench/speculation.json"),
     model: Annotated[list[str], typer.Option(help="As in `nanoinfer generate`; repeatable.")] = ["random:gpt2"],  # noqa: B006
     rows: Annotated[list[int], typer.Option(min=1, help="At once; repeatable.")] = [1, 4, 16, 64],  # noqa: B006
     alpha: Annotated[list[float], typer.Option(min=0, max=1, help="Chance of a right draft; repeatable.")] = [  # noqa: B006
@@ -93,7 +96,7 @@ def speculation(
 @app.command("speculation-texts")
 def speculation_texts(
     device: Device = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/speculation-texts.json"),
+    out: Out = Path("my-bench/speculation-texts.json"),
     model: Annotated[list[str], typer.Option(help="As in `nanoinfer generate`; repeatable.")] = ["small"],  # noqa: B006
     rows: Annotated[list[int], typer.Option(min=1, help="At once; repeatable.")] = [1, 4, 16, 64],  # noqa: B006
     speculate: Annotated[list[str], typer.Option(help="Who drafts, as in `nanoinfer generate`; repeatable.")] = [  # noqa: B006
@@ -113,7 +116,7 @@ def speculation_texts(
 @app.command()
 def ranks(
     device: Device = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/ranks.json"),
+    out: Out = Path("my-bench/ranks.json"),
     model: Annotated[list[str], typer.Option(help="As in `nanoinfer generate`; repeatable.")] = ["random:gpt2-xl"],  # noqa: B006
     tensor_parallel: Annotated[int, typer.Option(min=2, help="GPUs beside one; processes on a CPU.")] = 2,
     rows: Annotated[list[int], typer.Option(min=1, help="At once; repeatable.")] = [1, 8, 64, 256],  # noqa: B006
@@ -130,7 +133,7 @@ def ranks(
 @app.command()
 def replicas(
     device: Device = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/replicas.json"),
+    out: Out = Path("my-bench/replicas.json"),
     model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
     count: Annotated[int, typer.Option("--replicas", min=2, help="Engines beside one, a GPU each.")] = 2,
     requests: Annotated[list[int], typer.Option(min=1, help="At once; repeatable.")] = [1000, 4000],  # noqa: B006
@@ -146,7 +149,7 @@ def replicas(
 @app.command()
 def sampling(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/sampling.json"),
+    out: Out = Path("my-bench/sampling.json"),
 ) -> None:
     """Choosing tokens alone: the kernel against a sort, torch.topk and rejection, in a graph; or what a CPU does."""
     from nanobench.micro.sampling import measure
@@ -157,7 +160,7 @@ def sampling(
 @app.command("one-kernel")
 def one_kernel(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/one-kernel.json"),
+    out: Out = Path("my-bench/one-kernel.json"),
     model: Annotated[str, typer.Option(help="gpt2, with random weights, or another size's name.")] = "gpt2",
     rows: Annotated[list[int] | None, typer.Option(min=1, help="At once, of whole texts; repeatable.")] = None,
     texts: Annotated[bool, typer.Option("--texts", help="Whole texts alone.")] = False,
@@ -171,7 +174,7 @@ def one_kernel(
 @app.command()
 def graphs(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/graphs.json"),
+    out: Out = Path("my-bench/graphs.json"),
     model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
 ) -> None:
     """Chapter 4's costs and gains: the ladder, its start-up, a batch that drains, TTFT by length, sampling."""
@@ -182,7 +185,7 @@ def graphs(
 
 @app.command()
 def timeline(
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/timeline.json"),
+    out: Out = Path("my-bench/timeline.json"),
     device: Device = None,
     model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
     batch: Annotated[int, typer.Option(min=1)] = 1,
@@ -198,7 +201,7 @@ def timeline(
 @app.command()
 def memory(
     device: Device = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/memory.json"),
+    out: Out = Path("my-bench/memory.json"),
     model: Annotated[str | None, typer.Option(help="As in `nanoinfer generate`.")] = None,
     pool: Annotated[float | None, typer.Option(help="MB of keys and values that both caches get.")] = None,
     requests: Annotated[int | None, typer.Option(min=1, help="Short ones; 512 on a GPU, 24 on a CPU.")] = None,
@@ -212,7 +215,7 @@ def memory(
 @app.command()
 def recompiles(
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N.")] = None,
-    out: Annotated[Path, typer.Option(help="Results file.")] = Path("my-bench/recompiles.json"),
+    out: Out = Path("my-bench/recompiles.json"),
     model: Annotated[str, typer.Option(help="As in `nanoinfer generate`.")] = "random:gpt2",
     engine: Annotated[str, typer.Option(help="paged or paged-graph.")] = "paged",
 ) -> None:
@@ -224,7 +227,9 @@ def recompiles(
 
 @app.command()
 def sanitize(
-    out: Annotated[Path | None, typer.Option(help="Results file; none by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=output_file, metavar="FILE", help="Results file; none by default.")
+    ] = None,
     only: Annotated[str | None, typer.Option(help="Names of cases, comma-separated; by default all.")] = None,
 ) -> None:
     """compute-sanitizer's memcheck and racecheck over every kernel, and over a planted overrun that it must catch."""

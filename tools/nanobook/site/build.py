@@ -47,6 +47,7 @@ def build(to: Path, at_page: Callable[[str, int], object] = lambda page, steps: 
         raise Unbuilt(f"the site needs {', '.join(lacking)}: pip install 'nanoinfer[docs]'")
     if to.exists() and not (to / MARK).is_file() and any(to.iterdir()):
         raise Unbuilt(f"{to} is not empty, and holds no site of this book: name another folder")
+    to.parent.mkdir(parents=True, exist_ok=True)  # or minutes of building would be lost
     from sphinx.application import Sphinx
     from sphinx.errors import SphinxError
     from sphinx.util.docutils import docutils_namespace, patch_docutils
@@ -70,7 +71,6 @@ def build(to: Path, at_page: Callable[[str, int], object] = lambda page, steps: 
             shutil.copyfile(recording, html / recording.relative_to(book))
         (html / MARK).write_text(contents.digest(book), encoding="utf-8")
         shutil.rmtree(to, ignore_errors=True)
-        to.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(html, to)
     return to / "index.html"
 

@@ -64,7 +64,7 @@ def given(text: str | None, kinds: Sequence[Kind[T]]) -> list[T]:
 
 
 def ask(question: str, kind: Kind[T]) -> T | None:
-    """An answer from standard input; None at its end. Asked again at a terminal, refused from a pipe."""
+    """An answer from standard input; None at its end. Asked again after one that may not be."""
     out, typed = Output(), is_terminal(sys.stdin)
     while True:
         out.write(question)
@@ -73,8 +73,8 @@ def ask(question: str, kind: Kind[T]) -> T | None:
             out.write("\n")
         if not line:
             return None
-        if not typed or kind.parse(line) is not None:
-            return kind.of(line)
+        if (answer := kind.parse(line)) is not None:
+            return answer
         out.write(f"   It must be {kind.allowed}.\n")
 
 

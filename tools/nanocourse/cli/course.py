@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,8 +76,10 @@ def check(
     plain: Plain = False,
 ) -> int:
     """Check your code: a line an exercise; where one fails, what was expected, what came, and where first."""
+    from nanocourse.grade.isolation.system import ending_strays
+
     out, passed = Lines(plain), True
-    with refusing():
+    with refusing(), ending_strays():
         found, folder, chosen = _chosen(target, exercise, mine)
         from nanocourse.learner.check_folder import run_checks
         from nanocourse.learner.report import result_lines
@@ -98,7 +101,7 @@ def hint(id: Annotated[str, Argument(help="An exercise: 1.4.")], mine: Mine = HE
         _, folder, (one,) = _chosen(id, None, mine, single=True)
         progress, hints = folder.load(), one.spec.hints
         number = progress.of(one.id).hints = min(progress.of(one.id).hints + 1, len(hints))
-        folder.save(progress)
+        folder.note(progress)
     out = Lines(plain)
     out.line(f"{one.id} {one.spec.title}, hint {number} of {len(hints)}")
     for text in hints[number - 1].split("\n"):
@@ -162,7 +165,7 @@ def _chosen(
 
 
 def _option(mine: Path) -> str:
-    return "" if mine == HERE else f" --mine {mine}"
+    return "" if mine == HERE else f" --mine {shlex.quote(str(mine))}"
 
 
 def _shown(path: Path) -> str:

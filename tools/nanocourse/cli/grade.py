@@ -15,6 +15,7 @@ from typer import Argument, Option
 from nanocourse.cli.console import Lines, refusing
 from nanocourse.cli.options import Plain
 from nanoinfer.cli.errors import Refused, Stopped
+from nanoinfer.cli.options import output_file
 from nanoinfer.cli.terminal import is_terminal, remark
 
 if TYPE_CHECKING:
@@ -30,10 +31,17 @@ BUSY = 4.0  # times its limit that a submission may take on a machine of one's o
 def grade(
     submissions: Annotated[Path, Argument(help="A folder with one folder or zip a student.", show_default=False)],
     assignment: Annotated[Path, Option(help="assignment.json, or its folder.")],
-    csv: Annotated[Path | None, Option(help="A table, a line a submission.")] = None,
-    junit: Annotated[Path | None, Option(help="JUnit XML, a suite a submission.")] = None,
+    csv: Annotated[
+        Path | None, Option(parser=output_file, metavar="FILE", help="A table, a line a submission.")
+    ] = None,
+    junit: Annotated[
+        Path | None, Option(parser=output_file, metavar="FILE", help="JUnit XML, a suite a submission.")
+    ] = None,
     results: Annotated[Path | None, Option(help="Folder of the records; grading resumes by it.")] = None,
-    gradescope: Annotated[Path | None, Option(help="results.json: SUBMISSIONS is then one submission.")] = None,
+    gradescope: Annotated[
+        Path | None,
+        Option(parser=output_file, metavar="FILE", help="results.json: SUBMISSIONS is then one submission."),
+    ] = None,
     submission_id: Annotated[str | None, Option(help="Of that one; hidden inputs depend on it.")] = None,
     jobs: Annotated[int, Option(min=1, max=64, help="Submissions graded at once.")] = 1,
     regrade: Annotated[list[str] | None, Option(help="Grade this one again, or all.", metavar="NAME|all")] = None,

@@ -34,7 +34,7 @@ def predict(
             break
         result = compare(one, guessed, device)
         progress.predictions.append(result.to_json(chapter))
-        folder.save(progress)
+        folder.note(progress)
         numbers = f"guess {guessed:.4g}, by arithmetic {result.bound:.4g}, measured {result.measured:.4g} {one.unit}"
         out.line(f"   {numbers} on {device.type}")
         out.line(f"   By arithmetic: {one.bound_says}")
@@ -75,7 +75,7 @@ def quiz(
         out.line("No answer was given.")
         return
     progress.quiz[str(chapter)] = {"right": right, "of": done}
-    folder.save(progress)
+    folder.note(progress)
     out.line(f"{right} of {done} right.")
 
 

@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from nanoinfer.cli.errors import Refused
+
 if TYPE_CHECKING:
     from nanocourse.exercises.chapters import Chapter
     from nanocourse.learner.folder import Folder
 
+
+def _folder(given: str | Path) -> Path:
+    if not str(given):  # as a path, it would be the current folder
+        raise Refused("--mine must name a folder, not ''")
+    return Path(given)
+
+
 ChapterNumber = Annotated[int, Argument(help="A chapter's number.", metavar="CHAPTER", show_default=False)]
-Mine = Annotated[Path, Option(help="Your folder.", metavar="DIR")]
+Mine = Annotated[Path, Option(help="Your folder.", metavar="DIR", parser=_folder)]
 Plain = Annotated[bool, Option("--plain", help="No colours; NO_COLOR in the environment does the same.")]
 HERE = Path("my-course")
 

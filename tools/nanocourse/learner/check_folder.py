@@ -54,5 +54,5 @@ def run_checks(
                 result = check_exercise(exercise, path, take, seed=seed, device=name, name_mistakes=True, say=say)
                 if name == where[0]:
                     progress.record(result)
-                    folder.save(progress)
+                    folder.note(progress)
                 yield exercise, result

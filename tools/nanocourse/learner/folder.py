@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,10 @@ class Folder:
         fresh = self.path / f"{PROGRESS}.{os.getpid()}"
         fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         fresh.replace(self.path / PROGRESS)
+
+    def note(self, progress: Progress) -> None:
+        """Save the progress where that is possible, and warn where it is not: what it notes happened all the same."""
+        try:
+            self.save(progress)
+        except OSError as error:
+            warnings.warn(f"{self.path} cannot be written ({error.strerror}): this is not noted", stacklevel=2)

@@ -119,5 +119,19 @@ def end_strays(known: set[int], patience_s: float = 5.0) -> int:
     return len(ended)
 
 
+@contextlib.contextmanager
+def ending_strays() -> Iterator[None]:
+    """What begins in this block ends with it, in a session of its own too. Linux alone can do that."""
+    known = children() if LINUX else set()
+    if LINUX:
+        prctl(SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        end_strays(known)
+        if LINUX:
+            prctl(SUBREAPER, 0)
+
+
 def _processes() -> Iterator[Path]:
     return (path for path in Path("/proc").iterdir() if path.name.isdecimal())
