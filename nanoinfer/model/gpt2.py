@@ -150,6 +150,8 @@ class GPT2(nn.Module):
         plan: Plan = cache.plan(batch)
         batch = getattr(plan, "batch", batch)  # TEMP until the switch: NoCache's plan is the batch
         h = self.hidden(batch, partial(cache.attend, plan))  # (N, C)
+        if hasattr(batch, "last"):
+            return self.head(batch.last(h))
         return self.head(h if batch.logits_at is None else h[batch.logits_at])
 
     def hidden(self, batch: Batch, attend: Attend) -> Tensor:

@@ -36,17 +36,16 @@ class Batch:
             starts.append(len(ids))
         packed = torch.tensor([*ids, *positions, *slots, *starts], device=device)
         sizes = [len(ids)] * 3 + [len(starts)]
-        return cls(*packed.split(sizes), max(w.count for w in work), max(w.start for w in work))
+        return cls(*packed.split(sizes), max(n for _, _, n in work), max(n for _, n, _ in work))
 
     @property
     def rows(self) -> int:
         """B, how many sequences bring tokens."""
         return len(self.starts) - 1
 
-    @property
-    def logits_at(self) -> Tensor:
-        """(B,) the last token of each sequence: the next token is chosen after it."""
-        return self.starts[1:] - 1
+    def last(self, x: Tensor) -> Tensor:
+        """(N, ...) -> (B, ...), at the last token of each sequence: the next token is chosen after it."""
+        return x if self.longest == 1 else x[self.starts[1:] - 1]
 
     @property
     def row(self) -> Tensor:  # TEMP until the switch: kernels say row

@@ -20,11 +20,11 @@ from nanoinfer.model.config import ModelConfig
 from nanoinfer.rungs.batch import Batch
 from nanoinfer.rungs.blocks import BlockManager
 from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.paged import PagedCache
+from nanoinfer.rungs.paged import PagedCache, PagedPlan
 from nanoinfer.rungs.step import Layout, Rows
 
 if TYPE_CHECKING:
-    from nanoinfer.rungs.engine import Sequence
+    from nanoinfer.rungs.engine import Work
 
 READ_MULTIPLE = 128  # positions that a decode step reads are a multiple of this: few shapes to record
 NULL = 0  # the block that no slot owns: padding writes there, and unused table entries name it
@@ -44,7 +44,7 @@ class CapturedDense(DenseCache):
     def rename(self, sources: list[int], targets: list[int]) -> None:
         """Sequences are to be known by other slots: the host keeps nothing by slot."""
 
-    def news(self) -> list[tuple[int, int, int]]:
+    def news(self, work: list[Work]) -> list[tuple[int, int, int]]:
         """There are no block tables."""
         return []
 
@@ -116,23 +116,20 @@ class CapturedPaged(PagedCache):
         self.blocks = NullBlocks(blocks, block_size, max_batch)
         self.k[:, NULL], self.v[:, NULL] = 0, 0
         self.told = [0] * max_batch  # how many blocks of each slot the device's table names
-        self._news: list[tuple[int, int, int]] = []
 
     def release(self, slot: int) -> None:
         super().release(slot)
         self.told[slot] = 0
 
-    def keep(self, sequence: Sequence, count: int) -> int:
-        slot, owned = sequence.slot, self.blocks.owned[sequence.slot]
-        self.blocks.grow(slot, count)
-        for column in range(self.told[slot], len(owned)):
-            self._news.append((slot, column, owned[column]))
-        self.told[slot] = len(owned)
-        return count
-
-    def news(self) -> list[tuple[int, int, int]]:
-        """What the tables on the device must be told: slot, column, block."""
-        news, self._news = self._news, []
+    def news(self, work: list[Work]) -> list[tuple[int, int, int]]:
+        """Take the blocks that this work needs; return what the tables must be told: slot, column, block."""
+        news: list[tuple[int, int, int]] = []
+        for s, start, count in work:
+            if count > 1 or start % self.block_size == 0:
+                slot, owned = s.slot, self.blocks.owned[s.slot]
+                self.blocks.grow(slot, start + count)
+                news += [(slot, column, owned[column]) for column in range(self.told[slot], len(owned))]
+                self.told[slot] = len(owned)
         return news
 
     def rename(self, sources: list[int], targets: list[int]) -> None:
@@ -158,10 +155,9 @@ class CapturedPaged(PagedCache):
         self.tables[slots] = NULL
 
     def plan(self, batch: Batch) -> Any:
-        plan = super().plan(batch)
         if not isinstance(batch, Rows):
-            return plan
-        return plan._replace(tables=self.tables[: batch.rows], lengths=batch.positions + 1)
+            return super().plan(batch)
+        return PagedPlan(batch, self.places(batch), self.tables[: batch.rows], batch.positions + 1)
 
     def bucket(self, context: int) -> int:
         """The kernel finds each sequence's length itself, so one size serves all."""

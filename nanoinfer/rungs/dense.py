@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 class DensePlan(NamedTuple):
-    """Which slots a batch reads, and how far each of its tokens sees."""
+    """Where a batch writes, which slots it reads, and how far each of its tokens sees."""
 
     batch: Batch
+    places: Tensor  # (N,) int64 of each new token, in a layer's slots end to end
     slots: Tensor | slice  # (B,) int64
     mask: Tensor | None  # (B, 1, T, S), added to the scores: 0 where a token sees a position, -inf where not
 
@@ -47,17 +48,18 @@ class DenseCache(NoCache):
 
     def plan(self, batch: Batch) -> Any:
         """Find out once, for all layers, what each token may see: the positions of its slot up to its own."""
-        slots = batch.slots[batch.starts[:-1]]
+        places, slots = torch.add(batch.positions, batch.slots, alpha=self.max_len), batch.last(batch.slots)
         if not batch.past:
-            return DensePlan(batch, slots, None)
+            return DensePlan(batch, places, slots, None)
         S = batch.past + batch.longest
         seen = self.positions[:S] <= batch.padded(batch.positions)[:, None, :, None]  # (B, 1, T, S)
-        return DensePlan(batch, slots, self.k.new_zeros(seen.shape).masked_fill(~seen, -torch.inf))
+        return DensePlan(batch, places, slots, self.k.new_zeros(seen.shape).masked_fill(~seen, -torch.inf))
 
     def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write the new keys and values, then attend over everything the slots hold: (N, H, D) -> (N, H, D)."""
         batch, keys, values = plan.batch, self.k[layer], self.v[layer]  # (max_batch, max_len, H, D)
-        keys[batch.slots, batch.positions], values[batch.slots, batch.positions] = k, v
+        keys.flatten(0, 1).index_copy_(0, plan.places, k)
+        values.flatten(0, 1).index_copy_(0, plan.places, v)
         if plan.mask is None:  # nothing was there before
             return super().attend(batch, layer, q, k, v)
         S = plan.mask.shape[-1]

@@ -79,16 +79,18 @@ class DeviceEngine(Engine):
         for s in begun:
             self.resident[s.slot] = s
         if begun or len(self.running) < self.live:
-            kinds = [0 if s.params.greedy else 2 if s.params.filters else 1 for s in self.running]
-            self.sampler = max(kinds)
+            self.sampler = max(map(self.kind, self.running))
         for s, start, count in work:
-            s.cached = self.cache.keep(s, start + count)
-        new = [self.begun(s) for s in begun]
-        context = max([w.start + w.count for w in work])
-        news = self.cache.news()
+            s.cached = start + count
+        new, news = [self.begun(s) for s in begun], self.cache.news(work)
+        context = max([start + count for _, start, count in work])
         return Launch(
             sources, targets, len(self.running), new, news, self.chunks(work, begun), context, self.sampler
         )  # fmt: skip
+
+    def kind(self, s: Sequence) -> int:
+        """The cheapest of `Samplers` that serves a sequence."""
+        return 0 if s.params.greedy else 2 if s.params.filters else 1
 
     def begun(self, s: Sequence) -> Begun:
         """What the device is told of a sequence that gets a row."""

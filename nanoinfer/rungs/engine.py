@@ -49,12 +49,7 @@ class Sequence:
         return len(self.tokens) - len(self.request.prompt_token_ids)
 
 
-class Work(NamedTuple):
-    """The part of one sequence in a step: `count` of its tokens, from position `start` on."""
-
-    sequence: Sequence
-    start: int
-    count: int
+Work = tuple[Sequence, int, int]  # a sequence's part in a step: the position of its first token, and how many they are
 
 
 class Cache(Protocol):
@@ -137,11 +132,11 @@ class Engine:
             s.slot = self.free.pop()
             admitted.append(s)
         self.running += admitted
-        return [Work(s, s.cached, self.pending(s)) for s in admitted or self.running]
+        return self.pending(admitted or self.running)
 
-    def pending(self, s: Sequence) -> int:
-        """How many of its tokens the cache does not hold."""
-        return len(s.tokens) - s.cached
+    def pending(self, sequences: list[Sequence]) -> list[Work]:
+        """The tokens of these sequences that the cache does not hold."""
+        return [(s, s.cached, len(s.tokens) - s.cached) for s in sequences]
 
     @torch.inference_mode()
     def run(self, work: list[Work]) -> list[int]:

@@ -48,12 +48,13 @@ class LateEngine(DeviceEngine):
         """Launch a step, and start the copy of its tokens to the host."""
         return Fetch(self.launch(step))
 
-    def pending(self, s: Sequence) -> int:
-        return max(1, super().pending(s))  # its newest token may be on its way
+    def pending(self, sequences: list[Sequence]) -> list[Work]:
+        """The whole of a new prompt, or the newest token, which may be on its way."""
+        return [(s, s.cached, 1 if s.cached else len(s.tokens)) for s in sequences]
 
     def settle(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
         """Drop the tokens of sequences that have ended meanwhile."""
-        kept = [(w, token) for w, token in zip(work, tokens, strict=True) if not w.sequence.finish_reason]
+        kept = [(w, token) for w, token in zip(work, tokens, strict=True) if not w[0].finish_reason]
         return super().settle([w for w, _ in kept], [token for _, token in kept])
 
     def leave(self, s: Sequence) -> None:

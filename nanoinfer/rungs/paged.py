@@ -70,10 +70,13 @@ class PagedCache(NoCache):
 
     def plan(self, batch: Batch) -> Any:
         """Find out once, for all layers, where the batch writes and what it reads."""
-        block = self.tables[batch.slots, batch.positions // self.block_size].long()  # (N,)
-        places = block * self.block_size + batch.positions % self.block_size
-        first, width = batch.starts[:-1], self.blocks.blocks_of(batch.past + 1)
-        return PagedPlan(batch, places, self.tables[batch.slots[first], :width], batch.positions[first] + 1)
+        slots, width = batch.last(batch.slots), self.blocks.blocks_of(batch.past + 1)
+        return PagedPlan(batch, self.places(batch), self.tables[slots, :width], batch.last(batch.positions) + 1)
+
+    def places(self, batch: Batch) -> Tensor:
+        """(N,) where each token's key and value go, in a layer's blocks end to end."""
+        block = self.tables[batch.slots, batch.positions // self.block_size]
+        return torch.add(batch.positions % self.block_size, block, alpha=self.block_size)
 
     def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write the new keys and values; then a prompt attends among its own tokens, and a decode step reads pages."""

@@ -43,6 +43,7 @@ class Queued(Sequence):
     times: list[float] = field(default_factory=list)
     cancelled: BaseException | None = None
     ended: bool = False
+    watched: bool = False  # whether each of its tokens is looked at when it comes
     began: float = 0.0  # when it got a slot, the first time
     computed: int = 0  # tokens that had been fed when it was preempted
     awaited: int = 0  # and tokens that it has once all steps of before have been settled
@@ -50,6 +51,7 @@ class Queued(Sequence):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.end += self.request.limit == 0  # as if one token came, which is not kept
+        self.stop_ids, self.watched = self.request.stop_ids, self.every_token or self.request.text is not None
 
     @property
     def token_ids(self) -> list[int]:
@@ -212,31 +214,28 @@ class QueueEngine(Engine):
 
     def schedule(self) -> list[Work]:
         """Feed decoding sequences, then prompts in order of arrival, in chunks, within the budget."""
-        self.make_room()
-        decoding = [s for s in self.running if s.decoding]
-        work: list[Work] = []
+        decoding = self.with_room([s for s in self.running if s.decoding])
+        chunks: list[Work] = []
         if not (decoding and self.decodes_next):
             left = self.budget - len(decoding) * self.mixed
             if len(decoding) < len(self.running):
                 for s in sorted((s for s in self.running if not s.decoding), key=ARRIVED):
-                    left -= self.feed(s, left, work)
+                    left -= self.feed(s, left, chunks)
             while left > 0 and self.waiting and (s := self.admit_next()):
-                left -= self.feed(s, left, work)
-        self.stats.prefill_steps += bool(work)
-        self.stats.decode_steps += not work and bool(decoding)
-        self.decodes_next = bool(work) and not self.mixed
-        self.decoded = len(decoding) if self.mixed or not work else 0
-        if self.decoded:
-            work = [Work(s, s.cached, self.pending(s)) for s in decoding] + work
-        self.fed = work
-        return work
+                left -= self.feed(s, left, chunks)
+        self.stats.prefill_steps += bool(chunks)
+        self.stats.decode_steps += not chunks and bool(decoding)
+        self.decodes_next = bool(chunks) and not self.mixed
+        decoded = self.pending(decoding) if self.mixed or not chunks else []
+        self.fed, self.decoded = decoded + chunks, len(decoded)
+        return self.fed
 
     def feed(self, s: Queued, left: int, work: list[Work]) -> int:
         """Give a prompt its next chunk; return how many tokens that takes."""
         pending = len(s.tokens) - s.cached
         count = max(0, min(pending, self.chunk, left))
         if count:
-            work.append(Work(s, s.cached, count))
+            work.append((s, s.cached, count))
             s.decoding = count == pending
             self.stats.recomputed_tokens += max(0, min(count, s.computed - s.cached))
         return count
@@ -266,14 +265,16 @@ class QueueEngine(Engine):
             return s
         return None
 
-    def make_room(self) -> None:
-        """Reserve a block for each decoding sequence that needs one to go on, the oldest first."""
-        if not self.blocks:
-            return
-        full = [s for s in self.running if s.decoding and s.cached % self.blocks.block_size == 0]
-        for s in sorted(full, key=ARRIVED) if full else ():
+    def with_room(self, decoding: list[Queued]) -> list[Queued]:
+        """Those of the decoding sequences that have room to go on, once the youngest have given theirs if need be."""
+        size = self.blocks.block_size if self.blocks else 0
+        full = [s for s in decoding if s.cached % size == 0] if size else []
+        if not full:
+            return decoding
+        for s in sorted(full, key=ARRIVED):
             while s.slot >= 0 and not self.blocks.claim(s.slot, s.cached + 1):
                 self.preempt(max(self.running, key=ARRIVED))
+        return [s for s in decoding if s.decoding]
 
     def preempt(self, s: Queued) -> None:
         """Take the sequence's room; it is fed anew later, ahead of all others. Tokens on their way are awaited."""
@@ -297,17 +298,26 @@ class QueueEngine(Engine):
     def settle(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
         """Take the tokens that are the next ones of their sequences.
 
-        A chunk that does not end its prompt brings no token, and what has ended meanwhile takes none.
+        A chunk that does not end its prompt brings no token, and what has ended meanwhile takes none. Most tokens end
+        nothing, and nobody hears of them: these are only written down.
         """
-        kept = [
-            (w, token)
-            for w, token in zip(work, tokens, strict=True)
-            if w.start + w.count == len(w.sequence.tokens) and not w.sequence.ended
-        ]
-        self.now = time.perf_counter()
-        self.stats.dropped_tokens += sum([w.sequence.ended for w in work])
-        self.stats.new_tokens += len(kept)  # ahead of listeners: who hears that a sequence has ended may look here
-        return super().settle([w for w, _ in kept], [token for _, token in kept])
+        self.now = now = time.perf_counter()
+        settled, looked = [], []
+        for (s, start, count), token in zip(work, tokens, strict=True):
+            length = start + count
+            if s.ended or length != len(s.tokens):
+                self.stats.dropped_tokens += s.ended
+                continue
+            settled.append(s)
+            if s.watched or length + 1 == s.end or token in s.stop_ids:
+                looked.append((s, token))
+            else:
+                s.tokens.append(token)
+                s.times.append(now)
+        self.stats.new_tokens += len(settled)  # ahead of listeners: who hears that a sequence has ended may look here
+        for s, token in looked:
+            self.take(s, token)
+        return settled
 
     def take(self, s: Sequence, token: int) -> None:
         """Append a token, and tell who listens. What fails for this sequence ends it, and no other."""

@@ -43,11 +43,10 @@ class Ragged(SharedRoom, PagedCache):
     manager: Any = SharedBlocks
 
     def plan(self, batch: Batch) -> Any:
-        plan = super().plan(batch)
         if batch.longest == 1 or not batch.past:
-            return plan
+            return super().plan(batch)
         tables = self.tables[:, : self.blocks.blocks_of(batch.past + batch.longest)]
-        return RaggedPlan(batch, plan.places, tables, self.ragged.work_list(batch))
+        return RaggedPlan(batch, self.places(batch), tables, self.ragged.work_list(batch))
 
     def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if not isinstance(plan, RaggedPlan):

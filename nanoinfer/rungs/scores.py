@@ -54,7 +54,7 @@ class ScoringModel:
         plan = cache.plan(batch)
         hidden = self.model.hidden(batch, partial(cache.attend, plan))  # (N, C)
         self.scores = prompt_logprobs(self.model, hidden[self.scored_at], self.next_ids)
-        return self.model.head(hidden[batch.logits_at])
+        return self.model.head(batch.last(hidden))
 
 
 def following(s: Sequence, start: int, count: int) -> tuple[int, ...]:
@@ -75,17 +75,20 @@ class ScoreEngine(QueueEngine):
         return s  # type: ignore[no-any-return]
 
     def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
-        """Keep the logprobs of prompts by place: a sequence that was preempted gets the same ones again."""
-        for (s, start, _), token in zip(work, tokens, strict=True):
-            if isinstance(token, Token) and token.prompt and not s.ended:  # type: ignore[attr-defined]
-                s.prompt_logprobs[start : start + len(token.prompt)] = token.prompt  # type: ignore[attr-defined]
+        """Keep what comes with the tokens, ahead of them: a reader may be another thread.
+
+        Logprobs of prompts are kept by place: a sequence that was preempted gets the same ones again.
+        """
+        for n, (s, start, count) in enumerate(work):
+            if isinstance(token := tokens[n], Token):
+                tokens[n], values, prompt = token
+                if prompt and not s.ended:  # type: ignore[attr-defined]
+                    s.prompt_logprobs[start : start + len(prompt)] = prompt  # type: ignore[attr-defined]
+                if s.params.logprobs is not None and start + count == len(s.tokens) and not s.ended:  # type: ignore[attr-defined]
+                    s.logprobs.append(values)  # type: ignore[attr-defined]
         return super().settle(work, tokens)
 
-    def take(self, s: Any, token: Any) -> None:
-        if isinstance(token, Token):
-            if s.params.logprobs is not None:
-                s.logprobs.append(token.values)  # ahead of the token: its reader may be another thread
-            token = token.token
+    def take(self, s: Any, token: int) -> None:
         if s.request.limit:
             super().take(s, token)
         else:  # its prompt's logprobs were all that was asked for
@@ -105,7 +108,7 @@ class PlainScores(ScoreEngine):
         wanted = [following(*w) for w in work]
         self.values, model = None, self.model
         if any(wanted):
-            self.model = scoring_model(model, wanted, [w.count for w in work])  # type: ignore[assignment]
+            self.model = scoring_model(model, wanted, [count for _, _, count in work])  # type: ignore[assignment]
         try:
             tokens = super().run(work)
             scores = iter(self.model.scores.tolist() if any(wanted) else ())  # type: ignore[operator]
@@ -167,9 +170,8 @@ class DeviceScores(ScoreEngine, MixedEngine):
 
     scores: Tensor  # logprobs of prompts in the step that was launched last
 
-    def pack(self, work: list[Work]) -> Launch:
-        step = super().pack(work)
-        return step._replace(sampler=3) if any(s.params.scores for s in self.running) else step
+    def kind(self, s: Sequence) -> int:
+        return 3 if s.params.scores else super().kind(s)
 
     def begun(self, s: Sequence) -> Any:
         known = s.tokens[len(s.request.prompt_token_ids) :] if s.params.penalises else []

@@ -78,9 +78,10 @@ class SharedBlocks(BlockManager):
     def claim(self, slot: int, tokens: int) -> bool:
         """Reserve what the slot lacks for its first `tokens` tokens. False: nothing has changed, there are too few."""
         more = self.blocks_of(tokens) - len(self.owned[slot]) - self.reserved[slot]
-        if more > self.available:
-            return False
-        self.reserved[slot] += max(0, more)
+        if more > 0:
+            if more > self.available:
+                return False
+            self.reserved[slot] += more
         return True
 
     def grow(self, slot: int, tokens: int) -> None:

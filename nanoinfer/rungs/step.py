@@ -20,6 +20,10 @@ from nanoinfer.rungs.batch import Batch
 class Rows(Batch):
     """One token for each of rows 0..B-1, which are slots 0..B-1 as far as they are live."""
 
+    @property
+    def rows(self) -> int:
+        return len(self.token_ids)
+
 
 class Chunk(NamedTuple):
     """Tokens that the host brings for one slot, the first at position `start`."""
@@ -53,18 +57,17 @@ class Layout(NamedTuple):
 class Prompts(Batch):
     """A prefill, which may be larger than what it holds: the rest is padding."""
 
-    last: Tensor  # (B,) int64, where the last token of each prompt stands
+    last_at: Tensor  # (B,) int64, where the last token of each prompt stands
     rows_of: Tensor  # (B,) int64, which row of the state gets the token that follows it
 
     @classmethod
     def of_packed(cls, packed: Tensor, layout: Layout) -> Prompts:
         """Views of `packed` (sum(layout.sizes),)."""
-        ids, positions, slots, starts, last, rows_of = packed.split(layout.sizes)
-        return cls(ids, positions, slots, starts, layout.longest, layout.past, last, rows_of)
+        ids, positions, slots, starts, last_at, rows_of = packed.split(layout.sizes)
+        return cls(ids, positions, slots, starts, layout.longest, layout.past, last_at, rows_of)
 
-    @property
-    def logits_at(self) -> Tensor:
-        return self.last
+    def last(self, x: Tensor) -> Tensor:
+        return x[self.last_at]
 
 
 def pack(chunks: Sequence[Chunk], layout: Layout, dummy: int) -> Tensor:
@@ -110,7 +113,7 @@ def prefill_step(model: GPT2, cache: Cache, state: BatchState, batch: Prompts, s
     state.row.index_copy_(0, batch.rows_of, batch.rows_of)  # ahead of the sampler, which may go by it
     rows = state.at(batch.rows_of)
     tokens = sampler(model(batch, cache), rows)
-    columns = tokens, batch.positions[batch.last] + 1, rows.step + 1, torch.ones_like(tokens)
+    columns = tokens, batch.last(batch.positions) + 1, rows.step + 1, torch.ones_like(tokens)
     state.integers[:4].index_copy_(1, batch.rows_of, torch.stack(columns))  # token, position, step, live
     return tokens
 
@@ -123,9 +126,8 @@ def decode_step(model: GPT2, cache: Cache, state: BatchState, rows: int, context
     sampler. A padding row feeds token 0 at position 0 to the dummy slot, and stays as it is.
     """
     each = state.at(slice(0, rows))
-    starts = torch.arange(rows + 1, device=each.token.device)
-    tokens = sampler(model(Rows(each.token, each.position, each.row, starts, 1, context - 1), cache), each)
-    return advance(each, tokens)
+    batch = Rows(each.token, each.position, each.row, each.row, 1, context - 1)  # where each starts, nobody asks
+    return advance(each, sampler(model(batch, cache), each))
 
 
 def advance(rows: BatchState, tokens: Tensor) -> Tensor:
