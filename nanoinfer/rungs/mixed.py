@@ -15,7 +15,7 @@ from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.rungs.engine import Work
 from nanoinfer.rungs.late import LateEngine
 from nanoinfer.rungs.queue import QueueEngine
-from nanoinfer.rungs.step import Layout, Prompts, prefill_step
+from nanoinfer.rungs.step import Layout, Prompts, pack, prefill_step
 
 if TYPE_CHECKING:
     from nanoinfer.rungs.engine import Sequence as Running
@@ -30,6 +30,15 @@ class Piece(NamedTuple):
     start: int
     token_ids: Sequence[int]
     complete: bool
+
+
+def pack_pieces(pieces: Sequence[Any], layout: Layout, dummy: int) -> Tensor:
+    """As `pack`; after a piece that is not complete, the token goes to the dummy row."""
+    host = pack(pieces, layout, dummy)
+    for n, piece in enumerate(pieces):
+        if not piece.complete:
+            host[n - layout.rows] = dummy
+    return host
 
 
 @torch.inference_mode()
@@ -53,9 +62,4 @@ class MixedEngine(QueueEngine, LateEngine):
         ]
 
     def packed(self, chunks: list[Any], layout: Layout) -> Tensor:
-        """As the base's; after a chunk that is not complete, the token goes to the dummy row."""
-        host = super().packed(chunks, layout)
-        for n, chunk in enumerate(chunks):
-            if not chunk.complete:
-                host[n - layout.rows] = self.state.dummy
-        return host
+        return pack_pieces(chunks, layout, self.state.dummy)
