@@ -18,9 +18,9 @@ from nanoinfer.engine.sampling import Samplers
 from nanoinfer.engine.state import BatchState, Fetch, upload
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.rungs.captured import CapturedDense
-from nanoinfer.rungs.mixed import NEWEST, Piece, mixed_step, pack_pieces
+from nanoinfer.rungs.mixed import NEWEST, Mixed, Piece, mixed_step
 from nanoinfer.rungs.queue import Queued as Row
-from nanoinfer.rungs.step import Layout, Prompts
+from nanoinfer.rungs.step import Prompts
 
 
 @dataclass
@@ -111,7 +111,7 @@ class DraftModel:
 
     def _step(self, pieces: list[Piece], sampler: Any) -> Tensor:
         """The tokens that follow complete pieces, one each; of the others, what is of no use."""
-        layout = Layout.of(pieces)  # type: ignore[arg-type]
-        packed = upload(pack_pieces(pieces, layout, self.state.dummy), torch.int64, self.state.token.device)
-        tokens = mixed_step(self.model, self.cache, self.state, Prompts.of_packed(packed, layout), sampler)
+        step = Mixed(pieces, [], [])
+        packed = upload(step.pack(step.layout, self.state.dummy), torch.int64, self.state.token.device)
+        tokens = mixed_step(self.model, self.cache, self.state, Prompts.of_packed(packed, step.layout), sampler)
         return tokens[[n for n, piece in enumerate(pieces) if piece.complete]]

@@ -4,7 +4,8 @@ Position i of a text is sampled with its own noise, a function of (seed, i, id),
 depends on the text before it alone. A draft is kept as long as it is what was chosen in its place: then the text that
 the model read after it was the sequence's own, and the tokens are those of plain decoding, sampled ones too. The idea
 that drafter and model share their noise: Daliri, Musco, Suresh 2024, "Coupling without Communication and
-Drafter-Invariant Speculative Decoding". Drafts and verification: Leviathan et al. 2023, "Fast Inference from Transformers via
+Drafter-Invariant Speculative Decoding". Drafts and verification: Leviathan et al. 2023, "Fast Inference from
+Transformers via
 Speculative Decoding".
 """
 

@@ -120,7 +120,7 @@ class Verify(NamedTuple):
     launch: Launch
     ends: list[int]
     drafts: list[Sequence[int]]
-    chunks: tuple[()] = ()
+    prefill: None = None
 
     @property
     def sampler(self) -> int:
