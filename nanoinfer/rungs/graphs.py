@@ -226,7 +226,7 @@ class GraphEngine(LateEngine):
         gc.collect()  # an old graph that is collected during a capture would invalidate it
         try:
             for key, (run, *_) in steps.items():
-                self._try(key, partial(self.recorder.warm, run))
+                self._warm(key, run)
             for done, (key, (run, packed, tokens)) in enumerate(steps.items(), start=1):
                 if key not in self.failed and (graph := self._try(key, partial(self.recorder.record, run))):
                     self.graphs[key] = CapturedStep(graph, packed, tokens)
@@ -240,6 +240,11 @@ class GraphEngine(LateEngine):
             self.graphs.popitem(last=False)
         self.stats.capture_s += time.perf_counter() - started
         self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
+
+    def _warm(self, key: Key, run: Callable[[], object]) -> None:
+        """Run a step once, ahead of its recording."""
+        assert self.recorder is not None
+        self._try(key, partial(self.recorder.warm, run))
 
     def _step(self, key: Key) -> tuple[Callable[[], object], Tensor, Tensor]:
         """What is recorded under that key, what it reads (padding, until it is replayed) and the tokens it leaves."""
