@@ -10,6 +10,7 @@ from typing import Any
 
 from nanoinfer.config import MAX_BATCH, EngineConfig
 from nanoinfer.devices import free_memory, has_triton
+from nanoinfer.engine import cpu_sampling
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import SAMPLERS, Samplers
@@ -39,49 +40,76 @@ class GraphQueue(DeviceScores, ChoosingEngine):
     Stats = GraphStats
 
 
-def make_engine(config: EngineConfig, model: GPT2, max_batch: int, max_len: int, budget: int) -> QueueEngine:
-    """The engine of the config's recipe, over a cache that stays where it is. ValueError if it cannot fit."""
-    on_gpu, captured = model.device.type == "cuda", config.recipe.launch == "graph"
-    cache = make_cache(config, model, max_batch, max_len, budget, captured)
-    queue: dict[str, Any] = {
+def make_engine(
+    config: EngineConfig, model: GPT2, max_batch: int, max_len: int, budget: int, rank: Any = None
+) -> QueueEngine:
+    """The engine of the config's recipe, over a cache that stays where it is. ValueError if it cannot fit.
+
+    rank: the `Rank` that this engine belongs to, if it is one of several; its state is then on the device in every
+    recipe.
+    """
+    on_gpu, graphs = model.device.type == "cuda", config.recipe.launch == "graph"
+    captured, least = graphs or rank is not None, rank.least if rank else int
+    cache = make_cache(config, model, max_batch, max_len, budget, captured, least)
+    settings: dict[str, Any] = {
         "budget": budget,
         "chunk": config.prefill_chunk,
         "mixed": config.recipe.cache == "paged" and on_gpu,  # elsewhere attention pads, and mixed steps the most
     }
-    if captured:
-        return graph_queue(config, model, cache, max_batch, queue)
-    return EagerQueue(model, cache, max_batch, **queue)
+    if not captured:
+        return EagerQueue(model, cache, max_batch, **settings)
+    samplers = SAMPLERS  # which a step that may be recorded can use, on a CPU too
+    if graphs:
+        settings |= recording(config, model, max_batch, least)
+        if config.fused or (config.fused is None and on_gpu and has_triton()):
+            model, samplers = with_kernels(config, model, settings, rank.ops if rank else None)
+    else:
+        settings |= {"recorder": None, "max_rows": 0, "lag": 0}
+        samplers = samplers if on_gpu else samplers._replace(filtered=cpu_sampling.sample_filtered)
+    if rank:
+        samplers, make = rank.samplers(samplers, model, max_batch), rank.engine(config.recipe)
+    else:
+        scoring = PenaltySampler(max_batch, model.config.vocab_size, model.device, samplers.filtered)
+        samplers, make = samplers._replace(scoring=scoring), GraphQueue
+    made: QueueEngine = make(model, cache, max_batch, samplers=samplers, **settings)
+    return made
 
 
-def graph_queue(config: EngineConfig, model: GPT2, cache: Any, max_batch: int, queue: dict[str, Any]) -> QueueEngine:
-    """An engine whose steps are recorded, where there is a GPU, with the kernels that it is to use."""
-    on_gpu = model.device.type == "cuda"
-    recorder, why_not, samplers, more = None, None, SAMPLERS, {}
-    rows = affordable_rows(model) if config.max_graph_batch is None else config.max_graph_batch
+def recording(config: EngineConfig, model: GPT2, max_batch: int, least: Callable[[int], int]) -> dict[str, Any]:
+    """Whether steps are recorded, and of up to how many rows: settings of a `GraphEngine`.
+
+    least: as for `make_cache`.
+    """
+    recorder, why_not = None, None
+    rows = least(affordable_rows(model)) if config.max_graph_batch is None else config.max_graph_batch
     rows = min(max_batch, rows)
-    if on_gpu and os.environ.get("NANOINFER_GRAPHS") != "0":
-        recorder = CudaRecorder(model.device)
-    elif not on_gpu:
+    if model.device.type != "cuda":
         why_not = "a CPU records no steps"
         what = f"engine {config.engine} runs as engine {config.recipe.cache} does"
         warnings.warn(f"{what}: {why_not}", RuntimeWarning, stacklevel=5)
-    if kernels := config.fused or (config.fused is None and on_gpu and has_triton()):
-        from nanoinfer.kernels import sampling as sampling_kernels
-        from nanoinfer.kernels.fused import FusedOps
+    elif os.environ.get("NANOINFER_GRAPHS") != "0":
+        recorder = CudaRecorder(model.device)
+    return {"recorder": recorder, "why_not": why_not, "max_rows": rows, "lag": LAG if recorder and rows else 0}
 
-        model = copy(model)  # the same weights
-        model.ops = FusedOps()
-        plain = sampling_kernels.unfiltered if config.recipe.forward == "persistent" else sampling_kernels.sample
-        samplers = Samplers(plain, plain, sampling_kernels.sample)
-    if recorder and kernels and config.recipe.forward != "ops":
+
+def with_kernels(
+    config: EngineConfig, model: GPT2, settings: dict[str, Any], reduced: Callable[[Any], Any] | None
+) -> tuple[GPT2, Samplers]:
+    """The same model with fused operations, and samplers that are one kernel. Recipes of chapter 6 add to `settings`.
+
+    reduced: makes operations of these that sum over ranks.
+    """
+    from nanoinfer.kernels import sampling as kernels
+    from nanoinfer.kernels.fused import FusedOps
+
+    model = copy(model)  # the same weights
+    model.ops = reduced(FusedOps()) if reduced else FusedOps()
+    if settings["recorder"] and config.recipe.forward != "ops":
         from nanoinfer.kernels.persistent import forwards_of
 
-        more = {"forwards": forwards_of(config.recipe.forward), "pinned": config.pinned}
-    scoring = PenaltySampler(max_batch, model.config.vocab_size, model.device, samplers.filtered)
-    return GraphQueue(
-        model, cache, max_batch, recorder=recorder, why_not=why_not, max_rows=rows, lag=LAG if recorder and rows else 0,
-        samplers=samplers._replace(scoring=scoring), **queue, **more,
-    )  # fmt: skip
+        settings |= {"forwards": forwards_of(config.recipe.forward), "pinned": config.pinned}
+    plain = kernels.unfiltered if config.recipe.forward == "persistent" else kernels.sample
+    return model, Samplers(plain, plain, kernels.sample)
 
 
 def default_max_batch(config: EngineConfig, model: GPT2, max_len: int) -> int:

@@ -55,7 +55,7 @@ def folder(whole: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=["dense", "paged"])
+@pytest.fixture(scope="module", params=["naive", "dense", "paged"])
 def llm(request: pytest.FixtureRequest, folder: Path) -> Iterator[LLM]:
     with LLM(folder, engine=request.param, **SETTINGS) as made:
         yield made
@@ -110,9 +110,9 @@ def test_a_plain_pass_beside_the_engine(llm: LLM, whole: GPT2) -> None:
 
 
 # What the second rank's process does ahead of all else.
-POOR = "import nanoinfer.cache.make_cache as m; m.free_memory = lambda device: 169_300"  # of it, steps may take 86,016
+POOR = "import nanoinfer.rungs.make as m; m.free_memory = lambda device: 169_300"  # of it, steps may take 86,016
 FAILS = """
-import nanoinfer.cache.make_cache as m
+import nanoinfer.rungs.make as m
 def refuse(*_): raise ValueError('it does not fit here')
 m.default_max_batch = refuse
 """
