@@ -192,8 +192,7 @@ class GraphEngine(LateEngine):
         all_layers: whether to look if a weight has moved in any, not in one: for a step with which a generation begins.
         """
         if self.recorder is None:
-            if self.why_not:
-                self.eager(self.why_not)
+            self.eager("not captured")
             return None
         if self._moved(self._layers if all_layers else (next(self._turn),)):  # all would take long at each step
             self._warn("all graphs are dropped", "a tensor that they knew has moved")
@@ -207,8 +206,10 @@ class GraphEngine(LateEngine):
         return None
 
     def eager(self, why: str) -> None:
-        """Count a step that runs eagerly."""
-        self.stats.fallbacks[why] += 1
+        """Count a step that runs eagerly, where graphs were asked for."""
+        cause = self.why_not if self.recorder is None else why
+        if cause:
+            self.stats.fallbacks[cause] += 1
 
     def _drop(self) -> None:
         """Forget all graphs."""

@@ -56,6 +56,8 @@ def make_engine(
         "chunk": config.prefill_chunk,
         "mixed": config.recipe.cache == "paged" and on_gpu,  # elsewhere attention pads, and mixed steps the most
     }
+    if config.recipe.cache == "naive":  # with each piece of a prompt, all before it would be read again
+        settings |= {"budget": max_batch * max_len, "chunk": None}
     if not captured:
         return EagerQueue(model, cache, max_batch, **settings)
     samplers = SAMPLERS  # which a step that may be recorded can use, on a CPU too
