@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.engine.stats import Stats
 from nanoinfer.parallel.ranks import Ranks
 from nanoinfer.rungs.device import Launch
 from nanoinfer.rungs.engine import Sequence, Work
@@ -25,11 +26,15 @@ class RankEngine(DeviceScores, GraphEngine):
 
     agree: whether something is so on all ranks, from whether it is so here. A step that one rank replays and another
     runs eagerly would meet in collectives of different sizes, so a capture counts only if it succeeds everywhere.
+    counts: the class of its stats.
     """
 
-    Stats = GraphStats
+    Stats: Any = GraphStats
 
-    def __init__(self, *args: Any, agree: Callable[[bool], bool], **settings: Any) -> None:
+    def __init__(
+        self, *args: Any, agree: Callable[[bool], bool], counts: type[Stats] = GraphStats, **settings: Any
+    ) -> None:
+        self.Stats = counts
         super().__init__(*args, **settings)
         self.agree = agree
 

@@ -52,7 +52,7 @@ class Rank:
         return PartOf(self.shard, self.group)
 
     def engine(self, recipe: Recipe) -> Any:
-        """The class of its engine."""
+        """What makes its engine."""
         kinds = (NaiveRank, LeadingNaive) if recipe.cache == "naive" else (RankEngine, LeadingEngine)
         if self.ranks:
             return partial(kinds[1], agree=self.agree, ranks=self.ranks)

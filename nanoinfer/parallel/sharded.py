@@ -19,7 +19,6 @@ from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.parallel.shard import Shard
-from nanoinfer.rungs.batch import Batch
 
 if TYPE_CHECKING:
     from nanoinfer.parallel.group import Group
@@ -76,7 +75,7 @@ class ShardedGPT2(GPT2):
         super().__init__(shard.config(config), device, dtype, ops)
         self.group, self.ids, self.width = group, shard.vocab(config), shard.vocab_width(config)
 
-    def forward(self, batch: Batch, cache: Cache) -> Tensor:  # type: ignore[override]  # TEMP until the switch
+    def forward(self, batch: Any, cache: Cache) -> Tensor:  # TEMP until the switch: a Batch of rungs/batch.py
         """Logits (B, width) of this rank's ids; -inf where there are no more."""
         h = self.hidden(batch, partial(cache.attend, cache.plan(batch)))  # (N, C)
         return self.own_logits(batch.last(h))

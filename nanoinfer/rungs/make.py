@@ -14,6 +14,7 @@ from nanoinfer.engine import cpu_sampling
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import SAMPLERS, Samplers
+from nanoinfer.engine.stats import Stats
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.rungs.captured import CapturedDense
 from nanoinfer.rungs.choice import ChoosingEngine
@@ -45,12 +46,12 @@ def make_engine(
 ) -> QueueEngine:
     """The engine of the config's recipe, over a cache that stays where it is. ValueError if it cannot fit.
 
-    rank: the `Rank` that this engine belongs to, if it is one of several; its state is then on the device in every
+    rank: the `Rank` whose engine it is to be, where there are several. These keep their state on the device in every
     recipe.
     """
     on_gpu, graphs = model.device.type == "cuda", config.recipe.launch == "graph"
-    captured, least = graphs or rank is not None, rank.least if rank else int
-    cache = make_cache(config, model, max_batch, max_len, budget, captured, least)
+    least: Callable[[int], int] = rank.least if rank else int
+    cache = make_cache(config, model, max_batch, max_len, budget, graphs or rank is not None, least)
     settings: dict[str, Any] = {
         "budget": budget,
         "chunk": config.prefill_chunk,
@@ -58,58 +59,59 @@ def make_engine(
     }
     if config.recipe.cache == "naive":  # with each piece of a prompt, all before it would be read again
         settings |= {"budget": max_batch * max_len, "chunk": None}
-    if not captured:
+    if not graphs and not rank:
         return EagerQueue(model, cache, max_batch, **settings)
-    samplers = SAMPLERS  # which a step that may be recorded can use, on a CPU too
+    samplers = SAMPLERS if on_gpu or graphs else SAMPLERS._replace(filtered=cpu_sampling.sample_filtered)
     if graphs:
         settings |= recording(config, model, max_batch, least)
-        if config.fused or (config.fused is None and on_gpu and has_triton()):
-            model, samplers = with_kernels(config, model, settings, rank.ops if rank else None)
+        if uses_kernels(config, model):
+            model, samplers = with_kernels(config, model, rank.ops if rank else None)
     else:
-        settings |= {"recorder": None, "max_rows": 0, "lag": 0}
-        samplers = samplers if on_gpu else samplers._replace(filtered=cpu_sampling.sample_filtered)
+        settings |= {"recorder": None, "max_rows": 0, "lag": 0, "counts": Stats}
     if rank:
-        samplers, make = rank.samplers(samplers, model, max_batch), rank.engine(config.recipe)
-    else:
-        scoring = PenaltySampler(max_batch, model.config.vocab_size, model.device, samplers.filtered)
-        samplers, make = samplers._replace(scoring=scoring), GraphQueue
-    made: QueueEngine = make(model, cache, max_batch, samplers=samplers, **settings)
-    return made
+        samplers = rank.samplers(samplers, model, max_batch)
+        made: QueueEngine = rank.engine(config.recipe)(model, cache, max_batch, samplers=samplers, **settings)
+        return made
+    scoring = PenaltySampler(max_batch, model.config.vocab_size, model.device, samplers.filtered)
+    return GraphQueue(model, cache, max_batch, samplers=samplers._replace(scoring=scoring), **settings)
 
 
 def recording(config: EngineConfig, model: GPT2, max_batch: int, least: Callable[[int], int]) -> dict[str, Any]:
-    """Whether steps are recorded, and of up to how many rows: settings of a `GraphEngine`.
+    """What a `GraphQueue` is told of graphs: whether and up to how many rows steps are recorded, and in which ways.
 
     least: as for `make_cache`.
     """
-    recorder, why_not = None, None
     rows = least(affordable_rows(model)) if config.max_graph_batch is None else config.max_graph_batch
     rows = min(max_batch, rows)
+    settings: dict[str, Any] = {"recorder": None, "max_rows": rows, "lag": 0}
     if model.device.type != "cuda":
-        why_not = "a CPU records no steps"
+        settings["why_not"] = why_not = "a CPU records no steps"
         what = f"engine {config.engine} runs as engine {config.recipe.cache} does"
         warnings.warn(f"{what}: {why_not}", RuntimeWarning, stacklevel=5)
     elif os.environ.get("NANOINFER_GRAPHS") != "0":
-        recorder = CudaRecorder(model.device)
-    return {"recorder": recorder, "why_not": why_not, "max_rows": rows, "lag": LAG if recorder and rows else 0}
+        settings |= {"recorder": CudaRecorder(model.device), "lag": LAG if rows else 0}
+        if config.recipe.forward != "ops" and uses_kernels(config, model):
+            from nanoinfer.kernels.persistent import forwards_of
+
+            settings |= {"forwards": forwards_of(config.recipe.forward), "pinned": config.pinned}
+    return settings
 
 
-def with_kernels(
-    config: EngineConfig, model: GPT2, settings: dict[str, Any], reduced: Callable[[Any], Any] | None
-) -> tuple[GPT2, Samplers]:
-    """The same model with fused operations, and samplers that are one kernel. Recipes of chapter 6 add to `settings`.
+def uses_kernels(config: EngineConfig, model: GPT2) -> bool:
+    """Whether an engine with graphs computes with chapter 4's fused kernels."""
+    return config.fused or (config.fused is None and model.device.type == "cuda" and has_triton())
 
-    reduced: makes operations of these that sum over ranks.
+
+def with_kernels(config: EngineConfig, model: GPT2, reduced: Callable[[Any], Any] | None) -> tuple[GPT2, Samplers]:
+    """The same model with fused operations, and samplers that are one kernel.
+
+    reduced: makes, of operations, those that sum over ranks; None where there is one rank.
     """
     from nanoinfer.kernels import sampling as kernels
     from nanoinfer.kernels.fused import FusedOps
 
     model = copy(model)  # the same weights
     model.ops = reduced(FusedOps()) if reduced else FusedOps()
-    if settings["recorder"] and config.recipe.forward != "ops":
-        from nanoinfer.kernels.persistent import forwards_of
-
-        settings |= {"forwards": forwards_of(config.recipe.forward), "pinned": config.pinned}
     plain = kernels.unfiltered if config.recipe.forward == "persistent" else kernels.sample
     return model, Samplers(plain, plain, kernels.sample)
 
