@@ -80,6 +80,7 @@ class LeadingEngine(RankEngine):
         return super().settle(work, tokens)
 
     def abandon(self, cause: BaseException | None = None) -> None:
-        super().abandon(cause)
+        with self.ranks.watched("step"):  # of those that were launched, the tokens are awaited
+            super().abandon(cause)
         if not self.ranks.cause:
             self.ranks.tell("abandon")

@@ -104,6 +104,19 @@ def test_a_stream_that_is_left(llm: LLM, whole: GPT2) -> None:
     same(llm, whole, prompts_of([7, 3], CONFIG.vocab_size, seed=1), GREEDY)
 
 
+def test_a_generation_that_is_broken_off(llm: LLM, whole: GPT2) -> None:
+    """Ctrl-C between two steps ends no rank: on all of them, every row is padding."""
+    steps = llm.core.generate(llm.requests(prompts_of([4, 9, 2], CONFIG.vocab_size), LONG))
+    for _ in range(3):
+        next(steps)
+    with pytest.raises(KeyboardInterrupt):
+        steps.throw(KeyboardInterrupt)
+    assert llm.rank
+    assert llm.rank.alike(llm.core)
+    assert not llm.core.state.integers[:6].any()
+    same(llm, whole, prompts_of([7, 3], CONFIG.vocab_size, seed=1), GREEDY)
+
+
 def test_a_plain_pass_beside_the_engine(llm: LLM, whole: GPT2) -> None:
     tokens = prompts_of([12, 12], CONFIG.vocab_size)
     torch.testing.assert_close(llm.forward_logits(tokens), LLM(whole).forward_logits(tokens), rtol=0, atol=1e-4)
