@@ -105,10 +105,10 @@ class LLM:
 
     def _make(self, model: str | Path | GPT2, revision: str | None, device: torch.device) -> None:
         """Load the model, and put all together."""
-        from nanoinfer.cache.make_cache import default_max_batch
         from nanoinfer.devices import batched_tokens, choose_dtype
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
+        from nanoinfer.rungs.make import default_max_batch
         from nanoinfer.text.prompts import RequestMaker
         from nanoinfer.text.tokenizer import gpt2_tokenizer
         from nanoinfer.threads import Threads
@@ -172,18 +172,17 @@ class LLM:
         from nanoinfer.engine.sampling import SAMPLERS, Samplers
 
         config, model, on_gpu = self.config, self.model, self.model.device.type == "cuda"
-        if self.rank is None and not os.environ.get("OLD"):  # TEMP
+        if self.rank or not os.environ.get("OLD"):  # TEMP
             from nanoinfer.rungs.make import make_engine
 
-            return make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens)  # type: ignore[return-value]
-        rank, least = self.rank, self.rank.least if self.rank else int
-        make: Any = rank.engine if rank else Engine
+            return make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens, self.rank)  # type: ignore[return-value]
+        make: Any = Engine
         runs: Any = None
         if config.speculate is not None:  # ahead of the cache, which may take what memory is left
             from nanoinfer.speculate.make_drafter import engine_and_runner
 
             make, runs = engine_and_runner(config, model, self.max_batch, self.max_len, self.max_batched_tokens)
-        cache: Any = make_cache(config, model, self.max_batch, self.max_len, self.max_batched_tokens, least)
+        cache: Any = make_cache(config, model, self.max_batch, self.max_len, self.max_batched_tokens)
         limits: dict[str, Any] = {
             "max_batched_tokens": self.max_batched_tokens,
             "prefill_chunk": config.prefill_chunk,
@@ -192,8 +191,6 @@ class LLM:
         }
 
         def with_scoring(samplers: Samplers) -> Samplers:
-            if rank:
-                return rank.samplers(samplers, model, self.max_batch)
             vocab_size = model.config.vocab_size
             scoring = PenaltySampler(self.max_batch, vocab_size, model.device, samplers.filtered)
             return samplers._replace(scoring=scoring)
@@ -206,7 +203,7 @@ class LLM:
         from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, affordable_rows
 
         recorder, why_not, samplers = None, None, SAMPLERS  # which a step that may be recorded can use, on a CPU too
-        max_rows = least(affordable_rows(model)) if config.max_graph_batch is None else config.max_graph_batch
+        max_rows = affordable_rows(model) if config.max_graph_batch is None else config.max_graph_batch
         max_rows = min(self.max_batch, max_rows)
         if on_gpu and os.environ.get("NANOINFER_GRAPHS") != "0":
             recorder = CudaRecorder(model.device)
@@ -219,14 +216,13 @@ class LLM:
             from nanoinfer.kernels.fused import FusedOps
 
             model = copy(model)  # the same weights
-            model.ops = rank.ops(FusedOps()) if rank else FusedOps()
+            model.ops = FusedOps()
             plain = sampling_kernels.unfiltered if config.recipe.forward == "persistent" else sampling_kernels.sample
             samplers = Samplers(plain, plain, sampling_kernels.sample)
         stats = GraphStats()
         kind: Any = runs or GraphRunner
         settings: dict[str, Any] = {
             "recorder": recorder, "why_not": why_not, "max_rows": max_rows, "max_len": self.max_len, "stats": stats,
-            "agree": rank.agree if rank else None,
         }  # fmt: skip
         if config.recipe.forward != "ops":
             from nanoinfer.engine.choice import ChoosingRunner

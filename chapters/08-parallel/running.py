@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from nanobook.examples import load
-from nanoinfer.cache.dense import DenseCache
 from nanoinfer.engine.cpu_sampling import noise
 from nanoinfer.engine.sampling import SAMPLERS, scaled
 from nanoinfer.engine.state import BatchState
-from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import load_model
 from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
+from nanoinfer.rungs.batch import Batch
+from nanoinfer.rungs.dense import DenseCache
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
@@ -174,13 +174,12 @@ def _text(group: Any, part: type[Part], heat: float, samplers: type[JoinedSample
     rows.temperature.fill_(heat)
     rows.seed.fill_(SEED)
     kv = DenseCache(model.config, 1, 128, CPU, torch.float64)
-    kv.clear(torch.tensor([0]))
     ids, at = gpt2_tokenizer().encode(PROMPT), 0
     for step in range(NEW):
         new, T = torch.tensor(ids[at:]), len(ids) - at
         rows.step.fill_(step)
-        batch = Batch(new, torch.arange(at, len(ids)), torch.zeros(T, dtype=torch.int64), len(ids), T,
-                      starts=torch.tensor([0, T]), logits_at=torch.tensor([T - 1]))  # fmt: skip
+        slots, starts = torch.zeros(T, dtype=torch.int64), torch.tensor([0, T])
+        batch = Batch(new, torch.arange(at, len(ids)), slots, starts, longest=T, past=at)
         logits, at = model(batch, kv), len(ids)
         ids.append(int((joined.unfiltered if heat else joined.greedy)(logits, rows)))
     return str(gpt2_tokenizer().decode(ids))

@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanoinfer.devices import has_triton
-from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
-from nanoinfer.model.gpt2 import GPT2, Cache, Plan
+from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.parallel.shard import Shard
 
@@ -76,11 +75,10 @@ class ShardedGPT2(GPT2):
         super().__init__(shard.config(config), device, dtype, ops)
         self.group, self.ids, self.width = group, shard.vocab(config), shard.vocab_width(config)
 
-    def forward(self, batch: Batch, cache: Cache) -> Tensor:
-        """Logits (K, width) of this rank's ids; -inf where there are no more."""
-        plan: Plan = cache.plan(batch)
-        h = self.hidden(plan.batch, partial(cache.attend, plan))  # (N, C)
-        return self.own_logits(h if plan.batch.logits_at is None else h[plan.batch.logits_at])
+    def forward(self, batch: Any, cache: Cache) -> Tensor:  # TEMP until the switch: a Batch of rungs/batch.py
+        """Logits (B, width) of this rank's ids; -inf where there are no more."""
+        h = self.hidden(batch, partial(cache.attend, cache.plan(batch)))  # (N, C)
+        return self.own_logits(batch.last(h))
 
     def own_logits(self, x: Tensor) -> Tensor:
         """(K, C) -> (K, width). Padding is no weight but a mask: a row of zeros would win over negative logits."""

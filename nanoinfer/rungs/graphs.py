@@ -191,8 +191,7 @@ class GraphEngine(LateEngine):
         all_layers: whether to look if a weight has moved in any, not in one: for a step with which a generation begins.
         """
         if self.recorder is None:
-            if self.why_not:
-                self.eager(self.why_not)
+            self.eager("not captured")
             return None
         if self._moved(self._layers if all_layers else (next(self._turn),)):  # all would take long at each step
             self._warn("all graphs are dropped", "a tensor that they knew has moved")
@@ -206,8 +205,10 @@ class GraphEngine(LateEngine):
         return None
 
     def eager(self, why: str) -> None:
-        """Count a step that runs eagerly."""
-        self.stats.fallbacks[why] += 1
+        """Count a step that runs eagerly, where graphs were asked for."""
+        cause = self.why_not if self.recorder is None else why
+        if cause:
+            self.stats.fallbacks[cause] += 1
 
     def _drop(self) -> None:
         """Forget all graphs."""
@@ -225,7 +226,7 @@ class GraphEngine(LateEngine):
         gc.collect()  # an old graph that is collected during a capture would invalidate it
         try:
             for key, (run, *_) in steps.items():
-                self._try(key, partial(self.recorder.warm, run))
+                self._warm(key, run)
             for done, (key, (run, packed, tokens)) in enumerate(steps.items(), start=1):
                 if key not in self.failed and (graph := self._try(key, partial(self.recorder.record, run))):
                     self.graphs[key] = CapturedStep(graph, packed, tokens)
@@ -239,6 +240,11 @@ class GraphEngine(LateEngine):
             self.graphs.popitem(last=False)
         self.stats.capture_s += time.perf_counter() - started
         self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
+
+    def _warm(self, key: Key, run: Callable[[], object]) -> None:
+        """Run a step once, ahead of its recording."""
+        assert self.recorder is not None
+        self._try(key, partial(self.recorder.warm, run))
 
     def _step(self, key: Key) -> tuple[Callable[[], object], Tensor, Tensor]:
         """What is recorded under that key, what it reads (padding, until it is replayed) and the tokens it leaves."""

@@ -10,9 +10,11 @@ from typing import Any
 
 from nanoinfer.config import MAX_BATCH, EngineConfig
 from nanoinfer.devices import free_memory, has_triton
+from nanoinfer.engine import cpu_sampling
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import SAMPLERS, Samplers
+from nanoinfer.engine.stats import Stats
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.rungs.captured import CapturedDense
 from nanoinfer.rungs.choice import ChoosingEngine
@@ -49,19 +51,41 @@ class DraftQueue(GraphDrafts):
     Stats = GraphStats
 
 
-def make_engine(config: EngineConfig, model: GPT2, max_batch: int, max_len: int, budget: int) -> QueueEngine:
-    """The engine of the config's recipe, over a cache that stays where it is. ValueError if it cannot fit."""
-    on_gpu, captured = model.device.type == "cuda", config.recipe.launch == "graph"
-    drafts = drafting(config, model, max_batch, max_len, budget)  # ahead of the cache, which may take what is left
-    cache = make_cache(config, model, max_batch, max_len, budget, captured)
-    queue: dict[str, Any] = {
+def make_engine(
+    config: EngineConfig, model: GPT2, max_batch: int, max_len: int, budget: int, rank: Any = None
+) -> QueueEngine:
+    """The engine of the config's recipe, over a cache that stays where it is. ValueError if it cannot fit.
+
+    rank: the `Rank` whose engine it is to be, where there are several. These keep their state on the device in every
+    recipe.
+    """
+    on_gpu, graphs = model.device.type == "cuda", config.recipe.launch == "graph"
+    least: Callable[[int], int] = rank.least if rank else int
+    settings = drafting(config, model, max_batch, max_len, budget)  # ahead of the cache, which may take what is left
+    cache = make_cache(config, model, max_batch, max_len, budget, graphs or rank is not None, least)
+    settings |= {
         "budget": budget,
         "chunk": config.prefill_chunk,
         "mixed": config.recipe.cache == "paged" and on_gpu,  # elsewhere attention pads, and mixed steps the most
     }
-    if captured:
-        return graph_queue(config, model, cache, max_batch, queue | drafts)
-    return (PlainDrafts if drafts else EagerQueue)(model, cache, max_batch, **queue, **drafts)
+    if config.recipe.cache == "naive":  # with each piece of a prompt, all before it would be read again
+        settings |= {"budget": max_batch * max_len, "chunk": None}
+    if not graphs and not rank:
+        return (EagerQueue if config.speculate is None else PlainDrafts)(model, cache, max_batch, **settings)
+    samplers = SAMPLERS if on_gpu or graphs else SAMPLERS._replace(filtered=cpu_sampling.sample_filtered)
+    if graphs:
+        settings |= recording(config, model, max_batch, least)
+        if uses_kernels(config, model):
+            model, samplers = with_kernels(config, model, rank.ops if rank else None)
+    else:
+        settings |= {"recorder": None, "max_rows": 0, "lag": 0, "counts": Stats}
+    if rank:
+        samplers = rank.samplers(samplers, model, max_batch)
+        made: QueueEngine = rank.engine(config.recipe)(model, cache, max_batch, samplers=samplers, **settings)
+        return made
+    scoring = PenaltySampler(max_batch, model.config.vocab_size, model.device, samplers.filtered)
+    kind = GraphQueue if config.speculate is None else DraftQueue
+    return kind(model, cache, max_batch, samplers=samplers._replace(scoring=scoring), **settings)
 
 
 def drafting(config: EngineConfig, model: GPT2, max_batch: int, max_len: int, budget: int) -> dict[str, Any]:
@@ -75,36 +99,44 @@ def drafting(config: EngineConfig, model: GPT2, max_batch: int, max_len: int, bu
     return {"drafter": drafter, "draft_tokens": config.draft_tokens, "adaptive": adaptive}
 
 
-def graph_queue(config: EngineConfig, model: GPT2, cache: Any, max_batch: int, queue: dict[str, Any]) -> QueueEngine:
-    """An engine whose steps are recorded, where there is a GPU, with the kernels that it is to use."""
-    on_gpu = model.device.type == "cuda"
-    recorder, why_not, samplers, more = None, None, SAMPLERS, {}
-    rows = affordable_rows(model) if config.max_graph_batch is None else config.max_graph_batch
+def recording(config: EngineConfig, model: GPT2, max_batch: int, least: Callable[[int], int]) -> dict[str, Any]:
+    """What a `GraphQueue` is told of graphs: whether and up to how many rows steps are recorded, and in which ways.
+
+    least: as for `make_cache`.
+    """
+    rows = least(affordable_rows(model)) if config.max_graph_batch is None else config.max_graph_batch
     rows = min(max_batch, rows)
-    if on_gpu and os.environ.get("NANOINFER_GRAPHS") != "0":
-        recorder = CudaRecorder(model.device)
-    elif not on_gpu:
-        why_not = "a CPU records no steps"
+    settings: dict[str, Any] = {"recorder": None, "max_rows": rows, "lag": 0}
+    if model.device.type != "cuda":
+        settings["why_not"] = why_not = "a CPU records no steps"
         what = f"engine {config.engine} runs as engine {config.recipe.cache} does"
         warnings.warn(f"{what}: {why_not}", RuntimeWarning, stacklevel=5)
-    if kernels := config.fused or (config.fused is None and on_gpu and has_triton()):
-        from nanoinfer.kernels import sampling as sampling_kernels
-        from nanoinfer.kernels.fused import FusedOps
+    elif os.environ.get("NANOINFER_GRAPHS") != "0":
+        settings |= {"recorder": CudaRecorder(model.device), "lag": LAG if rows else 0}
+        if config.recipe.forward != "ops" and uses_kernels(config, model):
+            from nanoinfer.kernels.persistent import forwards_of
 
-        model = copy(model)  # the same weights
-        model.ops = FusedOps()
-        plain = sampling_kernels.unfiltered if config.recipe.forward == "persistent" else sampling_kernels.sample
-        samplers = Samplers(plain, plain, sampling_kernels.sample)
-    if recorder and kernels and config.recipe.forward != "ops":
-        from nanoinfer.kernels.persistent import forwards_of
+            settings |= {"forwards": forwards_of(config.recipe.forward), "pinned": config.pinned}
+    return settings
 
-        more = {"forwards": forwards_of(config.recipe.forward), "pinned": config.pinned}
-    scoring = PenaltySampler(max_batch, model.config.vocab_size, model.device, samplers.filtered)
-    kind = DraftQueue if config.speculate is not None else GraphQueue
-    return kind(
-        model, cache, max_batch, recorder=recorder, why_not=why_not, max_rows=rows, lag=LAG if recorder and rows else 0,
-        samplers=samplers._replace(scoring=scoring), **queue, **more,
-    )  # fmt: skip
+
+def uses_kernels(config: EngineConfig, model: GPT2) -> bool:
+    """Whether an engine with graphs computes with chapter 4's fused kernels."""
+    return config.fused or (config.fused is None and model.device.type == "cuda" and has_triton())
+
+
+def with_kernels(config: EngineConfig, model: GPT2, reduced: Callable[[Any], Any] | None) -> tuple[GPT2, Samplers]:
+    """The same model with fused operations, and samplers that are one kernel.
+
+    reduced: makes, of operations, those that sum over ranks; None where there is one rank.
+    """
+    from nanoinfer.kernels import sampling as kernels
+    from nanoinfer.kernels.fused import FusedOps
+
+    model = copy(model)  # the same weights
+    model.ops = reduced(FusedOps()) if reduced else FusedOps()
+    plain = kernels.unfiltered if config.recipe.forward == "persistent" else kernels.sample
+    return model, Samplers(plain, plain, kernels.sample)
 
 
 def default_max_batch(config: EngineConfig, model: GPT2, max_len: int) -> int:

@@ -10,20 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.naive import forward_logits
 from nanoinfer.engine import sampling
-from nanoinfer.engine.graph_stats import GraphStats
-from nanoinfer.engine.graphs import GraphRunner
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model, random_model, save_model
 from nanoinfer.parallel.joined import JoinedSamplers
+from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ShardedGPT2
+from nanoinfer.rungs.captured import CapturedDense
 from tests.conftest import STD, prompts_of
 from tests.engine.fake_graphed import Rerun
 from tests.engine.threaded_ranks import on_ranks
@@ -168,18 +167,20 @@ def test_ranks_agree_on_what_is_captured(folder: Path) -> None:
     """One rank's capture fails: that step runs eagerly on all of them, and the others are replayed on all."""
 
     def captured(group: Any) -> tuple[set[int], set[int], int]:
-        model, state = part(group, folder), BatchState.empty(4, CPU)
-        cache = DenseCache(model.config, 4, 32, CPU, torch.float32)
-        recorder, settings = Refusing(2 * group.rank), {"max_rows": 4, "max_len": 32, "stats": GraphStats()}
-        rank, asked = Rank(Shard(group.rank, group.size), group, torch.device(CPU)), list[bool]()
+        model = part(group, folder)
+        cache = CapturedDense(model.config, 4, 32, CPU, torch.float32)
+        rank, asked = Rank(Shard(group.rank, group.size), group, CPU), list[bool]()
 
         def agree(ok: bool) -> bool:
             asked.append(ok)
             return rank.agree(ok)
 
-        runner = GraphRunner(model, cache, state, recorder=recorder, agree=agree, **settings)
-        runner.shapes = []
-        runner.warm_up([JoinedSamplers(model, SAMPLERS).greedy])
-        return {key.rows for key in runner.graphs}, {key.rows for key in runner.failed}, len(asked)
+        engine = RankEngine(
+            model, cache, 4, agree=agree, recorder=Refusing(2 * group.rank), max_rows=4, budget=32,
+            samplers=rank.samplers(SAMPLERS, model, 4),
+        )  # fmt: skip
+        engine.shapes = []
+        engine.warm_up([engine.samplers.greedy])
+        return {key.rows for key in engine.graphs}, {key.rows for key in engine.failed}, len(asked)
 
     assert on_ranks(2, captured) == [({1, 4}, {2}, 2 * 3)] * 2  # after each first run, and after each capture

@@ -55,7 +55,7 @@ def folder(whole: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=["dense", "paged"])
+@pytest.fixture(scope="module", params=["naive", "dense", "paged"])
 def llm(request: pytest.FixtureRequest, folder: Path) -> Iterator[LLM]:
     with LLM(folder, engine=request.param, **SETTINGS) as made:
         yield made
@@ -104,15 +104,28 @@ def test_a_stream_that_is_left(llm: LLM, whole: GPT2) -> None:
     same(llm, whole, prompts_of([7, 3], CONFIG.vocab_size, seed=1), GREEDY)
 
 
+def test_a_generation_that_is_broken_off(llm: LLM, whole: GPT2) -> None:
+    """Ctrl-C between two steps ends no rank: on all of them, every row is padding."""
+    steps = llm.core.generate(llm.requests(prompts_of([4, 9, 2], CONFIG.vocab_size), LONG))
+    for _ in range(3):
+        next(steps)
+    with pytest.raises(KeyboardInterrupt):
+        steps.throw(KeyboardInterrupt)
+    assert llm.rank
+    assert llm.rank.alike(llm.core)
+    assert not llm.core.state.integers[:6].any()
+    same(llm, whole, prompts_of([7, 3], CONFIG.vocab_size, seed=1), GREEDY)
+
+
 def test_a_plain_pass_beside_the_engine(llm: LLM, whole: GPT2) -> None:
     tokens = prompts_of([12, 12], CONFIG.vocab_size)
     torch.testing.assert_close(llm.forward_logits(tokens), LLM(whole).forward_logits(tokens), rtol=0, atol=1e-4)
 
 
 # What the second rank's process does ahead of all else.
-POOR = "import nanoinfer.cache.make_cache as m; m.free_memory = lambda device: 169_300"  # of it, steps may take 86,016
+POOR = "import nanoinfer.rungs.make as m; m.free_memory = lambda device: 169_300"  # of it, steps may take 86,016
 FAILS = """
-import nanoinfer.cache.make_cache as m
+import nanoinfer.rungs.make as m
 def refuse(*_): raise ValueError('it does not fit here')
 m.default_max_batch = refuse
 """
