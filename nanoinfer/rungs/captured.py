@@ -141,8 +141,10 @@ class CapturedPaged(PagedCache):
 
     def update(self, news: list[tuple[int, int, int]]) -> None:
         """Write new blocks into the tables."""
-        slots, columns, blocks = upload(list(zip(*news, strict=True)), torch.int64, self.tables.device)
-        self.tables[slots, columns] = blocks.int()
+        width = self.tables.shape[1]
+        entries = [[slot * width + column for slot, column, _ in news], [block for _, _, block in news]]
+        at, blocks = upload(entries, torch.int64, self.tables.device)
+        self.tables.view(-1).index_copy_(0, at, blocks.int())
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy the tables of slots (n,) to others: no key or value moves."""

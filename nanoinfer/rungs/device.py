@@ -52,10 +52,8 @@ class DeviceEngine(Engine):
         self.samplers, self.max_batch = samplers, max_batch
         with torch.inference_mode():
             self.state = BatchState.empty(max_batch, model.device)
-        self.resident: list[Sequence | None] = [None] * max_batch  # whose parameters each row of the state has
         self.live = 0  # rows of the state that are no padding
-        self.kinds: dict[Sequence, int] = {}  # of those that run, which sampler each needs
-        self.sampler = 0  # the cheapest that serves all
+        self.kinds: dict[Sequence, int] = {}  # of those that have a row, which of the samplers each needs
         self.free.sort(reverse=True)  # the lowest free slot is given first
 
     def run(self, work: list[Work]) -> list[int]:
@@ -68,29 +66,31 @@ class DeviceEngine(Engine):
         self.kinds.pop(s, None)
         self.free.sort(reverse=True)
 
+    @torch.inference_mode()
     def abandon(self) -> None:
         """Let go of every sequence; all rows are padding."""
         super().abandon()
-        self.resident, self.live = [None] * self.max_batch, self.max_batch
+        self.live = self.max_batch
         self.place(Launch([], [], 0, [], [], None, 0, 0))
 
     def pack(self, work: list[Work]) -> Launch:
         """Put a step into integers. The host's part of it is done here: slots, `cached`, the cache's own lists."""
         sources, targets = self.close_gaps()
-        begun = [s for s, _, _ in work if self.resident[s.slot] is not s]
+        begun = [s for s, _, _ in work if s not in self.kinds] if len(self.kinds) < len(self.running) else []
         for s in begun:
-            self.resident[s.slot] = s
-        if begun or len(self.running) < self.live:
-            for s in begun:
-                self.kinds[s] = self.kind(s)
-            self.sampler = max([self.kinds[s] for s in self.running])
+            self.kinds[s] = self.kind(s)
         for s, start, count in work:
             s.cached = start + count
-        new, news = [self.begun(s) for s in begun], self.cache.news(work)
-        context = max([start + count for _, start, count in work])
         return Launch(
-            sources, targets, len(self.running), new, news, self.prefill_of(work, begun), context, self.sampler
-        )  # fmt: skip
+            sources,
+            targets,
+            live=len(self.running),
+            begun=[self.begun(s) for s in begun],
+            news=self.cache.news(work),
+            prefill=self.prefill_of(work, begun),
+            context=max([start + count for _, start, count in work]),
+            sampler=max(self.kinds.values()),
+        )
 
     def kind(self, s: Sequence) -> int:
         """The cheapest of `Samplers` that serves a sequence."""
@@ -114,8 +114,6 @@ class DeviceEngine(Engine):
         moved = [s for s in self.running if s.slot >= n]
         sources = [s.slot for s in moved]
         for s, slot in zip(moved, gaps, strict=True):
-            if self.resident[s.slot] is s:
-                self.resident[slot] = s
             s.slot = slot
         self.free = list(range(n, self.max_batch))[::-1]
         self.cache.rename(sources, gaps)
@@ -134,7 +132,6 @@ class DeviceEngine(Engine):
             return self.prefill(step.prefill, sampler)
         return self.decode(step.live, step.context, sampler)
 
-    @torch.inference_mode()
     def place(self, step: Launch) -> None:
         """Move rows, begin rows, and make padding of those that are left over.
 

@@ -80,6 +80,7 @@ class QueueEngine(Engine):
         self.stats: Any = self.Stats()
         self.budget, self.chunk, self.mixed = budget, chunk or budget, mixed
         self.blocks: Any = getattr(self.cache, "blocks", None)
+        self.preempts: bool = getattr(self.cache, "preemption", False)
         self.inbox: deque[Queued] = deque()  # submitted, or cancelled, since the last step
         self.open: dict[Queued, None] = {}  # that have not ended, in order of arrival
         self.arrivals, self.decodes_next = 0, False
@@ -267,9 +268,10 @@ class QueueEngine(Engine):
 
     def with_room(self, decoding: list[Queued]) -> list[Queued]:
         """Those of the decoding sequences that have room to go on, once the youngest have given theirs if need be."""
-        size = self.blocks.block_size if self.blocks else 0
-        full = [s for s in decoding if s.cached % size == 0] if size else []
-        if not full:
+        if not self.preempts:  # then each has reserved the room of its longest text
+            return decoding
+        size = self.blocks.block_size
+        if not (full := [s for s in decoding if s.cached % size == 0]):
             return decoding
         for s in sorted(full, key=ARRIVED):
             while s.slot >= 0 and not self.blocks.claim(s.slot, s.cached + 1):
@@ -304,15 +306,15 @@ class QueueEngine(Engine):
         self.now = now = time.perf_counter()
         settled, looked = [], []
         for (s, start, count), token in zip(work, tokens, strict=True):
-            length = start + count
-            if s.ended or length != len(s.tokens):
+            text, length = s.tokens, start + count
+            if s.ended or length != len(text):
                 self.stats.dropped_tokens += s.ended
                 continue
             settled.append(s)
             if s.watched or length + 1 == s.end or token in s.stop_ids:
                 looked.append((s, token))
             else:
-                s.tokens.append(token)
+                text.append(token)
                 s.times.append(now)
         self.stats.new_tokens += len(settled)  # ahead of listeners: who hears that a sequence has ended may look here
         for s, token in looked:

@@ -27,7 +27,7 @@ for old in (True, False):
         core.prefill = pre
         core.decode = lambda b, context, sampler: out[:b]
     for turn in range(3):
-        reqs = llm.requests(ids, params); t=time.perf_counter(); n=sum(1 for _ in core.generate(reqs)); print("old" if old else "new", f"{time.perf_counter()-t:.3f} s", n, "steps", core.stats.prefill_steps)
+        reqs = llm.requests(ids, params); t=time.process_time(); n=sum(1 for _ in core.generate(reqs)); print("old" if old else "new", f"{time.process_time()-t:.3f} s", n, "steps", core.stats.prefill_steps)
     if len(sys.argv)>1:
         reqs = llm.requests(ids, params)
         p = cProfile.Profile(); p.enable(); list(core.generate(reqs)); p.disable()
