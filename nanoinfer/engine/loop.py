@@ -52,7 +52,8 @@ class EngineLoop:
     """
 
     def __init__(self, core: Engine, worker: Worker, threads: Threads | None) -> None:
-        self.core, self.worker, self._threads = core, worker, threads
+        self.core: Any = core  # or one of before the rungs, which cannot be watched
+        self.worker, self._threads = worker, threads
         self._mailboxes: set[Mailbox] = set()
         self._called = False  # whether a job that has not begun will look for what is to be done
         self.on_idle: Callable[[], object] = lambda: None  # called in the worker's thread when there is nothing to do

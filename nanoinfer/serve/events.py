@@ -147,34 +147,31 @@ class Events:
         event |= self._settle(facts["settled"], facts.get("token_ids"))
         if self._engine["blocks"]:
             event |= self._move_blocks(facts)
-        known = {*rows, *self._out, *waited["ids"]}
-        if ended := sorted([id_, reason] for id_, reason in facts["ended"] if id_ in known):
+        shown = self._out.keys() | rows.keys() | {*waited["ids"]} if facts["ended"] else ()
+        if ended := sorted([id_, reason] for id_, reason in facts["ended"] if id_ in shown):
             event["ended"] = ended
-        for id_, _ in ended:
-            if id_ in rows:
-                self._leave(id_)
-            self._out.pop(id_, None)
+        for id_ in [id_ for id_, _ in ended if not self._out.pop(id_, None) and id_ in rows]:
+            self._leave(id_)
         if hidden := len(rows) - LANES + len(self._lanes):
             event["more"] = event.get("more", {}) | {"rows": hidden}
         return event
 
-    def _work(self, chunks: Iterable[Sequence[Any]], decode: Iterable[int]) -> Event:
+    def _work(self, chunks: Iterable[Sequence[Any]], decode: Sequence[int]) -> Event:
         """Return what the step fed the model."""
-        shown: dict[str, list[Any]] = {"pieces": [], "decode": []}
-        more = Counter[str]()
+        rows, more = self._rows, Counter[str]()
+        pieces: list[list[int]] = []
         for start, count, id_, *_ in chunks:
-            self._rows[id_].fed = start + count
-            if self._rows[id_].lane is None:
+            rows[id_].fed = start + count
+            if rows[id_].lane is None:
                 more.update(pieces=1, tokens=count)
             else:
-                shown["pieces"].append([id_, start, count])
-        for id_ in decode:
-            self._rows[id_].fed += 1
-            if self._rows[id_].lane is None:
-                more["decode"] += 1
-            else:
-                shown["decode"].append(id_)
-        return {**shown, "more": dict(more)} if more else {**shown}
+                pieces.append([id_, start, count])
+        for id_ in decode:  # a token each; what drafts add shows once they are settled
+            rows[id_].fed += 1
+        shown = [id_ for id_ in decode if rows[id_].lane is not None]
+        more["decode"] = len(decode) - len(shown)
+        event: Event = {"pieces": pieces, "decode": shown}
+        return event | ({"more": dict(+more)} if +more else {})
 
     def _settle(self, settled: Iterable[tuple[int, int, int]], token_ids: Sequence[Sequence[int]] | None) -> Event:
         """Return the tokens that have come, and how long each row had waited for its own.
@@ -212,9 +209,6 @@ class Events:
     def _disown(self, row: _Row) -> list[int]:
         blocks, row.table = row.table, []
         self._owners.subtract(blocks)
-        for block in blocks:
-            if not self._owners[block]:
-                del self._owners[block]
         return blocks
 
     def _move_blocks(self, facts: Event) -> Event:
@@ -242,7 +236,7 @@ class Events:
         self._kept = (self._kept - changed).union(kept)
         if self._cell > 1:
             return {"cells": self._picture(changed)}
-        free = sorted(block for block in changed.difference(kept) if block not in self._owners)
+        free = sorted(block for block in changed.difference(kept) if not self._owners[block])
         return {"blocks": {"given": given, "taken": taken, "cached": kept, "free": free}}
 
     def _picture(self, blocks: Iterable[int]) -> list[list[int]]:

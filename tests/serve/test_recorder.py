@@ -111,11 +111,12 @@ def engine_of(random: Random, paged: bool, late: bool) -> Any:
     model, sharing = tiny(), random.random() < 0.7
     kind: tuple[Any, ...] = model.config, ROWS, LONGEST
     where = model.device, model.dtype
-    cache: Any = (CapturedDense if late else DenseCache)(*kind, *where)
+    dense: Any = CapturedDense if late else DenseCache
+    cache = dense(*kind, *where)
     if paged:
-        more = {"preemption": random.random() < 0.8, "identity": b"model" if sharing else None}
+        more: dict[str, Any] = {"preemption": random.random() < 0.8, "identity": b"model" if sharing else None}
         cache = (CapturedRagged if late else RaggedPaged)(*kind, BLOCKS, SIZE, *where, **more)
-    limits = {
+    limits: dict[str, Any] = {
         "budget": random.choice([5, 20]),
         "chunk": random.choice([3, None]),
         "mixed": paged and random.random() < 0.5,
@@ -123,7 +124,7 @@ def engine_of(random: Random, paged: bool, late: bool) -> Any:
     if not late:
         return EagerQueue(model, cache, ROWS, **limits)
     scoring = PenaltySampler(ROWS, model.config.vocab_size, model.device, SAMPLERS.filtered)
-    late_by = {"lag": random.randint(0, 3), "samplers": SAMPLERS._replace(scoring=scoring)}
+    late_by: dict[str, Any] = {"lag": random.randint(0, 3), "samplers": SAMPLERS._replace(scoring=scoring)}
     return GraphQueue(model, cache, ROWS, recorder=None, max_rows=ROWS, **late_by, **limits)
 
 
