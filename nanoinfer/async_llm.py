@@ -134,7 +134,7 @@ class AsyncLLM:
     def watch(self, listener: Callable[[dict[str, Any]], object] | None, *, texts: bool = False) -> None:
         """From the next step on, call listener(facts) with what each step did, in another thread; None ends it.
 
-        The facts are those of `nanoinfer.serve.recorder`; texts: whether prompts and tokens are in them.
+        The facts are those of `nanoinfer.engine.recorder`; texts: whether prompts and tokens are in them.
         """
         self._served.loop.watch(listener, texts)
 

@@ -119,13 +119,14 @@ def loaded(model: BatchOptions, settings: dict[str, Any]) -> LLM:
 
 def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], texts: bool) -> Iterator[Event]:
     """The events of a run in which each request is asked for before the step of its arrival."""
+    from nanoinfer.engine.recorder import Recorder
     from nanoinfer.serve.events import Events
-    from nanoinfer.serve.recorder import Recorder
 
-    engine, waits, steps = llm.core, sorted(zip(arrivals, range(len(requests)), strict=True), reverse=True), 0
-    recorder, events = Recorder(engine, texts), Events(llm.tokenizer if texts else None)
-    found = [recorder.now()]
-    engine.observer = lambda step, settled: found.append(recorder.step(step, settled))
+    engine: Any = llm.core
+    waits, steps = sorted(zip(arrivals, range(len(requests)), strict=True), reverse=True), 0
+    found: list[Event] = []
+    events, engine.observer = Events(llm.tokenizer if texts else None), Recorder(engine, found.append, texts)
+    found.append(engine.observer.state())
     try:
         while waits or engine.busy:
             while waits and (waits[-1][0] <= steps or not engine.busy):
@@ -137,7 +138,6 @@ def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], t
             found.clear()
     finally:
         engine.observer = None
-        recorder.close()
 
 
 def write(out: Path, events: Sequence[Event], title: str) -> None:

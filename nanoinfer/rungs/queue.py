@@ -14,7 +14,7 @@ from collections.abc import Sequence as Ints
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from operator import attrgetter, sub
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -62,6 +62,19 @@ class Queued(Sequence):
         return Metrics(ttft_s=self.times[0] - self.asked, itl_s=tuple(map(sub, self.times[1:], self.times)))
 
 
+class Observer(Protocol):
+    """Someone who watches an engine. It is told of each event in the engine's thread."""
+
+    def left(self, s: Queued) -> None:
+        """A sequence is about to give its slot back: complete, cancelled or preempted."""
+
+    def ended(self, s: Queued) -> None:
+        """Nothing more comes of a sequence."""
+
+    def stepped(self, settled: list[Sequence]) -> None:
+        """A step is over, in which these sequences got a token. The engine's `fed` says what it fed."""
+
+
 class QueueEngine(Engine):
     """Sequences come and go at any time; a step feeds at most `budget` tokens. One thread calls it.
 
@@ -70,7 +83,7 @@ class QueueEngine(Engine):
     the two kinds of step take turns, so that neither waits for more than one of the other. Where the cache has no room
     for a sequence to go on, the youngest gives its own back and waits again, ahead of all others.
     fed, decoded: the work of the last step, and how much of it, first of all, is that of decoding sequences.
-    observer: called at the end of each step with what was fed, and the sequences that got a token.
+    observer: told of each event, if there is one; to be changed between two steps.
     """
 
     Stats: type[Stats] = Stats
@@ -86,7 +99,7 @@ class QueueEngine(Engine):
         self.arrivals, self.decodes_next = 0, False
         self.fed: list[Work] = []
         self.decoded = 0
-        self.observer: Callable[[list[Work], list[Sequence]], object] | None = None
+        self.observer: Observer | None = None
 
     # Who comes and goes
 
@@ -163,7 +176,7 @@ class QueueEngine(Engine):
             self.fed = []
             settled = super().step() if self.busy else []
         if self.observer:
-            self.observer(self.fed, settled)
+            self.observer.stepped(settled)
         return settled
 
     def take_in(self) -> None:
@@ -181,12 +194,18 @@ class QueueEngine(Engine):
         """End a cancelled sequence, wherever it is: its listener hears of it first, since it may be waiting."""
         if s.ended:
             return
-        s.ended = True
-        self.open.pop(s, None)
+        self.end(s)
         self.tell(s)
         if s in self.waiting:
             self.waiting.remove(s)
         self.leave(s)
+
+    def end(self, s: Queued) -> None:
+        """Nothing more comes of a sequence."""
+        s.ended = True
+        self.open.pop(s, None)
+        if self.observer:
+            self.observer.ended(s)
 
     def abandon(self, cause: BaseException | None = None) -> None:
         """Cancel everything: after a failure of any kind the engine is as new."""
@@ -281,13 +300,16 @@ class QueueEngine(Engine):
     def preempt(self, s: Queued) -> None:
         """Take the sequence's room; it is fed anew later, ahead of all others. Tokens on their way are awaited."""
         s.awaited = s.cached + 1 if s.decoding else len(s.tokens)
+        s.decoding = False
         self.leave(s)
-        s.computed, s.cached, s.decoding = max(s.computed, s.cached), 0, False
+        s.computed, s.cached = max(s.computed, s.cached), 0
         self.waiting.appendleft(s)
         self.stats.preemptions += 1
 
     def leave(self, s: Sequence) -> None:
         if s.slot >= 0:
+            if self.observer:
+                self.observer.left(s)  # type: ignore[arg-type]
             if self.blocks:
                 self.blocks.publish(s.slot, s.tokens[: s.cached])
             super().leave(s)
@@ -334,7 +356,6 @@ class QueueEngine(Engine):
     def heard(self, s: Queued) -> None:
         """Tell who listens, once the newest token has been looked at."""
         if s.finish_reason:
-            s.ended = True
-            del self.open[s]
+            self.end(s)
         if s.listener:
             self.tell(s)
