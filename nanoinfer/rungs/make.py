@@ -48,6 +48,8 @@ def make_engine(config: EngineConfig, model: GPT2, max_batch: int, max_len: int,
         "chunk": config.prefill_chunk,
         "mixed": config.recipe.cache == "paged" and on_gpu,  # elsewhere attention pads, and mixed steps the most
     }
+    if config.recipe.cache == "naive":  # it feeds whole texts at every step, so a chunk would never end its prompt
+        queue |= {"budget": max_batch * max_len, "chunk": None}
     if captured:
         return graph_queue(config, model, cache, max_batch, queue)
     return EagerQueue(model, cache, max_batch, **queue)
