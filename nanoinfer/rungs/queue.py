@@ -306,7 +306,7 @@ class QueueEngine(Engine):
         for (s, start, count), token in zip(work, tokens, strict=True):
             length = start + count
             if s.ended or length != len(s.tokens):
-                self.stats.dropped_tokens += s.ended
+                self.stats.dropped_tokens += bool(s.ended and s.request.limit and length >= len(s.tokens))
                 continue
             settled.append(s)
             if s.watched or length + 1 == s.end or token in s.stop_ids:
