@@ -1,12 +1,12 @@
 """Random histories of one engine: requests come, end, fail and are cancelled, in whatever parts the engine is made of.
 
 Nothing is computed but a rule: a token's key is a hash of all tokens up to it, and what follows depends on every key
-that the sequence reads, in the places where the real caches, tables and steps say that it stands. So whatever the engine
-mixes up, forgets or does twice shows in the tokens, the listeners' calls or the counts.
+that the sequence reads, in the places where the real caches, tables and steps say that it stands. So whatever the
+engine mixes up, forgets or does twice shows in the tokens, the listeners' calls or the counts.
 
-Parts that plug in, at random unless they are given: the engine (eager, or graph: with its state on the device, late, and
+Parts that plug in, at random unless they are given: the engine (eager, or graph: its state on the device, late, and
 replayed or not), blocks (none, owned or shared), preemption. An `Audit` looks at each step that is planned, a `Shadow`
-at each call of the blocks. Drafts are not among them yet: see `mistakes.DRAFTING`.
+at each call of the blocks. Drafts are left out for now (TEMP: b95c612 has them, and their mistakes, on the old engine).
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ class History:
         self.check_free()
 
     def check_state(self) -> None:
-        """What the device holds is what the host's sequences say; all else is padding, and nobody owns a block of it."""
+        """What the device holds is what the host's sequences say, and all else is padding."""
         engine = self.engine
         slots = {s.slot: s for s in engine.running}
         assert sorted([*slots, *engine.free]) == list(range(self.max_batch))
