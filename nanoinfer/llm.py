@@ -172,7 +172,7 @@ class LLM:
         from nanoinfer.engine.sampling import SAMPLERS, Samplers
 
         config, model, on_gpu = self.config, self.model, self.model.device.type == "cuda"
-        if config.speculate is None and self.rank is None and not os.environ.get("OLD"):  # TEMP
+        if self.rank is None and not os.environ.get("OLD"):  # TEMP
             from nanoinfer.rungs.make import make_engine
 
             return make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens)  # type: ignore[return-value]

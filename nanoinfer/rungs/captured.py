@@ -81,11 +81,9 @@ class CapturedDense(DenseCache):
         shapes = [(1 << n, width) for n in range((rows - 1).bit_length() + 1) for width in widths]
         return sorted([each for each in shapes if prod(each) <= tokens], key=prod)
 
-    def wanted(self, chunks: list[Any]) -> tuple[int, int] | None:
-        """Rows and columns that a recorded prefill of these chunks must have; None where there can be none."""
-        if any(chunk.start for chunk in chunks):
-            return None
-        return len(chunks), max(len(chunk.token_ids) for chunk in chunks)
+    def wanted(self, layout: Layout) -> tuple[int, int] | None:
+        """Rows and columns that a recorded prefill must have to hold that; None where there can be none."""
+        return None if layout.past else (layout.rows, layout.longest)
 
     def layout(self, rows: int, columns: int) -> Layout:
         """How a recorded prefill of that shape is packed: a rectangle."""

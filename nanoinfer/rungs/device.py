@@ -17,7 +17,7 @@ from nanoinfer.engine.state import BatchState, upload
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import SamplingParams
 from nanoinfer.rungs.engine import Engine, Sequence, Work
-from nanoinfer.rungs.step import Chunk, Layout, Prompts, decode_step, pack, prefill_step
+from nanoinfer.rungs.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 
 
 class Begun(NamedTuple):
@@ -37,7 +37,7 @@ class Launch(NamedTuple):
     live: int  # slots 0..live-1 hold sequences; the others are padding
     begun: list[Begun]
     news: list[tuple[int, int, int]]  # entries of block tables: slot, column, block
-    chunks: list[Chunk]  # the tokens of prompts; none in a decode step
+    prefill: Prefill | None  # None: a decode step
     context: int  # tokens of the longest sequence, this step's included
     sampler: int  # the cheapest of `Samplers` that serves all
 
@@ -54,7 +54,8 @@ class DeviceEngine(Engine):
             self.state = BatchState.empty(max_batch, model.device)
         self.resident: list[Sequence | None] = [None] * max_batch  # whose parameters each row of the state has
         self.live = 0  # rows of the state that are no padding
-        self.sampler = 0  # the cheapest that serves all that run
+        self.kinds: dict[Sequence, int] = {}  # of those that run, which sampler each needs
+        self.sampler = 0  # the cheapest that serves all
         self.free.sort(reverse=True)  # the lowest free slot is given first
 
     def run(self, work: list[Work]) -> list[int]:
@@ -64,13 +65,14 @@ class DeviceEngine(Engine):
 
     def leave(self, s: Sequence) -> None:
         super().leave(s)
+        self.kinds.pop(s, None)
         self.free.sort(reverse=True)
 
     def abandon(self) -> None:
         """Let go of every sequence; all rows are padding."""
         super().abandon()
         self.resident, self.live = [None] * self.max_batch, self.max_batch
-        self.place(Launch([], [], 0, [], [], [], 0, 0))
+        self.place(Launch([], [], 0, [], [], None, 0, 0))
 
     def pack(self, work: list[Work]) -> Launch:
         """Put a step into integers. The host's part of it is done here: slots, `cached`, the cache's own lists."""
@@ -79,13 +81,15 @@ class DeviceEngine(Engine):
         for s in begun:
             self.resident[s.slot] = s
         if begun or len(self.running) < self.live:
-            self.sampler = max(map(self.kind, self.running))
+            for s in begun:
+                self.kinds[s] = self.kind(s)
+            self.sampler = max([self.kinds[s] for s in self.running])
         for s, start, count in work:
             s.cached = start + count
         new, news = [self.begun(s) for s in begun], self.cache.news(work)
         context = max([start + count for _, start, count in work])
         return Launch(
-            sources, targets, len(self.running), new, news, self.chunks(work, begun), context, self.sampler
+            sources, targets, len(self.running), new, news, self.prefill_of(work, begun), context, self.sampler
         )  # fmt: skip
 
     def kind(self, s: Sequence) -> int:
@@ -96,9 +100,10 @@ class DeviceEngine(Engine):
         """What the device is told of a sequence that gets a row."""
         return Begun(s.slot, s.request.seed, s.generated, s.params)
 
-    def chunks(self, work: list[Work], begun: list[Sequence]) -> list[Chunk]:
+    def prefill_of(self, work: list[Work], begun: list[Sequence]) -> Prefill | None:
         """The tokens that the host brings: those of sequences that begin."""
-        return [Chunk(s.slot, start, s.tokens[start : start + count]) for s, start, count in work if begun]
+        chunks = [Chunk(s.slot, start, s.tokens[start : start + count]) for s, start, count in work if begun]
+        return Prefill(chunks) if chunks else None
 
     def close_gaps(self) -> tuple[list[int], list[int]]:
         """Move the last sequences into the slots that were left. Returns from where, and to where."""
@@ -118,15 +123,15 @@ class DeviceEngine(Engine):
 
     def places(self, work: list[Work], step: Launch) -> list[int]:
         """Where the token of each sequence stands among those of a step."""
-        return list(range(len(work))) if step.chunks else [s.slot for s, _, _ in work]
+        return list(range(len(work))) if step.prefill else [s.slot for s, _, _ in work]
 
     @torch.inference_mode()
     def launch(self, step: Launch) -> Tensor:
         """Run a step on the device; return its tokens there: of chunks in their order, or else of rows 0..live-1."""
         self.place(step)
         sampler = self.samplers[step.sampler]
-        if step.chunks:
-            return self.prefill(step.chunks, sampler)
+        if step.prefill:
+            return self.prefill(step.prefill, sampler)
         return self.decode(step.live, step.context, sampler)
 
     @torch.inference_mode()
@@ -150,15 +155,11 @@ class DeviceEngine(Engine):
         if step.news:
             self.cache.update(step.news)
 
-    def prefill(self, chunks: list[Chunk], sampler: Sampler) -> Tensor:
+    def prefill(self, prefill: Prefill, sampler: Sampler) -> Tensor:
         """Feed prompts; return the token (B,) that follows each."""
-        layout = Layout.of(chunks)
-        packed = upload(self.packed(chunks, layout), torch.int64, self.state.token.device)
-        return self.prefill_step(self.model, self.cache, self.state, Prompts.of_packed(packed, layout), sampler)
-
-    def packed(self, chunks: list[Chunk], layout: Layout) -> Tensor:
-        """The numbers of a prefill, on the host."""
-        return pack(chunks, layout, self.state.dummy)
+        packed = upload(prefill.pack(prefill.layout, self.state.dummy), torch.int64, self.state.token.device)
+        batch = Prompts.of_packed(packed, prefill.layout)
+        return self.prefill_step(self.model, self.cache, self.state, batch, sampler)
 
     def decode(self, rows: int, context: int, sampler: Sampler) -> Tensor:
         """Feed the newest token of rows 0..rows-1; return the tokens (rows,) that follow."""

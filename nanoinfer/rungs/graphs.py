@@ -29,7 +29,7 @@ from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import upload
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.rungs.late import LateEngine
-from nanoinfer.rungs.step import Chunk, Prompts, decode_step
+from nanoinfer.rungs.step import Prefill, Prompts, decode_step
 
 PREFILL_TOKENS = 2048  # of a recorded prefill at most: with more, the GPU is busy and a graph gains nothing
 KEPT = 512  # graphs at most
@@ -149,25 +149,24 @@ class GraphEngine(LateEngine):
         self.stats.padding_rows += key.rows - rows
         return self.state.token[:rows]
 
-    def prefill(self, chunks: list[Chunk], sampler: Sampler) -> Tensor:
-        if wanted := self.cache.wanted(chunks):
+    def prefill(self, prefill: Prefill, sampler: Sampler) -> Tensor:
+        exact, rows, columns, why_not = prefill.layout, 0, 0, None
+        if wanted := self.cache.wanted(exact):
             fits = (each for each in self.shapes if each[0] >= wanted[0] and each[1] >= wanted[1])
             rows, columns = next(fits, (0, 0))
             why_not = None if rows else "a prefill of too many tokens"
         else:
-            rows, columns, why_not = 0, 0, "a piece of a prompt, where prompts are captured whole"
-        captured = self._captured(
-            Key(rows, columns, columns, sampler), why_not, all_layers=not any(chunk.start for chunk in chunks)
-        )
+            why_not = "a piece of a prompt, where prompts are captured whole"
+        captured = self._captured(Key(rows, columns, columns, sampler), why_not, all_layers=not exact.past)
         if captured is None:
-            return super().prefill(chunks, sampler)
+            return super().prefill(prefill, sampler)
         layout = self.cache.layout(rows, columns)
-        host = self.packed(chunks, layout)
+        host = prefill.pack(layout, self.state.dummy)
         captured.packed.copy_(host.pin_memory() if captured.packed.is_cuda else host, non_blocking=True)
         captured.graph.replay()
         self.stats.replayed_prefills += 1
-        self.stats.padding_tokens += layout.tokens - sum([len(chunk.token_ids) for chunk in chunks])
-        return captured.tokens[: len(chunks)]
+        self.stats.padding_tokens += layout.tokens - exact.tokens
+        return captured.tokens[: exact.rows]
 
     def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
         """Capture the ladders now, for all samplers: afterwards a step is replayed, or runs eagerly and is counted.
@@ -248,7 +247,7 @@ class GraphEngine(LateEngine):
         if key.columns == 1:
             return partial(decode_step, *arguments, key.rows, key.longest, key.sampler), tokens[:0], tokens[:0]
         layout = self.cache.layout(key.rows, key.columns)
-        packed = upload(self.packed([], layout), torch.int64, device)
+        packed = upload(Prefill([]).pack(layout, self.state.dummy), torch.int64, device)
 
         def run() -> None:
             tokens.copy_(self.prefill_step(*arguments, Prompts.of_packed(packed, layout), key.sampler)[: key.rows])

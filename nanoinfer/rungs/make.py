@@ -20,9 +20,12 @@ from nanoinfer.rungs.cpu import QuickChoice
 from nanoinfer.rungs.dense import DenseCache
 from nanoinfer.rungs.graphs import CudaRecorder, affordable_rows
 from nanoinfer.rungs.none import NoCache
+from nanoinfer.rungs.pays import Pays
 from nanoinfer.rungs.queue import QueueEngine
 from nanoinfer.rungs.ragged import CapturedRagged, RaggedPaged
 from nanoinfer.rungs.scores import DeviceScores, PlainScores
+from nanoinfer.rungs.verify import PlainDrafts
+from nanoinfer.rungs.verify_graphs import GraphDrafts, VerifiedPaged
 
 DENSE_SHARE = 0.5  # of free memory that dense slots may take where nobody says how many
 POOL_SHARE = 0.9  # of the memory that a step leaves free
@@ -39,9 +42,16 @@ class GraphQueue(DeviceScores, ChoosingEngine):
     Stats = GraphStats
 
 
+class DraftQueue(GraphDrafts):
+    """Chapter 7 over all of that."""
+
+    Stats = GraphStats
+
+
 def make_engine(config: EngineConfig, model: GPT2, max_batch: int, max_len: int, budget: int) -> QueueEngine:
     """The engine of the config's recipe, over a cache that stays where it is. ValueError if it cannot fit."""
     on_gpu, captured = model.device.type == "cuda", config.recipe.launch == "graph"
+    drafts = drafting(config, model, max_batch, max_len, budget)  # ahead of the cache, which may take what is left
     cache = make_cache(config, model, max_batch, max_len, budget, captured)
     queue: dict[str, Any] = {
         "budget": budget,
@@ -51,8 +61,19 @@ def make_engine(config: EngineConfig, model: GPT2, max_batch: int, max_len: int,
     if config.recipe.cache == "naive":  # it feeds whole texts at every step, so a chunk would never end its prompt
         queue |= {"budget": max_batch * max_len, "chunk": None}
     if captured:
-        return graph_queue(config, model, cache, max_batch, queue)
-    return EagerQueue(model, cache, max_batch, **queue)
+        return graph_queue(config, model, cache, max_batch, queue | drafts)
+    return (PlainDrafts if drafts else EagerQueue)(model, cache, max_batch, **queue, **drafts)
+
+
+def drafting(config: EngineConfig, model: GPT2, max_batch: int, max_len: int, budget: int) -> dict[str, Any]:
+    """Who drafts, how much and by which rule; nothing where nobody does."""
+    if config.speculate is None:
+        return {}
+    from nanoinfer.rungs.make_drafter import make_drafter
+
+    drafter = make_drafter(config, model, max_batch, max_len, budget)
+    adaptive = Pays() if config.adaptive_drafts else None
+    return {"drafter": drafter, "draft_tokens": config.draft_tokens, "adaptive": adaptive}
 
 
 def graph_queue(config: EngineConfig, model: GPT2, cache: Any, max_batch: int, queue: dict[str, Any]) -> QueueEngine:
@@ -80,7 +101,8 @@ def graph_queue(config: EngineConfig, model: GPT2, cache: Any, max_batch: int, q
 
         more = {"forwards": forwards_of(config.recipe.forward), "pinned": config.pinned}
     scoring = PenaltySampler(max_batch, model.config.vocab_size, model.device, samplers.filtered)
-    return GraphQueue(
+    kind = DraftQueue if config.speculate is not None else GraphQueue
+    return kind(
         model, cache, max_batch, recorder=recorder, why_not=why_not, max_rows=rows, lag=LAG if recorder and rows else 0,
         samplers=samplers._replace(scoring=scoring), **queue, **more,
     )  # fmt: skip
@@ -120,7 +142,7 @@ def make_cache(
         usable = min(usable, int((free - step) * POOL_SHARE) // (size * token))
     blocks = config.kv_blocks or least(max(1, usable))
     check_room(model, f"a pool of {blocks} blocks", "lower kv_blocks", (blocks + 1) * size * token)
-    kinds = CapturedRagged if captured else RaggedPaged
+    kinds = VerifiedPaged if captured and config.speculate is not None else CapturedRagged if captured else RaggedPaged
     identity = repr((shape, model.dtype)).encode() if config.prefix_caching else None
     return kinds(shape, max_batch, max_len, blocks, size, *kind, preemption=bool(config.preemption), identity=identity)
 

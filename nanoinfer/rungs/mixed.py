@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from array import array
+from collections.abc import Sequence as Ints
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,13 +14,10 @@ from torch import Tensor
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2, Cache
-from nanoinfer.rungs.engine import Work
+from nanoinfer.rungs.engine import Sequence, Work
 from nanoinfer.rungs.late import LateEngine
 from nanoinfer.rungs.queue import QueueEngine
-from nanoinfer.rungs.step import Layout, Prompts, prefill_step
-
-if TYPE_CHECKING:
-    from nanoinfer.rungs.engine import Sequence as Running
+from nanoinfer.rungs.step import Layout, Numbers, Prefill, Prompts, prefill_step
 
 NEWEST = -1  # in place of a token id: the sequence's newest token, which only the device knows
 
@@ -28,8 +27,33 @@ class Piece(NamedTuple):
 
     slot: int
     start: int
-    token_ids: Sequence[int]
+    token_ids: Ints[int]
     complete: bool
+
+
+@dataclass(frozen=True)
+class Mixed(Prefill):
+    """Pieces of prompts, beside sequences that bring their newest tokens. starts: where these stand."""
+
+    chunks: Ints[Any]
+    going: list[int]  # slots
+    starts: list[int]
+
+    @cached_property
+    def layout(self) -> Layout:
+        layout, n = super().layout, len(self.going)
+        return Layout(layout.rows + n, layout.tokens + n, layout.longest, max([layout.past, *self.starts]))
+
+    def pack(self, layout: Layout, dummy: int) -> Tensor:
+        """As the base's; after a piece that is not complete, the token goes to the dummy row."""
+        numbers, n = Numbers(layout, dummy), len(self.going)
+        numbers.ids, numbers.positions = array("q", [NEWEST]) * n, array("q", self.starts)
+        numbers.slots, numbers.rows_of = array("q", self.going), array("q", self.going)
+        numbers.starts, numbers.last = array("q", range(n)), array("q", range(n))
+        numbers.rectangle = numbers.rectangle and not n
+        for piece in self.chunks:
+            numbers.add(piece, piece.slot if piece.complete else dummy)
+        return numbers.packed()
 
 
 @torch.inference_mode()
@@ -44,18 +68,13 @@ class MixedEngine(QueueEngine, LateEngine):
 
     prefill_step = staticmethod(mixed_step)
 
-    def chunks(self, work: list[Work], begun: list[Running]) -> list[Any]:
-        if self.decoded == len(work):
-            return []
-        return [
-            Piece(s.slot, start, s.tokens[start : start + count] or (NEWEST,), s.decoding)  # type: ignore[attr-defined]
-            for s, start, count in work
-        ]
+    def prefill_of(self, work: list[Work], begun: list[Sequence]) -> Prefill | None:
+        going, chunks = work[: self.decoded], work[self.decoded :]
+        if not chunks:
+            return None
+        return Mixed(list(map(self.piece, chunks)), [s.slot for s, _, _ in going], [start for _, start, _ in going])
 
-    def packed(self, chunks: list[Any], layout: Layout) -> Tensor:
-        """As the base's; after a chunk that is not complete, the token goes to the dummy row."""
-        host = super().packed(chunks, layout)
-        for n, chunk in enumerate(chunks):
-            if not chunk.complete:
-                host[n - layout.rows] = self.state.dummy
-        return host
+    def piece(self, work: Work) -> Any:
+        """What the device is told of a piece of a prompt."""
+        s, start, count = work
+        return Piece(s.slot, start, s.tokens[start : start + count], s.decoding)  # type: ignore[attr-defined]

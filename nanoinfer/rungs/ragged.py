@@ -83,8 +83,8 @@ class CapturedRagged(Ragged, CapturedPaged):
         totals = [total for total in totals if total < 2 * len(self.tables) * self.max_len]
         return [(most, total) for total in totals for most in sorted({min(n, rows, total) for n in (1, 8, 64, rows)})]
 
-    def wanted(self, chunks: list[Any]) -> tuple[int, int] | None:
-        return len(chunks), sum([len(chunk.token_ids) for chunk in chunks])
+    def wanted(self, layout: Layout) -> tuple[int, int] | None:
+        return layout.rows, layout.tokens
 
     def layout(self, rows: int, columns: int) -> Layout:
         return Layout(rows + 1, columns, columns, self.max_len)

@@ -18,7 +18,7 @@ from nanoinfer.requests import Request, SamplingParams
 from nanoinfer.rungs.batch import Batch
 from nanoinfer.rungs.device import DeviceEngine, Launch
 from nanoinfer.rungs.engine import Sequence, Work
-from nanoinfer.rungs.mixed import MixedEngine
+from nanoinfer.rungs.mixed import Mixed, MixedEngine
 from nanoinfer.rungs.queue import Listener, Queued, QueueEngine
 
 
@@ -79,14 +79,15 @@ class ScoreEngine(QueueEngine):
 
         Logprobs of prompts are kept by place: a sequence that was preempted gets the same ones again.
         """
-        for n, (s, start, count) in enumerate(work):
-            if isinstance(token := tokens[n], Token):
-                tokens[n], values, prompt = token
-                if prompt and not s.ended:  # type: ignore[attr-defined]
-                    s.prompt_logprobs[start : start + len(prompt)] = prompt  # type: ignore[attr-defined]
-                if s.params.logprobs is not None and start + count == len(s.tokens) and not s.ended:  # type: ignore[attr-defined]
-                    s.logprobs.append(values)  # type: ignore[attr-defined]
-        return super().settle(work, tokens)
+        if not tokens or not isinstance(tokens[0], Token):
+            return super().settle(work, tokens)
+        s: Any
+        for (s, start, count), (_, values, prompt) in zip(work, tokens, strict=True):
+            if prompt and not s.ended:
+                s.prompt_logprobs[start : start + len(prompt)] = prompt
+            if s.params.logprobs is not None and start + count == len(s.tokens) and not s.ended:
+                s.logprobs.append(values)
+        return super().settle(work, [token.token for token in tokens])
 
     def take(self, s: Any, token: int) -> None:
         if s.request.limit:
@@ -145,7 +146,7 @@ def scoring_model(model: GPT2, wanted: list[tuple[int, ...]], counts: list[int])
     return ScoringModel(model, scored_at, next_ids)
 
 
-class ScoredChunk(NamedTuple):
+class ScoredPiece(NamedTuple):
     """A `Piece`, and the tokens that follow its own in the prompt, where their logprobs are wanted."""
 
     slot: int
@@ -177,9 +178,8 @@ class DeviceScores(ScoreEngine, MixedEngine):
         known = s.tokens[len(s.request.prompt_token_ids) :] if s.params.penalises else []
         return ScoredBegun(*super().begun(s), known)
 
-    def chunks(self, work: list[Work], begun: list[Sequence]) -> list[Any]:
-        pieces = super().chunks(work, begun)
-        return [ScoredChunk(*piece, following(*w)) for piece, w in zip(pieces, work, strict=False)]
+    def piece(self, work: Work) -> Any:
+        return ScoredPiece(*super().piece(work), following(*work))
 
     def place(self, step: Launch) -> None:
         super().place(step)
@@ -189,15 +189,15 @@ class DeviceScores(ScoreEngine, MixedEngine):
         for each in step.begun:
             scoring.admit(each.slot, each, each.token_ids)  # type: ignore[attr-defined]
 
-    def prefill(self, chunks: list[Any], sampler: Any) -> Tensor:
-        wanted = [chunk.following for chunk in chunks]
+    def prefill(self, prefill: Any, sampler: Any) -> Tensor:
+        wanted = prefill_scores(prefill)
         if not any(wanted):
-            return super().prefill(chunks, sampler)
+            return super().prefill(prefill, sampler)
         self.eager("logprobs of a prompt")
         model = self.model
-        self.model = scoring_model(model, wanted, [len(chunk.token_ids) for chunk in chunks])  # type: ignore[assignment]
+        self.model = scoring_model(model, wanted, [1] * len(prefill.going) + [len(p.token_ids) for p in prefill.chunks])  # type: ignore[assignment]
         try:
-            tokens = DeviceEngine.prefill(self, chunks, sampler)
+            tokens = DeviceEngine.prefill(self, prefill, sampler)
             self.scores = self.model.scores  # type: ignore[assignment]
         finally:
             self.model = model
@@ -205,12 +205,18 @@ class DeviceScores(ScoreEngine, MixedEngine):
 
     def fetch(self, step: Launch) -> Any:
         tokens = super().fetch(step)
-        wanted = [chunk.following for chunk in step.chunks]  # type: ignore[attr-defined]
+        prefill: Any = step.prefill
+        wanted = prefill_scores(prefill) if prefill else []
         if step.sampler < 3 and not any(wanted):
             return tokens
-        slots = [chunk.slot for chunk in step.chunks] or list(range(step.live))
+        slots = prefill.going + [piece.slot for piece in prefill.chunks] if prefill else list(range(step.live))
         values = self.samplers.scoring.fetch(slots) if step.sampler == 3 else None
         return ScoredFetch(tokens, values, Fetch(self.scores) if any(wanted) else None, wanted)
+
+
+def prefill_scores(prefill: Mixed) -> list[tuple[int, ...]]:
+    """Of each sequence of a step, the tokens of its prompt whose logprobs are wanted."""
+    return [()] * len(prefill.going) + [piece.following for piece in prefill.chunks]
 
 
 class ScoredFetch(NamedTuple):

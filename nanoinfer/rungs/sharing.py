@@ -84,6 +84,10 @@ class SharedBlocks(BlockManager):
             self.reserved[slot] += more
         return True
 
+    def room(self, slot: int) -> int:
+        """How many tokens the slot's blocks hold, those included that it has reserved."""
+        return (len(self.owned[slot]) + self.reserved[slot]) * self.block_size
+
     def grow(self, slot: int, tokens: int) -> None:
         """As the base's; full blocks of the text reserved for can be found from now on.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import torch
@@ -41,12 +41,6 @@ class Layout(NamedTuple):
     longest: int
     past: int = 0
 
-    @classmethod
-    def of(cls, chunks: Sequence[Chunk]) -> Layout:
-        """Just large enough for these chunks."""
-        counts = [len(chunk.token_ids) for chunk in chunks]
-        return cls(len(chunks), sum(counts), max(counts), max(chunk.start for chunk in chunks))
-
     @property
     def sizes(self) -> list[int]:
         """How many numbers `pack` makes of each kind."""
@@ -70,35 +64,67 @@ class Prompts(Batch):
         return x[self.last_at]
 
 
-def pack(chunks: Sequence[Chunk], layout: Layout, dummy: int) -> Tensor:
-    """Return the numbers of a prefill, (sum(layout.sizes),) int64 on the host, for a single copy.
+@dataclass(frozen=True)
+class Prefill:
+    """The tokens of a step that the host brings."""
+
+    chunks: Sequence[Chunk]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Just large enough for these chunks."""
+        counts = [len(chunk.token_ids) for chunk in self.chunks]
+        return Layout(len(counts), sum(counts), max(counts), max(chunk.start for chunk in self.chunks))
+
+    def pack(self, layout: Layout, dummy: int) -> Tensor:
+        """Return the numbers of a step of that layout, (sum(layout.sizes),) int64 on the host, for a single copy."""
+        numbers = Numbers(layout, dummy)
+        for chunk in self.chunks:
+            numbers.add(chunk, chunk.slot)
+        return numbers.packed()
+
+
+class Numbers:
+    """The numbers of a prefill, one list of each kind.
 
     Where the layout is a rectangle, each row is padded to its width. Whatever else it has room for is padding too:
     token 0 at position 0 of the dummy slot.
     """
-    numbers = _counting(1 << max(layout.past + layout.longest, layout.tokens).bit_length())
-    ids, positions, slots, starts, last = (array("q") for _ in range(5))
-    rectangle = layout.tokens == layout.rows * layout.longest
 
-    def pad(count: int) -> None:
-        for values, value in ((ids, 0), (positions, 0), (slots, dummy)):
+    def __init__(self, layout: Layout, dummy: int) -> None:
+        self.layout, self.dummy = layout, dummy
+        self.ids, self.positions, self.slots, self.starts, self.last, self.rows_of = (array("q") for _ in range(6))
+        self.counting = _counting(1 << max(layout.past + layout.longest, layout.tokens).bit_length())
+        self.rectangle = layout.tokens == layout.rows * layout.longest
+
+    def add(self, chunk: Chunk, row: int) -> None:
+        """Append a chunk; the token that follows it goes to that row of the state."""
+        count = len(chunk.token_ids)
+        self.starts.append(len(self.ids))
+        self.ids.extend(chunk.token_ids)
+        self.positions.extend(self.counting[chunk.start : chunk.start + count])
+        self.slots.extend(array("q", [chunk.slot]) * count)
+        self.last.append(len(self.ids) - 1)
+        self.rows_of.append(row)
+        if self.rectangle:
+            self.pad(self.layout.longest - count)
+
+    def pad(self, count: int) -> None:
+        """Append so many tokens of padding."""
+        for values, value in ((self.ids, 0), (self.positions, 0), (self.slots, self.dummy)):
             values.extend(array("q", [value]) * count)
 
-    for chunk in chunks:
-        count = len(chunk.token_ids)
-        starts.append(len(ids))
-        ids.extend(chunk.token_ids)
-        positions.extend(numbers[chunk.start : chunk.start + count])
-        slots.extend(array("q", [chunk.slot]) * count)
-        last.append(len(ids) - 1)
-        pad(layout.longest - count if rectangle else 0)
-    empty = layout.rows - len(chunks)
-    starts.extend(range(len(ids), layout.tokens, layout.longest) if rectangle else array("q", [len(ids)]) * empty)
-    pad(layout.tokens - len(ids))
-    starts.append(len(ids))
-    last.extend(array("q", [0]) * empty)
-    rows_of = array("q", [chunk.slot for chunk in chunks]) + array("q", [dummy]) * empty
-    return torch.frombuffer(ids + positions + slots + starts + last + rows_of, dtype=torch.int64)
+    def packed(self) -> Tensor:
+        """All of them, padded to the layout."""
+        layout, empty, end = self.layout, self.layout.rows - len(self.starts), len(self.ids)
+        rectangle = range(end, layout.tokens, layout.longest)
+        self.starts.extend(rectangle if self.rectangle else array("q", [end]) * empty)
+        self.pad(layout.tokens - end)
+        self.starts.append(layout.tokens)
+        self.last.extend(array("q", [0]) * empty)
+        self.rows_of.extend(array("q", [self.dummy]) * empty)
+        every = self.ids + self.positions + self.slots + self.starts + self.last + self.rows_of
+        return torch.frombuffer(every, dtype=torch.int64)
 
 
 @cache

@@ -1,0 +1,117 @@
+"""A smaller GPT-2 that drafts, with a cache of its own. Chapter 7.
+
+It samples each draft with the noise that the row will use in that place: two models that agree about the logits then
+agree about the token. Its cache holds tokens that may be rejected. What is known of it is how far it is right, so that
+rolling back is taking a number back, and what comes next is written over the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanoinfer.engine.sampling import Samplers
+from nanoinfer.engine.state import BatchState, Fetch, upload
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.rungs.captured import CapturedDense
+from nanoinfer.rungs.mixed import NEWEST, Mixed, Piece, mixed_step
+from nanoinfer.rungs.queue import Queued as Row
+from nanoinfer.rungs.step import Prompts
+
+
+@dataclass
+class Drafted:
+    """What the draft model's cache holds of a row."""
+
+    slot: int
+    fed: int = 0  # tokens of its text
+    drafts: list[int] = field(default_factory=list)  # and what was fed after them
+
+    def truncate(self, text: Sequence[int]) -> None:
+        """Keep what is right. text: the row's tokens from number `fed` on, of which the last must be fed again."""
+        right = 0
+        while right < min(len(self.drafts), len(text) - 1) and self.drafts[right] == text[right]:
+            right += 1
+        self.fed, self.drafts = self.fed + right, []
+
+
+class DraftModel:
+    """A `Drafter` by a GPT-2 that has the vocabulary of the one that verifies.
+
+    cache: of as many rows as the engine has, empty. max_batched_tokens: of one of its steps. A row whose text is not
+    read yet, or longer than the cache's rows, has no drafts.
+    """
+
+    def __init__(
+        self, model: GPT2, cache: CapturedDense, max_batch: int, samplers: Samplers, max_batched_tokens: int
+    ) -> None:
+        self.model, self.cache, self.samplers, self.max_batched_tokens = model, cache, samplers, max_batched_tokens
+        with torch.inference_mode():
+            self.state = BatchState.empty(max_batch, model.device)
+        self._rows: dict[Row, Drafted] = {}
+
+    @torch.inference_mode()
+    def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
+        # No more than the engine has rows: those that were preempted begin again ahead of all others.
+        self._rows = {row: known for row, known in self._rows.items() if not row.ended}
+        chunks, wanted = self._unread(rows, limits)
+        reading = [row for row in rows if row in chunks]
+        if not reading:
+            return [[] for _ in rows]
+        self.state.admit([self._rows[row].slot for row in reading], [row.request for row in reading],
+                         [row.generated for row in reading])  # fmt: skip
+        sampler = self.samplers[max(0 if row.params.greedy else 2 if row.params.filters else 1 for row in reading)]
+        tokens = [self._step(list(chunks.values()), sampler)]  # penalties are not foreseen
+        asked = [[row for row in reading if row in wanted]]
+        for n in range(1, max(wanted.values(), default=0)):
+            asked.append([row for row in asked[-1] if wanted[row] > n])
+            lengths = {row: chunks[row].start + len(chunks[row].token_ids) for row in asked[-1]}
+            going = [Piece(self._rows[row].slot, lengths[row] + n - 1, (NEWEST,), True) for row in asked[-1]]
+            tokens.append(self._step(going, sampler))
+        drafts: dict[Row, list[int]] = {row: [] for row in rows}
+        for row, token in zip((row for each in asked for row in each), Fetch(torch.cat(tokens)).wait(), strict=True):
+            drafts[row].append(token)
+        for row in wanted:
+            self._rows[row].drafts = drafts[row][:-1]  # the last one was not fed
+        return [drafts[row] for row in rows]
+
+    def _unread(self, rows: Sequence[Row], limits: Sequence[int]) -> tuple[dict[Row, Piece], dict[Row, int]]:
+        """What is to be read of each row, within the budget; and how many drafts are wanted of those it completes."""
+        chunks: dict[Row, Piece] = {}
+        wanted: dict[Row, int] = {}
+        budget = self.max_batched_tokens
+        for row, limit in zip(rows, limits, strict=True):
+            length = len(row.tokens)
+            count = min(limit, self.cache.max_len - length + 1)
+            if count < 1 or not budget:
+                continue
+            known = self._known(row)
+            known.truncate(row.tokens[known.fed :])
+            text = row.tokens[known.fed :][:budget]
+            complete = known.fed + len(text) == length
+            chunks[row] = Piece(known.slot, known.fed, text, complete)
+            known.fed += len(text)
+            budget -= len(text)
+            if complete:
+                wanted[row] = count
+        return chunks, wanted
+
+    def _known(self, row: Row) -> Drafted:
+        """What the cache holds of the row; a new one gets a slot, which another may have left."""
+        if row not in self._rows:
+            taken = {known.slot for known in self._rows.values()}
+            slot = next(slot for slot in range(self.state.dummy) if slot not in taken)
+            self.cache.begin(upload([slot], torch.int64, self.model.device))
+            self._rows[row] = Drafted(slot)
+        return self._rows[row]
+
+    def _step(self, pieces: list[Piece], sampler: Any) -> Tensor:
+        """The tokens that follow complete pieces, one each; of the others, what is of no use."""
+        step = Mixed(pieces, [], [])
+        packed = upload(step.pack(step.layout, self.state.dummy), torch.int64, self.state.token.device)
+        tokens = mixed_step(self.model, self.cache, self.state, Prompts.of_packed(packed, step.layout), sampler)
+        return tokens[[n for n, piece in enumerate(pieces) if piece.complete]]

@@ -1,0 +1,167 @@
+"""Several tokens a step: drafts go in beside the newest token, and what is right of them comes out. Chapter 7.
+
+Position i of a text is sampled with its own noise, a function of (seed, i, id), so what a sequence chooses there
+depends on the text before it alone. A draft is kept as long as it is what was chosen in its place: then the text that
+the model read after it was the sequence's own, and the tokens are those of plain decoding, sampled ones too. The idea
+that drafter and model share their noise: Daliri, Musco, Suresh 2024, "Coupling without Communication and
+Drafter-Invariant Speculative Decoding". Drafts and verification: Leviathan et al. 2023, "Fast Inference from
+Transformers via
+Speculative Decoding".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Lists
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+
+from nanoinfer.requests import Request, SamplingParams
+from nanoinfer.rungs.batch import Batch
+from nanoinfer.rungs.engine import Sequence, Work
+from nanoinfer.rungs.pays import Pays
+from nanoinfer.rungs.queue import Listener, Queued, QueueEngine
+from nanoinfer.rungs.scores import PlainScores, Scored
+from nanoinfer.speculate.drafts import Drafter, agreeing
+
+
+@dataclass(eq=False)
+class Drafting(Scored):
+    """A `Scored` sequence that may bring drafts. ahead: tokens that it may have been fed beyond `cached`."""
+
+    ahead: int = 0
+
+
+class Run(NamedTuple):
+    """The tokens that a sequence chose in one step, and how many drafts it had brought."""
+
+    tokens: Lists[int]
+    drafts: int
+
+
+class DraftEngine(QueueEngine):
+    """A `QueueEngine` whose decoding sequences bring up to `draft_tokens` drafts, where that pays.
+
+    Prompts, penalties and logprobs have steps without drafts. pays: None brings as many drafts as there may be.
+    """
+
+    def __init__(self, *args: Any, drafter: Drafter, draft_tokens: int, adaptive: Pays | None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.draft_tokens, self.adaptive = draft_tokens, adaptive
+        self.drafts: list[Lists[int]] = []  # of the work of this step; none: it is a plain one
+        self.begin_with(drafter)
+
+    def begin_with(self, drafter: Drafter) -> None:
+        """Take drafts from this one, while no sequence runs."""
+        self.drafter = drafter
+
+    def sequence(self, request: Request, listener: Listener | None, every_token: bool, asked: float) -> Queued:
+        return Drafting(request, listener=listener, every_token=every_token, asked=asked)
+
+    def step(self) -> list[Sequence]:
+        """As the base's; steps of decoding sequences alone are timed, and looked at."""
+        began, steps, captures = time.perf_counter(), self.stats.decode_steps, getattr(self.stats, "capture_s", 0)
+        settled = super().step()
+        if self.adaptive and self.fed and self.stats.decode_steps > steps:
+            seconds = time.perf_counter() - began - getattr(self.stats, "capture_s", 0) + captures
+            self.adaptive.note_step(len(self.fed), seconds, bool(self.drafts))
+            if not self.drafts:
+                self.adaptive.look(self.drafter, [s for s, _, _ in self.fed], self.draft_tokens)
+        return settled
+
+    def drafting(self) -> bool:
+        """Whether the next step may bring drafts: all that runs decodes, and nobody could be admitted."""
+        steady = self.running and not (self.waiting and self.free)
+        if not steady or not all(s.decoding and not s.params.scores for s in self.running):
+            return False
+        return not self.adaptive or self.adaptive.draft(self.running, self.draft_tokens, not self.waiting)
+
+    def limits(self, work: list[Work]) -> list[int]:
+        """How many drafts each sequence may bring: within the budget, its end, and the room that there is."""
+        most = min(self.draft_tokens, max(0, self.budget - len(work)) // max(1, len(work)))
+        limits = []
+        for s, start, _ in work:
+            limit = min(most, s.end - 1 - start - s.ahead - 1)
+            limit = self.adaptive.most(s, limit) if self.adaptive and limit > 0 else limit
+            limits.append(max(0, self.room_for(s, limit) if self.blocks else limit))
+        return limits
+
+    def room_for(self, s: Any, limit: int) -> int:
+        """Of so many drafts, how many there is room for: the last blocks are left to others."""
+        need = s.cached + s.ahead + 1
+        if self.blocks.available > len(self.running) and self.blocks.claim(s.slot, need + limit):
+            return limit
+        return min(limit, self.blocks.room(s.slot) - need)
+
+    def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
+        """Give each sequence its tokens one by one, as if each had come in a step of its own."""
+        if not tokens or not isinstance(tokens[0], Run):
+            return super().settle(work, tokens)
+        for (s, _, _), run in zip(work, tokens, strict=True):
+            if s.ended or not run.tokens:
+                continue
+            accepted = len(run.tokens) - 1
+            self.stats.draft_tokens += run.drafts
+            self.stats.accepted_tokens += accepted
+            if self.adaptive and run.drafts:
+                self.adaptive.note(s, run.drafts, accepted)
+        settled: dict[Sequence, None] = {}
+        for n in range(max(len(run.tokens) for run in tokens)):
+            each = [(s, run.tokens[n]) for (s, _, _), run in zip(work, tokens, strict=True) if n < len(run.tokens)]
+            now = [(s, len(s.tokens) - 1, 1) for s, _ in each]
+            settled |= dict.fromkeys(super().settle(now, [token for _, token in each]))
+        return list(settled)
+
+
+class Place(NamedTuple):
+    """A sequence as it will be when so many tokens have been generated: what the choice of the next one goes by."""
+
+    request: Request
+    generated: int
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.params
+
+
+class PlainDrafts(DraftEngine, PlainScores):
+    """Drafts over chapter 1's engine: a sequence brings its newest token and its drafts, as if they were its text."""
+
+    def schedule(self) -> list[Work]:
+        drafting, self.drafts = self.drafting(), []
+        work = super().schedule()
+        if drafting and self.decoded == len(work) and any(limits := self.limits(work)):
+            drafts = self.drafter.draft([s for s, _, _ in work], limits)
+            self.drafts = [draft[:limit] for draft, limit in zip(drafts, limits, strict=True)]
+        return work
+
+    @torch.inference_mode()
+    def run(self, work: list[Work]) -> list[Any]:
+        if not any(self.drafts):
+            self.drafts = []
+            return super().run(work)
+        places, after = [], []  # of each choice: what it goes by, and after which token of the batch it is made
+        for (s, _, _), draft in zip(work, self.drafts, strict=True):
+            places += [Place(s.request, s.generated + n) for n in range(len(draft) + 1)]
+            s.tokens += draft
+        fed = [(s, start, count + len(draft)) for (s, start, count), draft in zip(work, self.drafts, strict=True)]
+        batch = Batch.of(fed, self.model.device)
+        for (s, start, count), draft, end in zip(work, self.drafts, batch.starts[1:].tolist(), strict=True):
+            del s.tokens[len(s.tokens) - len(draft) :]
+            after += range(end - len(draft) - 1, end)
+            s.cached = self.cache.keep(s, start + count + len(draft))
+        plan = self.cache.plan(batch)
+        hidden = self.model.hidden(batch, partial(self.cache.attend, plan))[after]  # (K, C)
+        chosen = iter(self.choose(self.model.head(hidden), places).tolist())
+        self.stats.verify_steps += 1
+        runs = []
+        for (s, start, count), draft in zip(work, self.drafts, strict=True):
+            tokens = list(islice(chosen, len(draft) + 1))
+            accepted = agreeing(draft, tokens)
+            s.cached = min(s.cached, start + count + accepted)
+            runs.append(Run(tokens[: accepted + 1], len(draft)))
+        return runs
