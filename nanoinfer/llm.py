@@ -105,7 +105,7 @@ class LLM:
 
     def _make(self, model: str | Path | GPT2, revision: str | None, device: torch.device) -> None:
         """Load the model, and put all together."""
-        from nanoinfer.cache.make_cache import default_max_batch
+        from nanoinfer.rungs.make import default_max_batch
         from nanoinfer.devices import batched_tokens, choose_dtype
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
