@@ -39,6 +39,11 @@ class DenseCache(NoCache):
         self.k, self.v = torch.zeros(shape, dtype=dtype, device=device)  # (L, max_batch, max_len, H, D) each
         self.max_len, self.positions = max_len, torch.arange(max_len, device=device)
 
+    @staticmethod
+    def bytes(config: ModelConfig, max_batch: int, max_len: int, dtype: torch.dtype) -> int:
+        """Return what the cache takes: a key and a value in every layer, slot and position."""
+        return max_batch * max_len * config.kv_numbers * dtype.itemsize
+
     def release(self, slot: int) -> None:
         """Zero the slot: the next sequence must not meet a NaN of this one, for 0 * NaN is NaN under any mask."""
         self.k[:, slot] = self.v[:, slot] = 0
@@ -56,13 +61,22 @@ class DenseCache(NoCache):
         return DensePlan(batch, places, slots, self.k.new_zeros(seen.shape).masked_fill(~seen, -torch.inf))
 
     def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write the new keys and values, then attend over everything the slots hold: (N, H, D) -> (N, H, D)."""
-        batch, keys, values = plan.batch, self.k[layer], self.v[layer]  # (max_batch, max_len, H, D)
-        keys.flatten(0, 1).index_copy_(0, plan.places, k)
-        values.flatten(0, 1).index_copy_(0, plan.places, v)
-        if plan.mask is None:  # nothing was there before
-            return super().attend(batch, layer, q, k, v)
-        S = plan.mask.shape[-1]
-        keys, values = keys[plan.slots, :S].transpose(1, 2), values[plan.slots, :S].transpose(1, 2)  # (B, H, S, D)
-        out = F.scaled_dot_product_attention(batch.padded(q).transpose(1, 2), keys, values, attn_mask=plan.mask)
-        return batch.packed(out.transpose(1, 2))
+        """Write the new keys and values, then attend: q, k, v (N, H, D) -> (N, H, D)."""
+        self.write(plan, layer, k, v)
+        if plan.mask is None:  # all that a token may see came with this step
+            return super().attend(plan.batch, layer, q, k, v)
+        return self.read(plan, layer, q)
+
+    def write(self, plan: DensePlan, layer: int, k: Tensor, v: Tensor) -> None:
+        """Put the new keys and values (N, H, D) into their places, all of them in one operation each."""
+        self.k[layer].flatten(0, 1).index_copy_(0, plan.places, k)  # (max_batch * max_len, H, D)
+        self.v[layer].flatten(0, 1).index_copy_(0, plan.places, v)
+
+    def read(self, plan: DensePlan, layer: int, q: Tensor) -> Tensor:
+        """Attend from q (N, H, D) over what the slots hold, under the mask."""
+        assert plan.mask is not None
+        keys = self.k[layer, plan.slots, : plan.mask.shape[-1]].transpose(1, 2)  # (B, H, S, D)
+        values = self.v[layer, plan.slots, : plan.mask.shape[-1]].transpose(1, 2)
+        queries = plan.batch.padded(q).transpose(1, 2)  # (B, H, T, D)
+        out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=plan.mask)
+        return plan.batch.packed(out.transpose(1, 2))

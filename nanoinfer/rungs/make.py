@@ -20,6 +20,7 @@ from nanoinfer.rungs.cpu import QuickChoice
 from nanoinfer.rungs.dense import DenseCache
 from nanoinfer.rungs.graphs import CudaRecorder, affordable_rows
 from nanoinfer.rungs.none import NoCache
+from nanoinfer.rungs.paged import PagedCache
 from nanoinfer.rungs.pays import Pays
 from nanoinfer.rungs.queue import QueueEngine
 from nanoinfer.rungs.ragged import CapturedRagged, RaggedPaged
@@ -126,22 +127,25 @@ def make_cache(
     least: makes of a number of blocks that fit here one that fits wherever a part of the cache is.
     """
     shape, kind = model.config, (model.device, model.dtype)
-    token, free = shape.kv_numbers * model.dtype.itemsize, free_memory(model.device)  # bytes
+    free = free_memory(model.device)
     if config.recipe.cache == "naive":
         return NoCache()
     if config.recipe.cache == "dense":
         what = f"a cache of {max_batch} rows of {max_len} tokens"
-        check_room(model, what, "lower max_batch or max_len", (max_batch + 1) * max_len * token)
+        check_room(
+            model, what, "lower max_batch or max_len", DenseCache.bytes(shape, max_batch + 1, max_len, model.dtype)
+        )
         return (CapturedDense if captured else DenseCache)(shape, max_batch, max_len, *kind)
     size = config.block_size
+    one = PagedCache.bytes(shape, 1, size, model.dtype)
     usable = max_batch * -(-max_len // size)
     if free is not None:
         # Of a step: the widest sublayer's tensors a token, and logits a row, twice in float32 where they are filtered.
         logits = max_batch if config.speculate is None else min(max_batch * (1 + config.draft_tokens), budget)
         step = budget * 16 * shape.inner + logits * 12 * shape.padded_vocab
-        usable = min(usable, int((free - step) * POOL_SHARE) // (size * token))
+        usable = min(usable, int((free - step) * POOL_SHARE) // one)
     blocks = config.kv_blocks or least(max(1, usable))
-    check_room(model, f"a pool of {blocks} blocks", "lower kv_blocks", (blocks + 1) * size * token)
+    check_room(model, f"a pool of {blocks} blocks", "lower kv_blocks", (blocks + 1) * one)
     kinds = VerifiedPaged if captured and config.speculate is not None else CapturedRagged if captured else RaggedPaged
     identity = repr((shape, model.dtype)).encode() if config.prefix_caching else None
     return kinds(shape, max_batch, max_len, blocks, size, *kind, preemption=bool(config.preemption), identity=identity)

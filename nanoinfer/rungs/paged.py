@@ -50,6 +50,11 @@ class PagedCache(NoCache):
         self.splits_done = torch.zeros(max_batch * config.n_head, dtype=torch.int32, device=device)  # of the kernel
         self.kernels = kernels_for(device)
 
+    @staticmethod
+    def bytes(config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype) -> int:
+        """Return what the pool takes: a key and a value in every layer, block and place."""
+        return blocks * block_size * config.kv_numbers * dtype.itemsize
+
     def admit(self, slot: int, sequence: Sequence) -> bool:
         """Reserve the room of its longest text: once admitted, it can always go on."""
         if self.blocks.blocks_of(sequence.end) > self.blocks.blocks:

@@ -5,8 +5,7 @@ depends on the text before it alone. A draft is kept as long as it is what was c
 the model read after it was the sequence's own, and the tokens are those of plain decoding, sampled ones too. The idea
 that drafter and model share their noise: Daliri, Musco, Suresh 2024, "Coupling without Communication and
 Drafter-Invariant Speculative Decoding". Drafts and verification: Leviathan et al. 2023, "Fast Inference from
-Transformers via
-Speculative Decoding".
+Transformers via Speculative Decoding".
 """
 
 from __future__ import annotations
