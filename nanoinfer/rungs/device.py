@@ -52,9 +52,8 @@ class DeviceEngine(Engine):
         self.samplers, self.max_batch = samplers, max_batch
         with torch.inference_mode():
             self.state = BatchState.empty(max_batch, model.device)
-        self.resident: list[Sequence | None] = [None] * max_batch  # whose parameters each row of the state has
         self.live = 0  # rows of the state that are no padding
-        self.kinds: dict[Sequence, int] = {}  # of those that run, which sampler each needs
+        self.kinds: dict[Sequence, int] = {}  # of those that the device knows, which sampler each needs
         self.sampler = 0  # the cheapest that serves all
         self.free.sort(reverse=True)  # the lowest free slot is given first
 
@@ -71,15 +70,13 @@ class DeviceEngine(Engine):
     def abandon(self) -> None:
         """Let go of every sequence; all rows are padding."""
         super().abandon()
-        self.resident, self.live = [None] * self.max_batch, self.max_batch
+        self.live = self.max_batch
         self.place(Launch([], [], 0, [], [], None, 0, 0))
 
     def pack(self, work: list[Work]) -> Launch:
         """Put a step into integers. The host's part of it is done here: slots, `cached`, the cache's own lists."""
         sources, targets = self.close_gaps()
-        begun = [s for s, _, _ in work if self.resident[s.slot] is not s]
-        for s in begun:
-            self.resident[s.slot] = s
+        begun = [s for s, _, _ in work if s not in self.kinds]
         if begun or len(self.running) < self.live:
             for s in begun:
                 self.kinds[s] = self.kind(s)
@@ -114,8 +111,6 @@ class DeviceEngine(Engine):
         moved = [s for s in self.running if s.slot >= n]
         sources = [s.slot for s in moved]
         for s, slot in zip(moved, gaps, strict=True):
-            if self.resident[s.slot] is s:
-                self.resident[slot] = s
             s.slot = slot
         self.free = list(range(n, self.max_batch))[::-1]
         self.cache.rename(sources, gaps)
