@@ -95,6 +95,7 @@ WITH_PREEMPTION: dict[str, tuple[str, Mutate]] = {
     "preempted rows come back ahead of their tokens": ("", edited(
         QueueEngine, "admit_next", "len(s.tokens) < s.awaited or", "")),
     "a row comes back at step 0": ("", edited(DeviceEngine, "begun", "s.generated", "0")),
+    "a row that comes back does not begin": ("", edited(DeviceEngine, "leave", "self.kinds.pop(s, None)", "pass")),
     "a preempted row that has ended comes back": ("", edited(QueueEngine, "admit_next", "if s.ended:", "if False:")),
     "a preempted row's tokens are kept, and not awaited": ("", edited(
         QueueEngine, "preempt", "s.cached + 1 if s.decoding else len(s.tokens)", "len(s.tokens)")),

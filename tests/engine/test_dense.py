@@ -15,7 +15,7 @@ from nanoinfer.rungs.batch import Batch
 from nanoinfer.rungs.captured import CapturedDense
 from nanoinfer.rungs.dense import DenseCache
 from nanoinfer.rungs.paged import PagedCache
-from nanoinfer.rungs.step import Chunk, Layout, Prompts, Rows, pack
+from nanoinfer.rungs.step import Chunk, Prefill, Prompts, Rows
 from tests.conftest import STD, prompts_of
 
 CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=300, vocab_size=211)
@@ -42,8 +42,9 @@ def bytes_of(tokens: int, dtype: torch.dtype = torch.float32) -> int:
 def test_no_query_sees_nothing(device: torch.device) -> None:
     """M02: a softmax over nothing is NaN in some versions of torch; here a query sees at least itself."""
     chunks, cache = [Chunk(0, 3, [0] * 2), Chunk(1, 0, [0] * 2)], CapturedDense(CONFIG, 3, 40, device, torch.float32)
-    layout = Layout.of(chunks)
-    mask = cache.plan(Prompts.of_packed(pack(chunks, layout, dummy=3).to(device), layout)).mask
+    prefill = Prefill(chunks)
+    packed = prefill.pack(prefill.layout, dummy=3).to(device)
+    mask = cache.plan(Prompts.of_packed(packed, prefill.layout)).mask
     assert (mask == 0).sum(-1)[:, 0].tolist() == [[4, 5], [1, 2]]
     where, row = torch.tensor([0, 39], device=device), torch.arange(2, device=device)
     for batch in Rows(where, where, row, row, 1, 39), Batch(where, where, row, torch.arange(3, device=device), 1, 39):
