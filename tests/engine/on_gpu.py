@@ -1,18 +1,18 @@
 """TEMP: recorded tokens on a GPU."""
 import json, time, traceback, sys
-import tests.engine.test_layers as T
+import tests.engine.test_recorded as T
 from nanoinfer.rungs.graphs import CudaRecorder
 from nanoinfer.model.gpt2 import Layer
 recorded = json.loads(T.FILE.read_text())["odd"]
 model = T.GROUPS["odd"].model("odd").to("cuda")
 model.layers = [Layer.of(b) for b in model.h]
 T.model_of = lambda name: model
-for name, (kind, cname) in T.ENGINES.items():
+for name, (kind, cname) in T.LAYERS.items():
     for rec in ([None, "cuda"] if "graph" in name else [None]):
         try:
             e = kind(model, T.caches(model)[cname](), T.ROWS)
             if rec: e.recorder = CudaRecorder(model.device)
-            T.asked.cache_clear(); req = [r for r in T.asked("odd", 80) if name.startswith("queue") or not r.params.penalises]
+            req = [r for r in T.asked() if name.startswith("queue") or not r.params.penalises]
             t = time.time(); found = {}
             for settled in e.generate(req):
                 for s in settled:

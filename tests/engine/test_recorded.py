@@ -16,6 +16,7 @@ from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.requests import Request
 from nanoinfer.rungs.captured import CapturedDense, CapturedPaged
 from nanoinfer.rungs.dense import DenseCache
 from nanoinfer.rungs.device import DeviceEngine
@@ -29,7 +30,7 @@ from nanoinfer.rungs.ragged import CapturedRagged, RaggedPaged
 from nanoinfer.text.prompts import RequestMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from nanoinfer.verify import verify_tokens
-from tests.engine.recorded import FILE, GROUPS
+from tests.engine.recorded import FILE, GROUPS, ODD
 
 ROWS, LEN, BLOCKS = 5, 100, 12
 
@@ -87,13 +88,17 @@ LAYERS: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
+def asked() -> list[Request]:
+    """Made anew, since streams of stop strings are used once."""
+    maker = RequestMaker(gpt2_tokenizer(), LEN, ODD.vocab_size, Random(0), ODD.end_of_text)
+    return maker.requests(*GROUPS["odd"].requests("odd"))[:80]
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_chapter(name: str) -> None:
     model, (kind, cache_name) = model_of("odd"), LAYERS[name]
     engine = kind(model, caches(model)[cache_name](), ROWS)
-    maker = RequestMaker(gpt2_tokenizer(), LEN, model.config.vocab_size, Random(0), model.config.end_of_text)
-    requests = maker.requests(*GROUPS["odd"].requests("odd"))[:80]
-    requests = [r for r in requests if name.startswith("queue") or not r.params.penalises]
+    requests = [r for r in asked() if name.startswith("queue") or not r.params.penalises]
     ended = [s for settled in engine.generate(requests) for s in settled if s.finish_reason]
     found = {s.request.index: s.tokens[len(s.request.prompt_token_ids) :] for s in ended}
     assert found == {r.index: recorded("odd")[r.index] for r in requests}
