@@ -280,7 +280,7 @@ def test_cached_and_full_forward(device: torch.device, engine: str, dtype: torch
     model, text = random_model(CONFIG, seed=7, std=STD, device=device, dtype=dtype), prompts_of([100])[0]
     llm = LLM(model, engine=engine, max_batch=1)
     cache: Any = llm.core.cache
-    sequence = Sequence(*llm.requests(text[:-1], SamplingParams(max_tokens=1)), slot=0)
+    sequence = Sequence(llm.requests(text[:-1], SamplingParams(max_tokens=1))[0], slot=0)
     cache.admit(0, sequence)
     sequence.tokens.append(text[-1])
     got = []
