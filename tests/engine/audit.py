@@ -39,6 +39,7 @@ class Audit:
         self.happened: Counter[str] = Counter()
         self.waits: Counter[Any] = Counter()  # of running sequences, steps since they were fed
         self.known: dict[Any, int] = {}  # of each, how many tokens it had when it was admitted
+        self.work: list[Work] = []  # that was planned last
         self.gone: list[Any] = []  # those that this plan has preempted
         self.prompts_came = False  # in the step before
         self.plan, self.engine.schedule = self.engine.schedule, self.schedule
@@ -55,7 +56,7 @@ class Audit:
         must(waiting == sorted(waiting, key=ARRIVED), "rows: first come, first served")
         victims, decoding = self.victims(running), [s for s in engine.running if s.decoding]
         self.gone.clear()
-        work: list[Work] = self.plan()
+        self.work = work = self.plan()
         gone = sorted(self.gone, key=ARRIVED)
         begun = [s for s in engine.running if s not in running or s in gone]
         self.known |= {s: len(s.tokens) for s in begun}

@@ -168,6 +168,8 @@ class History:
         self.blocks: Any = self.engine.blocks
         self.shadow = Shadow(self.blocks) if self.blocks else None
         self.audit = Audit(self)
+        self.observed: list[Any] = []
+        self.engine.observer = lambda *heard: self.observed.append(heard)
         calls = ["begin", "update", "move", "vacate"] if self.captured else ["keep"]
         for name in calls:
             if hasattr(self.cache, name):
@@ -314,8 +316,9 @@ class History:
         self.engine.cancel(s)
 
     def step(self) -> None:
-        before = {s: s.generated for s in self.told}
+        before, self.audit.work = {s: s.generated for s in self.told}, []
         settled = self.engine.step()
+        assert self.observed.pop() == (self.audit.work, settled)
         came = {s: s.generated - count for s, count in before.items() if s.generated > count}
         assert {*came} == {s for s in settled if s.request.limit} & {*self.told}
         assert all(count == 1 for count in came.values())

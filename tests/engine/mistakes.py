@@ -69,6 +69,8 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
     "gaps stay": ("", changed(DeviceEngine, "close_gaps", lambda *_: ([], []))),
     "a moved row is forgotten": ("", edited(
         DeviceEngine, "close_gaps", "return sources, gaps", "return sources[1:], gaps[1:]")),
+    "the observer does not hear of all": ("", edited(
+        QueueEngine, "step", "self.observer(self.fed, settled)", "self.observer(self.fed[1:], settled)")),
     "a slot is not freed": ("", edited(
         DeviceEngine, "place", "state.free(slice(step.live,", "state.free(slice(step.live + 1,")),
     "the same piece again": ("a place is written once", edited(
