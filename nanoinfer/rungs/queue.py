@@ -330,7 +330,7 @@ class QueueEngine(Engine):
         for (s, start, count), token in zip(work, tokens, strict=True):
             text, length = s.tokens, start + count
             if s.ended or length != len(text):
-                self.stats.dropped_tokens += s.ended
+                self.stats.dropped_tokens += bool(s.ended and s.request.limit and length >= len(text))
                 continue
             settled.append(s)
             if s.watched or length + 1 == s.end or token in s.stop_ids:

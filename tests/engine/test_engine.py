@@ -17,15 +17,14 @@ import pytest
 import torch
 
 import nanoinfer.async_llm
-import nanoinfer.engine.engine
 import nanoinfer.llm
+import nanoinfer.rungs.queue
 from nanoinfer import LLM, AsyncLLM, SamplingParams
-from nanoinfer.config import ENGINES
-from nanoinfer.engine.engine import Engine
-from nanoinfer.engine.state import BatchState
+from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
+from nanoinfer.rungs.sharing import SharedBlocks
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.fake_graphed import Gate, idle, nothing_is_held, watch
@@ -51,9 +50,9 @@ def llm(make: Callable[..., LLM]) -> LLM:
     return make(max_batch=3)
 
 
-def engine_of(llm: LLM, max_batch: int, lag: int = 0) -> Engine:
+def engine_of(llm: LLM, max_batch: int, lag: int = 0) -> Any:
     """An engine as `LLM` makes it, to be driven by hand."""
-    engine = LLM(llm.model, engine=llm.engine, max_batch=max_batch).core
+    engine: Any = LLM(llm.model, engine=llm.engine, max_batch=max_batch).core
     engine.lag = lag
     return engine
 
@@ -146,7 +145,7 @@ def test_a_failure_is_heard_of_by_all_who_wait(llm: LLM, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch, ThreadPoolExecutor(3) as pool:
         submitted, gate = submissions(llm, patch), Gate(llm)
         patch.setattr(GPT2, "forward", failing)
-        patch.setattr(BatchState, "free", failing)
+        patch.setattr(SharedBlocks, "forget", failing)
         futures = [pool.submit(llm.generate, prompts_of([4, 6]), GREEDY) for _ in range(3)]
         assert all(submitted.acquire(timeout=60) for _ in range(6))
         gate.open()
@@ -194,7 +193,7 @@ def test_times_are_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:
     The time to the first token begins with the call; what the reader does is in no token's time.
     """
     now = [0.0]
-    for module in (nanoinfer.llm, nanoinfer.async_llm, nanoinfer.engine.engine):
+    for module in (nanoinfer.llm, nanoinfer.async_llm, nanoinfer.rungs.queue):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def taking(seconds: float, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,11 +230,11 @@ def gpu_model() -> GPT2:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [name for name in ENGINES if RECIPES[name].launch == "graph"])
 @pytest.mark.parametrize("lag", [0, 2])
 @pytest.mark.parametrize("sampled", [False, True])
 def test_the_loop_waits_nowhere_but_in_collect(gpu_model: GPT2, engine: str, sampled: bool, lag: int) -> None:
-    """Promise 7, held by torch itself: any hidden synchronization raises. Waiting for an event is none of these."""
+    """From chapter 4 on, held by torch itself: any hidden synchronization raises. Waiting for an event is none."""
     params = MIXED if sampled else GREEDY
     llm = LLM(gpu_model, engine=engine)
     requests = llm.requests(prompts_of([4, 1, 9, 2, 30]), params)

@@ -10,13 +10,13 @@ import torch
 
 from nanoinfer import LLM, Logprobs, SamplingParams
 from nanoinfer.engine import logprobs as logprobs_module
-from nanoinfer.engine import scheduler
 from nanoinfer.engine.logprobs import logprobs, width
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import sample_filtered
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request
+from nanoinfer.rungs import sharing
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 
@@ -95,7 +95,7 @@ def proven(small_model: GPT2, monkeypatch: pytest.MonkeyPatch, **settings: Any) 
     heads, head = [], GPT2.head
     monkeypatch.setattr(GPT2, "head", lambda model, x: heads.append(len(x)) or head(model, x))
     monkeypatch.setattr(logprobs_module, "SLICE", 5)
-    monkeypatch.setattr(scheduler, "AHEAD", 1)
+    monkeypatch.setattr(sharing, "AHEAD", 1)
     llm = LLM(small_model, **settings)
     done = llm.generate(prompts_of([7, 33, 1, 12, 30, 1], seed=2), ASKED)
     assert max(heads) <= 6

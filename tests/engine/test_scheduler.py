@@ -16,14 +16,12 @@ from tests.engine.audit import Broken
 from tests.engine.history import History
 from tests.engine.mistakes import MISTAKES
 
-PARTS = [None, "here", "within"]  # the drafter's place
-
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.randoms(use_true_random=False), st.sampled_from(PARTS))
-def test_histories(random: Random, drafts: str | None) -> None:
+@given(st.randoms(use_true_random=False))
+def test_histories(random: Random) -> None:
     """Hypothesis looks for a short one."""
-    History(random, drafts=drafts).run()
+    History(random).run()
 
 
 def test_nobody_starves() -> None:
@@ -33,22 +31,19 @@ def test_nobody_starves() -> None:
 
 
 THINGS = {
-    None: {"preempted", "gave way in its prompt", "came back to its blocks", "waited for its tokens", "cached",
-           "recomputed", "evicted", "moved", "cancelled while preempted", "failures"},
-    "here": {"preempted", "verified", "accepted", "failures"},
-    "within": {"preempted", "verified", "accepted", "behind"},
+    "preempted", "gave way in its prompt", "came back to its blocks", "waited for its tokens", "cached", "recomputed",
+    "evicted", "moved", "cancelled while preempted", "failures",
 }  # fmt: skip
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("drafts", PARTS)
-def test_hundreds_of_histories(drafts: str | None) -> None:
+def test_hundreds_of_histories() -> None:
     """In which all that may happen does."""
     happened: Counter[str] = Counter()
     for seed in range(400):
-        happened += History(Random(seed), drafts=drafts).run()
+        happened += History(Random(seed)).run()
     print(happened)
-    assert min(happened[thing] for thing in THINGS[drafts]) > 20
+    assert min(happened[thing] for thing in THINGS) > 10
 
 
 def outcome(seed: int, parts: dict[str, Any]) -> str | None:
