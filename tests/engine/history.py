@@ -169,7 +169,7 @@ class History:
         self.shadow = Shadow(self.blocks) if self.blocks else None
         self.audit = Audit(self)
         self.observed: list[Any] = []
-        self.engine.observer = lambda *heard: self.observed.append(heard)
+        self.engine.observer = SimpleNamespace(left=id, ended=id, stepped=self.observe)
         calls = ["begin", "update", "move", "vacate"] if self.captured else ["keep"]
         for name in calls:
             if hasattr(self.cache, name):
@@ -201,6 +201,9 @@ class History:
 
         cache.blocks.allocate = emptied
         return cache
+
+    def observe(self, settled: list[Any]) -> None:
+        self.observed.append((self.engine.fed, settled))
 
     def make_engine(self) -> Eager | Graphed:
         random, max_batch, model = self.random, self.max_batch, Rule(self)

@@ -70,7 +70,7 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
     "a moved row is forgotten": ("", edited(
         DeviceEngine, "close_gaps", "return sources, gaps", "return sources[1:], gaps[1:]")),
     "the observer does not hear of all": ("", edited(
-        QueueEngine, "step", "self.observer(self.fed, settled)", "self.observer(self.fed[1:], settled)")),
+        QueueEngine, "step", "self.observer.stepped(settled)", "self.observer.stepped(settled[1:])")),
     "a slot is not freed": ("", edited(
         DeviceEngine, "place", "state.free(slice(step.live,", "state.free(slice(step.live + 1,")),
     "the same piece again": ("a place is written once", edited(
@@ -80,7 +80,7 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
     "a cancelled row runs on": ("", changed(QueueEngine, "cancel", nothing)),
     "tokens after the end": ("", edited(
         QueueEngine, "settle", "if s.ended or length", "if not s.ended and length")),
-    "pieces bring tokens": ("", edited(QueueEngine, "settle", "if s.ended or length != len(s.tokens)", "if s.ended")),
+    "pieces bring tokens": ("", edited(QueueEngine, "settle", "if s.ended or length != len(text)", "if s.ended")),
     "the last token is told twice": ("", edited(QueueEngine, "heard", "self.tell(s)", "self.tell(s), self.tell(s)")),
     "rows that left are live": ("", changed(BatchState, "free", nothing)),
     "the state moves nothing": ("", changed(BatchState, "move", nothing)),
