@@ -26,12 +26,13 @@ from nanoinfer.rungs.step import Layout, Rows
 if TYPE_CHECKING:
     from nanoinfer.rungs.engine import Work
 
-READ_MULTIPLE = 128  # positions that a decode step reads are a multiple of this: few shapes to record
 NULL = 0  # the block that no slot owns: padding writes there, and unused table entries name it
 
 
 class CapturedDense(DenseCache):
     """A `DenseCache` with one slot more, the dummy. A decode step reads its first rows as they lie."""
+
+    read_multiple = 128  # positions that a decode step reads are a multiple of this: few shapes to record
 
     def __init__(
         self, config: ModelConfig, max_batch: int, max_len: int, device: torch.device, dtype: torch.dtype
@@ -68,7 +69,7 @@ class CapturedDense(DenseCache):
 
     def bucket(self, context: int) -> int:
         """Return how many positions a decode step reads where the longest sequence has `context` tokens."""
-        return min(self.max_len, -(-context // READ_MULTIPLE) * READ_MULTIPLE)
+        return min(self.max_len, -(-context // self.read_multiple) * self.read_multiple)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """What a recorded step knows by address."""
