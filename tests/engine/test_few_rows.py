@@ -15,13 +15,13 @@ from nanoinfer.cache.naive import forward_logits
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine.sampling import Samplers, greedy
 from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2, Layer
 from nanoinfer.model.weights import random_model
+from nanoinfer.rungs.step import decode_step
 from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
-from tests.engine.fake_graphed import PARAMS, Rerun, graph_llm, greedy_rows, runner_of, tokens
+from tests.engine.fake_graphed import PARAMS, Rerun, graph_llm, greedy_rows, tokens
 from tests.engine.kernel_cases import DEVICE, INTERPRETED, here
 
 pytest.importorskip("triton", reason="there are no wheels of Triton here")
@@ -138,8 +138,8 @@ def test_a_step_repeats_its_bits(make: Maker) -> None:
 def fused_llm(model: GPT2, **settings: Any) -> Any:
     """An `LLM` of engine fused that replays on a CPU, under the interpreter."""
     llm = graph_llm(model, "fused", recorder=Rerun(), **settings)
-    runner: Any = runner_of(llm)
-    runner.forwards, runner.pinned = [FusedForward(llm.model, runner.cache, runner.state)], True
+    core: Any = llm.core
+    core.forwards, core.pinned = [FusedForward(llm.model, core.cache, core.state)], True
     if INTERPRETED:
         llm.core.samplers = Samplers(*[sampling.sample] * 3)._replace(scoring=llm.core.samplers.scoring)
     return llm
@@ -171,7 +171,7 @@ def test_weights_that_move_are_taken_again(small_model: GPT2) -> None:
     tokens(llm, [4], params)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         mine.data = theirs.data
-    runner_of(llm).model.layers[:] = [Layer.of(block) for block in model.h]  # type: ignore[arg-type]
+    llm.core.model.layers[:] = [Layer.of(block) for block in model.h]  # type: ignore[arg-type]
     with pytest.warns(RuntimeWarning, match="has moved"):
         proven(llm, [4], params, other)
 

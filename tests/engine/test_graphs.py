@@ -13,8 +13,8 @@ import pytest
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.engine import Row
-from nanoinfer.engine.graphs import pick
 from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.rungs.graphs import pick
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 from tests.engine.fake_graphed import (
@@ -26,7 +26,6 @@ from tests.engine.fake_graphed import (
     greedy_rows,
     nothing_is_held,
     prove,
-    runner_of,
     steps,
     watch,
 )
@@ -58,7 +57,7 @@ def test_capture_with_a_full_pool(small_model: GPT2) -> None:
     """G32: what padding needs was set aside at the start."""
     llm = graph_llm(small_model, "paged-graph", kv_blocks=6, max_batch=5)
     free, blocks = [], llm.core.cache.blocks
-    watch(runner_of(llm).recorder, "record", lambda step: free.append(blocks.allocator.free_blocks))
+    watch(llm.core.recorder, "record", lambda step: free.append(blocks.allocator.free_blocks))
     prove(llm, [16, 16, 16], greedy_rows(16, 16, 16))
     assert decodes(llm) == [4]
     assert free[-1] == 0
