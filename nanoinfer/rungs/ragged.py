@@ -10,7 +10,7 @@ from torch import Tensor
 from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.rungs.batch import Batch
 from nanoinfer.rungs.captured import CapturedPaged, NullBlocks
-from nanoinfer.rungs.paged import PagedCache
+from nanoinfer.rungs.paged import PagedCache, kernels_for
 from nanoinfer.rungs.sharing import SharedBlocks, SharedRoom
 from nanoinfer.rungs.step import Layout
 
@@ -34,11 +34,7 @@ class Ragged(SharedRoom, PagedCache):
         super().__init__(*args, **settings)
         self.preemption = preemption
         self.blocks = self.manager(self.blocks.blocks, self.block_size, len(self.blocks.owned), identity)
-        self.ragged: Any = paged_attention_torch
-        if self.kernels is not paged_attention_torch:
-            from nanoinfer.kernels import ragged_attention
-
-            self.ragged = ragged_attention
+        self.ragged = ragged_kernels_for(self.k.device)
 
     manager: Any = SharedBlocks
 
@@ -66,6 +62,15 @@ class RaggedPaged(Ragged):
         found = self.blocks.owned[slot]
         self.tables[slot, : len(found)] = torch.tensor(found, dtype=torch.int32)
         return True
+
+
+def ragged_kernels_for(device: torch.device) -> Any:
+    """As `kernels_for`, for sequences that bring several tokens."""
+    if kernels_for(device) is paged_attention_torch:
+        return paged_attention_torch
+    from nanoinfer.kernels import ragged_attention
+
+    return ragged_attention
 
 
 class SharedNullBlocks(SharedBlocks, NullBlocks):
