@@ -71,7 +71,8 @@ class PagedCache(NoCache):
     def plan(self, batch: Batch) -> Any:
         """Find out once, for all layers, where the batch writes and what it reads."""
         slots, width = batch.last(batch.slots), self.blocks.blocks_of(batch.past + 1)
-        return PagedPlan(batch, self.places(batch), self.tables[slots, :width], batch.last(batch.positions) + 1)
+        tables = self.tables[slots][:, :width]  # whose stride never changes: Triton compiles a kernel for some strides
+        return PagedPlan(batch, self.places(batch), tables, batch.last(batch.positions) + 1)
 
     def places(self, batch: Batch) -> Tensor:
         """(N,) where each token's key and value go, in a layer's blocks end to end."""
