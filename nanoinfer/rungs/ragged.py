@@ -24,7 +24,7 @@ class RaggedPlan(NamedTuple):
     work: Any  # of the kernel's `work_list`
 
 
-class Ragged(SharedRoom, PagedCache):
+class RaggedPaged(SharedRoom, PagedCache):
     """A paged cache that sequences come to in chunks, and that they share.
 
     preemption, identity: as for `SharedRoom` and `SharedBlocks`.
@@ -53,17 +53,6 @@ class Ragged(SharedRoom, PagedCache):
         return out
 
 
-class RaggedPaged(Ragged):
-    """The same for chapter 1's engine."""
-
-    def admit(self, slot: int, sequence: Any) -> bool:
-        if not super().admit(slot, sequence):
-            return False
-        found = self.blocks.owned[slot]
-        self.tables[slot, : len(found)] = torch.tensor(found, dtype=torch.int32)
-        return True
-
-
 def ragged_kernels_for(device: torch.device) -> Any:
     """As `kernels_for`, for sequences that bring several tokens."""
     if kernels_for(device) is paged_attention_torch:
@@ -77,7 +66,7 @@ class SharedNullBlocks(SharedBlocks, NullBlocks):
     """`SharedBlocks` with a null block."""
 
 
-class CapturedRagged(Ragged, CapturedPaged):
+class CapturedRagged(RaggedPaged, CapturedPaged):
     """The same for steps that are recorded: prompts lie end to end, behind them a last row of padding."""
 
     manager = SharedNullBlocks
