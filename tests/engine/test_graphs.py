@@ -136,6 +136,12 @@ def test_late_stops(small_model: GPT2, engine: str, lag: int) -> None:
     assert (llm.stats.dropped_tokens > 0) == (lag > 0)
 
 
+def test_equal_prompts_share_within_their_first_step(small_model: GPT2) -> None:
+    llm = graph_llm(small_model, "paged-graph", prefix_caching=True)
+    llm.generate(prompts_of([70]) * 3, greedy_rows(3, 3, 3))
+    assert llm.stats.cached_tokens == 2 * 64
+
+
 # Sampling
 
 
