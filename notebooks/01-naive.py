@@ -27,12 +27,12 @@ import torch.nn.functional as F
 from nanocourse.exercises import answers
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.naive import FullContext
 from nanoinfer.engine.sampling import gumbel, random_bits, threshold
-from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
+from nanoinfer.rungs.batch import Batch
+from nanoinfer.rungs.none import NoCache
 
 _ = torch.set_grad_enabled(False)
 
@@ -54,12 +54,12 @@ row = torch.tensor([0, 0, 0, 1, 1])
 show("token ids, positions, rows", torch.stack([ids, positions, row]))
 
 # %% [markdown]
-# The record that carries them. It also says where each row's tokens begin, and after which tokens one is to be
-# chosen: the last of each row.
+# The record that carries them. It also says where each row's tokens begin. A token is chosen after the last of each
+# row.
 
 # %%
 starts, logits_at = torch.tensor([0, 3, 5]), torch.tensor([2, 4])
-step = Batch(ids, positions, row, max_context=3, max_new=3, no_context=True, starts=starts, logits_at=logits_at)
+step = Batch(ids, positions, row, starts, longest=3, past=0)
 
 # %% [markdown]
 # ## 1. What each token is
@@ -156,7 +156,7 @@ show("the stream with it", x)
 # the rows to one length, and a triangle hides the padding with the rest. It gives the same numbers:
 
 # %%
-source(FullContext.attend)
+source(NoCache.attend)
 
 # %% [markdown]
 # `padded` makes the rectangle, and nothing else in this chapter does. A shorter row is followed by zeros.
@@ -165,7 +165,7 @@ source(FullContext.attend)
 source(Batch.padded)
 
 # %%
-cache = FullContext()
+cache = NoCache()
 theirs = cache.attend(cache.plan(step), 0, q, k, v).reshape(N, C)
 print("largest difference:", float((theirs - y).abs().max()))
 
@@ -200,7 +200,7 @@ show("each row's last token", chosen)
 # %%
 logits = chosen @ model.wte.weight[: config.vocab_size].T  # (B, V)
 show("logits", logits)
-theirs = model(step, FullContext())
+theirs = model(step, NoCache())
 print("largest difference from the engine's:", float((logits - theirs).abs().max()))
 assert torch.allclose(logits, theirs, atol=1e-5)
 
@@ -353,12 +353,11 @@ guess = "..."
 tokens, milliseconds = (64, 128, 256, 512), []
 for length in tokens:
     text, place = torch.randint(0, 50257, (length,), generator=torch.Generator().manual_seed(0)), torch.arange(length)
-    here = Batch(text, place, torch.zeros_like(place), max_context=length, max_new=length, no_context=True,
-                 starts=torch.tensor([0, length]), logits_at=torch.tensor([length - 1]))  # fmt: skip
+    here = Batch(text, place, torch.zeros_like(place), torch.tensor([0, length]), longest=length, past=0)
     times = []
     for _ in range(4):
         start = time.perf_counter()
-        llm.model(here, FullContext())
+        llm.model(here, NoCache())
         times.append(time.perf_counter() - start)
     milliseconds.append(1e3 * sorted(times[1:])[1])
 for length, ms in zip(tokens, milliseconds, strict=True):

@@ -20,6 +20,8 @@
 
 # %%
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
@@ -28,14 +30,12 @@ import torch.nn.functional as F
 from nanocourse.exercises import answers
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.cache.naive import Naive, forward_logits
-from nanoinfer.engine.sampling import greedy as choose_greedy
-from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import decode_step
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.cache.naive import forward_logits
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.weights import random_model
+from nanoinfer.rungs.batch import Batch
+from nanoinfer.rungs.dense import DenseCache
+from nanoinfer.rungs.none import NoCache
 
 _ = torch.set_grad_enabled(False)
 
@@ -197,35 +197,32 @@ for row, text in enumerate(texts):
     assert torch.allclose(again, logits[row], atol=1e-5)
 
 # %% [markdown]
-# The engine's cache does what you have just done by hand. `plan` makes slots and mask once a step; `write` and
-# `read` run in every layer. Where rows bring different numbers of tokens, `read` fills them up to a rectangle:
+# The engine's cache does what you have just done by hand. `plan` makes slots and mask once a step; `attend` runs in
+# every layer. Where rows bring different numbers of tokens, it fills them up to a rectangle:
 
 # %%
 source(DenseCache.plan)
-source(DenseCache.write)
-source(DenseCache.read)
+source(DenseCache.attend)
 
 # %% [markdown]
 # ## 12. A chunk is neither more nor less
 #
 # The same cache answers for two new tokens at once, at positions 3 and 4. The mask has a line for each; the second
-# query reads the first one's slot. `pack` and `unpack` are the engine's: they lay the tokens of all rows side by side,
-# and row 1, the dummy, takes padding.
+# query reads the first one's slot. `Batch.of` is the engine's: it lays the tokens of all rows side by side.
 
 
 # %%
-def step(*chunks: Chunk) -> Batch:
-    """The engine's list of tokens, from what each row brings."""
-    layout = Layout.of([], chunks)
-    return unpack(pack([], chunks, layout, dummy=1), layout)
+def step(tokens: list[int], start: int = 0) -> Batch:
+    """The engine's list of tokens, from what row 0 brings: its text from a position on."""
+    work: Any = [(SimpleNamespace(tokens=tokens, slot=0), start, len(tokens) - start)]
+    return Batch.of(work, torch.device("cpu"))
 
 
 cache = DenseCache(config, 1, SLOTS, model.device, model.dtype)
-cache.clear(torch.tensor([0, 1]))
-model(step(Chunk(row=0, start=0, token_ids=[3, 1, 4])), cache)
-chunk = step(Chunk(row=0, start=3, token_ids=[1, 5]))
+model(step([3, 1, 4]), cache)
+chunk = step([3, 1, 4, 1, 5], start=3)
 by_chunk = model(chunk, cache)
-show("visible to the chunk", cache.plan(chunk).visible[0, 0].int())
+show("visible to the chunk", (cache.plan(chunk).mask[0, 0] == 0).int())
 whole = forward_logits(model, torch.tensor([[3, 1, 4, 1, 5]]))[:, -1]
 print("largest difference from the whole text at once:", f"{float((by_chunk - whole).abs().max()):.1e}")
 assert torch.allclose(by_chunk, whole, atol=1e-5)
@@ -377,24 +374,21 @@ assert told("The fox", LONG, by=in_chunks) == right
 
 
 # %%
-def step_ms(cache: Naive | DenseCache, context: int) -> float:
+def step_ms(cache: NoCache, context: int) -> float:
     """Milliseconds of a decode step of one row that has so many tokens."""
-    state, times = BatchState.empty(1, llm.model.device), []
+    times = []
     for _ in range(5):
-        state.position.fill_(context)
-        state.live.fill_(1)
-        state.row.zero_()
         start = time.perf_counter()
-        decode_step(llm.model, cache, state, 1, context + 1, choose_greedy)
+        fed = step([464] * (context + 1), context if isinstance(cache, DenseCache) else 0)
+        llm.model(fed, cache).argmax(-1).tolist()
         times.append(time.perf_counter() - start)
     return 1e3 * sorted(times[1:])[1]
 
 
 guess = "..."
 contexts, small = (32, 128, 256, 512), PRESETS["small"]
-naive_ms = [step_ms(Naive(1, 1024, llm.model.device), context) for context in contexts]
+naive_ms = [step_ms(NoCache(), context) for context in contexts]
 cache = DenseCache(small, 1, 1024, llm.model.device, llm.model.dtype)
-cache.clear(torch.tensor([0, 1]))
 dense_ms = [step_ms(cache, context) for context in contexts]
 for context, one, other in zip(contexts, naive_ms, dense_ms, strict=True):
     print(f"{context:4} tokens: {one:7.1f} ms without a cache, {other:6.1f} ms with one")
@@ -425,12 +419,12 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# What it takes: bytes of a cache, in bfloat16, beside the weights. The dummy row is counted.
+# What it takes: bytes of a cache, in bfloat16, beside the weights.
 
 # %%
 for name in ("small", "gpt2", "gpt2-xl"):
     shape = PRESETS[name]
-    sizes = [DenseCache.bytes(shape, rows, 1024, torch.bfloat16) / 1e9 for rows in (1, 64, 512)]
+    sizes = [2 * rows * 1024 * shape.kv_numbers / 1e9 for rows in (1, 64, 512)]
     cells = "  ".join(f"{rows} rows {size:7.2f} GB" for rows, size in zip((1, 64, 512), sizes, strict=True))
     print(f"{name:8} a token {2 * shape.kv_numbers:>8,} bytes, weights {2 * shape.parameters / 1e9:5.2f} GB, {cells}")
 

@@ -34,16 +34,14 @@ from torch import Tensor
 from nanocourse.exercises import answers
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine import fake_graph
-from nanoinfer.engine.eager import EagerRunner
-from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, ladder, pick
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import decode_step
-from nanoinfer.model.batch import Batch, Chunk
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
+from nanoinfer.rungs.captured import CapturedPaged
+from nanoinfer.rungs.graphs import CudaRecorder, GraphEngine, ladder, pick
+from nanoinfer.rungs.step import Chunk, Layout, Prompts, Rows, decode_step, pack, prefill_step
 
 _ = torch.set_grad_enabled(False)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -62,13 +60,15 @@ print("recording on", device, "with", type(recorder).__name__)
 # %%
 config = ModelConfig(n_layer=1, n_head=2, n_embd=32, n_positions=32, vocab_size=50)
 model = random_model(config, seed=50, std=1.0, device=device)
-cache = PagedCache(config, 4, 32, 9, 16, device, torch.float32)  # blocks of 16, nine of them
+cache = CapturedPaged(config, 4, 32, 8, 16, device, torch.float32)  # eight blocks of 16, and the null block
 state = BatchState.empty(4, device)
 for row in (0, 1):
     cache.blocks.reserve(row, 12)
     cache.blocks.grow(row, 12)  # all the blocks that it will need
-cache.update()  # the device's tables hear of them
-EagerRunner(model, cache, state).prefill([], [Chunk(0, 0, (3, 1, 4)), Chunk(1, 0, (1, 5))], greedy)
+cache.update([(row, 0, cache.blocks.owned[row][0]) for row in (0, 1)])  # the device's tables hear of them
+layout = Layout.of(chunks := [Chunk(0, 0, (3, 1, 4)), Chunk(1, 0, (1, 5))])
+prompts = Prompts.of_packed(pack(chunks, layout, state.dummy).to(device), layout)
+prefill_step(model, cache, state, prompts, greedy)
 show("state: token, position, step, live, seed, top-k, row", state.integers)
 
 # %% [markdown]
@@ -78,11 +78,11 @@ show("state: token, position, step, live, seed, top-k, row", state.integers)
 # and it leaves the next token where the next step looks for it. Rows 2 and 3 are padding.
 
 # %%
-rows, longest = 4, 32
+rows, context = 4, 32
 
 
 def step() -> Tensor:
-    return decode_step(model, cache, state, rows, longest, greedy)
+    return decode_step(model, cache, state, rows, context, greedy)
 
 
 begin = [tensor.clone() for tensor in (state.integers, cache.k, cache.v)]
@@ -157,8 +157,8 @@ assert torch.equal(torch.stack(replayed), right)
 
 # %%
 fed = state.at(slice(0, rows))
-plan = cache.plan(Batch(fed.token, fed.position, fed.row, longest))
-show("slots that the next step writes to", plan.slots[None])
+plan = cache.plan(Rows(fed.token, fed.position, fed.row, fed.row, 1, context - 1))
+show("slots that the next step writes to", plan.places[None])
 show("how many slots each row reads", plan.lengths[None])
 show("state after four replays", state.integers)
 assert not state.integers[:6, 2:4].any()
@@ -251,16 +251,16 @@ SHORT = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (
 @contextmanager
 def recording() -> Iterator[None]:
     """Engines that are made meanwhile record, with or without a GPU."""
-    make = GraphRunner.__init__
+    make = GraphEngine.__init__
 
-    def made(self: GraphRunner, *args: Any, recorder: Any, **settings: Any) -> None:
+    def made(self: GraphEngine, *args: Any, recorder: Any, **settings: Any) -> None:
         make(self, *args, recorder=recorder or fake_graph.FakeRecorder(), **settings)
 
-    GraphRunner.__init__ = made
+    GraphEngine.__init__ = made
     try:
         yield
     finally:
-        GraphRunner.__init__ = make
+        GraphEngine.__init__ = make
 
 
 warnings.filterwarnings("ignore", message=".*a CPU records no steps")  # here it does, by the fake recorder
@@ -278,12 +278,12 @@ def told(llm: LLM, params: Any = None) -> list[str]:
 with recording():
     llm = engine()
 told(llm, SHORT)
-runner = llm.core.runner
-for key in runner.graphs:
+graphs = llm.core.graphs
+for key in graphs:
     print(key, "  reads up to", key.longest, "  sampler", key.sampler.__name__)
 stats = llm.stats
 print(f"decode steps {stats.decode_steps}, replayed {stats.replayed_steps}; padding rows {stats.padding_share:.1%}")
-source(GraphRunner.decode)
+source(GraphEngine.decode)
 
 # %% [markdown]
 # ## 13. Memory that moves
@@ -292,7 +292,7 @@ source(GraphRunner.decode)
 # at addresses before each step, drops its graphs, and says so.
 
 # %%
-before = len(runner.graphs)
+before = len(graphs)
 llm.core.cache.k = llm.core.cache.k.clone()
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")

@@ -12,7 +12,6 @@ from matplotlib.patches import Rectangle
 from nanobench.report.figures.style import ACCENT, GREYS, GROUND, MUTED, WIDTH, Drawing
 from nanobench.report.values import size
 from nanobook.examples import load
-from nanoinfer.model.batch import Chunk
 
 here = Path(__file__).parent
 run, cost = load(here / "running.py"), load(here / "cost.py")
@@ -115,8 +114,8 @@ def slots() -> Drawing:
 
 def visible(positions: list[int]) -> list[list[bool]]:
     """What the engine's own mask lets queries at these positions read, of SLOTS slots."""
-    batch = replace(run.step(Chunk(0, positions[0], positions)), no_context=False)
-    table: list[list[bool]] = run.new_cache(1, SLOTS).plan(batch).visible[0, 0].tolist()
+    batch = replace(run.step((0, positions[0], positions)), past=SLOTS - len(positions))  # all slots are read
+    table: list[list[bool]] = (run.new_cache(1, SLOTS).plan(batch).mask[0, 0] == 0).tolist()
     return table
 
 

@@ -18,12 +18,11 @@ from torch import Tensor
 
 from nanocourse.exercises import answers
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.paged import PagedCache
-from nanoinfer.engine.engine import Engine
-from nanoinfer.engine.scheduler import Row
-from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
+from nanoinfer.rungs.batch import Batch
+from nanoinfer.rungs.engine import Engine, Sequence
+from nanoinfer.rungs.paged import PagedCache
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")
@@ -43,13 +42,14 @@ def model() -> GPT2:
 class Pool:
     """A pool in the middle of a run. texts: token ids of each row that are written. tables: each row's blocks.
 
-    steps: the run itself, kept here because a run that is let go frees its rows.
+    slots: each row's in the cache. steps: the run itself, kept here because a run that is let go frees its rows.
     """
 
     cache: PagedCache
     texts: list[list[int]]
     tables: list[list[int]]
-    steps: Iterator[list[Row]]
+    slots: list[int]
+    steps: Iterator[list[Sequence]]
 
 
 @cache
@@ -62,8 +62,9 @@ def pool() -> Pool:
     steps = engine.generate(requests)
     for _ in range(STEPS + 1):  # the prompts, and so many tokens more
         next(steps)
-    texts = [[*row.request.prompt_token_ids, *row.token_ids][:-1] for row in engine.rows]  # the newest is not fed
-    return Pool(paged, texts, [list(blocks) for blocks in paged.blocks.owned], steps)
+    texts = [s.tokens[:-1] for s in engine.running]  # the newest is not fed
+    slots = [s.slot for s in engine.running]
+    return Pool(paged, texts, [list(paged.blocks.owned[slot]) for slot in slots], slots, steps)
 
 
 def word(token_id: int) -> str:
@@ -76,14 +77,15 @@ def head_of(row: int) -> tuple[Tensor, Tensor, Tensor]:
     held, seen = pool(), {}
     last = torch.tensor([text[-1] for text in held.texts])
     positions = torch.tensor([len(text) - 1 for text in held.texts])
-    plan = held.cache.plan(Batch(last, positions, torch.arange(len(last)), max_context=32))
+    fed = Batch(last, positions, torch.tensor(held.slots), torch.arange(len(last) + 1), longest=1, past=31)
+    plan = held.cache.plan(fed)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         seen[layer] = q[row, HEAD]
         return held.cache.attend(plan, layer, q, k, v)  # the newest written token again: it writes what stands there
 
     with torch.inference_mode():
-        model().hidden(plan.batch, attend)
+        model().hidden(fed, attend)
     blocks, n = held.tables[row], len(held.texts[row])
     keys, values = (p[LAYER, blocks, HEAD].flatten(0, 1)[:n] for p in (held.cache.k, held.cache.v))
     return seen[LAYER], keys, values

@@ -11,8 +11,6 @@ from statistics import mean
 from typing import Any
 
 from nanobook.examples import load, print_blocks
-from nanoinfer.cache.blocks import BlockManager
-from nanoinfer.engine.scheduler import check_room
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
@@ -80,8 +78,8 @@ def who_first() -> None:
     print(f"{'':34}{'the longest gap of the row':>28}{'first tokens, mean':>20}")
     for name, kind, mixed in (
         ("prompts first, always", clock.PromptsFirst, False),
-        ("by turns", clock.Scheduler, False),
-        ("in one step, decode first", clock.Scheduler, True),
+        ("by turns", clock.Timed, False),
+        ("in one step, decode first", clock.Timed, True),
     ):
         made = clock.run(asks, clock.engine(8, 256, kind=kind, mixed=mixed))
         print(f"{name:34}{ms(max(made.gaps(0))):>28}{ms(mean(made.waits[1:])):>20}")
@@ -91,17 +89,16 @@ def head_of_line() -> None:
     """A request that needs half of the pool, small ones behind it, and two ways to let them in."""
     asks = [*[Ask(0.0, 16, 48)] * 4, Ask(1e-3, 400, 100), *(Ask(2e-3 + 6e-3 * n, 16, 48) for n in range(60))]
     print(f"{'':24}{'the large one waits':>21}{'small ones wait, mean':>24}{'longest':>11}")
-    for name, kind in (("in order of arrival", clock.Scheduler), ("whoever fits", clock.FirstThatFits)):
-        made = clock.run(asks, clock.engine(16, 512, BlockManager(41, 16, 16), kind))
+    for name, kind in (("in order of arrival", clock.Timed), ("whoever fits", clock.FirstThatFits)):
+        made = clock.run(asks, clock.engine(16, 512, 40, kind))
         small = made.waits[5:]
         print(f"{name:24}{ms(made.waits[4]):>21}{ms(mean(small)):>24}{ms(max(small)):>11}")
 
 
 def never_fits() -> None:
     """What a request hears that no pool of this size could hold."""
-    row = clock.row_of(3, Ask(0.0, 100, 60))
     try:
-        check_room(row.request, BlockManager(9, 16, 4))
+        clock.engine(4, blocks=8).check(clock.request_of(3, Ask(0.0, 100, 60)))
     except ValueError as error:
         print(f"ValueError: {error}")
 
@@ -231,7 +228,7 @@ def preempted() -> None:
     run.show("a large pool", right[at])
     run.show("a small one", told[at])
     run.show("noise from 0 again", restarted[at])
-    print(f"rows preempted: {made.core.scheduler.preemptions}; tokens fed again: {made.core.scheduler.recomputed}")
+    print(f"rows preempted: {made.stats.preemptions}; tokens fed again: {made.stats.recomputed_tokens}")
 
 
 def clients() -> tuple[list[float], list[float], list[float]]:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.model.batch import Batch
+from nanoinfer.rungs.batch import Batch
 
 
 def write_pages(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
@@ -39,12 +39,11 @@ def work_list(batch: Batch) -> None:
 def attend_ragged(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: None) -> Tensor:
     """Causal attention of any number of new tokens a row, q (N, H, D), over its pages -> (N, H, D).
 
-    tables: (rows, width) int32 of all rows. A token at position p reads the first p + 1 tokens of its row's pages,
+    tables: (slots, width) int32 of all slots. A token at position p reads the first p + 1 tokens of its row's pages,
     which hold the new ones already.
     """
     starts = batch.starts
-    assert starts is not None
-    tables = tables[batch.row[starts[:-1].clamp(max=len(q) - 1)]]  # (B, width); an empty last row begins at N
+    tables = tables[batch.slots[starts[:-1].clamp(max=len(q) - 1)]]  # (B, width); an empty last row begins at N
     keys, values = gather_pages(k_pool, tables), gather_pages(v_pool, tables)  # (B, H, S, D)
     positions = batch.padded(batch.positions)  # (B, T)
     slot = torch.arange(keys.shape[2], device=q.device)  # (S,)

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nanoinfer.kernels.launcher import Launcher
-from nanoinfer.model.batch import Batch
+from nanoinfer.rungs.batch import Batch
 
 MANY = 512  # tokens of a step from which on large tiles keep a GPU busy
 LONG = 64  # tokens a row, on average, that fill them
@@ -82,7 +82,6 @@ def work_list(batch: Batch) -> Tensor:
     P is known without looking at a value: B rows cut N tokens into at most ceil(N / tile) + B tiles. Those that are too
     many have no tokens, and come last.
     """
-    assert batch.starts is not None
     starts, tile = batch.starts, tile_of(len(batch.token_ids), batch.rows)
     tiles = (starts.diff() + (tile - 1)) // tile  # (B,)
     ends = tiles.cumsum(0)  # (B,) tiles of a row and of all before it
@@ -95,13 +94,13 @@ def work_list(batch: Batch) -> Tensor:
 def attend_ragged(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: Tensor) -> Tensor:
     """Causal attention of any number of new tokens a row, q (N, H, D), over its pages -> (N, H, D).
 
-    tables: (rows, width) int32 of all rows. A token at position p reads the first p + 1 tokens of its row's pages,
+    tables: (slots, width) int32 of all slots. A token at position p reads the first p + 1 tokens of its row's pages,
     which hold the new ones already. work: of `work_list`. Sums are in float32, and so are products of float32.
     """
     N, H, D = q.shape
     D_POWER, queries = max(16, 1 << (D - 1).bit_length()), tile_of(N, batch.rows)
     out = torch.empty(N, H, D, dtype=q.dtype, device=q.device)
-    tensors = q, k_pool, v_pool, tables, batch.row, batch.positions, work, out
+    tensors = q, k_pool, v_pool, tables, batch.slots, batch.positions, work, out
     tile = max(32, min(128, TILE_BYTES // (D_POWER * q.element_size())))
     _attend(
         (H, len(work), 1), tensors, (q.stride(0), tables.stride(0), D**-0.5), H=H, D=D,

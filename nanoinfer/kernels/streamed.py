@@ -16,13 +16,14 @@ from torch import Tensor
 
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import advance
 from nanoinfer.kernels import few_rows
 from nanoinfer.kernels.few_rows import begin, wait
 from nanoinfer.kernels.fused_forward import MAX_ROWS as FEW
 from nanoinfer.kernels.fused_forward import PLANS, FusedForward
 from nanoinfer.kernels.paged_attention import attend_pages
 from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.rungs.paged import choose_splits
+from nanoinfer.rungs.step import advance
 
 MAX_ROWS = 256  # of a step; above, a matrix library keeps a GPU busy by itself
 PROGRAMS = 256  # of a matrix, about: so many keep a large GPU's memory busy
@@ -176,7 +177,8 @@ class StreamedForward:
         H, D, cache = self.model.config.n_head, self.model.config.head_size, self.cache
         if B > FEW:
             q, tables, done = self.q[:B].view(B, H, D), cache.tables[:B], cache.splits_done
-            return attend_pages(q, k, v, tables, self.lengths, done, cache.splits(B)).view(B, H * D)
+            splits = choose_splits(B, H, cache.max_len)
+            return attend_pages(q, k, v, tables, self.lengths, done, splits).view(B, H * D)
         self.fused.attend(PLANS[16], B, state, self.q, k, v)
         return self.fused.o
 

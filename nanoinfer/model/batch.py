@@ -33,6 +33,10 @@ class Batch:
     logits_row: Tensor | None = None  # (K,) int64, which row that token is for
 
     @property
+    def slots(self) -> Tensor:  # TEMP until the switch: kernels say slots
+        return self.row
+
+    @property
     def rows(self) -> int:
         """B, how many rows bring tokens."""
         return len(self.token_ids) if self.starts is None else len(self.starts) - 1

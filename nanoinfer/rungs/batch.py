@@ -47,10 +47,6 @@ class Batch:
         """(N, ...) -> (B, ...), at the last token of each sequence: the next token is chosen after it."""
         return x if self.longest == 1 else x[self.starts[1:] - 1]
 
-    @property
-    def row(self) -> Tensor:  # TEMP until the switch: kernels say row
-        return self.slots
-
     @cached_property
     def _place(self) -> Tensor:
         """(N,) where each token stands in a rectangle of B rows and `longest` columns, read row by row."""

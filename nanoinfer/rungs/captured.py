@@ -114,11 +114,6 @@ class CapturedPaged(PagedCache):
         super().__init__(config, max_batch + 1, max_len, blocks + 1, block_size, device, dtype)
         self.blocks = NullBlocks(blocks, block_size, max_batch)
         self.k[:, NULL], self.v[:, NULL] = 0, 0
-        self.told = [0] * max_batch  # how many blocks of each slot the device's table names
-
-    def release(self, slot: int) -> None:
-        super().release(slot)
-        self.told[slot] = 0
 
     def news(self, work: list[Work]) -> list[tuple[int, int, int]]:
         """Take the blocks that this work needs; return what the tables must be told: slot, column, block."""

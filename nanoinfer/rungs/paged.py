@@ -44,6 +44,7 @@ class PagedCache(NoCache):
     ) -> None:  # fmt: skip
         self.max_len, self.block_size = max_len, block_size
         self.blocks = BlockManager(blocks, block_size, max_batch)
+        self.told = [0] * max_batch  # how many blocks of each slot the table names
         shape = (2, config.n_layer, blocks, config.n_head, block_size, config.head_size)
         self.k, self.v = torch.empty(shape, dtype=dtype, device=device)  # (L, blocks, H, block_size, D) each
         self.tables = torch.zeros(max_batch, self.blocks.blocks_of(max_len), dtype=torch.int32, device=device)
@@ -63,20 +64,22 @@ class PagedCache(NoCache):
 
     def release(self, slot: int) -> None:
         self.blocks.release(slot)
+        self.told[slot] = 0
 
     def keep(self, sequence: Sequence, count: int) -> int:
         """Take the blocks that the sequence's first `count` tokens need, and write them into its table."""
         slot, owned = sequence.slot, self.blocks.owned[sequence.slot]
-        had = len(owned)
         self.blocks.grow(slot, count)
-        if len(owned) > had:
-            self.tables[slot, had : len(owned)] = torch.tensor(owned[had:], dtype=torch.int32)
+        if (told := self.told[slot]) < len(owned):
+            self.tables[slot, told : len(owned)] = torch.tensor(owned[told:], dtype=torch.int32)
+            self.told[slot] = len(owned)
         return count
 
     def plan(self, batch: Batch) -> Any:
         """Find out once, for all layers, where the batch writes and what it reads."""
         slots, width = batch.last(batch.slots), self.blocks.blocks_of(batch.past + 1)
-        return PagedPlan(batch, self.places(batch), self.tables[slots, :width], batch.last(batch.positions) + 1)
+        tables = self.tables[slots][:, :width]  # whose stride never changes: Triton compiles a kernel for some strides
+        return PagedPlan(batch, self.places(batch), tables, batch.last(batch.positions) + 1)
 
     def places(self, batch: Batch) -> Tensor:
         """(N,) where each token's key and value go, in a layer's blocks end to end."""

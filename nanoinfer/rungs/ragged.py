@@ -10,7 +10,7 @@ from torch import Tensor
 from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.rungs.batch import Batch
 from nanoinfer.rungs.captured import CapturedPaged, NullBlocks
-from nanoinfer.rungs.paged import PagedCache
+from nanoinfer.rungs.paged import PagedCache, kernels_for
 from nanoinfer.rungs.sharing import SharedBlocks, SharedRoom
 from nanoinfer.rungs.step import Layout
 
@@ -24,7 +24,7 @@ class RaggedPlan(NamedTuple):
     work: Any  # of the kernel's `work_list`
 
 
-class Ragged(SharedRoom, PagedCache):
+class RaggedPaged(SharedRoom, PagedCache):
     """A paged cache that sequences come to in chunks, and that they share.
 
     preemption, identity: as for `SharedRoom` and `SharedBlocks`.
@@ -34,11 +34,7 @@ class Ragged(SharedRoom, PagedCache):
         super().__init__(*args, **settings)
         self.preemption = preemption
         self.blocks = self.manager(self.blocks.blocks, self.block_size, len(self.blocks.owned), identity)
-        self.ragged: Any = paged_attention_torch
-        if self.kernels is not paged_attention_torch:
-            from nanoinfer.kernels import ragged_attention
-
-            self.ragged = ragged_attention
+        self.ragged = ragged_kernels_for(self.k.device)
 
     manager: Any = SharedBlocks
 
@@ -57,22 +53,20 @@ class Ragged(SharedRoom, PagedCache):
         return out
 
 
-class RaggedPaged(Ragged):
-    """The same for chapter 1's engine."""
+def ragged_kernels_for(device: torch.device) -> Any:
+    """As `kernels_for`, for sequences that bring several tokens."""
+    if kernels_for(device) is paged_attention_torch:
+        return paged_attention_torch
+    from nanoinfer.kernels import ragged_attention
 
-    def admit(self, slot: int, sequence: Any) -> bool:
-        if not super().admit(slot, sequence):
-            return False
-        found = self.blocks.owned[slot]
-        self.tables[slot, : len(found)] = torch.tensor(found, dtype=torch.int32)
-        return True
+    return ragged_attention
 
 
 class SharedNullBlocks(SharedBlocks, NullBlocks):
     """`SharedBlocks` with a null block."""
 
 
-class CapturedRagged(Ragged, CapturedPaged):
+class CapturedRagged(RaggedPaged, CapturedPaged):
     """The same for steps that are recorded: prompts lie end to end, behind them a last row of padding."""
 
     manager = SharedNullBlocks

@@ -8,7 +8,6 @@ import torch
 from nanobench.core import estimate
 from nanobench.core.presets import Preset
 from nanobench.core.records import Case
-from nanoinfer.cache.dense import DenseCache
 from nanoinfer.model.config import PRESETS as SHAPES
 from tests.bench.samples import failed, result
 
@@ -52,7 +51,7 @@ def test_batches_that_fit() -> None:
     shape = SHAPES["gpt2"]
     preset = Preset("p", ("m",), (1, 8, 64, 512), (128,), 128, engines=("naive", "transformers"))
     ours = preset.changed(engines=("dense", "paged-graph-unfused", *preset.engines))
-    need = DenseCache.bytes(shape, 64, 256, torch.bfloat16)
+    need = 65 * 256 * shape.kv_numbers * 2
     for tried, free, batch in (
         (preset, None, 512), (preset, int(1.01 * need / estimate.MEMORY_SHARE), 64),
         (ours, int(1.01 * need / estimate.MEMORY_SHARE), 8), (ours, int(3.01 * need / estimate.MEMORY_SHARE), 64),

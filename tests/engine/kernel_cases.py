@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.rungs.batch import Batch
+from nanoinfer.rungs.step import Chunk, Layout, Prompts, pack
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -45,12 +46,12 @@ class Case(NamedTuple):
     @property
     def real(self) -> Tensor:
         """(N,) which tokens are not the dummy row's."""
-        return (self.batch.row < len(self.tables) - 1).cpu()
+        return (self.batch.slots < len(self.tables) - 1).cpu()
 
     def slots(self, n: int) -> tuple[Tensor, Tensor]:
         """Where the text of token n stands so far: pages (S,), and places in them (S,)."""
         t, page = torch.arange(int(self.batch.positions[n]) + 1), self.k_pool.shape[2]
-        return self.tables[self.batch.row[n]].cpu().long()[t // page], t % page
+        return self.tables[self.batch.slots[n]].cpu().long()[t // page], t % page
 
     def plain(self) -> Tensor:
         """(N, H, D) float64: for each token a softmax over its text so far, gathered slot by slot."""
@@ -77,12 +78,12 @@ def case_of(
     generator = torch.Generator().manual_seed(len(rows) + D + page)
     slots = torch.randperm(len(rows), generator=generator).tolist()
     chunks = [Chunk(slot, start, [1] * new) for slot, (start, new) in zip(slots, rows, strict=True)]
-    layout = Layout.of([], chunks, 0)
+    layout, longest = Layout.of(chunks), max(map(sum, rows))
     if padding is not None:
         N = layout.tokens + padding[1]
-        layout = Layout(len(rows) + padding[0] + 1, N, len(rows), N, layout.max_context)
-    batch = unpack(pack([], chunks, layout, len(rows)).to(device), layout)
-    width = -(-layout.max_context // page)
+        layout = Layout(len(rows) + padding[0] + 1, N, N, longest)
+    batch = Prompts.of_packed(pack(chunks, layout, len(rows)).to(device), layout)
+    width = -(-longest // page)
     counts = [-(-(start + new) // page) for start, new in rows]
     order = (torch.randperm(sum(counts) + 2, generator=generator) + 1).tolist()  # never the null page
     k_pool, v_pool = (guarded(sum(counts) + 3, H, page, D, dtype=dtype).to(device) for _ in range(2))

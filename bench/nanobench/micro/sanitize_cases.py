@@ -15,15 +15,14 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine import sampling
 from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import decode_step
 from nanoinfer.kernels import paged_attention_torch
-from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import random_model
+from nanoinfer.rungs.captured import CapturedPaged
+from nanoinfer.rungs.step import Chunk, Layout, Prompts, decode_step, pack
 
 PAGE = 16
 VOCAB = 1031  # a prime: no tile ends where it does
@@ -74,13 +73,13 @@ def ragged(device: str, prompt: int = 70, size: int = 64, dtype: torch.dtype = t
     from nanoinfer.kernels import ragged_attention as ragged_kernels
 
     chunks = [Chunk(2, 149, [0]), Chunk(0, 0, [0] * prompt), Chunk(3, 2 * PAGE + 1, [0] * 17)]
-    layout = Layout(rows=5, tokens=prompt + 25, logits=3, max_new=prompt, max_context=max(150, prompt))
-    packed, heads, width = pack([], chunks, layout, dummy=4), 2, -(-layout.max_context // PAGE)
+    layout = Layout(rows=5, tokens=prompt + 25, longest=prompt, past=149)
+    packed, heads, width = pack(chunks, layout, dummy=4), 2, -(-max(150, prompt) // PAGE)
     tables = torch.randperm(4 * width, generator=torch.Generator().manual_seed(0)).view(4, width).int() + 1
     tables = torch.cat([tables, torch.zeros_like(tables[:1])])  # the dummy row's: the null block
     k_pool, v_pool = _random(2, 1 + 4 * width, heads, PAGE, size, dtype=dtype)
-    q, batch = _random(layout.tokens, heads, size, dtype=dtype), unpack(packed, layout)
-    there, work = unpack(packed.to(device), layout), ragged_kernels.work_list(batch).to(device)
+    q, batch = _random(layout.tokens, heads, size, dtype=dtype), Prompts.of_packed(packed, layout)
+    there, work = Prompts.of_packed(packed.to(device), layout), ragged_kernels.work_list(batch).to(device)
     q_, k_, v_, tables_ = (t.to(device, copy=True) for t in (q, k_pool, v_pool, tables))
     got = ragged_kernels.attend_ragged(q_, k_, v_, tables_, there, work)
     expected = paged_attention_torch.attend_ragged(q, k_pool, v_pool, tables, batch, None)
@@ -113,7 +112,7 @@ def few_rows(device: str, rows: int, streamed: bool = False) -> None:
     for place, plain in (("cpu", True), (device, False)):
         where, each = torch.device(place), -(-config.n_positions // PAGE)
         model = random_model(config, 1, std=0.2, device=where)
-        cache = PagedCache(config, rows, config.n_positions, rows * each + 1, PAGE, where, torch.float32)
+        cache = CapturedPaged(config, rows, config.n_positions, rows * each, PAGE, where, torch.float32)
         cache.tables[:rows] = 1 + torch.randperm(rows * each, generator=torch.Generator().manual_seed(0)).view(
             rows, each
         )

@@ -13,9 +13,9 @@ from torch import Tensor
 from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.paged import PagedCache, choose_splits
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.weights import load_model
+from nanoinfer.rungs.paged import PagedCache, choose_splits
 
 REPEATS = 31  # pairs of runs, by turns, so that what slows the machine slows both
 H, D, PAGE = 12, 64, 16  # gpt2's heads
@@ -55,7 +55,7 @@ def room(device: torch.device) -> float:
         requests = llm.requests([[464] * (n - n // 2) for n in TEXTS], params)
         engine, owned = llm.core, []
         for _ in engine.generate(requests):
-            if engine.rows:
+            if engine.running:
                 owned.append(PAGE * sum(map(len, engine.cache.blocks.owned)))
     return (len(TEXTS) + 1) * max(TEXTS) / statistics.mean(owned)
 

@@ -69,7 +69,7 @@ def generate_mine(
         stats: Any = llm.stats
         vars(stats).update(vars(type(stats)()))
         with in_the_engine(used):
-            stands_in = llm.facts.device == "cpu" and getattr(llm.core.runner, "recorder", None) is not None
+            stands_in = llm.facts.device == "cpu" and getattr(llm.core, "recorder", None) is not None
             for told in () if stands_in else held:  # that a CPU records no steps
                 warnings.warn(told.message, stacklevel=2)
             llm.generate(list(prompts), short)
