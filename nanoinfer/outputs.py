@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.requests import Completion, Logprobs, Piece
 from nanoinfer.text.stop import TextStream
 from nanoinfer.text.tokenizer import Tokenizer

@@ -31,8 +31,8 @@ from nanoinfer.engine.sampling import gumbel, random_bits, threshold
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.none import NoCache
+from nanoinfer.model.batch import Batch
+from nanoinfer.cache.none import NoCache
 
 _ = torch.set_grad_enabled(False)
 

@@ -30,12 +30,12 @@ import torch.nn.functional as F
 from nanocourse.exercises import answers
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.none import NoCache
+from nanoinfer.model.batch import Batch
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.none import NoCache
 
 _ = torch.set_grad_enabled(False)
 

@@ -39,9 +39,9 @@ from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs.captured import CapturedPaged
-from nanoinfer.rungs.graphs import CudaRecorder, GraphEngine, ladder, pick
-from nanoinfer.rungs.step import Chunk, Layout, Prompts, Rows, decode_step, pack, prefill_step
+from nanoinfer.cache.captured import CapturedPaged
+from nanoinfer.engine.graphs import CudaRecorder, GraphEngine, ladder, pick
+from nanoinfer.engine.step import Chunk, Layout, Prompts, Rows, decode_step, pack, prefill_step
 
 _ = torch.set_grad_enabled(False)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -29,9 +29,9 @@ import torch
 from nanocourse.exercises import chapters
 from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.notebook import quiz, results, show, source
-from nanoinfer.rungs.blocks import BlockManager
-from nanoinfer.rungs.queue import QueueEngine
-from nanoinfer.rungs.sharing import SharedBlocks
+from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.engine.queue import QueueEngine
+from nanoinfer.cache.sharing import SharedBlocks
 
 _ = torch.set_grad_enabled(False)
 CHAPTER = chapters.chapter(5).folder

@@ -13,7 +13,7 @@ from nanobench.report.values import factor, seconds, share, size
 from nanobook.examples import load as load_file
 from nanobook.text.marker_values import load
 from nanoinfer.model.config import PRESETS, ModelConfig
-from nanoinfer.rungs.captured import CapturedDense
+from nanoinfer.cache.captured import CapturedDense
 
 here = Path(__file__).parent
 naive = load_file(here.parent / "01-naive" / "cost.py")

@@ -17,9 +17,9 @@ from nanobench.report.values import size
 from nanobook.examples import load, print_blocks
 from nanocourse.exercises import answers
 from nanoinfer.model.config import PRESETS
-from nanoinfer.rungs import paged
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.blocks import BlockManager
+from nanoinfer.cache import paged
+from nanoinfer.model.batch import Batch
+from nanoinfer.cache.blocks import BlockManager
 
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")

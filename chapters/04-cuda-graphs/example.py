@@ -20,9 +20,9 @@ from nanocourse.exercises.chapters import run_file
 from nanoinfer import SamplingParams
 from nanoinfer.engine.fake_graph import CaptureRefused, record
 from nanoinfer.model.config import PRESETS
-from nanoinfer.rungs.graphs import PREFILL_TOKENS, Key, ladder
-from nanoinfer.rungs.ragged import CapturedRagged
-from nanoinfer.rungs.step import Rows
+from nanoinfer.engine.graphs import PREFILL_TOKENS, Key, ladder
+from nanoinfer.cache.ragged import CapturedRagged
+from nanoinfer.engine.step import Rows
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent

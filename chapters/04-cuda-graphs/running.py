@@ -24,10 +24,10 @@ from nanoinfer.engine.sampling import Sampler, sample
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.model.weights import load_model
-from nanoinfer.rungs import graphs
-from nanoinfer.rungs.graphs import Key, Replayable
-from nanoinfer.rungs.paged import PagedCache, PagedPlan
-from nanoinfer.rungs.step import Rows
+from nanoinfer.engine import graphs
+from nanoinfer.engine.graphs import Key, Replayable
+from nanoinfer.cache.paged import PagedCache, PagedPlan
+from nanoinfer.engine.step import Rows
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 from nanoinfer import SamplingParams
 from nanoinfer.requests import Request
-from nanoinfer.rungs.engine import Engine, Work
-from nanoinfer.rungs.queue import Queued, QueueEngine
-from nanoinfer.rungs.sharing import SharedBlocks, SharedRoom
+from nanoinfer.engine.engine import Engine, Work
+from nanoinfer.engine.queue import Queued, QueueEngine
+from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 
 STEP_S, TOKEN_S = 1e-3, 1e-5
 

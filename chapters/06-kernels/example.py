@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from nanobench.report.values import seconds, share
 from nanobook.examples import load, print_blocks
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.kernels import persistent_torch as phases
@@ -21,7 +21,7 @@ from nanoinfer.kernels.persistent_shape import Packed, Shape, pack
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs.captured import CapturedPaged
+from nanoinfer.cache.captured import CapturedPaged
 
 here = Path(__file__).parent
 measured, small = load(here / "measured.py"), load(here / "small.py")

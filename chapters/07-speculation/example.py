@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nanobook.examples import load, print_blocks
 from nanoinfer import SamplingParams
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.cli.guess import GuessedText
 from nanoinfer.engine.sampling import gumbel
 from nanoinfer.speculate.step import NONE

@@ -27,7 +27,7 @@ from nanoinfer.parallel.leader import LeadingEngine, RankEngine
 from nanoinfer.parallel.replica_loop import ReplicaLoop
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
-from nanoinfer.rungs.captured import CapturedDense
+from nanoinfer.cache.captured import CapturedDense
 
 here = Path(__file__).parent
 measured, run = load(here / "measured.py"), load(here / "running.py")

@@ -25,8 +25,8 @@ from nanoinfer.model.weights import load_model
 from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.dense import DenseCache
+from nanoinfer.model.batch import Batch
+from nanoinfer.cache.dense import DenseCache
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent

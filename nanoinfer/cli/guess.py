@@ -15,7 +15,7 @@ from nanoinfer.speculate.drafts import GivenDrafts
 from nanoinfer.text.stop import TextStream
 
 if TYPE_CHECKING:
-    from nanoinfer.engine.scheduler import Row
+    from nanoinfer.engine.scores import Scored as Row
     from nanoinfer.llm import LLM
 
 HOW = "type a beginning, then guess the next words; Enter alone lets the model go on, /end leaves the text"

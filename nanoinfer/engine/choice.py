@@ -9,15 +9,15 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from nanoinfer.engine.forward import Forward
-from nanoinfer.engine.graphs import CapturedStep, GraphCache, GraphRunner, Key, Replayable, _free_bytes, in_a_line
+from nanoinfer.engine.graphs import CapturedStep, GraphEngine, Key, Replayable, _free_bytes, in_a_line
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 
@@ -26,20 +26,12 @@ ROUNDS, REPLAYS = 5, 8  # in which the ways take turns
 Forwards = Callable[[GPT2, Any, BatchState], Sequence[Forward]]
 
 
-class TimedCache(GraphCache, Protocol):
-    """What a cache must do besides, so that replays cost what they will cost."""
-
-    def scattered(self, rows: int, position: int) -> AbstractContextManager[None]: ...
-
-
-class ChoosingRunner(GraphRunner):
-    """A `GraphRunner` that computes a decode step in whichever way is fastest.
+class ChoosingEngine(GraphEngine):
+    """A `GraphEngine` that computes a decode step in whichever way is fastest.
 
     forwards: what makes the ways besides `decode_step`, over model, cache and state, the preferred one first. pinned:
     the first that serves is taken, and none is timed.
     """
-
-    cache: TimedCache
 
     def __init__(self, *args: Any, forwards: Forwards | None = None, pinned: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -80,7 +72,7 @@ class ChoosingRunner(GraphRunner):
         """Meanwhile no row is live."""
         saved = self.state.integers.clone(), self.state.floats.clone()
         self.state.free(slice(0, len(self.state.token)))
-        gc.collect()  # as in `GraphRunner._capture`
+        gc.collect()  # as in `GraphEngine._capture`
         try:
             yield
         finally:
@@ -113,7 +105,7 @@ class ChoosingRunner(GraphRunner):
 
     def _fastest(self, key: Key, made: dict[str, Replayable]) -> str:
         """The name of the graph whose replays take least, of texts half as long as they may become."""
-        position, best = self.max_len // 2, dict.fromkeys(made, float("inf"))
+        position, best = self.cache.max_len // 2, dict.fromkeys(made, float("inf"))
         self.state.position[: key.rows] = position
         self.state.row[: key.rows] = torch.arange(key.rows, device=self.state.row.device)
         with self.cache.scattered(key.rows, position):

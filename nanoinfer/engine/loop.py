@@ -21,7 +21,7 @@ from nanoinfer.worker import Worker
 
 if TYPE_CHECKING:
     from nanoinfer.engine.engine import Engine
-    from nanoinfer.engine.scheduler import Row
+    from nanoinfer.engine.scores import Scored as Row
     from nanoinfer.requests import Request
     from nanoinfer.threads import Threads
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.logprobs import logprobs, score, width
+from nanoinfer.engine.logprobs import logprobs, width
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState, Fetch, upload
 from nanoinfer.requests import Request
@@ -64,8 +64,6 @@ class PenaltySampler:
         if not self._idle:
             self.counts[targets] = self.counts[sources]
             self.weights[:, targets] = self.weights[:, sources]
-
-    score = staticmethod(score)
 
     def fetch(self, slots: Sequence[int]) -> Fetch:
         """The logprobs of the newest tokens of these rows, on their way to the host: `of_host` reads each list."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nanoinfer.rungs.queue import Queued, QueueEngine
+    from nanoinfer.engine.queue import Queued, QueueEngine
 
     Facts = dict[str, Any]
 

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import advance
 from nanoinfer.kernels import few_rows, few_rows_attention, few_rows_head, sampling
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.rungs.step import advance
 
 if TYPE_CHECKING:
-    from nanoinfer.rungs.paged import PagedCache
+    from nanoinfer.cache.paged import PagedCache
 
 MAX_ROWS = 16  # of a step: what a matrix unit multiplies at once
 MAX_HEAD = 128  # numbers of a head: with more, a tile of keys and values outgrows the registers

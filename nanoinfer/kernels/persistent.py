@@ -22,9 +22,9 @@ from nanoinfer.kernels.streamed import fused_forwards
 from nanoinfer.model.gpt2 import GPT2
 
 if TYPE_CHECKING:
+    from nanoinfer.cache.paged import PagedCache
     from nanoinfer.engine.sampling import Sampler
     from nanoinfer.engine.state import BatchState
-    from nanoinfer.rungs.paged import PagedCache
 
 WARPS = 8
 ROWS = 1  # that a launch serves

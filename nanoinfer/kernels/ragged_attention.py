@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nanoinfer.kernels.launcher import Launcher
-from nanoinfer.rungs.batch import Batch
+from nanoinfer.model.batch import Batch
 
 MANY = 512  # tokens of a step from which on large tiles keep a GPU busy
 LONG = 64  # tokens a row, on average, that fill them

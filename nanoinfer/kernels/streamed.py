@@ -14,16 +14,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nanoinfer.cache.paged import choose_splits
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import advance
 from nanoinfer.kernels import few_rows
 from nanoinfer.kernels.few_rows import begin, wait
 from nanoinfer.kernels.fused_forward import MAX_ROWS as FEW
 from nanoinfer.kernels.fused_forward import PLANS, FusedForward
 from nanoinfer.kernels.paged_attention import attend_pages
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.rungs.paged import choose_splits
-from nanoinfer.rungs.step import advance
 
 MAX_ROWS = 256  # of a step; above, a matrix library keeps a GPU busy by itself
 PROGRAMS = 256  # of a matrix, about: so many keep a large GPU's memory busy

@@ -76,12 +76,12 @@ def follow(orders: SimpleQueue[Any], news: Connection) -> None:
 
 def do_launch(llm: LLM, step: Any) -> None:
     """A step; its tokens are the first rank's to read."""
-    llm.core.launch(step)  # type: ignore[attr-defined]  # TEMP until the switch
+    llm.core.launch(step)
 
 
 def do_abandon(llm: LLM) -> None:
     """All rows are padding."""
-    llm.core.abandon()  # type: ignore[call-arg]  # TEMP until the switch
+    llm.core.abandon()
 
 
 def do_warm_up(llm: LLM) -> None:

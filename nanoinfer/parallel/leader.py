@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import Tensor
 
+from nanoinfer.engine.device import Launch
+from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.engine.graphs import GraphEngine, Key, Replayable
+from nanoinfer.engine.scores import DeviceScores
 from nanoinfer.engine.stats import Stats
 from nanoinfer.parallel.ranks import Ranks
-from nanoinfer.rungs.device import Launch
-from nanoinfer.rungs.engine import Sequence, Work
-from nanoinfer.rungs.graphs import GraphEngine, Key, Replayable
-from nanoinfer.rungs.scores import DeviceScores
 
 
 class RankEngine(DeviceScores, GraphEngine):

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
+from nanoinfer.cache.none import NoCache
+from nanoinfer.engine.device import Launch
+from nanoinfer.engine.engine import Sequence, Work
+from nanoinfer.engine.mixed import Mixed
+from nanoinfer.engine.scores import ScoredPiece, following
+from nanoinfer.engine.step import Layout
 from nanoinfer.parallel.leader import LeadingEngine, RankEngine
-from nanoinfer.rungs.device import Launch
-from nanoinfer.rungs.engine import Sequence, Work
-from nanoinfer.rungs.mixed import Mixed
-from nanoinfer.rungs.none import NoCache
-from nanoinfer.rungs.scores import ScoredPiece, following
-from nanoinfer.rungs.step import Layout
 
 
 class NothingKept(NoCache):

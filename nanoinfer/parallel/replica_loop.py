@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from nanoinfer.engine.loop import Mailbox
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.engine.stats import Gauges
 
 if TYPE_CHECKING:

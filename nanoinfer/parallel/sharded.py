@@ -75,7 +75,7 @@ class ShardedGPT2(GPT2):
         super().__init__(shard.config(config), device, dtype, ops)
         self.group, self.ids, self.width = group, shard.vocab(config), shard.vocab_width(config)
 
-    def forward(self, batch: Any, cache: Cache) -> Tensor:  # TEMP until the switch: a Batch of rungs/batch.py
+    def forward(self, batch: Batch, cache: Cache) -> Tensor:
         """Logits (B, width) of this rank's ids; -inf where there are no more."""
         h = self.hidden(batch, partial(cache.attend, cache.plan(batch)))  # (N, C)
         return self.own_logits(batch.last(h))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanoinfer.config import Facts
 from nanoinfer.engine.loop import CLOSED, Mailbox
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.engine.stats import Gauges, Stats
 from nanoinfer.serve.engine_link import Link, News
 from nanoinfer.serve.processes import Raised, how

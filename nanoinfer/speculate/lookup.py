@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from nanoinfer.cache.paged import kernels_for
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.engine.state import upload
 from nanoinfer.kernels import paged_attention_torch
-from nanoinfer.speculate.drafts import agreeing
-from nanoinfer.speculate.step import NONE
+from nanoinfer.speculate.drafts import NONE, agreeing
 
 LONGEST = 3  # tokens of an n-gram that is looked for; then shorter ones
 
@@ -88,7 +87,7 @@ class PromptLookup:
         self._known: WeakKeyDictionary[Row, int] = WeakKeyDictionary()  # tokens of its text that are there, at least
         self._host = Texts()
         self._look_up: Callable[[Tensor, Tensor, Tensor, int], Tensor] = look_up
-        if kernels_for(device)[0] is not paged_attention_torch:
+        if kernels_for(device) is not paged_attention_torch:
             from nanoinfer.kernels import lookup
 
             self._look_up = partial(lookup.look_up, longest=LONGEST, none=NONE)

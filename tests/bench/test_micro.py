@@ -15,7 +15,7 @@ from nanobench.micro import graph_timing
 from nanobench.micro import paged_kernel as kernels
 from nanobench.micro.paged_kernel import KernelReport
 from nanobench.report.plot import drawings
-from nanoinfer.rungs.paged import choose_splits
+from nanoinfer.cache.paged import choose_splits
 from tests.bench.samples import STAMP
 
 CPU = torch.device("cpu")

@@ -19,8 +19,8 @@ from nanoinfer.engine.sampling import threshold
 from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.none import NoCache
+from nanoinfer.model.batch import Batch
+from nanoinfer.cache.none import NoCache
 from tests.book.chapter_pages import FOLDERS, checkout, module, shown
 
 pytestmark = checkout

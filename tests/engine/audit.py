@@ -9,7 +9,7 @@ from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from nanoinfer.rungs.engine import Work
+from nanoinfer.engine.engine import Work
 from tests.engine.fake_graphed import watch
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Completion, Request
-from nanoinfer.rungs.queue import Queued
+from nanoinfer.engine.queue import Queued
 from tests.engine.fake_graphed import graph_llm
 
 FREE = {"ignore_eos": True}

@@ -31,16 +31,17 @@ from nanoinfer.engine.state import BatchState, Fetch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
-from nanoinfer.rungs import graphs, sharing
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.captured import CapturedDense
-from nanoinfer.rungs.cpu import QuickChoice
-from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.engine import Sequence
-from nanoinfer.rungs.graphs import GraphEngine
-from nanoinfer.rungs.queue import Queued
-from nanoinfer.rungs.ragged import CapturedRagged, RaggedPaged
-from nanoinfer.rungs.scores import DeviceScores, PlainScores
+from nanoinfer.cache import sharing
+from nanoinfer.engine import graphs
+from nanoinfer.model.batch import Batch
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.engine.quick import QuickChoice
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.engine.engine import Sequence
+from nanoinfer.engine.graphs import GraphEngine
+from nanoinfer.engine.queue import Queued
+from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
+from nanoinfer.engine.scores import DeviceScores, PlainScores
 from tests.engine.audit import Audit, must
 from tests.engine.drafting import name_of
 from tests.engine.fake_graphed import watch

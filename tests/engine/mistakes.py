@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from nanoinfer.engine.state import BatchState
-from nanoinfer.rungs.blocks import BlockManager
-from nanoinfer.rungs.captured import CapturedPaged
-from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.device import DeviceEngine
-from nanoinfer.rungs.late import LateEngine
-from nanoinfer.rungs.queue import QueueEngine
-from nanoinfer.rungs.ragged import RaggedPaged
-from nanoinfer.rungs.sharing import SharedBlocks, SharedRoom
+from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.cache.captured import CapturedPaged
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.engine.device import DeviceEngine
+from nanoinfer.engine.late import LateEngine
+from nanoinfer.engine.queue import QueueEngine
+from nanoinfer.cache.ragged import RaggedPaged
+from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from tests.conftest import changed
 from tests.engine.drafting import edited
 

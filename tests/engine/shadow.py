@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nanoinfer.rungs.sharing import SharedBlocks
+from nanoinfer.cache.sharing import SharedBlocks
 from tests.engine.audit import must
 
 Tokens = tuple[int, ...]

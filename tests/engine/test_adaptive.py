@@ -9,7 +9,7 @@ import pytest
 
 from nanoinfer import SamplingParams
 from nanoinfer.engine import graphs
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Request

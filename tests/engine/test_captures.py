@@ -18,7 +18,7 @@ from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs.graphs import Key, ladder, pick
+from nanoinfer.engine.graphs import Key, ladder, pick
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.fake_graphed import (
@@ -50,7 +50,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def few_prefills(monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm-up captures the ladder of decode steps, and few prefills: the fake takes some 30 ms each."""
-    monkeypatch.setattr("nanoinfer.rungs.graphs.PREFILL_TOKENS", 64)
+    monkeypatch.setattr("nanoinfer.engine.graphs.PREFILL_TOKENS", 64)
 
 
 # The ladder
@@ -93,7 +93,7 @@ def test_keys(small_model: GPT2, engine: str) -> None:
 
 def test_the_least_recently_used_goes(small_model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm-up captures no more than is kept; what the ladders have beyond that, when it is first asked for."""
-    monkeypatch.setattr("nanoinfer.rungs.graphs.KEPT", 3)
+    monkeypatch.setattr("nanoinfer.engine.graphs.KEPT", 3)
     llm = graph_llm(small_model, engine, max_batch=8)
     for batch, kept in [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (1, [2, 4, 1]), (8, [4, 1, 8]), (2, [1, 8, 2])]:
         llm.core.decode(batch, 50, GREEDY)
@@ -136,7 +136,7 @@ def test_warm_up(small_model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch
 
     Tokens are the oracle's: a piece of a prompt is never taken for a whole one, which has graphs by now.
     """
-    monkeypatch.setattr("nanoinfer.rungs.graphs.PREFILL_TOKENS", 128)
+    monkeypatch.setattr("nanoinfer.engine.graphs.PREFILL_TOKENS", 128)
     llm = graph_llm(small_model, engine, max_batch=5, read_multiple=64, prefill_chunk=20, mixed=mixed)
     core, told = llm.core, list[tuple[int, int]]()
     recorder: Any = core.recorder
@@ -260,7 +260,7 @@ def test_a_failure_in_warm_up(small_model: GPT2, engine: str) -> None:
 
 def test_beyond_the_ladder(small_model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """G38: what is larger than any graph runs eagerly, is counted by reason, and goes into no smaller graph."""
-    monkeypatch.setattr("nanoinfer.rungs.graphs.PREFILL_TOKENS", 64)
+    monkeypatch.setattr("nanoinfer.engine.graphs.PREFILL_TOKENS", 64)
     llm = graph_llm(small_model, engine, max_graph_batch=2)
     prove(llm, [70, 4, 9], greedy_rows(9, 5, 3))
     assert llm.stats.fallbacks == {"more rows than the largest graph has": 2, "a prefill of too many tokens": 1}
@@ -272,7 +272,7 @@ def test_rows_of_the_largest_graph(small_model: GPT2, engine: str, monkeypatch: 
     """As many as a tenth of the free memory holds logits for; a number given by the user is his own business."""
     per_row = 12 * SMALL.padded_vocab + 16 * SMALL.inner
     for free, asked, rows in ((None, None, 64), (75 * per_row, None, 7), (75 * per_row, 9, 9), (None, 99, 64)):
-        monkeypatch.setattr("nanoinfer.rungs.graphs.free_memory", lambda device, free=free: free)
+        monkeypatch.setattr("nanoinfer.engine.graphs.free_memory", lambda device, free=free: free)
         assert graph_llm(small_model, engine, max_batch=64, max_graph_batch=asked).core.rows == ladder(rows)
 
 

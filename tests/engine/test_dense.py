@@ -11,11 +11,11 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.captured import CapturedDense
-from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.paged import PagedCache
-from nanoinfer.rungs.step import Chunk, Prefill, Prompts, Rows
+from nanoinfer.model.batch import Batch
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, Rows
 from tests.conftest import STD, prompts_of
 
 CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=300, vocab_size=211)
@@ -52,7 +52,7 @@ def test_no_query_sees_nothing(device: torch.device) -> None:
 
 
 def free_is(patch: pytest.MonkeyPatch, count: int | None) -> None:
-    patch.setattr("nanoinfer.rungs.make.free_memory", lambda device: count)
+    patch.setattr("nanoinfer.make.free_memory", lambda device: count)
 
 
 def test_capacity_is_said_before_anything_is_computed(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:

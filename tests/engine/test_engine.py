@@ -18,13 +18,13 @@ import torch
 
 import nanoinfer.async_llm
 import nanoinfer.llm
-import nanoinfer.rungs.queue
+import nanoinfer.engine.queue
 from nanoinfer import LLM, AsyncLLM, SamplingParams
 from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs.sharing import SharedBlocks
+from nanoinfer.cache.sharing import SharedBlocks
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.fake_graphed import Gate, idle, nothing_is_held, watch
@@ -193,7 +193,7 @@ def test_times_are_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:
     The time to the first token begins with the call; what the reader does is in no token's time.
     """
     now = [0.0]
-    for module in (nanoinfer.llm, nanoinfer.async_llm, nanoinfer.rungs.queue):
+    for module in (nanoinfer.llm, nanoinfer.async_llm, nanoinfer.engine.queue):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def taking(seconds: float, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,8 +13,8 @@ import pytest
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.rungs.engine import Sequence
-from nanoinfer.rungs.graphs import pick
+from nanoinfer.engine.engine import Sequence
+from nanoinfer.engine.graphs import pick
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 from tests.engine.fake_graphed import (

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.rungs.captured import CapturedPaged
-from nanoinfer.rungs.paged import PagedCache, choose_splits
-from nanoinfer.rungs.ragged import CapturedRagged
+from nanoinfer.cache.captured import CapturedPaged
+from nanoinfer.cache.paged import PagedCache, choose_splits
+from nanoinfer.cache.ragged import CapturedRagged
 from tests.conftest import SMALL, prompts_of
 
 WHERE = torch.device("cpu"), torch.float32

@@ -16,7 +16,7 @@ from nanoinfer.engine.sampling import sample_filtered
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request
-from nanoinfer.rungs import sharing
+from nanoinfer.cache import sharing
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from nanoinfer.rungs.sharing import SharedBlocks
+from nanoinfer.cache.sharing import SharedBlocks
 from tests.engine.shadow import Tokens
 
 

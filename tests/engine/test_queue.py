@@ -11,7 +11,7 @@ import pytest
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.weights import random_model
 from nanoinfer.outputs import completion
-from nanoinfer.rungs.queue import Queued
+from nanoinfer.engine.queue import Queued
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD
 from tests.engine.drafting import MIXED, SCORED
@@ -46,7 +46,7 @@ def test_five_hundred_requests(
     engine: str, fused: bool | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a pool too small for their rows: preempted, shared, sampled several times, penalised, scored and cancelled."""
-    monkeypatch.setattr("nanoinfer.rungs.sharing.AHEAD", 4)
+    monkeypatch.setattr("nanoinfer.cache.sharing.AHEAD", 4)
     random, device = Random(7), "cuda" if request.node.get_closest_marker("gpu") else "cpu"
     model = random_model(SMALL, seed=1, std=STD, device=device)
     llm = LLM(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanoinfer.kernels import paged_attention_torch as reference
-from nanoinfer.rungs.batch import Batch
+from nanoinfer.model.batch import Batch
 from tests.engine.kernel_cases import INTERPRETED, case_of, compiled
 
 # Tokens before the step, and in it: every count around a tile of 16, decode rows, and long rows among short ones.

@@ -16,16 +16,16 @@ from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request
-from nanoinfer.rungs.captured import CapturedDense, CapturedPaged
-from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.device import DeviceEngine
-from nanoinfer.rungs.engine import Engine
-from nanoinfer.rungs.graphs import GraphEngine
-from nanoinfer.rungs.late import LateEngine
-from nanoinfer.rungs.make import EagerQueue, GraphQueue
-from nanoinfer.rungs.none import NoCache
-from nanoinfer.rungs.paged import PagedCache
-from nanoinfer.rungs.ragged import CapturedRagged, RaggedPaged
+from nanoinfer.cache.captured import CapturedDense, CapturedPaged
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.engine.device import DeviceEngine
+from nanoinfer.engine.engine import Engine
+from nanoinfer.engine.graphs import GraphEngine
+from nanoinfer.engine.late import LateEngine
+from nanoinfer.make import EagerQueue, GraphQueue
+from nanoinfer.cache.none import NoCache
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
 from nanoinfer.text.prompts import RequestMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from nanoinfer.verify import verify_tokens

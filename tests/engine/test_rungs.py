@@ -22,13 +22,13 @@ from nanoinfer.engine.fake_graph import FakeGraph
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.model.gpt2 import GPT2, Attend
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs import step
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.captured import CapturedDense, CapturedPaged
-from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.engine import Sequence
-from nanoinfer.rungs.none import NoCache
-from nanoinfer.rungs.paged import PagedCache
+from nanoinfer.engine import step
+from nanoinfer.model.batch import Batch
+from nanoinfer.cache.captured import CapturedDense, CapturedPaged
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.engine.engine import Sequence
+from nanoinfer.cache.none import NoCache
+from nanoinfer.cache.paged import PagedCache
 from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, changed, prompts_of
 from tests.engine.fake_graphed import CONFIG, graph_llm, nothing_is_held, watch
@@ -111,7 +111,7 @@ def proofs() -> Iterator[Any]:
 @pytest.mark.parametrize("device, engine, name", [*proofs()])
 def test_tokens_are_the_oracle_s(monkeypatch: pytest.MonkeyPatch, device: str, engine: str, name: str) -> None:
     """Twice: the second texts lie over what the first ones left, and are replayed by graphs that are there."""
-    monkeypatch.setattr("nanoinfer.rungs.sharing.AHEAD", 1)
+    monkeypatch.setattr("nanoinfer.cache.sharing.AHEAD", 1)
     lengths, params, settings = ALL_WORKS[name]
     llm = made(device, engine, **settings)
     wanted = [min(p.max_tokens, CONFIG.n_positions - length) for p, length in zip(params, lengths, strict=True)]
@@ -253,7 +253,7 @@ def test_poison(monkeypatch: pytest.MonkeyPatch, device: str, engine: str, limit
     """P01, P02, P03, P08, G02: it changes no token, from the start or when a row leaves; the host may be behind."""
     if "preemption" in limits and "dense" in engine:
         return
-    monkeypatch.setattr("nanoinfer.rungs.sharing.AHEAD", 1)
+    monkeypatch.setattr("nanoinfer.cache.sharing.AHEAD", 1)
     llm = made(device, engine, max_batch=3, **limits)
     core: Any = llm.core
     core.lag = lag

@@ -123,9 +123,9 @@ def test_a_plain_pass_beside_the_engine(llm: LLM, whole: GPT2) -> None:
 
 
 # What the second rank's process does ahead of all else.
-POOR = "import nanoinfer.rungs.make as m; m.free_memory = lambda device: 169_300"  # of it, steps may take 86,016
+POOR = "import nanoinfer.make as m; m.free_memory = lambda device: 169_300"  # of it, steps may take 86,016
 FAILS = """
-import nanoinfer.rungs.make as m
+import nanoinfer.make as m
 def refuse(*_): raise ValueError('it does not fit here')
 m.default_max_batch = refuse
 """

@@ -21,12 +21,12 @@ import pytest
 import torch
 
 from nanoinfer import LLM, Completion
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs.graphs import ladder, pick
-from nanoinfer.rungs.step import Chunk, Layout, Prompts, decode_step, pack
+from nanoinfer.engine.graphs import ladder, pick
+from nanoinfer.engine.step import Chunk, Layout, Prompts, decode_step, pack
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.fake_graphed import (  # fmt: skip
@@ -251,7 +251,7 @@ FRESH = """
 import json, warnings
 import torch
 from nanoinfer import LLM
-from nanoinfer.rungs.graphs import CudaRecorder
+from nanoinfer.engine.graphs import CudaRecorder
 from nanoinfer.verify import verify_tokens
 from nanoinfer.model.weights import random_model
 from tests.conftest import SMALL, STD, prompts_of

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of

@@ -14,7 +14,7 @@ import pytest
 
 from nanoinfer import SamplingParams
 from nanoinfer.engine.loop import Mailbox
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.requests import Request
 from nanoinfer.serve.engine_link import SIZE, Link, News
 from nanoinfer.serve.engine_remote import RemoteLoop

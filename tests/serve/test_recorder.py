@@ -24,11 +24,11 @@ from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Request
-from nanoinfer.rungs.captured import CapturedDense
-from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.make import EagerQueue, GraphQueue
-from nanoinfer.rungs.queue import Queued
-from nanoinfer.rungs.ragged import CapturedRagged, RaggedPaged
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.make import EagerQueue, GraphQueue
+from nanoinfer.engine.queue import Queued
+from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
 from nanoinfer.serve.events import Events
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.conftest import changed
@@ -164,7 +164,7 @@ class Watched:
 
     def run(self, rounds: int = 40) -> Counter[str]:
         early = property(lambda _: self.random.random() < 0.5)
-        with patch("nanoinfer.rungs.sharing.AHEAD", 2), patch.object(Fetch, "arrived", early):
+        with patch("nanoinfer.cache.sharing.AHEAD", 2), patch.object(Fetch, "arrived", early):
             for _ in range(rounds):
                 self.round()
             self.fails = 0

@@ -18,7 +18,7 @@ import pytest
 from nanoinfer import LLM, AsyncLLM, Completion, SamplingParams
 from nanoinfer.config import EngineConfig
 from nanoinfer.engine.loop import Mailbox
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.engine.stats import Gauges
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.parallel import replicas as module

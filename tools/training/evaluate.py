@@ -21,8 +21,8 @@ import typer
 from nanoinfer.model.config import END_OF_TEXT
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.none import NoCache
+from nanoinfer.model.batch import Batch
+from nanoinfer.cache.none import NoCache
 from training.data import load
 
 

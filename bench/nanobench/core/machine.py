@@ -76,7 +76,7 @@ def copy_bandwidth(device: torch.device) -> float:
 
 def import_seconds() -> float:
     """Seconds that a fresh process takes to import torch and the engine."""
-    code = "import time; t = time.perf_counter(); import nanoinfer.rungs.engine; print(time.perf_counter() - t)"
+    code = "import time; t = time.perf_counter(); import nanoinfer.engine.engine; print(time.perf_counter() - t)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=child_environment()
     )

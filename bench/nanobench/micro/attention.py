@@ -19,8 +19,8 @@ from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs.captured import CapturedDense
-from nanoinfer.rungs.step import decode_step
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.engine.step import decode_step
 
 REPEATS = 7
 STEPS = 20

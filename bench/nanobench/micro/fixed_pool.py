@@ -11,8 +11,8 @@ from nanobench.core.machine import synchronize
 from nanobench.core.records import Record, Spread
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.paged import PagedCache
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.paged import PagedCache
 
 BLOCK = 16
 REPEATS = 3

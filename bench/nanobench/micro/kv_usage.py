@@ -18,8 +18,8 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.paged import PagedCache
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.paged import PagedCache
 
 STOP_SHARE = 1 / 80  # of the ids end a text, so that random ones end after 80 tokens in the mean
 

@@ -19,7 +19,7 @@ from nanobench.micro.graph_timing import call_seconds
 from nanobench.micro.one_kernel_records import NEW, Exchange, Generated, MatrixTime, NodeTime, StepTime
 from nanobench.micro.queue_load import say
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.state import BatchState
 from nanoinfer.kernels import sampling
 from nanoinfer.kernels.fused import FusedOps
@@ -28,8 +28,8 @@ from nanoinfer.kernels.persistent import Persistent
 from nanoinfer.kernels.persistent_words import POLLS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.rungs.captured import CapturedPaged
-from nanoinfer.rungs.step import decode_step
+from nanoinfer.cache.captured import CapturedPaged
+from nanoinfer.engine.step import decode_step
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FIRST = 464  # a text's first token

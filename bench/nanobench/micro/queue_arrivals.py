@@ -20,7 +20,7 @@ from nanobench.micro.queue_records import Counted, Latency, WarmUp
 from nanoinfer import LLM
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request
-from nanoinfer.rungs.queue import Queued
+from nanoinfer.engine.queue import Queued
 
 BINS = 100  # of the time of a run
 TOLERANCE = 0.01  # of the rate of arrivals

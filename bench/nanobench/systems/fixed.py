@@ -20,10 +20,10 @@ from nanoinfer import SamplingParams
 from nanoinfer.devices import batched_tokens
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.rungs.captured import CapturedDense
-from nanoinfer.rungs.mixed import MixedEngine
-from nanoinfer.rungs.queue import Queued
-from nanoinfer.rungs.step import decode_step
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.engine.mixed import MixedEngine
+from nanoinfer.engine.queue import Queued
+from nanoinfer.engine.step import decode_step
 from nanoinfer.text.prompts import RequestMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 

@@ -14,7 +14,7 @@ from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanocourse.exercises.toy_model import Toy
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.engine import on_device
 from nanoinfer.engine.scheduler import Row
 

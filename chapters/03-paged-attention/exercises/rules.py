@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import torch
 
 from nanocourse.exercises.rules import Covers, above, again, infinite, is_range, kind, nan, not_for
-from nanoinfer.rungs.paged import PROGRAMS, SPLIT_TOKENS
+from nanoinfer.cache.paged import PROGRAMS, SPLIT_TOKENS
 
 ANYTHING = ("nan", "infinite", "huge")
 SCORES = ("far scores", "ties")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nanoinfer.engine.fake_graph import FakeRecorder
-from nanoinfer.rungs.graphs import GraphEngine
+from nanoinfer.engine.graphs import GraphEngine
 
 
 @contextmanager

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nanoinfer.cache.captured import CapturedPaged, NullBlocks
+from nanoinfer.cache.paged import PagedCache, kernels_for
+from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
+from nanoinfer.engine.step import Layout
 from nanoinfer.kernels import paged_attention_torch
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.captured import CapturedPaged, NullBlocks
-from nanoinfer.rungs.paged import PagedCache, kernels_for
-from nanoinfer.rungs.sharing import SharedBlocks, SharedRoom
-from nanoinfer.rungs.step import Layout
+from nanoinfer.model.batch import Batch
 
 
 class RaggedPlan(NamedTuple):

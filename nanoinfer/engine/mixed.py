@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nanoinfer.engine.engine import Sequence, Work
+from nanoinfer.engine.late import LateEngine
+from nanoinfer.engine.queue import QueueEngine
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import Layout, Numbers, Prefill, Prompts, prefill_step
 from nanoinfer.model.gpt2 import GPT2, Cache
-from nanoinfer.rungs.engine import Sequence, Work
-from nanoinfer.rungs.late import LateEngine
-from nanoinfer.rungs.queue import QueueEngine
-from nanoinfer.rungs.step import Layout, Numbers, Prefill, Prompts, prefill_step
 
 NEWEST = -1  # in place of a token id: the sequence's newest token, which only the device knows
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nanoinfer.engine.engine import Engine, Sequence, Work
 from nanoinfer.engine.sampling import SAMPLERS, Sampler, Samplers
 from nanoinfer.engine.state import BatchState, upload
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import SamplingParams
-from nanoinfer.rungs.engine import Engine, Sequence, Work
-from nanoinfer.rungs.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 
 
 class Begun(NamedTuple):

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from itertools import takewhile
 from typing import Any
 
-from nanoinfer.rungs.blocks import BlockManager
+from nanoinfer.cache.blocks import BlockManager
 
 
 class SharedBlocks(BlockManager):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from nanoinfer.rungs.queue import Queued
+    from nanoinfer.engine.queue import Queued
 
 PRICE = 0.2  # of a token: a draft is brought where it and all before it are accepted as often as that
 FIRST = 0.6  # acceptance of a sequence of which nothing is known

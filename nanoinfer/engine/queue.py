@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 import torch
 
+from nanoinfer.engine.engine import Engine, Sequence, Work
 from nanoinfer.engine.stats import Gauges, Stats
 from nanoinfer.requests import Metrics, Request
-from nanoinfer.rungs.engine import Engine, Sequence, Work
 
 Listener = Callable[["Queued"], object]
 ARRIVED = attrgetter("arrived")

@@ -6,15 +6,18 @@ token of a sequence costs a pass over all the tokens before it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.rungs.batch import Batch
+from nanoinfer.model.batch import Batch
+from nanoinfer.model.gpt2 import GPT2
 
 if TYPE_CHECKING:
-    from nanoinfer.rungs.engine import Sequence
+    from nanoinfer.engine.engine import Sequence
 
 
 class NoCache:
@@ -40,3 +43,13 @@ class NoCache:
         """
         q, k, v = (plan.padded(x).transpose(1, 2) for x in (q, k, v))  # (B, H, T, D)
         return plan.packed(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2))
+
+
+@torch.inference_mode()
+def forward_logits(model: GPT2, token_ids: Tensor) -> Tensor:
+    """Return logits (B, T, vocab_size), float32, after every token of token_ids (B, T): the oracle of the tests."""
+    B, T = token_ids.shape
+    row, column = torch.arange(B + 1, device=token_ids.device), torch.arange(T, device=token_ids.device)
+    batch = Batch(token_ids.flatten(), column.repeat(B), row[:B].repeat_interleave(T), row * T, T, 0)
+    h = model.hidden(batch, partial(NoCache().attend, batch))  # (B * T, C)
+    return model.head(h).float().view(B, T, -1)

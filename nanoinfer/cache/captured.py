@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.paged import PagedCache, PagedPlan
 from nanoinfer.engine.state import upload
+from nanoinfer.engine.step import Layout, Rows
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.blocks import BlockManager
-from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.paged import PagedCache, PagedPlan
-from nanoinfer.rungs.step import Layout, Rows
 
 if TYPE_CHECKING:
-    from nanoinfer.rungs.engine import Work
+    from nanoinfer.engine.engine import Work
 
 NULL = 0  # the block that no slot owns: padding writes there, and unused table entries name it
 

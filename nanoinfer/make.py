@@ -8,27 +8,27 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.none import NoCache
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
 from nanoinfer.config import MAX_BATCH, EngineConfig
 from nanoinfer.devices import free_memory, has_triton
 from nanoinfer.engine import cpu_sampling
+from nanoinfer.engine.choice import ChoosingEngine
 from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.engine.graphs import CudaRecorder, affordable_rows
 from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.queue import QueueEngine
+from nanoinfer.engine.quick import QuickChoice
 from nanoinfer.engine.sampling import SAMPLERS, Samplers
+from nanoinfer.engine.scores import DeviceScores, PlainScores
 from nanoinfer.engine.stats import Stats
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.rungs.captured import CapturedDense
-from nanoinfer.rungs.choice import ChoosingEngine
-from nanoinfer.rungs.cpu import QuickChoice
-from nanoinfer.rungs.dense import DenseCache
-from nanoinfer.rungs.graphs import CudaRecorder, affordable_rows
-from nanoinfer.rungs.none import NoCache
-from nanoinfer.rungs.paged import PagedCache
-from nanoinfer.rungs.pays import Pays
-from nanoinfer.rungs.queue import QueueEngine
-from nanoinfer.rungs.ragged import CapturedRagged, RaggedPaged
-from nanoinfer.rungs.scores import DeviceScores, PlainScores
-from nanoinfer.rungs.verify import PlainDrafts
-from nanoinfer.rungs.verify_graphs import GraphDrafts, VerifiedPaged
+from nanoinfer.speculate.engine import PlainDrafts
+from nanoinfer.speculate.graphs import GraphDrafts, VerifiedPaged
+from nanoinfer.speculate.pays import Pays
 
 DENSE_SHARE = 0.5  # of free memory that dense slots may take where nobody says how many
 POOL_SHARE = 0.9  # of the memory that a step leaves free
@@ -92,7 +92,7 @@ def drafting(config: EngineConfig, model: GPT2, max_batch: int, max_len: int, bu
     """Who drafts, how much and by which rule; nothing where nobody does."""
     if config.speculate is None:
         return {}
-    from nanoinfer.rungs.make_drafter import make_drafter
+    from nanoinfer.speculate.make_drafter import make_drafter
 
     drafter = make_drafter(config, model, max_batch, max_len, budget)
     adaptive = Pays() if config.adaptive_drafts else None

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nanoinfer.engine.device import DeviceEngine, Launch
+from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.logprobs import logprobs, prompt_logprobs
+from nanoinfer.engine.mixed import Mixed, MixedEngine
+from nanoinfer.engine.queue import Listener, Queued, QueueEngine
 from nanoinfer.engine.state import Fetch, upload
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.requests import Request, SamplingParams
-from nanoinfer.rungs.batch import Batch
-from nanoinfer.rungs.device import DeviceEngine, Launch
-from nanoinfer.rungs.engine import Sequence, Work
-from nanoinfer.rungs.mixed import Mixed, MixedEngine
-from nanoinfer.rungs.queue import Listener, Queued, QueueEngine
 
 
 @dataclass(eq=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from nanoinfer.engine import cpu_sampling
+from nanoinfer.engine.engine import Choices, Engine, Sequence
 from nanoinfer.engine.sampling import sample
-from nanoinfer.rungs.engine import Choices, Engine, Sequence
 
 
 class QuickChoice(Engine):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
+from nanoinfer.engine.device import DeviceEngine, Launch
+from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.state import Fetch
-from nanoinfer.rungs.device import DeviceEngine, Launch
-from nanoinfer.rungs.engine import Sequence, Work
 
 
 class InFlight(NamedTuple):

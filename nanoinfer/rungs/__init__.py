@@ -1,1 +1,0 @@
-"""The engine as layers, a chapter each, beside the one it is to replace."""
