@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanoinfer.devices import has_triton
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.model.ops import TorchOps
