@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 import torch
 
+from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.engine.engine import Engine, Sequence, Work
 from nanoinfer.engine.stats import Gauges, Stats
 from nanoinfer.requests import Metrics, Request
 
-Listener = Callable[["Queued"], object]
+Listener = Callable[[Any], object]  # is given a `Queued`
 ARRIVED = attrgetter("arrived")
 
 
@@ -75,6 +76,16 @@ class Observer(Protocol):
         """A step is over, in which these sequences got a token. The engine's `fed` says what it fed."""
 
 
+def check_room(request: Request, blocks: BlockManager) -> None:
+    """ValueError for a request whose longest text these blocks cannot hold, even if it were alone."""
+    longest = len(request.prompt_token_ids) + request.limit
+    if blocks.blocks_of(longest) > blocks.blocks:
+        raise ValueError(
+            f"prompt {request.index} may grow to {longest} tokens, which {blocks} cannot hold: "
+            "lower its max_tokens, or raise kv_blocks"
+        )
+
+
 class QueueEngine(Engine):
     """Sequences come and go at any time; a step feeds at most `budget` tokens. One thread calls it.
 
@@ -86,7 +97,9 @@ class QueueEngine(Engine):
     observer: told of each event, if there is one; to be changed between two steps.
     """
 
-    Stats: type[Stats] = Stats
+    Stats: Any = Stats
+    waiting: Any  # of `Queued`
+    running: Any
 
     def __init__(self, *args: Any, budget: int, chunk: int | None = None, mixed: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -105,12 +118,8 @@ class QueueEngine(Engine):
 
     def check(self, request: Request) -> None:
         """ValueError for a request that could never run, whatever else does."""
-        longest = len(request.prompt_token_ids) + request.limit
-        if self.blocks and self.blocks.blocks_of(longest) > self.blocks.blocks:
-            raise ValueError(
-                f"prompt {request.index} may grow to {longest} tokens, which {self.blocks} cannot hold: "
-                "lower its max_tokens, or raise kv_blocks"
-            )
+        if self.blocks:
+            check_room(request, self.blocks)
 
     def submit(
         self,
@@ -345,7 +354,7 @@ class QueueEngine(Engine):
             self.take(s, token)
         return settled
 
-    def take(self, s: Sequence, token: int) -> None:
+    def take(self, s: Any, token: int) -> None:
         """Append a token, and tell who listens. What fails for this sequence ends it, and no other."""
         s.times.append(self.now)
         try:

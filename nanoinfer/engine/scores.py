@@ -123,7 +123,7 @@ class PlainScores(ScoreEngine):
             for token, each, ids in zip(tokens, values, wanted, strict=True)
         ]
 
-    def choose(self, logits: Tensor, sequences: list[Sequence]) -> Tensor:
+    def choose(self, logits: Tensor, sequences: list[Any]) -> Tensor:
         if not any(s.params.scores for s in sequences):
             return super().choose(logits, sequences)
         logits = logits.float()
@@ -176,10 +176,11 @@ class DeviceScores(ScoreEngine, MixedEngine):
 
     def begun(self, s: Sequence) -> Any:
         known = s.tokens[len(s.request.prompt_token_ids) :] if s.params.penalises else []
-        return ScoredBegun(*super().begun(s), known)
+        return ScoredBegun(*super().begun(s), token_ids=known)
 
     def piece(self, work: Work) -> Any:
-        return ScoredPiece(*super().piece(work), following(*work))
+        piece: Any = super().piece(work)
+        return ScoredPiece(*piece, following(*work))
 
     def place(self, step: Launch) -> None:
         super().place(step)
@@ -195,7 +196,8 @@ class DeviceScores(ScoreEngine, MixedEngine):
             return super().prefill(prefill, sampler)
         self.eager("logprobs of a prompt")
         model = self.model
-        self.model = scoring_model(model, wanted, [1] * len(prefill.going) + [len(p.token_ids) for p in prefill.chunks])  # type: ignore[assignment]
+        counts = [1] * len(prefill.going) + [len(piece.token_ids) for piece in prefill.chunks]
+        self.model = scoring_model(model, wanted, counts)  # type: ignore[assignment]
         try:
             tokens = DeviceEngine.prefill(self, prefill, sampler)
             self.scores = self.model.scores  # type: ignore[assignment]
@@ -236,5 +238,5 @@ class ScoredFetch(NamedTuple):
         tokens = self.tokens.wait()
         values = self.values.wait() if self.values else [None] * len(tokens)
         scores = iter(self.scores.wait() if self.scores else ())
-        prompts = [list(islice(scores, len(ids))) for ids in self.wanted] or [None] * len(tokens)
+        prompts: list[Any] = [list(islice(scores, len(ids))) for ids in self.wanted] or [None] * len(tokens)
         return [Token(*each) for each in zip(tokens, values, prompts, strict=True)]
