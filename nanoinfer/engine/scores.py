@@ -179,8 +179,8 @@ class DeviceScores(ScoreEngine, MixedEngine):
         return ScoredBegun(*super().begun(s), token_ids=known)
 
     def piece(self, work: Work) -> Any:
-        piece: Any = super().piece(work)
-        return ScoredPiece(*piece, following(*work))
+        slot, start, token_ids, complete = super().piece(work)
+        return ScoredPiece(slot, start, token_ids, complete, following(*work))
 
     def place(self, step: Launch) -> None:
         super().place(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -38,8 +38,8 @@ class Batch:
             slots += [s.slot] * count
             starts.append(len(ids))
         packed = torch.tensor([*ids, *positions, *slots, *starts], device=device)
-        parts: Any = torch.split(packed, [len(ids)] * 3 + [len(starts)])
-        return cls(*parts, longest=max(n for _, _, n in work), past=max(n for _, n, _ in work))
+        token_ids, at, of, begins = torch.split(packed, [len(ids)] * 3 + [len(starts)])
+        return cls(token_ids, at, of, begins, max(n for _, _, n in work), max(n for _, n, _ in work))
 
     @property
     def rows(self) -> int:
