@@ -107,6 +107,7 @@ class QueueEngine(Engine):
         self.budget, self.chunk, self.mixed = budget, chunk or budget, mixed
         self.blocks: Any = getattr(self.cache, "blocks", None)
         self.preempts: bool = getattr(self.cache, "preemption", False)
+        self.shares = self.blocks is not None and self.blocks.identity is not None
         self.inbox: deque[Queued] = deque()  # submitted, or cancelled, since the last step
         self.open: dict[Queued, None] = {}  # that have not ended, in order of arrival
         self.arrivals, self.decodes_next = 0, False
@@ -321,7 +322,7 @@ class QueueEngine(Engine):
         if s.slot >= 0:
             if self.observer:
                 self.observer.left(s)  # type: ignore[arg-type]
-            if self.blocks:
+            if self.shares:
                 self.blocks.publish(s.slot, s.tokens[: s.cached])
             super().leave(s)
 

@@ -191,9 +191,9 @@ class DeviceScores(ScoreEngine, MixedEngine):
             scoring.admit(each.slot, each, each.token_ids)  # type: ignore[attr-defined]
 
     def prefill(self, prefill: Any, sampler: Any) -> Tensor:
-        wanted = prefill_scores(prefill)
-        if not any(wanted):
+        if not scores_prompts(prefill):
             return super().prefill(prefill, sampler)
+        wanted = prefill_scores(prefill)
         self.eager("logprobs of a prompt")
         model = self.model
         counts = [1] * len(prefill.going) + [len(piece.token_ids) for piece in prefill.chunks]
@@ -208,12 +208,18 @@ class DeviceScores(ScoreEngine, MixedEngine):
     def fetch(self, step: Launch) -> Any:
         tokens = super().fetch(step)
         prefill: Any = step.prefill
-        wanted = prefill_scores(prefill) if prefill else []
-        if step.sampler < 3 and not any(wanted):
+        scored = prefill is not None and scores_prompts(prefill)
+        if step.sampler < 3 and not scored:
             return tokens
+        wanted = prefill_scores(prefill) if prefill else []
         slots = prefill.going + [piece.slot for piece in prefill.chunks] if prefill else list(range(step.live))
         values = self.samplers.scoring.fetch(slots) if step.sampler == 3 else None
-        return ScoredFetch(tokens, values, Fetch(self.scores) if any(wanted) else None, wanted)
+        return ScoredFetch(tokens, values, Fetch(self.scores) if scored else None, wanted)
+
+
+def scores_prompts(prefill: Mixed) -> bool:
+    """Whether logprobs of a prompt's tokens are wanted of a step."""
+    return any(piece.following for piece in prefill.chunks)
 
 
 def prefill_scores(prefill: Mixed) -> list[tuple[int, ...]]:
