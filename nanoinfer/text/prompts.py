@@ -51,13 +51,17 @@ class RequestMaker:
         ids = self.tokenizer.encode(prompt, context=self.max_len, name=name) if isinstance(prompt, str) else prompt
         if len(ids) == 0:
             raise ValueError(f"{name} must have at least one token, but is empty")
-        if len(ids) >= self.max_len + (params.max_tokens == 0):
-            raise ValueError(f"{name} has {len(ids)} tokens and no room for a new one: the context is {self.max_len}")
+        self.check_length(name, len(ids), params)
         ids = tuple(ids)  # ahead of the looks at each: the copy fetches ids that lie anywhere in memory all at once
         if {*map(type, ids)} != {int} or not 0 <= min(ids) <= max(ids) < self.vocab_size:
             wrong = next(token for token in ids if type(token) is not int or not 0 <= token < self.vocab_size)
             raise ValueError(f"{name} must hold token ids from 0 to {self.vocab_size - 1}, not {wrong!r}")
         return ids
+
+    def check_length(self, name: str, length: int, params: SamplingParams) -> None:
+        """ValueError for a prompt that leaves no room for a token."""
+        if length >= self.max_len:
+            raise ValueError(f"{name} has {length} tokens and no room for a new one: the context is {self.max_len}")
 
     @staticmethod
     def default() -> SamplingParams:

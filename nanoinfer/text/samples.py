@@ -16,6 +16,12 @@ SEED_STEP = 0x4F1BBCDCBFA53E0B  # 2^63 over the golden ratio: its multiples lie 
 class SampleMaker(RequestMaker):
     """A `RequestMaker` of params.n requests a prompt, side by side."""
 
+    def check_length(self, name: str, length: int, params: Any) -> None:
+        if params.max_tokens:
+            super().check_length(name, length, params)
+        elif length > self.max_len:
+            raise ValueError(f"{name} has {length} tokens, but the context is {self.max_len}")
+
     @staticmethod
     def default() -> SamplingParams:
         return SamplingParams()
