@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+# By name, the module that it is imported from.
+HOME = {
+    "AsyncLLM": "async_llm",
+    "LLM": "llm",
+    "Completion": "requests",
+    "Logprobs": "requests",
+    "Metrics": "requests",
+    "Piece": "requests",
+    "SamplingParams": "requests",
+}
 # By name, what makes an engine of a rung. Each is proven against the one before it.
 ENGINES = {
     "naive": "nanoinfer.first:naive",
