@@ -145,7 +145,7 @@ class PlainDrafts(DraftEngine, PlainScores):
             self.drafts = []
             return super().run(work)
         batch = self.lay_out(work)
-        after = []  # which tokens of the batch a choice is made after
+        after: list[int] = []  # of the batch's tokens, those after which one is chosen
         for (s, start, count), draft, end in zip(work, self.drafts, batch.starts[1:].tolist(), strict=True):
             after += range(end - len(draft) - 1, end)
             s.cached = self.cache.keep(s, start + count + len(draft))
