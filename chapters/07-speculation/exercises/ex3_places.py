@@ -51,17 +51,19 @@ def swap(mine: Function) -> Iterator[None]:
     original = PlainDrafts.choose_each
 
     def choose_each(self: Any, work: list[Work], logits: Tensor) -> Tensor:
-        tokens, vocab = original(self, work, logits), logits.shape[1]
-        params = [s.params for s, _, _ in work]
-        new = [torch.tensor(s.tokens[len(s.request.prompt_token_ids) :]) for s, _, _ in work]
-        given = {
-            "seed": torch.tensor([s.request.seed for s, _, _ in work]), "step": torch.tensor(list(map(len, new))),
-            "temperature": torch.tensor([float(one.temperature) for one in params]), "penalty": torch.zeros(len(work)),
-            "counts": torch.stack([own.bincount(minlength=vocab) for own in new]),
-        }  # fmt: skip
-        drafts = pad_sequence([torch.tensor(own, dtype=torch.int64) for own in self.drafts], True, NONE)
-        run, offset = torch.tensor([(row, at) for row, own in enumerate(self.drafts) for at in range(len(own) + 1)]).T
-        plain = torch.tensor([not one.filters for one in params])[run]
+        tokens, params, vocab = original(self, work, logits), [s.params for s, _, _ in work], logits.shape[1]
+        with logits.device:
+            new = [torch.tensor(s.tokens[len(s.request.prompt_token_ids) :]) for s, _, _ in work]
+            given = {
+                "seed": torch.tensor([s.request.seed for s, _, _ in work]), "step": torch.tensor(list(map(len, new))),
+                "temperature": torch.tensor([float(one.temperature) for one in params]),
+                "counts": torch.stack([own.bincount(minlength=vocab) for own in new]),
+                "penalty": torch.zeros(len(work)),
+            }  # fmt: skip
+            drafts = pad_sequence([torch.tensor(own, dtype=torch.int64) for own in self.drafts], True, NONE)
+            places = [(row, at) for row, own in enumerate(self.drafts) for at in range(len(own) + 1)]
+            run, offset = torch.tensor(places).T
+            plain = torch.tensor([not one.filters for one in params])[run]
         return torch.where(plain, mine(logits.float(), run, offset, given, drafts), tokens)
 
     with replaced("nanoinfer.speculate.engine:PlainDrafts.choose_each", choose_each):
