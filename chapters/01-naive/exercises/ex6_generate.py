@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from nanoinfer.engine.scheduler import Row
 from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
@@ -16,7 +17,6 @@ from nanocourse.exercises.swap import replaced
 from nanocourse.exercises.toy_model import Toy
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.engine import on_device
-from nanoinfer.engine.scheduler import Row
 
 
 def generate(

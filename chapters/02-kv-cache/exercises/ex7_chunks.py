@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from nanoinfer.engine.scheduler import Row, Step, Work
 from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanoinfer.engine import eager
-from nanoinfer.engine.scheduler import Row, Step, Work
 from nanoinfer.model.batch import Batch
 
 

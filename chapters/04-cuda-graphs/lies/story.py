@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.cache.dense import DensePlan
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import Chunk, Layout, Prompts, decode_step, pack, prefill_step
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.requests import Request, SamplingParams
-from nanoinfer.cache.captured import CapturedDense
-from nanoinfer.cache.dense import DensePlan
-from nanoinfer.engine.step import Chunk, Layout, Prompts, decode_step, pack, prefill_step
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 from .toy import Recorder
