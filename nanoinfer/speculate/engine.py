@@ -128,6 +128,13 @@ class Place(NamedTuple):
         return self.request.params
 
 
+class Guessed(NamedTuple):
+    """A sequence as it will be if its drafts are right: what its part of a batch is made of."""
+
+    slot: int
+    tokens: list[int]
+
+
 class PlainDrafts(DraftEngine, PlainScores):
     """Drafts over chapter 1's engine: a sequence brings its newest token and its drafts, as if they were its text."""
 
@@ -160,13 +167,10 @@ class PlainDrafts(DraftEngine, PlainScores):
 
     def lay_out(self, work: list[Work]) -> Batch:
         """Put the newest token of each sequence and its drafts into a batch."""
-        fed = [(s, start, count + len(draft)) for (s, start, count), draft in zip(work, self.drafts, strict=True)]
-        for (s, _, _), draft in zip(work, self.drafts, strict=True):
-            s.tokens += draft
-        batch = Batch.of(fed, self.model.device)
-        for (s, _, _), draft in zip(work, self.drafts, strict=True):
-            del s.tokens[len(s.tokens) - len(draft) :]
-        return batch
+        fed: list[Any] = []
+        for (s, start, count), draft in zip(work, self.drafts, strict=True):
+            fed.append((Guessed(s.slot, [*s.tokens, *draft]), start, count + len(draft)))
+        return Batch.of(fed, self.model.device)
 
     def choose_each(self, work: list[Work], logits: Tensor) -> Tensor:
         """Choose a token (K,) after each newest token and each draft, logits (K, V), as if the drafts were the text."""
