@@ -55,7 +55,8 @@ def swap(mine: Function) -> Iterator[None]:
         self.running.append(s)
         self.stats.requests += 1
         self.stats.prompt_tokens += len(s.tokens)
-        for token, self.now in _tokens(self, mine, s):
+        for token, at in _tokens(self, mine, s):
+            self.now = at
             self.stats.new_tokens += 1
             self.take(s, token)
             if s.finish_reason or s.cancelled:
