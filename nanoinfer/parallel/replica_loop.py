@@ -131,7 +131,7 @@ class ReplicaLoop:
         left = []
         posts = {box.news.append: post for (of, post), box in list(self._mailboxes.items()) if of is loop}
         for row in rows:
-            text = [*row.request.prompt_token_ids, *row.token_ids]
+            text = list(row.tokens)
             try:
                 if row in self._moved or row.listener not in posts:
                     raise RuntimeError

@@ -16,11 +16,11 @@ from nanoinfer.async_llm import AsyncLLM
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.config import EngineConfig
 from nanoinfer.engine.loop import CLOSED
-from nanoinfer.engine.scheduler import check_room
+from nanoinfer.engine.queue import check_room
 from nanoinfer.serve.engine_link import Start
 from nanoinfer.serve.engine_remote import RemoteLoop
 from nanoinfer.serve.processes import spawn
-from nanoinfer.text.prompts import RequestMaker
+from nanoinfer.text.samples import SampleMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class RemoteLLM:
             self.close()
             raise
         seeds = random.Random(seed)
-        self._maker = RequestMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
-        self._blocks = BlockManager(facts.blocks + 1, facts.block_size, 1) if facts.block_size else None
+        self._maker = SampleMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
+        self._blocks = BlockManager(facts.blocks, facts.block_size, 1) if facts.block_size else None
 
     @property
     def stats(self) -> Stats:
@@ -91,7 +91,8 @@ class RemoteLLM:
             raise RuntimeError(CLOSED)
         requests = self._maker.requests(prompts, params)
         for request in requests:
-            check_room(request, self._blocks)
+            if self._blocks:
+                check_room(request, self._blocks)
         return requests
 
     def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:

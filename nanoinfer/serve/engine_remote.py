@@ -86,7 +86,7 @@ class RemoteLoop:
     ) -> list[Row]:
         """As `EngineLoop.submit`."""
         plain = [replace(request, text=None) if request.text else request for request in requests]
-        rows = [Row(request, asked, mailbox.news.append, every_token) for request in plain]
+        rows = [Row(request, listener=mailbox.news.append, every_token=every_token, asked=asked) for request in plain]
         self._begin(rows, mailbox, asked, every_token, None)
         return rows
 
@@ -162,10 +162,10 @@ class RemoteLoop:
         for number, count in zip(news.numbers, news.counts, strict=True):
             if row := rows.get(number):
                 if count == 1:
-                    row.token_ids.append(tokens[at])
+                    row.tokens.append(tokens[at])
                     row.times.append(times[at])
                 else:
-                    row.token_ids += tokens[at : at + count]
+                    row.tokens += tokens[at : at + count]
                     row.times += times[at : at + count]
                 if row.every_token and (listener := row.listener):
                     for _ in range(count):

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nanoinfer.model.batch import Batch
 from nanoinfer.engine.step import Chunk, Layout, Prompts, pack
+from nanoinfer.model.batch import Batch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"

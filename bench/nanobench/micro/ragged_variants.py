@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanobench.micro.attention_variants import HEAD_SIZE, HEADS, PAGE, Pages
-from nanoinfer.kernels.paged_attention_torch import gather_pages
 from nanoinfer.cache.ragged import ragged_kernels_for
 from nanoinfer.engine.step import Chunk, Layout, Prompts, pack
+from nanoinfer.kernels.paged_attention_torch import gather_pages
 
 # Of each row the tokens that its pages hold already, and the new ones.
 CASES: dict[str, Sequence[tuple[int, int]]] = {

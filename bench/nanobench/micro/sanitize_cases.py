@@ -15,14 +15,14 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.engine import sampling
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import Chunk, Layout, Prompts, decode_step, pack
 from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import random_model
-from nanoinfer.cache.captured import CapturedPaged
-from nanoinfer.engine.step import Chunk, Layout, Prompts, decode_step, pack
 
 PAGE = 16
 VOCAB = 1031  # a prime: no tile ends where it does

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from nanoinfer.engine.scheduler import Row, Step, Work
+
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.engine.scheduler import Row, Step, Work
 
 
 def plan(prompts: list[int], computed: list[int], budget: int, chunk: int) -> list[tuple[int, int, bool]]:

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
 
+from nanoinfer.cache.prefix import PrefixBlocks
+
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.cache.prefix import PrefixBlocks
 
 
 def keys_and_hits(
