@@ -29,7 +29,7 @@ from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import upload
-from nanoinfer.engine.step import Prefill, Prompts, decode_step
+from nanoinfer.engine.step import Layout, Prefill, Prompts, decode_step
 from nanoinfer.model.gpt2 import GPT2
 
 PREFILL_TOKENS = 2048  # of a recorded prefill at most: with more, the GPU is busy and a graph gains nothing
@@ -162,12 +162,16 @@ class GraphEngine(LateEngine):
         if captured is None:
             return super().prefill(prefill, sampler)
         layout = self.cache.layout(rows, columns)
-        host = prefill.pack(layout, self.state.dummy)
-        captured.packed.copy_(host.pin_memory() if captured.packed.is_cuda else host, non_blocking=True)
+        self.bring(prefill, layout, captured.packed)
         captured.graph.replay()
         self.stats.replayed_prefills += 1
         self.stats.padding_tokens += layout.tokens - exact.tokens
         return captured.tokens[: exact.rows]
+
+    def bring(self, prefill: Prefill, layout: Layout, packed: Tensor) -> None:
+        """Put a prefill where its recording reads it, in one copy that the host does not wait for."""
+        host = prefill.pack(layout, self.state.dummy)
+        packed.copy_(host.pin_memory() if packed.is_cuda else host, non_blocking=True)
 
     def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
         """Capture the ladders now, for all samplers: afterwards a step is replayed, or runs eagerly and is counted.
