@@ -105,12 +105,8 @@ class QueueEngine(Engine):
 
     def check(self, request: Request) -> None:
         """ValueError for a request that could never run, whatever else does."""
-        longest = len(request.prompt_token_ids) + request.limit
-        if self.blocks and self.blocks.blocks_of(longest) > self.blocks.blocks:
-            raise ValueError(
-                f"prompt {request.index} may grow to {longest} tokens, which {self.blocks} cannot hold: "
-                "lower its max_tokens, or raise kv_blocks"
-            )
+        if self.blocks:
+            self.blocks.check(request)
 
     def submit(
         self,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.naive import Naive, forward_logits
+from nanoinfer.cache.none import NoCache, forward_logits
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model, save_model
