@@ -121,7 +121,7 @@ class GraphEngine(LateEngine):
     max_rows: of a captured decode step at most; further rows run eagerly.
     """
 
-    Stats: type[GraphStats] = GraphStats
+    Stats: Any = GraphStats
 
     def __init__(
         self, *args: Any, recorder: Recorder | None, max_rows: int, why_not: str | None = None,
@@ -182,7 +182,7 @@ class GraphEngine(LateEngine):
 
     def _ladders(self, samplers: Sequence[Sampler], reads: Sequence[int]) -> list[Key]:
         """All that may be captured. reads: the cache's buckets."""
-        keys = [Key(*shape, shape[1], sampler) for sampler in samplers for shape in self.shapes]
+        keys = [Key(rows, columns, columns, sampler) for sampler in samplers for rows, columns in self.shapes]
         return keys + [Key(rows, 1, read, sampler) for sampler in samplers for read in reads for rows in self.rows]
 
     def _captured(self, key: Key, why_not: str | None, all_layers: bool = False) -> CapturedStep | None:

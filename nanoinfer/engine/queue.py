@@ -22,7 +22,7 @@ from nanoinfer.engine.engine import Engine, Sequence, Work
 from nanoinfer.engine.stats import Gauges, Stats
 from nanoinfer.requests import Metrics, Request
 
-Listener = Callable[["Queued"], object]
+Listener = Callable[[Any], object]  # is given a `Queued`
 ARRIVED = attrgetter("arrived")
 
 
@@ -86,7 +86,9 @@ class QueueEngine(Engine):
     observer: told of each event, if there is one; to be changed between two steps.
     """
 
-    Stats: type[Stats] = Stats
+    Stats: Any = Stats
+    waiting: Any  # of `Queued`
+    running: Any
 
     def __init__(self, *args: Any, budget: int, chunk: int | None = None, mixed: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -94,6 +96,7 @@ class QueueEngine(Engine):
         self.budget, self.chunk, self.mixed = budget, chunk or budget, mixed
         self.blocks: Any = getattr(self.cache, "blocks", None)
         self.preempts: bool = getattr(self.cache, "preemption", False)
+        self.shares = self.blocks is not None and self.blocks.identity is not None
         self.inbox: deque[Queued] = deque()  # submitted, or cancelled, since the last step
         self.open: dict[Queued, None] = {}  # that have not ended, in order of arrival
         self.arrivals, self.decodes_next = 0, False
@@ -308,7 +311,7 @@ class QueueEngine(Engine):
         if s.slot >= 0:
             if self.observer:
                 self.observer.left(s)  # type: ignore[arg-type]
-            if self.blocks:
+            if self.shares:
                 self.blocks.publish(s.slot, s.tokens[: s.cached])
             super().leave(s)
 
@@ -341,7 +344,7 @@ class QueueEngine(Engine):
             self.take(s, token)
         return settled
 
-    def take(self, s: Sequence, token: int) -> None:
+    def take(self, s: Any, token: int) -> None:
         """Append a token, and tell who listens. What fails for this sequence ends it, and no other."""
         s.times.append(self.now)
         try:

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.requests import Request
-
 _FLOATS = Struct("=ff")
 
 
@@ -94,8 +92,8 @@ class BatchState:
         """The given rows: views for a slice, so that writing into them writes here; copies for a tensor of rows."""
         return BatchState(self.integers[:, rows], self.floats[:, rows])
 
-    def admit(self, rows: Sequence[int], requests: Sequence[Request], steps: Iterable[int] = repeat(0)) -> Tensor:
-        """Begin `requests` in the given rows, which are free: parameters set, and padding until the prompt is read.
+    def admit(self, rows: Sequence[int], requests: Sequence[Any], steps: Iterable[int] = repeat(0)) -> Tensor:
+        """Begin requests in the given rows, which are free: parameters set, and padding until the prompt is read.
 
         steps: how many tokens each has produced before. Returns the rows (n,) on the device.
         """

@@ -91,10 +91,10 @@ class DraftEngine(QueueEngine):
 
     def room_for(self, s: Any, limit: int) -> int:
         """Of so many drafts, how many there is room for: the last blocks are left to others."""
-        need = s.cached + s.ahead + 1
+        need: int = s.cached + s.ahead + 1
         if self.blocks.available > len(self.running) and self.blocks.claim(s.slot, need + limit):
             return limit
-        return min(limit, self.blocks.room(s.slot) - need)
+        return min(limit, int(self.blocks.room(s.slot)) - need)
 
     def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
         """Give each sequence its tokens one by one, as if each had come in a step of its own."""
@@ -143,7 +143,8 @@ class PlainDrafts(DraftEngine, PlainScores):
         if not any(self.drafts):
             self.drafts = []
             return super().run(work)
-        places, after = [], []  # of each choice: what it goes by, and after which token of the batch it is made
+        places: list[Place] = []  # of each choice: what it goes by,
+        after: list[int] = []  # and after which token of the batch it is made
         for (s, _, _), draft in zip(work, self.drafts, strict=True):
             places += [Place(s.request, s.generated + n) for n in range(len(draft) + 1)]
             s.tokens += draft

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nanoinfer.engine.state import BatchState
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.queue import QueueEngine
-from nanoinfer.cache.ragged import RaggedPaged
-from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
+from nanoinfer.engine.state import BatchState
 from tests.conftest import changed
 from tests.engine.drafting import edited
 
@@ -149,7 +149,8 @@ SHARED: dict[str, tuple[str, Mutate]] = {
         SharedBlocks, "available", BlockManager.available)),
     "the device does not hear of hits": ("", edited(
         CapturedPaged, "news", "range(self.told[slot],", "range(start // self.block_size,")),
-    "the table does not hear of hits": ("", edited(RaggedPaged, "admit", "self.tables[slot, : len(found)] =", "_ =")),
+    "the table does not hear of hits": ("", edited(
+        PagedCache, "keep", "told := self.told[slot]", "told := max(self.told[slot], sequence.cached // self.block_size)")),
     "a key is the block's tokens alone": (EXPECTED, edited(
         SharedBlocks, "_extend", "keys[-1] if keys else self.identity", "self.identity")),
     "a block is found ahead of the step that fills it": (EXPECTED, edited(
