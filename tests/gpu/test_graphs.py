@@ -22,11 +22,11 @@ import torch
 
 from nanoinfer import LLM, Completion
 from nanoinfer.cache.none import forward_logits
+from nanoinfer.engine.graphs import ladder, pick
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.engine.graphs import ladder, pick
-from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.fake_graphed import (  # fmt: skip

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM
+from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.sampling import sample
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, prefill_step
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model, random_model
 from nanoinfer.requests import Completion, Metrics, SamplingParams
-from nanoinfer.cache.captured import CapturedPaged
-from nanoinfer.engine.step import Chunk, Prefill, Prompts, prefill_step
 from nanoinfer.verify import verify_tokens
 
 pytestmark = [

@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
+from nanoinfer.speculate.adaptive import Adaptive
 
 from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
@@ -25,7 +26,6 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.speculate.adaptive import Adaptive
 from nanoinfer.speculate.coin import CoinDrafter
 from nanoinfer.speculate.engine import SpeculativeEngine
 

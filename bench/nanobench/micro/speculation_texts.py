@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
+from nanoinfer.speculate.adaptive import Adaptive
 
 from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile, Spread
@@ -31,7 +32,6 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.speculate.adaptive import Adaptive
 from nanoinfer.speculate.engine import SpeculativeEngine
 
 OPENING, SAMPLED = "Once upon a time", 64  # tokens behind it, so that no two rows tell the same story

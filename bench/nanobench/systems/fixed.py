@@ -17,13 +17,13 @@ from torch import Tensor
 
 from nanobench.systems.base import Limits
 from nanoinfer import SamplingParams
-from nanoinfer.devices import batched_tokens
-from nanoinfer.engine.sampling import Sampler
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.devices import batched_tokens
 from nanoinfer.engine.mixed import MixedEngine
 from nanoinfer.engine.queue import Queued
+from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.step import decode_step
+from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.text.prompts import RequestMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
