@@ -91,9 +91,13 @@ class PagedCache(NoCache):
         self.kernels.write_pages(k, v, *pools, plan.places)
         if not plan.batch.past:
             return super().attend(plan.batch, layer, q, k, v)
-        splits = choose_splits(len(q), q.shape[1], self.max_len)
+        splits = self.splits(len(q))
         out: Tensor = self.kernels.attend_pages(q, *pools, plan.tables, plan.lengths, self.splits_done, splits)
         return out
+
+    def splits(self, rows: int) -> int:
+        """Return into how many parts the kernel cuts each context of a step of so many rows."""
+        return choose_splits(rows, self.k.shape[2], self.max_len)
 
 
 def kernels_for(device: torch.device) -> Any:

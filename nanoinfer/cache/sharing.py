@@ -13,9 +13,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanoinfer.cache.blocks import BlockManager
+
+if TYPE_CHECKING:
+    from nanoinfer.requests import Request
 
 
 class SharedBlocks(BlockManager):
@@ -48,6 +51,15 @@ class SharedBlocks(BlockManager):
     def counts(self) -> tuple[int, int, int]:
         """Blocks that slots own, known ones that no slot owns, and all."""
         return self.blocks - len(self.free) - len(self.idle), len(self.idle), self.blocks
+
+    def check(self, request: Request) -> None:
+        """ValueError for a request whose longest text these blocks cannot hold, even if it were alone."""
+        longest = len(request.prompt_token_ids) + request.limit
+        if self.blocks_of(longest) > self.blocks:
+            raise ValueError(
+                f"prompt {request.index} may grow to {longest} tokens, which {self} cannot hold: "
+                "lower its max_tokens, or raise kv_blocks"
+            )
 
     def reserve(self, slot: int, tokens: int, text: Sequence[int] = ()) -> bool:
         """As the base's; the slot then owns the known blocks that `text` begins with.
