@@ -150,7 +150,7 @@ SHARED: dict[str, tuple[str, Mutate]] = {
     "the device does not hear of hits": ("", edited(
         CapturedPaged, "news", "range(self.told[slot],", "range(start // self.block_size,")),
     "the table does not hear of hits": ("", edited(
-        PagedCache, "keep", "told := self.told[slot]", "told := max(self.told[slot], sequence.cached // self.block_size)")),
+        PagedCache, "keep", "told := self.told[slot]", "told := sequence.cached // self.block_size")),
     "a key is the block's tokens alone": (EXPECTED, edited(
         SharedBlocks, "_extend", "keys[-1] if keys else self.identity", "self.identity")),
     "a block is found ahead of the step that fills it": (EXPECTED, edited(
