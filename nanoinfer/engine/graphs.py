@@ -25,8 +25,8 @@ from torch import Tensor
 
 from nanoinfer.cache.captured import CapturedDense, CapturedPaged
 from nanoinfer.devices import free_memory
-from nanoinfer.engine.replays import Replays
 from nanoinfer.engine.late import LateEngine
+from nanoinfer.engine.replays import Replays
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import upload
 from nanoinfer.engine.step import Layout, Prefill, Prompts, decode_step
