@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import torch
 
-from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.engine.engine import Engine, Sequence, Work
 from nanoinfer.engine.stats import Gauges, Stats
 from nanoinfer.requests import Metrics, Request, SamplingParams
@@ -81,16 +80,6 @@ class Observer(Protocol):
         """A step is over, in which these sequences got a token. The engine's `fed` says what it fed."""
 
 
-def check_room(request: Request, blocks: BlockManager) -> None:
-    """ValueError for a request whose longest text these blocks cannot hold, even if it were alone."""
-    longest = len(request.prompt_token_ids) + request.limit
-    if blocks.blocks_of(longest) > blocks.blocks:
-        raise ValueError(
-            f"prompt {request.index} may grow to {longest} tokens, which {blocks} cannot hold: "
-            "lower its max_tokens, or raise kv_blocks"
-        )
-
-
 class QueueEngine(Engine):
     """Sequences come and go at any time; a step feeds at most `budget` tokens. One thread calls it.
 
@@ -125,7 +114,7 @@ class QueueEngine(Engine):
     def check(self, request: Request) -> None:
         """ValueError for a request that could never run, whatever else does."""
         if self.blocks:
-            check_room(request, self.blocks)
+            self.blocks.check(request)
 
     def submit(
         self,

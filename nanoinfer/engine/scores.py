@@ -85,7 +85,7 @@ class ScoreEngine(QueueEngine):
         for (s, start, count), (_, values, prompt) in zip(work, tokens, strict=True):
             if prompt and not s.ended:
                 s.prompt_logprobs[start : start + len(prompt)] = prompt
-            if s.params.logprobs is not None and start + count == len(s.tokens) and not s.ended:
+            if s.params.logprobs is not None and s.request.limit and start + count == len(s.tokens) and not s.ended:
                 s.logprobs.append(values)
         return super().settle(work, [token.token for token in tokens])
 

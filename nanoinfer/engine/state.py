@@ -1,7 +1,7 @@
-"""All that belongs to the rows of a running batch, on the device. Chapter 1.
+"""All that belongs to the rows of a running batch, on the device. Chapter 4.
 
 One entry a row in every tensor; live rows are always rows 0..n-1. What changes from step to step lives here and is
-advanced here: no Python number changes between two decode steps of the same batch. Chapter 4 rests on that.
+advanced here: no Python number changes between two decode steps of the same batch, so a step can be recorded.
 """
 
 from __future__ import annotations

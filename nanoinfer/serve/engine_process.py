@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoinfer.async_llm import AsyncLLM
-from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.cache.sharing import SharedBlocks
 from nanoinfer.config import EngineConfig
 from nanoinfer.engine.loop import CLOSED
-from nanoinfer.engine.queue import check_room
 from nanoinfer.serve.engine_link import Start
 from nanoinfer.serve.engine_remote import RemoteLoop
 from nanoinfer.serve.processes import spawn
@@ -79,7 +78,7 @@ class RemoteLLM:
             raise
         seeds = random.Random(seed)
         self._maker = SampleMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
-        self._blocks = BlockManager(facts.blocks, facts.block_size, 1) if facts.block_size else None
+        self._blocks = SharedBlocks(facts.blocks, facts.block_size, 1) if facts.block_size else None
 
     @property
     def stats(self) -> Stats:
@@ -92,7 +91,7 @@ class RemoteLLM:
         requests = self._maker.requests(prompts, params)
         for request in requests:
             if self._blocks:
-                check_room(request, self._blocks)
+                self._blocks.check(request)
         return requests
 
     def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
