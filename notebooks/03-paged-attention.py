@@ -24,10 +24,10 @@ import importlib.util
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import torch
-from nanoinfer.cache.naive import FullContext, Plan
 from torch import Tensor
 
 from nanocourse.exercises import answers, chapters
@@ -35,9 +35,12 @@ from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.cache.captured import CapturedPaged
+from nanoinfer.cache.none import NoCache
 from nanoinfer.cache.paged import PagedCache, choose_splits
+from nanoinfer.engine.step import Chunk, Layout, Prefill, Prompts, Rows
 from nanoinfer.kernels.paged_attention_torch import attend_pages, attend_ragged, gather_pages, write_pages
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 
@@ -54,7 +57,7 @@ _ = torch.set_grad_enabled(False)
 config = ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=10)
 model = random_model(config, seed=4, std=0.4)
 BLOCK, H, D = 2, config.n_head, config.head_size
-cache = PagedCache(config, 2, config.n_positions, 10, BLOCK, torch.device("cpu"), torch.float32)
+cache = CapturedPaged(config, 2, config.n_positions, 9, BLOCK, torch.device("cpu"), torch.float32)
 cache.k.zero_(), cache.v.zero_()
 blocks = cache.blocks  # the host's part: who owns which
 print("keys of all layers:", tuple(cache.k.shape), "layers, blocks, heads, places, numbers")
@@ -68,20 +71,20 @@ show("tables", cache.tables)
 
 # %%
 print("row 0:", blocks.reserve(0, 8), "  row 1:", blocks.reserve(1, 7))
-print("free blocks:", blocks.allocator.free_blocks, " of them reserved:", blocks.reserved)
+print("free blocks:", len(blocks.free), " of them reserved:", sum(blocks.reserved))
 source(BlockManager.reserve)
 
 # %% [markdown]
 # ## 2. Their prompts need blocks
 #
-# Four tokens and two: row 0 takes two blocks, row 1 one. `grow` is called before a step that needs a block, and
-# `update` tells the device's tables what rows have begun.
+# Four tokens and two: row 0 takes two blocks, row 1 one. `news` calls `grow` before a step that needs a block, and
+# `update` tells the device's tables.
 
 # %%
-blocks.grow(0, 4)
-blocks.grow(1, 2)
-print("row, column, block:", blocks.begun)
-cache.update()
+row_0, row_1 = SimpleNamespace(slot=0), SimpleNamespace(slot=1)
+news = cache.news([(row_0, 0, 4), (row_1, 0, 2)])  # each row's first token and how many
+print("row, column, block:", news)
+cache.update(news)
 show("tables", cache.tables)
 source(BlockManager.grow)
 
@@ -92,12 +95,12 @@ source(BlockManager.grow)
 # the dummy row at position 0. A slot is block times block size plus place, and padding goes to slot 0.
 
 # %%
-chunks = [Chunk(0, 0, [3, 1, 4, 1]), Chunk(1, 0, [1, 5])]
-layout = Layout(rows=3, tokens=8, logits=2, max_new=8, max_context=12)
-prompts = unpack(pack([], chunks, layout, dummy=2), layout)
+prefill = Prefill([Chunk(0, 0, [3, 1, 4, 1]), Chunk(1, 0, [1, 5])])
+layout = Layout(rows=3, tokens=8, longest=8)
+prompts = Prompts.of_packed(prefill.pack(layout, dummy=2), layout)
 plan = cache.plan(prompts)
-show("row, position and slot of each token", torch.stack((prompts.row, prompts.positions, plan.slots)))
-source(PagedCache.plan)
+show("row, position and slot of each token", torch.stack((prompts.slots, prompts.positions, plan.places)))
+source(PagedCache.places)
 
 # %% [markdown]
 # ## 4. What lies in the pool now
@@ -116,9 +119,7 @@ show("head 0's keys, first number, by block and place", cache.k[0, :, 0, :, 0])
 # a block, so each row takes one, and now the blocks of a row are no neighbours any more.
 
 # %%
-blocks.grow(0, 5)
-blocks.grow(1, 3)
-cache.update()
+cache.update(cache.news([(row_0, 4, 1), (row_1, 2, 1)]))
 show("tables", cache.tables)
 
 # %% [markdown]
@@ -127,9 +128,10 @@ show("tables", cache.tables)
 # One token a row: row 0's stands at position 4, row 1's at position 2.
 
 # %%
-step = Batch(torch.tensor([5, 9]), torch.tensor([4, 2]), row=torch.tensor([0, 1]), max_context=5)
+both = torch.tensor([0, 1])
+step = Rows(torch.tensor([5, 9]), torch.tensor([4, 2]), slots=both, starts=both, longest=1, past=4)
 plan = cache.plan(step)
-print("slots:", plan.slots.tolist(), " lengths that a query reads:", plan.lengths.tolist())
+print("slots:", plan.places.tolist(), " lengths that a query reads:", plan.lengths.tolist())
 
 # %% [markdown]
 # ## 7. Write
@@ -149,7 +151,7 @@ def qkv(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 q, k, v = qkv(step)
-write_pages(k, v, cache.k[0], cache.v[0], plan.slots)
+write_pages(k, v, cache.k[0], cache.v[0], plan.places)
 show("head 0's keys, first number, by block and place", cache.k[0, :, 0, :, 0])
 source(write_pages)
 
@@ -161,7 +163,7 @@ source(write_pages)
 # read in its place, and masked.
 
 # %%
-tables, lengths = plan.tables, plan.lengths
+tables, lengths = plan.tables[:, :3], plan.lengths
 keys, values = gather_pages(cache.k[0], tables), gather_pages(cache.v[0], tables)  # (B, H, S, D)
 show("head 0's keys, row 0 and row 1", keys[:, 0])
 
@@ -214,9 +216,8 @@ show("attention's result, row 0 and row 1", paged)
 
 def chapter_1(text: list[int]) -> Tensor:
     """Attention's result (n, H, D) over a whole text, without a cache."""
-    chunks = [Chunk(0, 0, text)]
-    whole = unpack(pack([], chunks, Layout.of([], chunks), dummy=0), Layout.of([], chunks))
-    return FullContext().attend(Plan(whole), 0, *qkv(whole))
+    whole = Batch.of([(SimpleNamespace(slot=0, tokens=text), 0, len(text))], model.device)
+    return NoCache().attend(whole, 0, *qkv(whole))
 
 
 for row, text in enumerate(([3, 1, 4, 1, 5], [1, 5, 9])):
@@ -273,15 +274,12 @@ print((folder / "small_kernel.py").read_text().split("@triton.jit")[1].split("de
 # both texts.
 
 # %%
-blocks.grow(0, 6)
-blocks.grow(1, 6)
-cache.update()
-chunks = [Chunk(0, 5, [2]), Chunk(1, 3, [2, 6, 5])]
-mixed = unpack(pack([], chunks, Layout.of([], chunks), dummy=2), Layout.of([], chunks))
-plan = cache.plan(mixed)
+cache.update(cache.news([(row_0, 5, 1), (row_1, 3, 3)]))
+prefill = Prefill([Chunk(0, 5, [2]), Chunk(1, 3, [2, 6, 5])])
+mixed = Prompts.of_packed(prefill.pack(prefill.layout, dummy=2), prefill.layout)
 new_q, new_k, new_v = qkv(mixed)
-write_pages(new_k, new_v, cache.k[0], cache.v[0], plan.slots)
-out = attend_ragged(new_q, cache.k[0], cache.v[0], plan.tables, mixed, None)
+write_pages(new_k, new_v, cache.k[0], cache.v[0], cache.places(mixed))
+out = attend_ragged(new_q, cache.k[0], cache.v[0], cache.tables, mixed, None)
 show("who sees which slot of its row", (torch.arange(6) <= mixed.positions[:, None]).int())
 right = torch.cat((chapter_1([3, 1, 4, 1, 5, 2])[5:], chapter_1([1, 5, 9, 2, 6, 5])[3:]))
 print(f"largest difference from chapter 1's {float((out - right).abs().max()):.1e}")
