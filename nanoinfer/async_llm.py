@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.llm import LLM
-from nanoinfer.requests import Completion, Piece, Request, SamplingParams, check_float
+from nanoinfer.records import check_float
+from nanoinfer.requests import Completion, Piece, Request, SamplingParams
 
 if TYPE_CHECKING:
     from nanoinfer.config import Facts

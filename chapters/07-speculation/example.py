@@ -13,6 +13,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from nanoinfer.speculate.step import NONE
 from torch import Tensor
 
 from nanobook.examples import load, print_blocks
@@ -20,7 +21,6 @@ from nanoinfer import SamplingParams
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.cli.guess import GuessedText
 from nanoinfer.engine.sampling import gumbel
-from nanoinfer.speculate.step import NONE
 
 here = Path(__file__).parent
 measured, run = load(here / "measured.py"), load(here / "running.py")

@@ -14,10 +14,11 @@ from pathlib import Path
 from random import Random
 from statistics import fmean, median, stdev
 
+from nanoinfer.speculate.adaptive import LEAST, PRICE, Acceptance
+
 from nanobench.micro.speculation import Forced, SpeculationReport
 from nanobench.micro.speculation_texts import Drafted, SpeculationTextsReport
 from nanobench.report.values import factor
-from nanoinfer.speculate.adaptive import LEAST, PRICE, Acceptance
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 NAME = "h200-speculation"

@@ -64,17 +64,9 @@ class SharedBlocks(BlockManager):
     def reserve(self, slot: int, tokens: int, text: Sequence[int] = ()) -> bool:
         """As the base's; the slot then owns the known blocks that `text` begins with.
 
-        They end before the last token, whose logits somebody must compute. False: nothing has changed, but the keys of
-        `text` are remembered, since the head of the queue asks again at every step.
+        False: nothing has changed, there are too few blocks now.
         """
-        keys: list[bytes] = []
-        if self.identity is not None:
-            data = array("q", text).tobytes()
-            if data != self._asked[0]:
-                self._asked = data, self._extend([], data)
-            keys = self._asked[1]
-        found = (self.known.get(key, -1) for key in keys[: (len(text) - 1) // self.block_size])
-        hits = list(takewhile(lambda block: block >= 0, found))
+        keys, hits = self.find(text)
         wanted = self.blocks_of(tokens)
         if wanted - len(hits) > self.available - sum(block in self.idle for block in hits):
             return False
@@ -86,6 +78,21 @@ class SharedBlocks(BlockManager):
         self.asked_tokens += len(text)
         self.hit_tokens += len(hits) * self.block_size
         return True
+
+    def find(self, text: Sequence[int]) -> tuple[list[bytes], list[int]]:
+        """Return the keys of a text's full blocks, and the known blocks that it begins with.
+
+        These end before the last token, whose logits somebody must compute. The keys of the newest text are remembered,
+        since the head of the queue asks again at every step.
+        """
+        if self.identity is None:
+            return [], []
+        data = array("q", text).tobytes()
+        if data != self._asked[0]:
+            self._asked = data, self._extend([], data)
+        keys = self._asked[1]
+        found = (self.known.get(key, -1) for key in keys[: (len(text) - 1) // self.block_size])
+        return keys, list(takewhile(lambda block: block >= 0, found))
 
     def claim(self, slot: int, tokens: int) -> bool:
         """Reserve what the slot lacks for its first `tokens` tokens. False: nothing has changed, there are too few."""

@@ -17,7 +17,7 @@ from nanoinfer.engine.sampling import SAMPLERS, Sampler, Samplers
 from nanoinfer.engine.state import BatchState, upload
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.requests import SamplingParams
+from nanoinfer.records import SamplingParams
 
 
 class Begun(NamedTuple):

@@ -17,7 +17,7 @@ from torch import Tensor
 from nanoinfer.engine.sampling import Choices, sample_filtered
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2, Cache
-from nanoinfer.requests import FinishReason, Request, SamplingParams
+from nanoinfer.records import FinishReason, Request, SamplingParams
 
 
 @dataclass(eq=False)

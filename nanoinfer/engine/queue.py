@@ -20,7 +20,7 @@ import torch
 
 from nanoinfer.engine.engine import Engine, Sequence, Work
 from nanoinfer.engine.stats import Gauges, Stats
-from nanoinfer.requests import Metrics, Request
+from nanoinfer.requests import Metrics, Request, SamplingParams
 
 Listener = Callable[[Any], object]  # is given a `Queued`
 ARRIVED = attrgetter("arrived")
@@ -35,6 +35,7 @@ class Queued(Sequence):
     each new token reached the host. cancelled: why nothing more comes of it.
     """
 
+    request: Request
     listener: Listener | None = None
     every_token: bool = False
     asked: float = 0.0
@@ -52,6 +53,10 @@ class Queued(Sequence):
         super().__post_init__()
         self.end += self.request.limit == 0  # as if one token came, which is not kept
         self.stop_ids, self.watched = self.request.stop_ids, self.every_token or self.request.text is not None
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.params
 
     @property
     def token_ids(self) -> list[int]:
@@ -141,7 +146,7 @@ class QueueEngine(Engine):
             s.cancelled = cause or CancelledError("cancelled")
             self.inbox.append(s)
 
-    def generate(self, requests: Iterable[Request]) -> Generator[list[Sequence], None, None]:
+    def generate(self, requests: Iterable[Any]) -> Generator[list[Sequence], None, None]:
         """As the base's, beside what others have submitted. Of these requests nothing is left, however it ends."""
         requests = list(requests)
         for request in requests:

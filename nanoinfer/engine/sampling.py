@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from nanoinfer.requests import Request
+    from nanoinfer.records import Request
 
 Sampler = Callable[[Tensor, Any], Tensor]  # logits (B, V), and how each row chooses -> next tokens (B,) int64
 

@@ -57,7 +57,7 @@ class ScoringModel:
         return self.model.head(batch.last(hidden))
 
 
-def following(s: Sequence, start: int, count: int) -> tuple[int, ...]:
+def following(s: Any, start: int, count: int) -> tuple[int, ...]:
     """The prompt's tokens that follow those of a chunk of it, where their logprobs are wanted."""
     wanted = s.params.prompt_logprobs is not None
     return s.request.prompt_token_ids[start + 1 : start + 1 + count] if wanted else ()
@@ -171,12 +171,12 @@ class DeviceScores(ScoreEngine, MixedEngine):
 
     scores: Tensor  # logprobs of prompts in the step that was launched last
 
-    def kind(self, s: Sequence) -> int:
+    def kind(self, s: Any) -> int:
         return 3 if s.params.scores else super().kind(s)
 
-    def begun(self, s: Sequence) -> Any:
+    def begun(self, s: Any) -> Any:
         known = s.tokens[len(s.request.prompt_token_ids) :] if s.params.penalises else []
-        return ScoredBegun(*super().begun(s), token_ids=known)
+        return ScoredBegun(s.slot, s.request.seed, s.generated, s.params, known)
 
     def piece(self, work: Work) -> Any:
         slot, start, token_ids, complete = super().piece(work)

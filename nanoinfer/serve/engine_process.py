@@ -19,7 +19,7 @@ from nanoinfer.engine.loop import CLOSED
 from nanoinfer.serve.engine_link import Start
 from nanoinfer.serve.engine_remote import RemoteLoop
 from nanoinfer.serve.processes import spawn
-from nanoinfer.text.prompts import RequestMaker
+from nanoinfer.text.samples import SampleMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class RemoteLLM:
             self.close()
             raise
         seeds = random.Random(seed)
-        self._maker = RequestMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
+        self._maker = SampleMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
         self._blocks = SharedBlocks(facts.blocks, facts.block_size, 1) if facts.block_size else None
 
     @property

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.queue import Listener, Queued, QueueEngine
@@ -127,6 +128,13 @@ class Place(NamedTuple):
         return self.request.params
 
 
+class Guessed(NamedTuple):
+    """A sequence as it will be if its drafts are right: what its part of a batch is made of."""
+
+    slot: int
+    tokens: list[int]
+
+
 class PlainDrafts(DraftEngine, PlainScores):
     """Drafts over chapter 1's engine: a sequence brings its newest token and its drafts, as if they were its text."""
 
@@ -143,25 +151,41 @@ class PlainDrafts(DraftEngine, PlainScores):
         if not any(self.drafts):
             self.drafts = []
             return super().run(work)
-        places: list[Place] = []  # of each choice: what it goes by,
-        after: list[int] = []  # and after which token of the batch it is made
-        for (s, _, _), draft in zip(work, self.drafts, strict=True):
-            places += [Place(s.request, s.generated + n) for n in range(len(draft) + 1)]
-            s.tokens += draft
-        fed = [(s, start, count + len(draft)) for (s, start, count), draft in zip(work, self.drafts, strict=True)]
-        batch = Batch.of(fed, self.model.device)
+        batch = self.lay_out(work)
+        after: list[int] = []  # of the batch's tokens, those after which one is chosen
         for (s, start, count), draft, end in zip(work, self.drafts, batch.starts[1:].tolist(), strict=True):
-            del s.tokens[len(s.tokens) - len(draft) :]
             after += range(end - len(draft) - 1, end)
             s.cached = self.cache.keep(s, start + count + len(draft))
         plan = self.cache.plan(batch)
         hidden = self.model.hidden(batch, partial(self.cache.attend, plan))[after]  # (K, C)
-        chosen = iter(self.choose(self.model.head(hidden), places).tolist())
+        chosen = self.choose_each(work, self.model.head(hidden)).tolist()
         self.stats.verify_steps += 1
-        runs = []
-        for (s, start, count), draft in zip(work, self.drafts, strict=True):
-            tokens = list(islice(chosen, len(draft) + 1))
-            accepted = agreeing(draft, tokens)
-            s.cached = min(s.cached, start + count + accepted)
-            runs.append(Run(tokens[: accepted + 1], len(draft)))
+        runs = accept(self.drafts, chosen)
+        for (s, start, count), run in zip(work, runs, strict=True):
+            s.cached = min(s.cached, start + count + len(run.tokens) - 1)
         return runs
+
+    def lay_out(self, work: list[Work]) -> Batch:
+        """Put the newest token of each sequence and its drafts into a batch."""
+        fed: list[Any] = []
+        for (s, start, count), draft in zip(work, self.drafts, strict=True):
+            fed.append((Guessed(s.slot, [*s.tokens, *draft]), start, count + len(draft)))
+        return Batch.of(fed, self.model.device)
+
+    def choose_each(self, work: list[Work], logits: Tensor) -> Tensor:
+        """Choose a token (K,) after each newest token and each draft, logits (K, V), as if the drafts were the text."""
+        pairs = zip(work, self.drafts, strict=True)
+        places = [Place(s.request, s.generated + n) for (s, _, _), draft in pairs for n in range(len(draft) + 1)]
+        return self.choose(logits, places)  # type: ignore[arg-type]
+
+
+def accept(drafts: Lists[Lists[int]], chosen: Lists[int]) -> list[Run]:
+    """Keep of each sequence the drafts that it would have chosen, and the token that it chose after them.
+
+    chosen: what each chose after its newest token and after each of its drafts, side by side.
+    """
+    runs, tokens = [], iter(chosen)
+    for draft in drafts:
+        own = list(islice(tokens, len(draft) + 1))
+        runs.append(Run(own[: agreeing(draft, own) + 1], len(draft)))
+    return runs

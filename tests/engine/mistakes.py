@@ -134,11 +134,11 @@ OWNED: dict[str, tuple[str, Mutate]] = {
 EXPECTED = "what is known is what should be"
 SHARED: dict[str, tuple[str, Mutate]] = {
     "a hit includes the last token": ("what is found was computed, up to the last token", edited(
-        SharedBlocks, "reserve", "(len(text) - 1) // self.block_size", "len(text) // self.block_size")),
+        SharedBlocks, "find", "(len(text) - 1) // self.block_size", "len(text) // self.block_size")),
     "a hit in a prompt whose logits are asked for": ("", edited(
         SharedRoom, "admit", "() if sequence.params.prompt_logprobs is not None else known", "known")),
     "the keys of the text before": ("what is known is found", edited(
-        SharedBlocks, "reserve", "if data != self._asked[0]:", "if data and not self._asked[0]:")),
+        SharedBlocks, "find", "if data != self._asked[0]:", "if data and not self._asked[0]:")),
     "each attempt is counted": ("a refused row changes nothing", edited(
         SharedBlocks, "reserve", "return False", "self.asked_tokens += len(text); return False")),
     "a row is counted twice": ("an admitted row is counted, once", edited(

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from nanoinfer.speculate.adaptive import EVERY, SELDOM, Acceptance, Adaptive, Trial
 
 from nanoinfer import SamplingParams
 from nanoinfer.engine import graphs
@@ -13,7 +14,6 @@ from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Request
-from nanoinfer.speculate.adaptive import EVERY, SELDOM, Acceptance, Adaptive, Trial
 from tests.conftest import prompts_of
 from tests.engine.drafting import FREE, Scripted, seen
 from tests.engine.fake_graphed import Rerun, graph_llm, watch
