@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -75,8 +76,7 @@ def verify_step(
         batch = Runs(token_ids, positions, slots, starts, k + 1, context - 1)
     each = state.at(torch.arange(B * (k + 1), device=device) // (k + 1))  # copies
     each.step.add_((places - position).flatten())
-    plan = cache.plan(batch)
-    hidden = model.hidden(batch, lambda *layer: cache.attend(plan, *layer))  # (B * (k + 1), C)
+    hidden = model.hidden(batch, partial(cache.attend, cache.plan(batch)))  # (B * (k + 1), C)
     chosen = sampler(model.head(hidden), each).view(B, k + 1)
     going, brought = real[:, :1], real[:, 1:]
     accepted = ((chosen[:, :k] == drafts) & brought).cumprod(1).sum(1, keepdim=True)  # (B, 1)
@@ -136,7 +136,6 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
 
     def begin_with(self, drafter: Drafter) -> None:
         super().begin_with(drafter)
-        self.texts = drafter if isinstance(drafter, DeviceDrafter) else None
         self.within = self.texts if self.recorder is not None else None  # who drafts within steps
         k = self.draft_tokens
         self.widths = [*(1 << n for n in range(k.bit_length()) if 1 << n < k), k]
@@ -176,7 +175,7 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
         if not self.drafts:
             return super().pack(work)
         launch = super().pack([(s, start, 1) for s, start, _ in work])
-        fed = [(s, start + s.ahead, count) for s, start, count in work]  # type: ignore[attr-defined]
+        fed = [(s, min(start + s.ahead, s.end - 1), count) for s, start, count in work]  # type: ignore[attr-defined]
         context = min(self.cache.max_len, max(start + count for _, start, count in fed))
         launch = launch._replace(news=launch.news + self.cache.news(fed), context=context)
         ends, drafts = [0] * launch.live, [()] * launch.live
@@ -185,11 +184,6 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
             ends[s.slot], drafts[s.slot] = min(room, s.end - 1), draft  # type: ignore[call-overload]
             s.ahead += count - 1  # type: ignore[attr-defined]
         return Verify(launch, ends, drafts)  # type: ignore[arg-type]
-
-    def begun(self, s: Running) -> Any:
-        if self.texts:
-            self.texts.forget([s])
-        return super().begun(s)
 
     def place(self, step: Launch) -> None:
         super().place(step)
@@ -227,7 +221,6 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
         for (s, _, count), (*chosen, own, drafts) in zip(work, tokens, strict=True):
             s.ahead -= count - 1  # type: ignore[attr-defined]
             s.cached += max(0, own - 1)
-            self.stats.dropped_tokens += own * s.ended  # type: ignore[attr-defined]
             runs.append(Run(chosen[:own], drafts))
         return super().settle(work, runs)
 
