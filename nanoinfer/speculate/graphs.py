@@ -149,23 +149,23 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
             self.fed, self.decoded = [], 0
             return []
         work = super().schedule()
-        self.verifying = drafting and self.decoded == len(work)
-        if not self.verifying or not any(limits := self.limits(work)):
-            self.verifying = False
-            return work
-        sequences = [s for s, _, _ in work]
-        if self.within:
-            if not self.in_flight:
-                self.within.learn(sequences)
-            self.drafts = [[0] * limit for limit in limits]
-        else:
-            drafts = self.drafter.draft(sequences, limits)
-            self.drafts = [draft[:limit] for draft, limit in zip(drafts, limits, strict=True)]
-        self.verifying = any(self.drafts)
+        if drafting and self.decoded == len(work):
+            self.drafts = self.bring(work)
+        self.verifying = any(self.drafts) or (drafting and bool(self.in_flight))  # who knows how far the device is
         if not self.verifying:
             self.drafts = []
             return work
         return [(s, start, 1 + len(draft)) for (s, start, _), draft in zip(work, self.drafts, strict=True)]
+
+    def bring(self, work: list[Work]) -> list[Sequence[int]]:
+        """The drafts of this work; where the device makes them, as many zeros."""
+        limits, sequences = self.limits(work), [s for s, _, _ in work]
+        if self.within:
+            if not self.in_flight:
+                self.within.learn(sequences)  # type: ignore[arg-type]
+            return [[0] * limit for limit in limits]
+        drafts = self.drafter.draft(sequences, limits) if any(limits) else []  # type: ignore[arg-type]
+        return [draft[:limit] for draft, limit in zip(drafts, limits, strict=False)]
 
     def short(self) -> bool:
         """Whether a sequence may lack room for its next token, which is known when nothing is in flight."""
@@ -220,7 +220,7 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
         runs = []
         for (s, _, count), (*chosen, own, drafts) in zip(work, tokens, strict=True):
             s.ahead -= count - 1  # type: ignore[attr-defined]
-            s.cached += max(0, own - 1)
+            s.cached = min(s.cached + max(0, own - 1), s.end - 1)  # a step past its end has fed nothing
             runs.append(Run(chosen[:own], drafts))
         return super().settle(work, runs)
 
