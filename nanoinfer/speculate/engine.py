@@ -137,6 +137,13 @@ class Place(NamedTuple):
         return self.request.params
 
 
+class Guessed(NamedTuple):
+    """A sequence as it will be if its drafts are right: what its part of a batch is made of."""
+
+    slot: int
+    tokens: list[int]
+
+
 class PlainDrafts(DraftEngine, PlainScores):
     """Drafts over chapter 1's engine: a sequence brings its newest token and its drafts, as if they were its text."""
 
@@ -153,14 +160,13 @@ class PlainDrafts(DraftEngine, PlainScores):
         if not any(self.drafts):
             self.drafts = []
             return super().run(work)
+        fed: list[Any] = []
         places, after = [], []  # of each choice: what it goes by, and after which token of the batch it is made
-        for (s, _, _), draft in zip(work, self.drafts, strict=True):
+        for (s, start, count), draft in zip(work, self.drafts, strict=True):
+            fed.append((Guessed(s.slot, [*s.tokens, *draft]), start, count + len(draft)))
             places += [Place(s.request, s.generated + n) for n in range(len(draft) + 1)]
-            s.tokens += draft
-        fed = [(s, start, count + len(draft)) for (s, start, count), draft in zip(work, self.drafts, strict=True)]
         batch = Batch.of(fed, self.model.device)
         for (s, start, count), draft, end in zip(work, self.drafts, batch.starts[1:].tolist(), strict=True):
-            del s.tokens[len(s.tokens) - len(draft) :]
             after += range(end - len(draft) - 1, end)
             s.cached = self.cache.keep(s, start + count + len(draft))
         plan = self.cache.plan(batch)
