@@ -24,24 +24,24 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from nanoinfer.cache import sharing
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
+from nanoinfer.engine import graphs
+from nanoinfer.engine.engine import Sequence
 from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.queue import Queued
+from nanoinfer.engine.quick import QuickChoice
 from nanoinfer.engine.sampling import Samplers, greedy, gumbel, sample
+from nanoinfer.engine.scores import DeviceScores, PlainScores
 from nanoinfer.engine.state import BatchState, Fetch
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
-from nanoinfer.cache import sharing
-from nanoinfer.engine import graphs
-from nanoinfer.model.batch import Batch
-from nanoinfer.cache.captured import CapturedDense
-from nanoinfer.engine.quick import QuickChoice
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.engine.engine import Sequence
-from nanoinfer.engine.graphs import GraphEngine
-from nanoinfer.engine.queue import Queued
-from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
-from nanoinfer.engine.scores import DeviceScores, PlainScores
 from nanoinfer.speculate.coin import CoinDrafter
 from nanoinfer.speculate.engine import PlainDrafts, Run
 from nanoinfer.speculate.graphs import GraphDrafts, VerifiedPaged

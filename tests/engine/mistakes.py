@@ -7,15 +7,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nanoinfer.engine.state import BatchState
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.queue import QueueEngine
-from nanoinfer.cache.ragged import RaggedPaged
-from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
+from nanoinfer.engine.state import BatchState
+from nanoinfer.speculate import graphs
+from nanoinfer.speculate.engine import DraftEngine, PlainDrafts
+from nanoinfer.speculate.graphs import GraphDrafts
 from tests.conftest import changed
 from tests.engine.drafting import edited
 
@@ -149,7 +152,8 @@ SHARED: dict[str, tuple[str, Mutate]] = {
         SharedBlocks, "available", BlockManager.available)),
     "the device does not hear of hits": ("", edited(
         CapturedPaged, "news", "range(self.told[slot],", "range(start // self.block_size,")),
-    "the table does not hear of hits": ("", edited(RaggedPaged, "admit", "self.tables[slot, : len(found)] =", "_ =")),
+    "the table does not hear of hits": ("", edited(
+        PagedCache, "keep", "told := self.told[slot]", "told := len(owned) - 1")),
     "a key is the block's tokens alone": (EXPECTED, edited(
         SharedBlocks, "_extend", "keys[-1] if keys else self.identity", "self.identity")),
     "a block is found ahead of the step that fills it": (EXPECTED, edited(
@@ -173,6 +177,52 @@ SHARED: dict[str, tuple[str, Mutate]] = {
         SharedBlocks, "rename", "self.texts[target], self.texts[source] = self.texts[source], []", "pass")),
 }  # fmt: skip
 
+DRAFTS: dict[str, tuple[str, Mutate]] = {
+    "the bonus token is forgotten": ("", edited(
+        PlainDrafts, "run", "Run(tokens[: accepted + 1]", "Run(tokens[: max(1, accepted)]")),
+    "what is rejected is cached": ("", edited(PlainDrafts, "run", "start + count + accepted", "s.cached")),
+    "all that is chosen is kept": ("", edited(PlainDrafts, "run", "Run(tokens[: accepted + 1]", "Run(tokens")),
+    "noise by the step of the row": ("", edited(PlainDrafts, "run", "s.generated + n)", "s.generated)")),
+    "drafts stay in a text whose step fails": ("", edited(
+        PlainDrafts, "run", "[*s.tokens, *draft]", "s.tokens.__iadd__(draft)",
+        "batch = Batch.of(fed, self.model.device)",
+        "batch = Batch.of(fed, self.model.device); [s.tokens.__delitem__(slice(-len(d), None)) for (s, *_), d in "
+        "zip(work, self.drafts) if d and self.cache.keep(s, s.cached) + 1]")),
+    "drafts beyond the budget": ("the budget holds", edited(DraftEngine, "limits", "// max(1, len(work))", "")),
+    "drafts beyond the end": ("", edited(DraftEngine, "limits", "s.end - 1 - start", "s.end + 9 - start")),
+    "drafts beyond the pool": ("", edited(
+        DraftEngine, "room_for", "return min(limit, self.blocks.room(s.slot) - need)", "return limit")),
+    "drafts beside penalties": ("", edited(DraftEngine, "drafting", "and not s.params.scores", "")),
+    "tokens of one step come in two": ("", edited(DraftEngine, "settle", "if n < len(run.tokens)", "if n == 0")),
+}  # fmt: skip
+
+WITHIN: dict[str, tuple[str, Mutate]] = {
+    "the position of rejected tokens is kept": ("", edited(
+        graphs, "verify_step", "add_(counts[:, 0])", "add_(going[:, 0] * (k + 1))")),
+    "a draft is kept behind a wrong one": ("", edited(graphs, "verify_step", ".cumprod(1)", ".int()")),
+    "what was not fed is accepted": ("", edited(graphs, "verify_step", "& brought)", ")")),
+    "captured noise by the step of the row": ("", edited(
+        graphs, "verify_step", "each.step.add_((places - position).flatten())", "each.step.add_(0)")),
+    "padding writes where its row is": ("", edited(
+        graphs, "verify_step", "rows.row[:, None], state.dummy", "rows.row[:, None], rows.row[:, None]")),
+    "plain steps behind drafts": ("", edited(GraphDrafts, "schedule", "or (drafting and bool(self.in_flight))", "")),
+    "nobody waits for drafts on their way": ("", edited(
+        GraphDrafts, "schedule", "drafting != self.verifying", "False")),
+    "no step waits for room": ("", edited(GraphDrafts, "short", "bool(self.blocks)", "False")),
+    "what is ahead stays ahead": ("", edited(GraphDrafts, "settle", "s.ahead -= count - 1", "pass")),
+    "nothing is ahead": ("", edited(GraphDrafts, "pack", "s.ahead += count - 1", "pass")),
+    "accepted tokens are not cached": ("", edited(GraphDrafts, "settle", "max(0, own - 1)", "0")),
+    "a step past the end has fed a token": ("", edited(GraphDrafts, "settle", ", s.end - 1)", ", s.end)")),
+    "blocks past the end": ("room is reserved for what comes", edited(
+        DraftEngine, "room_for", "min(s.cached + s.ahead + 1, s.end)", "s.cached + s.ahead + 1")),
+    "blocks for the newest token alone": ("", edited(GraphDrafts, "pack", "self.cache.news(fed)", "[]")),
+    "what is looked up stays where it is": ("", edited(
+        GraphDrafts, "place", "self.texts.move(step.sources, step.targets)", "pass")),
+    "a text that comes back is known": ("", edited(DraftEngine, "leave", "self.texts.forget([s])", "pass")),
+    "drafts are of texts that nobody has told": ("", edited(
+        GraphDrafts, "bring", "self.within.learn(sequences)", "pass")),
+}  # fmt: skip
+
 LIVES: list[tuple[dict[str, tuple[str, Mutate]], dict[str, Any]]] = [
     (PLAIN, {}),
     (WITH_PREEMPTION, {"preemption": True, "blocks": "owned", "fail_at": 0, "engine": "graph", "lag": 3}),
@@ -180,5 +230,7 @@ LIVES: list[tuple[dict[str, tuple[str, Mutate]], dict[str, Any]]] = [
     (DENSE, {"engine": "eager", "blocks": "none"}),
     (OWNED, {"blocks": "owned"}),
     (SHARED, {"blocks": "shared"}),
+    (DRAFTS, {"drafts": "here", "engine": "eager", "alpha": 0.9, "penalised": 0.3}),
+    (WITHIN, {"drafts": "within", "lag": 2}),
 ]
 MISTAKES = {name: Mistake(*each, parts) for table, parts in LIVES for name, each in table.items()}
