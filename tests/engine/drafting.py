@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.engine.queue import Queued
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Completion, Request
-from nanoinfer.engine.queue import Queued
 from tests.engine.fake_graphed import graph_llm
 
 FREE = {"ignore_eos": True}
