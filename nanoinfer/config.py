@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
-from nanoinfer.requests import MAX_SEED, check_int
+from nanoinfer.records import MAX_SEED, check_int
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -105,7 +105,7 @@ class LLM:
         from nanoinfer.make import default_max_batch, make_engine
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
-        from nanoinfer.text.prompts import RequestMaker
+        from nanoinfer.text.samples import SampleMaker
         from nanoinfer.text.tokenizer import gpt2_tokenizer
         from nanoinfer.threads import Threads
 
@@ -126,7 +126,7 @@ class LLM:
         self.core = make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens, rank)
         self.stats = self.core.stats
         shape, seeds = self.model.config, random.Random(config.seed)
-        self._maker = RequestMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
+        self._maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
         self.facts = self._facts(name, device)
         threads = None if device.type == "cuda" else Threads(rank.threads(config.threads) if rank else config.threads)
         if threads is not None:

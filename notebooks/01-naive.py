@@ -27,12 +27,12 @@ import torch.nn.functional as F
 from nanocourse.exercises import answers
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.none import NoCache
 from nanoinfer.engine.sampling import gumbel, random_bits, threshold
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.model.batch import Batch
-from nanoinfer.cache.none import NoCache
 
 _ = torch.set_grad_enabled(False)
 

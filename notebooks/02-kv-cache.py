@@ -30,12 +30,11 @@ import torch.nn.functional as F
 from nanocourse.exercises import answers
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.none import forward_logits
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.none import NoCache, forward_logits
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.weights import random_model
-from nanoinfer.model.batch import Batch
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.cache.none import NoCache
 
 _ = torch.set_grad_enabled(False)
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
+from nanoinfer.cache.naive import FullContext, Plan
 from torch import Tensor
 
 from nanocourse.exercises import answers, chapters
@@ -34,7 +35,6 @@ from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.blocks import BlockManager
-from nanoinfer.cache.naive import FullContext, Plan
 from nanoinfer.cache.paged import PagedCache, choose_splits
 from nanoinfer.kernels.paged_attention_torch import attend_pages, attend_ragged, gather_pages, write_pages
 from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack

@@ -34,14 +34,14 @@ from torch import Tensor
 from nanocourse.exercises import answers
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.engine import fake_graph
+from nanoinfer.engine.graphs import CudaRecorder, GraphEngine, ladder, pick
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import Chunk, Layout, Prompts, Rows, decode_step, pack, prefill_step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
-from nanoinfer.cache.captured import CapturedPaged
-from nanoinfer.engine.graphs import CudaRecorder, GraphEngine, ladder, pick
-from nanoinfer.engine.step import Chunk, Layout, Prompts, Rows, decode_step, pack, prefill_step
 
 _ = torch.set_grad_enabled(False)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

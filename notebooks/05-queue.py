@@ -30,8 +30,8 @@ from nanocourse.exercises import chapters
 from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer.cache.blocks import BlockManager
-from nanoinfer.engine.queue import QueueEngine
 from nanoinfer.cache.sharing import SharedBlocks
+from nanoinfer.engine.queue import QueueEngine
 
 _ = torch.set_grad_enabled(False)
 CHAPTER = chapters.chapter(5).folder

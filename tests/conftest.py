@@ -53,7 +53,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each capture of the stand-in collects garbage, which takes long in a process that has loaded so much."""
     if not torch.cuda.is_available():
-        for module in ("engine.graphs", "engine.choice", "rungs.graphs", "rungs.choice"):
+        for module in ("engine.graphs", "engine.choice"):
             monkeypatch.setattr(f"nanoinfer.{module}.gc", SimpleNamespace(collect=lambda: 0))
 
 

@@ -17,12 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.cache.none import forward_logits
+from nanoinfer.cache.none import NoCache, forward_logits
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import load_model
-from nanoinfer.model.batch import Batch
-from nanoinfer.cache.none import NoCache
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a", "The fox")

@@ -12,8 +12,8 @@ from nanobench.report.intervals import claimed
 from nanobench.report.values import factor, seconds, share, size
 from nanobook.examples import load as load_file
 from nanobook.text.marker_values import load
-from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.model.config import PRESETS, ModelConfig
 
 here = Path(__file__).parent
 naive = load_file(here.parent / "01-naive" / "cost.py")

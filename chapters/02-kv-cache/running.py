@@ -18,9 +18,9 @@ from torch import Tensor
 from nanobook.examples import load
 from nanocourse.exercises import answers
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.model.batch import Batch
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.none import NoCache
+from nanoinfer.model.batch import Batch
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent

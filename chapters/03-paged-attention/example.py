@@ -16,10 +16,10 @@ import torch
 from nanobench.report.values import size
 from nanobook.examples import load, print_blocks
 from nanocourse.exercises import answers
-from nanoinfer.model.config import PRESETS
 from nanoinfer.cache import paged
-from nanoinfer.model.batch import Batch
 from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.model.batch import Batch
+from nanoinfer.model.config import PRESETS
 
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from nanocourse.exercises import answers
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.engine.engine import Engine, Sequence
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.model.batch import Batch
-from nanoinfer.engine.engine import Engine, Sequence
-from nanoinfer.cache.paged import PagedCache
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")

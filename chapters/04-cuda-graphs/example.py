@@ -18,11 +18,11 @@ from nanobench.micro.graphs import padded_share
 from nanobook.examples import load, print_blocks
 from nanocourse.exercises.chapters import run_file
 from nanoinfer import SamplingParams
-from nanoinfer.engine.fake_graph import CaptureRefused, record
-from nanoinfer.model.config import PRESETS
-from nanoinfer.engine.graphs import PREFILL_TOKENS, Key, ladder
 from nanoinfer.cache.ragged import CapturedRagged
+from nanoinfer.engine.fake_graph import CaptureRefused, record
+from nanoinfer.engine.graphs import PREFILL_TOKENS, Key, ladder
 from nanoinfer.engine.step import Rows
+from nanoinfer.model.config import PRESETS
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent

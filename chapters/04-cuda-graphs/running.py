@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.paged import PagedCache, PagedPlan
+from nanoinfer.engine import graphs
 from nanoinfer.engine.fake_graph import FakeRecorder, escaping
+from nanoinfer.engine.graphs import Key, Replayable
 from nanoinfer.engine.sampling import Sampler, sample
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import Rows
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.model.weights import load_model
-from nanoinfer.engine import graphs
-from nanoinfer.engine.graphs import Key, Replayable
-from nanoinfer.cache.paged import PagedCache, PagedPlan
-from nanoinfer.engine.step import Rows
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PROMPTS = ("Once upon a time", "The old fox looked up at", "Where are you")

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from nanoinfer import SamplingParams
-from nanoinfer.requests import Request
+from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.engine import Engine, Work
 from nanoinfer.engine.queue import Queued, QueueEngine
-from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
+from nanoinfer.requests import Request
 
 STEP_S, TOKEN_S = 1e-3, 1e-5
 

@@ -16,9 +16,9 @@ from nanobook.examples import load
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache import sharing
 from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.engine import Sequence as Running
 from nanoinfer.engine.queue import Queued, QueueEngine
-from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 
 four = load(Path(__file__).parents[1] / "04-cuda-graphs" / "running.py")
 model, show = four.model, four.show

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from nanobench.report.values import seconds, share
 from nanobook.examples import load, print_blocks
+from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
@@ -21,7 +22,6 @@ from nanoinfer.kernels.persistent_shape import Packed, Shape, pack
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.cache.captured import CapturedPaged
 
 here = Path(__file__).parent
 measured, small = load(here / "measured.py"), load(here / "small.py")

@@ -17,6 +17,7 @@ import torch
 
 from nanobook.examples import load, print_blocks
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.model.config import PRESETS
@@ -27,7 +28,6 @@ from nanoinfer.parallel.leader import LeadingEngine, RankEngine
 from nanoinfer.parallel.replica_loop import ReplicaLoop
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
-from nanoinfer.cache.captured import CapturedDense
 
 here = Path(__file__).parent
 measured, run = load(here / "measured.py"), load(here / "running.py")

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from nanobook.examples import load
+from nanoinfer.cache.dense import DenseCache
 from nanoinfer.engine.cpu_sampling import noise
 from nanoinfer.engine.sampling import SAMPLERS, scaled
 from nanoinfer.engine.state import BatchState
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import load_model
 from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
-from nanoinfer.model.batch import Batch
-from nanoinfer.cache.dense import DenseCache
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent

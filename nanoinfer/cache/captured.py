@@ -56,7 +56,7 @@ class CapturedDense(DenseCache):
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy keys and values of slots (n,) into others, one by one: all at once would be in memory twice."""
-        for source, target in zip(sources.split(1), targets.split(1), strict=True):
+        for source, target in zip(torch.split(sources, 1), torch.split(targets, 1), strict=True):
             for tensor in (self.k, self.v):
                 tensor.index_copy_(1, target, tensor.index_select(1, source))
 
@@ -106,6 +106,8 @@ class NullBlocks(BlockManager):
 
 class CapturedPaged(PagedCache):
     """A `PagedCache` with a dummy slot, whose table names the null block, as does all that is not in use."""
+
+    blocks: NullBlocks
 
     def __init__(
         self, config: ModelConfig, max_batch: int, max_len: int, blocks: int, block_size: int, device: torch.device,

@@ -42,7 +42,8 @@ class NoCache:
         The padding stands to the right of a sequence, so the triangle hides it from every real query.
         """
         q, k, v = (plan.padded(x).transpose(1, 2) for x in (q, k, v))  # (B, H, T, D)
-        return plan.packed(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2))
+        out: Tensor = plan.packed(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2))
+        return out
 
 
 @torch.inference_mode()

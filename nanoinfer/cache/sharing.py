@@ -13,9 +13,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanoinfer.cache.blocks import BlockManager
+
+if TYPE_CHECKING:
+    from nanoinfer.requests import Request
 
 
 class SharedBlocks(BlockManager):
@@ -49,20 +52,21 @@ class SharedBlocks(BlockManager):
         """Blocks that slots own, known ones that no slot owns, and all."""
         return self.blocks - len(self.free) - len(self.idle), len(self.idle), self.blocks
 
+    def check(self, request: Request) -> None:
+        """ValueError for a request whose longest text these blocks cannot hold, even if it were alone."""
+        longest = len(request.prompt_token_ids) + request.limit
+        if self.blocks_of(longest) > self.blocks:
+            raise ValueError(
+                f"prompt {request.index} may grow to {longest} tokens, which {self} cannot hold: "
+                "lower its max_tokens, or raise kv_blocks"
+            )
+
     def reserve(self, slot: int, tokens: int, text: Sequence[int] = ()) -> bool:
         """As the base's; the slot then owns the known blocks that `text` begins with.
 
-        They end before the last token, whose logits somebody must compute. False: nothing has changed, but the keys of
-        `text` are remembered, since the head of the queue asks again at every step.
+        False: nothing has changed, there are too few blocks now.
         """
-        keys: list[bytes] = []
-        if self.identity is not None:
-            data = array("q", text).tobytes()
-            if data != self._asked[0]:
-                self._asked = data, self._extend([], data)
-            keys = self._asked[1]
-        found = (self.known.get(key, -1) for key in keys[: (len(text) - 1) // self.block_size])
-        hits = list(takewhile(lambda block: block >= 0, found))
+        keys, hits = self.find(text)
         wanted = self.blocks_of(tokens)
         if wanted - len(hits) > self.available - sum(block in self.idle for block in hits):
             return False
@@ -74,6 +78,21 @@ class SharedBlocks(BlockManager):
         self.asked_tokens += len(text)
         self.hit_tokens += len(hits) * self.block_size
         return True
+
+    def find(self, text: Sequence[int]) -> tuple[list[bytes], list[int]]:
+        """Return the keys of a text's full blocks, and the known blocks that it begins with.
+
+        These end before the last token, whose logits somebody must compute. The keys of the newest text are remembered,
+        since the head of the queue asks again at every step.
+        """
+        if self.identity is None:
+            return [], []
+        data = array("q", text).tobytes()
+        if data != self._asked[0]:
+            self._asked = data, self._extend([], data)
+        keys = self._asked[1]
+        found = (self.known.get(key, -1) for key in keys[: (len(text) - 1) // self.block_size])
+        return keys, list(takewhile(lambda block: block >= 0, found))
 
     def claim(self, slot: int, tokens: int) -> bool:
         """Reserve what the slot lacks for its first `tokens` tokens. False: nothing has changed, there are too few."""
@@ -100,8 +119,6 @@ class SharedBlocks(BlockManager):
 
     def publish(self, slot: int, text: Sequence[int]) -> None:
         """Let others find the full blocks of this text, which the slot has written."""
-        if self.identity is None:
-            return
         full, done = len(text) // self.block_size, len(self.texts[slot])
         rest = text[done * self.block_size : full * self.block_size]
         self.texts[slot] = self._extend(self.texts[slot], array("q", rest).tobytes())

@@ -71,7 +71,10 @@ def run(arguments: Sequence[str]) -> int:
     group = typer.main.get_command(app)
     try:
         try:  # not typer's own `main`, which would answer Ctrl-C and closed pipes its own way
-            with needing(arguments[0], EXTRAS.get(arguments[0])), group.make_context("nanoinfer", arguments) as context:
+            with (
+                needing(arguments[0], EXTRAS.get(arguments[0]) or None),
+                group.make_context("nanoinfer", arguments) as context,
+            ):
                 return group.invoke(context) or 0
         except typer.Exit as exit_:
             return exit_.exit_code

@@ -21,7 +21,8 @@ from nanoinfer.cli.errors import CommandError, Refused, refusing
 from nanoinfer.config import LOOKUP, MAX_BATCH, NGRAM, EngineConfig
 from nanoinfer.llm import DEFAULT_MODEL, LLM
 from nanoinfer.model.hub import HUB_NAMES, locate, random_config
-from nanoinfer.requests import MAX_SEED, SamplingParams
+from nanoinfer.records import MAX_SEED
+from nanoinfer.requests import SamplingParams
 
 if TYPE_CHECKING:
     from nanoinfer.model.gpt2 import GPT2

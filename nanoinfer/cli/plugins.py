@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from nanoinfer.cli.errors import Refused
 
-EXTRAS = {"course": "teach", "read": "docs", "bench": "bench"}
+EXTRAS = {"course": "teach", "read": "docs", "bench": "bench", "rung": ""}
 
 
 class CommandGroup(TyperGroup):

@@ -79,12 +79,12 @@ def check_lengths(prompts: list[str], lines: bool, model: str, max_len: int | No
         return
     import random
 
-    from nanoinfer.text.prompts import RequestMaker
+    from nanoinfer.text.samples import SampleMaker
     from nanoinfer.text.tokenizer import gpt2_tokenizer
 
     context = max_len or config.n_positions
     if context > config.n_positions:
         raise Refused(f"--max-len must be at most the model's context of {config.n_positions} tokens, not {max_len}")
     with refusing(lines):
-        maker = RequestMaker(gpt2_tokenizer(), context, config.vocab_size, random.Random(0))
+        maker = SampleMaker(gpt2_tokenizer(), context, config.vocab_size, random.Random(0))
         maker.requests(prompts, SamplingParams())

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from nanoinfer.engine import sampling
-from nanoinfer.engine.state import BatchState
 
 SPARE = 64  # ids beyond the largest top_k that are looked at, in case several tie with the last one kept
 
 
-def sample_filtered(logits: Tensor, rows: BatchState) -> Tensor:
+def sample_filtered(logits: Tensor, rows: sampling.Parameters) -> Tensor:
     """As `sampling.sample_filtered`: logits (B, V) and their rows -> next tokens (B,) int64."""
     sampled = rows.temperature > 0
     top_k = torch.where(sampled, rows.top_k, 1)  # (B,) a greedy row needs its highest id
@@ -33,7 +32,7 @@ def sample_filtered(logits: Tensor, rows: BatchState) -> Tensor:
     return torch.where(best, ids, last).amin(-1)  # among equals the lowest id
 
 
-def noise(rows: BatchState, ids: Tensor) -> Tensor:
+def noise(rows: sampling.Parameters, ids: Tensor) -> Tensor:
     """What `sampling.gumbel` gives the ids (B, n) of each row: (B, n) float32."""
     bits = sampling.random_bits(rows.seed[:, None], rows.step[:, None], ids)
     u = ((bits | 1).float() * 2.0**-32).clamp(max=1 - 2.0**-24)

@@ -17,7 +17,7 @@ from nanoinfer.engine.sampling import SAMPLERS, Sampler, Samplers
 from nanoinfer.engine.state import BatchState, upload
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.requests import SamplingParams
+from nanoinfer.records import SamplingParams
 
 
 class Begun(NamedTuple):
@@ -46,6 +46,7 @@ class DeviceEngine(Engine):
     """An `Engine` with its state on the device. Live sequences have slots 0..n-1, so a step runs the first n rows."""
 
     prefill_step = staticmethod(prefill_step)
+    cache: Any  # of chapter 4's caches
 
     def __init__(self, model: GPT2, cache: Any, max_batch: int, *, samplers: Samplers = SAMPLERS) -> None:
         super().__init__(model, cache, max_batch)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.sampling import sample_filtered
+from nanoinfer.engine.sampling import Choices, sample_filtered
 from nanoinfer.model.batch import Batch
-from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.requests import FinishReason, Request, SamplingParams
+from nanoinfer.model.gpt2 import GPT2, Cache
+from nanoinfer.records import FinishReason, Request, SamplingParams
 
 
 @dataclass(eq=False)
@@ -49,10 +49,10 @@ class Sequence:
         return len(self.tokens) - len(self.request.prompt_token_ids)
 
 
-Work = tuple[Sequence, int, int]  # a sequence's part in a step: the position of its first token, and how many they are
+Work = tuple[Any, int, int]  # a sequence's part in a step: the position of its first token, and how many they are
 
 
-class Cache(Protocol):
+class SlotCache(Cache, Protocol):
     """What the engine asks of a cache besides what the model asks."""
 
     def admit(self, slot: int, sequence: Sequence) -> bool:
@@ -65,24 +65,6 @@ class Cache(Protocol):
         """Return how many of a sequence's first `count` tokens the cache will hold once they have been fed."""
 
 
-class Choices(NamedTuple):
-    """How the next token of each of B sequences is chosen: what `sampling.py` reads."""
-
-    temperature: Tensor  # (B,) float32, 0 for greedy
-    top_p: Tensor  # (B,) float32, 1 for no such filter
-    top_k: Tensor  # (B,) int64, 0 for no such filter
-    seed: Tensor  # (B,) int64
-    step: Tensor  # (B,) int64, the number of the token that comes next
-
-    @classmethod
-    def of(cls, sequences: list[Sequence], device: torch.device) -> Choices:
-        """The parameters of these sequences, in two tensors that are copied to the device at once."""
-        params = [s.params for s in sequences]
-        floats = [[p.temperature for p in params], [p.top_p for p in params]]
-        integers = [[p.top_k for p in params], [s.request.seed for s in sequences], [s.generated for s in sequences]]
-        return cls(*torch.tensor(floats, device=device), *torch.tensor(integers, device=device))
-
-
 class Engine:
     """Runs sequences to their end over one model and one cache, up to `max_batch` at a time.
 
@@ -90,7 +72,7 @@ class Engine:
     just been given a slot, or the newest token of all the others.
     """
 
-    def __init__(self, model: GPT2, cache: Cache, max_batch: int) -> None:
+    def __init__(self, model: GPT2, cache: SlotCache, max_batch: int) -> None:
         self.model, self.cache = model, cache
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
@@ -134,7 +116,7 @@ class Engine:
         self.running += admitted
         return self.pending(admitted or self.running)
 
-    def pending(self, sequences: list[Sequence]) -> list[Work]:
+    def pending(self, sequences: Iterable[Sequence]) -> list[Work]:
         """The tokens of these sequences that the cache does not hold."""
         return [(s, s.cached, len(s.tokens) - s.cached) for s in sequences]
 
@@ -151,7 +133,7 @@ class Engine:
         """Choose a token (B,) from logits (B, V), each row by its own sequence's parameters."""
         if all(s.params.greedy for s in sequences):
             return logits.argmax(-1)
-        return sample_filtered(logits, Choices.of(sequences, logits.device))
+        return sample_filtered(logits, Choices.of([(s.request, s.generated) for s in sequences], logits.device))
 
     def settle(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
         """Give each sequence its new token; return the sequences."""

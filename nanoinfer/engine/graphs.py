@@ -23,12 +23,13 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from nanoinfer.cache.captured import CapturedDense, CapturedPaged
 from nanoinfer.devices import free_memory
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import upload
-from nanoinfer.engine.step import Prefill, Prompts, decode_step
+from nanoinfer.engine.step import Layout, Prefill, Prompts, decode_step
 from nanoinfer.model.gpt2 import GPT2
 
 PREFILL_TOKENS = 2048  # of a recorded prefill at most: with more, the GPU is busy and a graph gains nothing
@@ -121,7 +122,7 @@ class GraphEngine(LateEngine):
     max_rows: of a captured decode step at most; further rows run eagerly.
     """
 
-    Stats: type[GraphStats] = GraphStats
+    Stats: Any = GraphStats
 
     def __init__(
         self, *args: Any, recorder: Recorder | None, max_rows: int, why_not: str | None = None,
@@ -161,12 +162,16 @@ class GraphEngine(LateEngine):
         if captured is None:
             return super().prefill(prefill, sampler)
         layout = self.cache.layout(rows, columns)
-        host = prefill.pack(layout, self.state.dummy)
-        captured.packed.copy_(host.pin_memory() if captured.packed.is_cuda else host, non_blocking=True)
+        self.bring(prefill, layout, captured.packed)
         captured.graph.replay()
         self.stats.replayed_prefills += 1
         self.stats.padding_tokens += layout.tokens - exact.tokens
         return captured.tokens[: exact.rows]
+
+    def bring(self, prefill: Prefill, layout: Layout, packed: Tensor) -> None:
+        """Put a prefill where its recording reads it, in one copy that the host does not wait for."""
+        host = prefill.pack(layout, self.state.dummy)
+        packed.copy_(host.pin_memory() if packed.is_cuda else host, non_blocking=True)
 
     def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
         """Capture the ladders now, for all samplers: afterwards a step is replayed, or runs eagerly and is counted.
@@ -182,7 +187,7 @@ class GraphEngine(LateEngine):
 
     def _ladders(self, samplers: Sequence[Sampler], reads: Sequence[int]) -> list[Key]:
         """All that may be captured. reads: the cache's buckets."""
-        keys = [Key(*shape, shape[1], sampler) for sampler in samplers for shape in self.shapes]
+        keys = [Key(rows, columns, columns, sampler) for sampler in samplers for rows, columns in self.shapes]
         return keys + [Key(rows, 1, read, sampler) for sampler in samplers for read in reads for rows in self.rows]
 
     def _captured(self, key: Key, why_not: str | None, all_layers: bool = False) -> CapturedStep | None:
@@ -329,3 +334,22 @@ def in_a_line(error: Exception) -> str:
 def _free_bytes(device: torch.device) -> int:
     """Of the device's memory, as its driver counts; 0 where there is no driver to ask."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+
+
+def graph_engine(model: GPT2, cache: Any, max_batch: int) -> GraphEngine:
+    """An engine that records its steps where there is a GPU."""
+    recorder = CudaRecorder(model.device) if model.device.type == "cuda" else None
+    return GraphEngine(model, cache, max_batch, recorder=recorder, max_rows=max_batch)
+
+
+def dense_graph(model: GPT2, max_batch: int, max_len: int) -> GraphEngine:
+    """Make chapter 4's engine over chapter 2's cache."""
+    cache = CapturedDense(model.config, max_batch, max_len, model.device, model.dtype)
+    return graph_engine(model, cache, max_batch)
+
+
+def paged_graph(model: GPT2, max_batch: int, max_len: int, block_size: int = 16) -> GraphEngine:
+    """Make chapter 4's engine over chapter 3's cache, with a pool that holds all the longest texts."""
+    blocks = max_batch * -(-max_len // block_size)
+    cache = CapturedPaged(model.config, max_batch, max_len, blocks, block_size, model.device, model.dtype)
+    return graph_engine(model, cache, max_batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from nanoinfer.engine.device import DeviceEngine, Launch
@@ -48,7 +49,7 @@ class LateEngine(DeviceEngine):
         """Launch a step, and start the copy of its tokens to the host."""
         return Fetch(self.launch(step))
 
-    def pending(self, sequences: list[Sequence]) -> list[Work]:
+    def pending(self, sequences: Iterable[Sequence]) -> list[Work]:
         """The whole of a new prompt, or the newest token, which may be on its way."""
         return [(s, s.cached, 1 if s.cached else len(s.tokens)) for s in sequences]
 

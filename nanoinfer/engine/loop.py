@@ -32,8 +32,8 @@ CLOSED = "this LLM is closed"
 class Mailbox:
     """Rows that have news for one reader. post: called in the engine's thread after each step that had any."""
 
-    post: Callable[[list[Row]], object]
-    news: list[Row] = field(default_factory=list)  # a row once for each time that it is to be heard of
+    post: Callable[[list[Any]], object]
+    news: list[Any] = field(default_factory=list)  # a row once for each time that it is to be heard of
 
     def deliver(self) -> None:
         """Post what there is."""

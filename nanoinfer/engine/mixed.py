@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nanoinfer.engine.engine import Sequence, Work
-from nanoinfer.engine.late import LateEngine
+from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.queue import QueueEngine
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
@@ -63,7 +63,7 @@ def mixed_step(model: GPT2, cache: Cache, state: BatchState, batch: Prompts, sam
     return prefill_step(model, cache, state, replace(batch, token_ids=token_ids), sampler)
 
 
-class MixedEngine(QueueEngine, LateEngine):
+class MixedEngine(QueueEngine, GraphEngine):
     """A `QueueEngine` over the state on the device: a decoding sequence beside chunks is a chunk of one token."""
 
     prefill_step = staticmethod(mixed_step)

@@ -20,9 +20,9 @@ import torch
 
 from nanoinfer.engine.engine import Engine, Sequence, Work
 from nanoinfer.engine.stats import Gauges, Stats
-from nanoinfer.requests import Metrics, Request
+from nanoinfer.requests import Metrics, Request, SamplingParams
 
-Listener = Callable[["Queued"], object]
+Listener = Callable[[Any], object]  # is given a `Queued`
 ARRIVED = attrgetter("arrived")
 
 
@@ -35,6 +35,7 @@ class Queued(Sequence):
     each new token reached the host. cancelled: why nothing more comes of it.
     """
 
+    request: Request
     listener: Listener | None = None
     every_token: bool = False
     asked: float = 0.0
@@ -52,6 +53,10 @@ class Queued(Sequence):
         super().__post_init__()
         self.end += self.request.limit == 0  # as if one token came, which is not kept
         self.stop_ids, self.watched = self.request.stop_ids, self.every_token or self.request.text is not None
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.params
 
     @property
     def token_ids(self) -> list[int]:
@@ -86,7 +91,9 @@ class QueueEngine(Engine):
     observer: told of each event, if there is one; to be changed between two steps.
     """
 
-    Stats: type[Stats] = Stats
+    Stats: Any = Stats
+    waiting: Any  # of `Queued`
+    running: Any
 
     def __init__(self, *args: Any, budget: int, chunk: int | None = None, mixed: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -94,6 +101,7 @@ class QueueEngine(Engine):
         self.budget, self.chunk, self.mixed = budget, chunk or budget, mixed
         self.blocks: Any = getattr(self.cache, "blocks", None)
         self.preempts: bool = getattr(self.cache, "preemption", False)
+        self.shares = self.blocks is not None and self.blocks.identity is not None
         self.inbox: deque[Queued] = deque()  # submitted, or cancelled, since the last step
         self.open: dict[Queued, None] = {}  # that have not ended, in order of arrival
         self.arrivals, self.decodes_next = 0, False
@@ -105,12 +113,8 @@ class QueueEngine(Engine):
 
     def check(self, request: Request) -> None:
         """ValueError for a request that could never run, whatever else does."""
-        longest = len(request.prompt_token_ids) + request.limit
-        if self.blocks and self.blocks.blocks_of(longest) > self.blocks.blocks:
-            raise ValueError(
-                f"prompt {request.index} may grow to {longest} tokens, which {self.blocks} cannot hold: "
-                "lower its max_tokens, or raise kv_blocks"
-            )
+        if self.blocks:
+            self.blocks.check(request)
 
     def submit(
         self,
@@ -142,7 +146,7 @@ class QueueEngine(Engine):
             s.cancelled = cause or CancelledError("cancelled")
             self.inbox.append(s)
 
-    def generate(self, requests: Iterable[Request]) -> Generator[list[Sequence], None, None]:
+    def generate(self, requests: Iterable[Any]) -> Generator[list[Sequence], None, None]:
         """As the base's, beside what others have submitted. Of these requests nothing is left, however it ends."""
         requests = list(requests)
         for request in requests:
@@ -312,7 +316,7 @@ class QueueEngine(Engine):
         if s.slot >= 0:
             if self.observer:
                 self.observer.left(s)  # type: ignore[arg-type]
-            if self.blocks:
+            if self.shares:
                 self.blocks.publish(s.slot, s.tokens[: s.cached])
             super().leave(s)
 
@@ -322,13 +326,17 @@ class QueueEngine(Engine):
         return super().run(work) if work else []
 
     def settle(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
+        """Give each sequence its new token, at this time."""
+        self.now = time.perf_counter()
+        return self.give(work, tokens)
+
+    def give(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
         """Take the tokens that are the next ones of their sequences.
 
         A chunk that does not end its prompt brings no token, and what has ended meanwhile takes none. Most tokens end
         nothing, and nobody hears of them: these are only written down.
         """
-        self.now = now = time.perf_counter()
-        settled, looked = [], []
+        settled, looked, now = [], [], self.now
         for (s, start, count), token in zip(work, tokens, strict=True):
             text, length = s.tokens, start + count
             if s.ended or length != len(text):
@@ -345,7 +353,7 @@ class QueueEngine(Engine):
             self.take(s, token)
         return settled
 
-    def take(self, s: Sequence, token: int) -> None:
+    def take(self, s: Any, token: int) -> None:
         """Append a token, and tell who listens. What fails for this sequence ends it, and no other."""
         s.times.append(self.now)
         try:

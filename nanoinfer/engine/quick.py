@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from nanoinfer.engine import cpu_sampling
-from nanoinfer.engine.engine import Choices, Engine, Sequence
-from nanoinfer.engine.sampling import sample
+from nanoinfer.engine.engine import Engine, Sequence
+from nanoinfer.engine.sampling import Choices, sample
 
 
 class QuickChoice(Engine):
@@ -15,7 +15,7 @@ class QuickChoice(Engine):
     def choose(self, logits: Tensor, sequences: list[Sequence]) -> Tensor:
         if all(s.params.greedy for s in sequences):
             return logits.argmax(-1)
-        rows = Choices.of(sequences, logits.device)
+        rows = Choices.of([(s.request, s.generated) for s in sequences], logits.device)
         if any(s.params.filters for s in sequences):
-            return cpu_sampling.sample_filtered(logits, rows)  # type: ignore[arg-type]
-        return sample(logits, rows)  # type: ignore[arg-type]
+            return cpu_sampling.sample_filtered(logits, rows)
+        return sample(logits, rows)

@@ -8,30 +8,73 @@ state, so a row's random numbers do not depend on its neighbours, on the batch s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.state import BatchState
+if TYPE_CHECKING:
+    from nanoinfer.records import Request
 
-Sampler = Callable[[Tensor, BatchState], Tensor]  # logits (B, V) and their rows -> next tokens (B,) int64
+Sampler = Callable[[Tensor, Any], Tensor]  # logits (B, V), and how each row chooses -> next tokens (B,) int64
 
 _WORD = 0xFFFFFFFF
 
 
-def greedy(logits: Tensor, rows: BatchState) -> Tensor:
+class Parameters(Protocol):
+    """How the next token of each of B sequences is chosen."""
+
+    @property
+    def temperature(self) -> Tensor:
+        """(B,) float32, 0 for greedy."""
+
+    @property
+    def top_p(self) -> Tensor:
+        """(B,) float32, 1 for no such filter."""
+
+    @property
+    def top_k(self) -> Tensor:
+        """(B,) int64, 0 for no such filter."""
+
+    @property
+    def seed(self) -> Tensor:
+        """(B,) int64, of the sequence's noise."""
+
+    @property
+    def step(self) -> Tensor:
+        """(B,) int64, the number of the token that comes next."""
+
+
+class Choices(NamedTuple):
+    """`Parameters` that come from the host."""
+
+    temperature: Tensor
+    top_p: Tensor
+    top_k: Tensor
+    seed: Tensor
+    step: Tensor
+
+    @classmethod
+    def of(cls, requests: Sequence[tuple[Request, int]], device: torch.device) -> Choices:
+        """Those of requests that have generated so many tokens, in two tensors, each copied at once."""
+        params = [request.params for request, _ in requests]
+        floats = [[p.temperature for p in params], [p.top_p for p in params]]
+        integers = [[p.top_k for p in params], [request.seed for request, _ in requests], [n for _, n in requests]]
+        return cls(*torch.tensor(floats, device=device), *torch.tensor(integers, device=device))
+
+
+def greedy(logits: Tensor, rows: Parameters) -> Tensor:
     """The highest logit of each row; among equals the lowest id."""
     return logits.argmax(-1)
 
 
-def sample(logits: Tensor, rows: BatchState) -> Tensor:
+def sample(logits: Tensor, rows: Parameters) -> Tensor:
     """Each row by its own temperature and seed, without a filter. Rows of temperature 0 are greedy."""
     return noisy(scaled(logits, rows.temperature), rows).argmax(-1)
 
 
-def sample_filtered(logits: Tensor, rows: BatchState) -> Tensor:
+def sample_filtered(logits: Tensor, rows: Parameters) -> Tensor:
     """As `sample`, but only among the ids that top-k and top-p keep."""
     scores = scaled(logits, rows.temperature)
     lowest = threshold(scores, rows.top_k, rows.top_p)  # (B, 1)
@@ -55,7 +98,7 @@ def scaled(logits: Tensor, temperature: Tensor) -> Tensor:
     return logits / torch.where(temperature > 0, temperature, 1.0)[:, None]
 
 
-def noisy(scores: Tensor, rows: BatchState) -> Tensor:
+def noisy(scores: Tensor, rows: Parameters) -> Tensor:
     """Scores (B, V) plus each row's own noise; greedy rows get none."""
     noise = gumbel(rows.seed, rows.step, scores.shape[-1])
     return torch.where(rows.temperature[:, None] > 0, scores + noise, scores)

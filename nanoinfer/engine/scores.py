@@ -57,7 +57,7 @@ class ScoringModel:
         return self.model.head(batch.last(hidden))
 
 
-def following(s: Sequence, start: int, count: int) -> tuple[int, ...]:
+def following(s: Any, start: int, count: int) -> tuple[int, ...]:
     """The prompt's tokens that follow those of a chunk of it, where their logprobs are wanted."""
     wanted = s.params.prompt_logprobs is not None
     return s.request.prompt_token_ids[start + 1 : start + 1 + count] if wanted else ()
@@ -85,7 +85,7 @@ class ScoreEngine(QueueEngine):
         for (s, start, count), (_, values, prompt) in zip(work, tokens, strict=True):
             if prompt and not s.ended:
                 s.prompt_logprobs[start : start + len(prompt)] = prompt
-            if s.params.logprobs is not None and start + count == len(s.tokens) and not s.ended:
+            if s.params.logprobs is not None and s.request.limit and start + count == len(s.tokens) and not s.ended:
                 s.logprobs.append(values)
         return super().settle(work, [token.token for token in tokens])
 
@@ -123,7 +123,7 @@ class PlainScores(ScoreEngine):
             for token, each, ids in zip(tokens, values, wanted, strict=True)
         ]
 
-    def choose(self, logits: Tensor, sequences: list[Sequence]) -> Tensor:
+    def choose(self, logits: Tensor, sequences: list[Any]) -> Tensor:
         if not any(s.params.scores for s in sequences):
             return super().choose(logits, sequences)
         logits = logits.float()
@@ -171,15 +171,16 @@ class DeviceScores(ScoreEngine, MixedEngine):
 
     scores: Tensor  # logprobs of prompts in the step that was launched last
 
-    def kind(self, s: Sequence) -> int:
+    def kind(self, s: Any) -> int:
         return 3 if s.params.scores else super().kind(s)
 
-    def begun(self, s: Sequence) -> Any:
+    def begun(self, s: Any) -> Any:
         known = s.tokens[len(s.request.prompt_token_ids) :] if s.params.penalises else []
-        return ScoredBegun(*super().begun(s), known)
+        return ScoredBegun(s.slot, s.request.seed, s.generated, s.params, known)
 
     def piece(self, work: Work) -> Any:
-        return ScoredPiece(*super().piece(work), following(*work))
+        slot, start, token_ids, complete = super().piece(work)
+        return ScoredPiece(slot, start, token_ids, complete, following(*work))
 
     def place(self, step: Launch) -> None:
         super().place(step)
@@ -190,12 +191,13 @@ class DeviceScores(ScoreEngine, MixedEngine):
             scoring.admit(each.slot, each, each.token_ids)  # type: ignore[attr-defined]
 
     def prefill(self, prefill: Any, sampler: Any) -> Tensor:
-        wanted = prefill_scores(prefill)
-        if not any(wanted):
+        if not scores_prompts(prefill):
             return super().prefill(prefill, sampler)
+        wanted = prefill_scores(prefill)
         self.eager("logprobs of a prompt")
         model = self.model
-        self.model = scoring_model(model, wanted, [1] * len(prefill.going) + [len(p.token_ids) for p in prefill.chunks])  # type: ignore[assignment]
+        counts = [1] * len(prefill.going) + [len(piece.token_ids) for piece in prefill.chunks]
+        self.model = scoring_model(model, wanted, counts)  # type: ignore[assignment]
         try:
             tokens = DeviceEngine.prefill(self, prefill, sampler)
             self.scores = self.model.scores  # type: ignore[assignment]
@@ -206,12 +208,18 @@ class DeviceScores(ScoreEngine, MixedEngine):
     def fetch(self, step: Launch) -> Any:
         tokens = super().fetch(step)
         prefill: Any = step.prefill
-        wanted = prefill_scores(prefill) if prefill else []
-        if step.sampler < 3 and not any(wanted):
+        scored = prefill is not None and scores_prompts(prefill)
+        if step.sampler < 3 and not scored:
             return tokens
+        wanted = prefill_scores(prefill) if prefill else []
         slots = prefill.going + [piece.slot for piece in prefill.chunks] if prefill else list(range(step.live))
         values = self.samplers.scoring.fetch(slots) if step.sampler == 3 else None
-        return ScoredFetch(tokens, values, Fetch(self.scores) if any(wanted) else None, wanted)
+        return ScoredFetch(tokens, values, Fetch(self.scores) if scored else None, wanted)
+
+
+def scores_prompts(prefill: Mixed) -> bool:
+    """Whether logprobs of a prompt's tokens are wanted of a step."""
+    return any(piece.following for piece in prefill.chunks)
 
 
 def prefill_scores(prefill: Mixed) -> list[tuple[int, ...]]:
@@ -236,5 +244,5 @@ class ScoredFetch(NamedTuple):
         tokens = self.tokens.wait()
         values = self.values.wait() if self.values else [None] * len(tokens)
         scores = iter(self.scores.wait() if self.scores else ())
-        prompts = [list(islice(scores, len(ids))) for ids in self.wanted] or [None] * len(tokens)
+        prompts: list[Any] = [list(islice(scores, len(ids))) for ids in self.wanted] or [None] * len(tokens)
         return [Token(*each) for each in zip(tokens, values, prompts, strict=True)]

@@ -1,7 +1,7 @@
-"""All that belongs to the rows of a running batch, on the device. Chapter 1.
+"""All that belongs to the rows of a running batch, on the device. Chapter 4.
 
 One entry a row in every tensor; live rows are always rows 0..n-1. What changes from step to step lives here and is
-advanced here: no Python number changes between two decode steps of the same batch. Chapter 4 rests on that.
+advanced here: no Python number changes between two decode steps of the same batch, so a step can be recorded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from nanoinfer.requests import Request
 
 _FLOATS = Struct("=ff")
 
@@ -94,8 +92,8 @@ class BatchState:
         """The given rows: views for a slice, so that writing into them writes here; copies for a tensor of rows."""
         return BatchState(self.integers[:, rows], self.floats[:, rows])
 
-    def admit(self, rows: Sequence[int], requests: Sequence[Request], steps: Iterable[int] = repeat(0)) -> Tensor:
-        """Begin `requests` in the given rows, which are free: parameters set, and padding until the prompt is read.
+    def admit(self, rows: Sequence[int], requests: Sequence[Any], steps: Iterable[int] = repeat(0)) -> Tensor:
+        """Begin requests in the given rows, which are free: parameters set, and padding until the prompt is read.
 
         steps: how many tokens each has produced before. Returns the rows (n,) on the device.
         """

@@ -57,7 +57,7 @@ class Prompts(Batch):
     @classmethod
     def of_packed(cls, packed: Tensor, layout: Layout) -> Prompts:
         """Views of `packed` (sum(layout.sizes),)."""
-        ids, positions, slots, starts, last_at, rows_of = packed.split(layout.sizes)
+        ids, positions, slots, starts, last_at, rows_of = torch.split(packed, layout.sizes)
         return cls(ids, positions, slots, starts, layout.longest, layout.past, last_at, rows_of)
 
     def last(self, x: Tensor) -> Tensor:

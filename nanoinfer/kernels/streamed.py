@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nanoinfer.cache.paged import choose_splits
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import advance
@@ -177,8 +176,7 @@ class StreamedForward:
         H, D, cache = self.model.config.n_head, self.model.config.head_size, self.cache
         if B > FEW:
             q, tables, done = self.q[:B].view(B, H, D), cache.tables[:B], cache.splits_done
-            splits = choose_splits(B, H, cache.max_len)
-            return attend_pages(q, k, v, tables, self.lengths, done, splits).view(B, H * D)
+            return attend_pages(q, k, v, tables, self.lengths, done, cache.splits(B)).view(B, H * D)
         self.fused.attend(PLANS[16], B, state, self.q, k, v)
         return self.fused.o
 

@@ -28,15 +28,18 @@ class Batch:
     @classmethod
     def of(cls, work: Sequence[Work], device: torch.device) -> Batch:
         """Put the tokens of some work into one tensor, which is copied to the device at once."""
-        ids, positions, slots, starts = [], [], [], [0]
+        ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        starts = [0]
         for s, start, count in work:
             ids += s.tokens[start : start + count]
             positions += range(start, start + count)
             slots += [s.slot] * count
             starts.append(len(ids))
         packed = torch.tensor([*ids, *positions, *slots, *starts], device=device)
-        sizes = [len(ids)] * 3 + [len(starts)]
-        return cls(*packed.split(sizes), max(n for _, _, n in work), max(n for _, n, _ in work))
+        token_ids, at, of, begins = torch.split(packed, [len(ids)] * 3 + [len(starts)])
+        return cls(token_ids, at, of, begins, max(n for _, _, n in work), max(n for _, n, _ in work))
 
     @property
     def rows(self) -> int:

@@ -76,7 +76,8 @@ def follow(orders: SimpleQueue[Any], news: Connection) -> None:
 
 def do_launch(llm: LLM, step: Any) -> None:
     """A step; its tokens are the first rank's to read."""
-    llm.core.launch(step)
+    engine: Any = llm.core
+    engine.launch(step)
 
 
 def do_abandon(llm: LLM) -> None:

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.queue import Listener, Queued, QueueEngine
@@ -101,13 +102,13 @@ class DraftEngine(QueueEngine):
 
     def room_for(self, s: Any, limit: int) -> int:
         """Of so many drafts, how many there is room for: the last blocks are left to others."""
-        need = min(s.cached + s.ahead + 1, s.end)  # one that may have come to its end runs on until that is known
+        need: int = min(s.cached + s.ahead + 1, s.end)  # one that may have come to its end runs on until that is known
         if self.blocks.available > len(self.running) and self.blocks.claim(s.slot, need + limit):
             return limit
-        return min(limit, self.blocks.room(s.slot) - need)
+        return min(limit, int(self.blocks.room(s.slot)) - need)
 
     def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
-        """Give each sequence its tokens one by one, as if each had come in a step of its own."""
+        """Give each sequence its tokens one by one, as if each had come in a step of its own, at the same time."""
         if not tokens or not isinstance(tokens[0], Run):
             return super().settle(work, tokens)
         for (s, _, _), run in zip(work, tokens, strict=True):
@@ -119,10 +120,11 @@ class DraftEngine(QueueEngine):
             if self.adaptive and run.drafts:
                 self.adaptive.note(s, run.drafts, accepted)
         settled: dict[Sequence, None] = {}
+        self.now = time.perf_counter()
         for n in range(max(len(run.tokens) for run in tokens)):
             each = [(s, run.tokens[n]) for (s, _, _), run in zip(work, tokens, strict=True) if n < len(run.tokens)]
             now = [(s, len(s.tokens) - 1, 1) for s, _ in each]
-            settled |= dict.fromkeys(super().settle(now, [token for _, token in each]))
+            settled |= dict.fromkeys(self.give(now, [token for _, token in each]))
         return list(settled)
 
 
@@ -160,23 +162,41 @@ class PlainDrafts(DraftEngine, PlainScores):
         if not any(self.drafts):
             self.drafts = []
             return super().run(work)
-        fed: list[Any] = []
-        places, after = [], []  # of each choice: what it goes by, and after which token of the batch it is made
-        for (s, start, count), draft in zip(work, self.drafts, strict=True):
-            fed.append((Guessed(s.slot, [*s.tokens, *draft]), start, count + len(draft)))
-            places += [Place(s.request, s.generated + n) for n in range(len(draft) + 1)]
-        batch = Batch.of(fed, self.model.device)
+        batch = self.lay_out(work)
+        after: list[int] = []  # of the batch's tokens, those after which one is chosen
         for (s, start, count), draft, end in zip(work, self.drafts, batch.starts[1:].tolist(), strict=True):
             after += range(end - len(draft) - 1, end)
             s.cached = self.cache.keep(s, start + count + len(draft))
         plan = self.cache.plan(batch)
         hidden = self.model.hidden(batch, partial(self.cache.attend, plan))[after]  # (K, C)
-        chosen = iter(self.choose(self.model.head(hidden), places).tolist())
+        chosen = self.choose_each(work, self.model.head(hidden)).tolist()
         self.stats.verify_steps += 1
-        runs = []
-        for (s, start, count), draft in zip(work, self.drafts, strict=True):
-            tokens = list(islice(chosen, len(draft) + 1))
-            accepted = agreeing(draft, tokens)
-            s.cached = min(s.cached, start + count + accepted)
-            runs.append(Run(tokens[: accepted + 1], len(draft)))
+        runs = accept(self.drafts, chosen)
+        for (s, start, count), run in zip(work, runs, strict=True):
+            s.cached = min(s.cached, start + count + len(run.tokens) - 1)
         return runs
+
+    def lay_out(self, work: list[Work]) -> Batch:
+        """Put the newest token of each sequence and its drafts into a batch."""
+        fed: list[Any] = []
+        for (s, start, count), draft in zip(work, self.drafts, strict=True):
+            fed.append((Guessed(s.slot, [*s.tokens, *draft]), start, count + len(draft)))
+        return Batch.of(fed, self.model.device)
+
+    def choose_each(self, work: list[Work], logits: Tensor) -> Tensor:
+        """Choose a token (K,) after each newest token and each draft, logits (K, V), as if the drafts were the text."""
+        pairs = zip(work, self.drafts, strict=True)
+        places = [Place(s.request, s.generated + n) for (s, _, _), draft in pairs for n in range(len(draft) + 1)]
+        return self.choose(logits, places)  # type: ignore[arg-type]
+
+
+def accept(drafts: Lists[Lists[int]], chosen: Lists[int]) -> list[Run]:
+    """Keep of each sequence the drafts that it would have chosen, and the token that it chose after them.
+
+    chosen: what each chose after its newest token and after each of its drafts, side by side.
+    """
+    runs, tokens = [], iter(chosen)
+    for draft in drafts:
+        own = list(islice(tokens, len(draft) + 1))
+        runs.append(Run(own[: agreeing(draft, own) + 1], len(draft)))
+    return runs

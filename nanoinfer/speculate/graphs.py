@@ -178,12 +178,13 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
         fed = [(s, min(start + s.ahead, s.end - 1), count) for s, start, count in work]  # type: ignore[attr-defined]
         context = min(self.cache.max_len, max(start + count for _, start, count in fed))
         launch = launch._replace(news=launch.news + self.cache.news(fed), context=context)
-        ends, drafts = [0] * launch.live, [()] * launch.live
+        ends: list[int] = [0] * launch.live
+        drafts: list[Sequence[int]] = [()] * launch.live
         for (s, _, count), draft in zip(work, self.drafts, strict=True):
             room = self.blocks.room(s.slot) if self.blocks else s.end
-            ends[s.slot], drafts[s.slot] = min(room, s.end - 1), draft  # type: ignore[call-overload]
+            ends[s.slot], drafts[s.slot] = min(room, s.end - 1), draft
             s.ahead += count - 1  # type: ignore[attr-defined]
-        return Verify(launch, ends, drafts)  # type: ignore[arg-type]
+        return Verify(launch, ends, drafts)
 
     def place(self, step: Launch) -> None:
         super().place(step)

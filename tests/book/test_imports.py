@@ -196,7 +196,7 @@ class TestTheTestsThemselves:
         assert forbidden(found) == {("nanoinfer", "nanobench")}
 
     def test_an_import_of_a_later_chapter_and_of_a_module_of_none(self) -> None:
-        wrong = {"cache.dense": {"cache.paged", "llm", "cache.naive"}, "llm": {"cache.paged"}, "cli.shell": {"llm"}}
+        wrong = {"cache.dense": {"cache.paged", "llm", "cache.none"}, "llm": {"cache.paged"}, "cli.shell": {"llm"}}
         assert sorted(against(syllabus(), wrong)) == ["cache.dense imports cache.paged", "cache.dense imports llm"]
         with pytest.raises(KeyError, match=r"cache\.sparse"):
             against(syllabus(), {"cache.sparse": set()})

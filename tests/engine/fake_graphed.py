@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM, Completion, SamplingParams
-from nanoinfer.engine.fake_graph import FakeRecorder
-from nanoinfer.model.config import ModelConfig
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.cache.dense import DenseCache
+from nanoinfer.engine.fake_graph import FakeRecorder
 from nanoinfer.engine.graphs import Replayable
 from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.step import decode_step
+from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 

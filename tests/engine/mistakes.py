@@ -16,7 +16,7 @@ from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.queue import QueueEngine
 from nanoinfer.engine.state import BatchState
-from nanoinfer.speculate import graphs
+from nanoinfer.speculate import engine, graphs
 from nanoinfer.speculate.engine import DraftEngine, PlainDrafts
 from nanoinfer.speculate.graphs import GraphDrafts
 from tests.conftest import changed
@@ -82,8 +82,8 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
         QueueEngine, "feed", "min(count, s.computed - s.cached)", "0")),
     "a cancelled row runs on": ("", changed(QueueEngine, "cancel", nothing)),
     "tokens after the end": ("", edited(
-        QueueEngine, "settle", "if s.ended or length", "if not s.ended and length")),
-    "pieces bring tokens": ("", edited(QueueEngine, "settle", "if s.ended or length != len(text)", "if s.ended")),
+        QueueEngine, "give", "if s.ended or length", "if not s.ended and length")),
+    "pieces bring tokens": ("", edited(QueueEngine, "give", "if s.ended or length != len(text)", "if s.ended")),
     "the last token is told twice": ("", edited(QueueEngine, "heard", "self.tell(s)", "self.tell(s), self.tell(s)")),
     "rows that left are live": ("", changed(BatchState, "free", nothing)),
     "the state moves nothing": ("", changed(BatchState, "move", nothing)),
@@ -137,11 +137,11 @@ OWNED: dict[str, tuple[str, Mutate]] = {
 EXPECTED = "what is known is what should be"
 SHARED: dict[str, tuple[str, Mutate]] = {
     "a hit includes the last token": ("what is found was computed, up to the last token", edited(
-        SharedBlocks, "reserve", "(len(text) - 1) // self.block_size", "len(text) // self.block_size")),
+        SharedBlocks, "find", "(len(text) - 1) // self.block_size", "len(text) // self.block_size")),
     "a hit in a prompt whose logits are asked for": ("", edited(
         SharedRoom, "admit", "() if sequence.params.prompt_logprobs is not None else known", "known")),
     "the keys of the text before": ("what is known is found", edited(
-        SharedBlocks, "reserve", "if data != self._asked[0]:", "if data and not self._asked[0]:")),
+        SharedBlocks, "find", "if data != self._asked[0]:", "if data and not self._asked[0]:")),
     "each attempt is counted": ("a refused row changes nothing", edited(
         SharedBlocks, "reserve", "return False", "self.asked_tokens += len(text); return False")),
     "a row is counted twice": ("an admitted row is counted, once", edited(
@@ -179,15 +179,11 @@ SHARED: dict[str, tuple[str, Mutate]] = {
 
 DRAFTS: dict[str, tuple[str, Mutate]] = {
     "the bonus token is forgotten": ("", edited(
-        PlainDrafts, "run", "Run(tokens[: accepted + 1]", "Run(tokens[: max(1, accepted)]")),
-    "what is rejected is cached": ("", edited(PlainDrafts, "run", "start + count + accepted", "s.cached")),
-    "all that is chosen is kept": ("", edited(PlainDrafts, "run", "Run(tokens[: accepted + 1]", "Run(tokens")),
-    "noise by the step of the row": ("", edited(PlainDrafts, "run", "s.generated + n)", "s.generated)")),
-    "drafts stay in a text whose step fails": ("", edited(
-        PlainDrafts, "run", "[*s.tokens, *draft]", "s.tokens.__iadd__(draft)",
-        "batch = Batch.of(fed, self.model.device)",
-        "batch = Batch.of(fed, self.model.device); [s.tokens.__delitem__(slice(-len(d), None)) for (s, *_), d in "
-        "zip(work, self.drafts) if d and self.cache.keep(s, s.cached) + 1]")),
+        engine, "accept", "agreeing(draft, own) + 1", "max(1, agreeing(draft, own))")),
+    "all that is chosen is kept": ("", edited(engine, "accept", "own[: agreeing(draft, own) + 1]", "own")),
+    "what is rejected is cached": ("", edited(PlainDrafts, "run", "start + count + len(run.tokens) - 1", "s.cached")),
+    "noise by the step of the row": ("", edited(PlainDrafts, "choose_each", "s.generated + n)", "s.generated)")),
+    "drafts stay in a text": ("", edited(PlainDrafts, "lay_out", "[*s.tokens, *draft]", "s.tokens.__iadd__(draft)")),
     "drafts beyond the budget": ("the budget holds", edited(DraftEngine, "limits", "// max(1, len(work))", "")),
     "drafts beyond the end": ("", edited(DraftEngine, "limits", "s.end - 1 - start", "s.end + 9 - start")),
     "drafts beyond the pool": ("", edited(

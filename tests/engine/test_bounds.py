@@ -12,7 +12,8 @@ import torch
 from nanoinfer import config
 from nanoinfer.config import EngineConfig
 from nanoinfer.engine.state import BatchState
-from nanoinfer.requests import BOUNDS, OPTIONAL, Bounds, Request, SamplingParams
+from nanoinfer.records import Bounds
+from nanoinfer.requests import BOUNDS, OPTIONAL, Request, SamplingParams
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.errors import ApiError
 from nanoinfer.serve.fields import DEFAULTS, read

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.engine.graphs import Key, ladder, pick
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.engine.graphs import Key, ladder, pick
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.fake_graphed import (

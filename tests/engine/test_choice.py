@@ -9,11 +9,11 @@ import pytest
 from torch import Tensor
 
 from nanoinfer import LLM
-from nanoinfer.engine.sampling import Sampler
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.engine.choice import ChoosingEngine
 from nanoinfer.engine.graphs import Key, Replayable
+from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.step import decode_step
+from nanoinfer.model.gpt2 import GPT2
 from tests.engine.fake_graphed import graph_llm, greedy_rows, prove
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("no_collection")]

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.model.config import PRESETS, ModelConfig
-from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model
-from nanoinfer.model.batch import Batch
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, Rows
+from nanoinfer.model.batch import Batch
+from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.model.weights import random_model
 from tests.conftest import STD, prompts_of
 
 CONFIG = ModelConfig(n_layer=2, n_head=3, n_embd=48, n_positions=300, vocab_size=211)

@@ -17,14 +17,14 @@ import pytest
 import torch
 
 import nanoinfer.async_llm
-import nanoinfer.llm
 import nanoinfer.engine.queue
+import nanoinfer.llm
 from nanoinfer import LLM, AsyncLLM, SamplingParams
+from nanoinfer.cache.sharing import SharedBlocks
 from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.cache.sharing import SharedBlocks
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.fake_graphed import Gate, idle, nothing_is_held, watch

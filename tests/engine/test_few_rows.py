@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from nanoinfer import SamplingParams
+from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.sampling import Samplers, greedy
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2, Layer
 from nanoinfer.model.weights import random_model
-from nanoinfer.cache.captured import CapturedPaged
-from nanoinfer.engine.step import decode_step
 from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
 from tests.engine.fake_graphed import PARAMS, Rerun, graph_llm, greedy_rows, tokens

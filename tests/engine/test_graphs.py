@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.engine.engine import Sequence
 from nanoinfer.engine.graphs import pick
+from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 from tests.engine.fake_graphed import (

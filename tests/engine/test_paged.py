@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.paged import PagedCache, choose_splits
 from nanoinfer.cache.ragged import CapturedRagged
+from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import SMALL, prompts_of
 
 WHERE = torch.device("cpu"), torch.float32

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from nanoinfer import LLM, Logprobs, SamplingParams
+from nanoinfer.cache import sharing
 from nanoinfer.engine import logprobs as logprobs_module
 from nanoinfer.engine.logprobs import logprobs, width
 from nanoinfer.engine.penalties import PenaltySampler
@@ -16,7 +17,6 @@ from nanoinfer.engine.sampling import sample_filtered
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request
-from nanoinfer.cache import sharing
 from nanoinfer.verify import verify_tokens
 from tests.conftest import prompts_of
 

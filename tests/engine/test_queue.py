@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.engine.queue import Queued
 from nanoinfer.model.weights import random_model
 from nanoinfer.outputs import completion
-from nanoinfer.engine.queue import Queued
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD
 from tests.engine.drafting import MIXED, SCORED

@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 
 from nanoinfer import LLM
-from nanoinfer.config import ENGINES, RECIPES
-from nanoinfer.engine.penalties import PenaltySampler
-from nanoinfer.engine.sampling import SAMPLERS
-from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.requests import Request
 from nanoinfer.cache.captured import CapturedDense, CapturedPaged
 from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.none import NoCache
+from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
+from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.engine import Engine
 from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.late import LateEngine
+from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.make import EagerQueue, GraphQueue
-from nanoinfer.cache.none import NoCache
-from nanoinfer.cache.paged import PagedCache
-from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
-from nanoinfer.text.prompts import RequestMaker
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.requests import Request
+from nanoinfer.text.samples import SampleMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from nanoinfer.verify import verify_tokens
 from tests.engine.recorded import FILE, GROUPS, ODD
@@ -89,7 +89,7 @@ LAYERS: dict[str, tuple[Any, str]] = {
 
 def asked() -> list[Request]:
     """Made anew, since streams of stop strings are used once."""
-    maker = RequestMaker(gpt2_tokenizer(), LEN, ODD.vocab_size, Random(0), ODD.end_of_text)
+    maker = SampleMaker(gpt2_tokenizer(), LEN, ODD.vocab_size, Random(0), ODD.end_of_text)
     return maker.requests(*GROUPS["odd"].requests("odd"))[:80]
 
 

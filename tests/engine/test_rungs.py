@@ -16,19 +16,18 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.config import ENGINES, RECIPES
-from nanoinfer.engine import sampling
-from nanoinfer.engine.fake_graph import FakeGraph
-from nanoinfer.engine.graph_stats import GraphStats
-from nanoinfer.model.gpt2 import GPT2, Attend
-from nanoinfer.model.weights import random_model
-from nanoinfer.engine import step
-from nanoinfer.model.batch import Batch
 from nanoinfer.cache.captured import CapturedDense, CapturedPaged
 from nanoinfer.cache.dense import DenseCache
-from nanoinfer.engine.engine import Sequence
 from nanoinfer.cache.none import NoCache
 from nanoinfer.cache.paged import PagedCache
+from nanoinfer.config import ENGINES, RECIPES
+from nanoinfer.engine import sampling, step
+from nanoinfer.engine.engine import Sequence
+from nanoinfer.engine.fake_graph import FakeGraph
+from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.model.batch import Batch
+from nanoinfer.model.gpt2 import GPT2, Attend
+from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, changed, prompts_of
 from tests.engine.fake_graphed import CONFIG, graph_llm, nothing_is_held, watch

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine import sampling
 from nanoinfer.engine.sampling import SAMPLERS
@@ -22,7 +23,6 @@ from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ShardedGPT2
-from nanoinfer.cache.captured import CapturedDense
 from tests.conftest import STD, prompts_of
 from tests.engine.fake_graphed import Rerun
 from tests.engine.threaded_ranks import on_ranks

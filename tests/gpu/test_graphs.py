@@ -22,11 +22,11 @@ import torch
 
 from nanoinfer import LLM, Completion
 from nanoinfer.cache.none import forward_logits
+from nanoinfer.engine.graphs import ladder, pick
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.engine.graphs import ladder, pick
-from nanoinfer.engine.step import Chunk, Layout, Prompts, decode_step, pack
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.fake_graphed import (  # fmt: skip
@@ -379,8 +379,8 @@ def test_pages_beyond_32_bits() -> None:
         got = paged_kernels.attend_pages(q[:1], k_pool, v_pool, table, lengths, done, splits)
         expected = paged_attention_torch.attend_pages(q[:1], k_pool, v_pool, table, lengths, done)
         torch.testing.assert_close(got, expected, rtol=2e-3, atol=2e-3)
-    layout = Layout.of(chunks := [Chunk(0, page + 2, (7, 7))])
-    batch = Prompts.of_packed(pack(chunks, layout, 1).to(device), layout)
+    prefill = Prefill([Chunk(0, page + 2, (7, 7))])
+    batch = Prompts.of_packed(prefill.pack(prefill.layout, 1).to(device), prefill.layout)
     ragged = q[:2], k_pool, v_pool, table, batch
     got = ragged_attention.attend_ragged(*ragged, ragged_attention.work_list(batch))
     torch.testing.assert_close(got, paged_attention_torch.attend_ragged(*ragged, None), rtol=2e-3, atol=2e-3)

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM
+from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.sampling import sample
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, prefill_step
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model, random_model
 from nanoinfer.requests import Completion, Metrics, SamplingParams
-from nanoinfer.cache.captured import CapturedPaged
-from nanoinfer.engine.step import Chunk, Layout, Prompts, pack, prefill_step
 from nanoinfer.verify import verify_tokens
 
 pytestmark = [
@@ -59,8 +59,8 @@ class Row:
         """Read the prompt by chapter 3's kernels, and choose the first token; return it."""
         self.state.free(slice(0, 1))
         self.state.seed[0], self.state.temperature[0] = seed, temperature
-        layout = Layout.of(chunks := [Chunk(0, 0, prompt)])
-        batch = Prompts.of_packed(pack(chunks, layout, self.state.dummy).to(CUDA), layout)
+        prefill = Prefill([Chunk(0, 0, prompt)])
+        batch = Prompts.of_packed(prefill.pack(prefill.layout, self.state.dummy).to(CUDA), prefill.layout)
         return int(prefill_step(self.model, self.cache, self.state, batch, sample)[0])
 
 

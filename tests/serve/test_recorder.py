@@ -16,19 +16,19 @@ import torch
 from jsonschema import Draft202012Validator, ValidationError
 
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
 from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.recorder import Recorder
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.engine.state import Fetch
+from nanoinfer.make import EagerQueue, GraphQueue
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Request
-from nanoinfer.cache.captured import CapturedDense
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.make import EagerQueue, GraphQueue
-from nanoinfer.engine.queue import Queued
-from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
 from nanoinfer.serve.events import Events
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 from tests.conftest import changed

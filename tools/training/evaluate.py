@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 import typer
 
+from nanoinfer.cache.none import NoCache
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import END_OF_TEXT
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.model.batch import Batch
-from nanoinfer.cache.none import NoCache
 from training.data import load
 
 

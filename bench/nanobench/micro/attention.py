@@ -14,13 +14,13 @@ from torch.nn.attention import SDPBackend
 
 from nanobench.core.machine import stamp, synchronize
 from nanobench.core.records import Record, ResultsFile, Spread
+from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.weights import random_model
-from nanoinfer.cache.captured import CapturedDense
-from nanoinfer.engine.step import decode_step
 
 REPEATS = 7
 STEPS = 20

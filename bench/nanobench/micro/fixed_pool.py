@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from nanobench.core.machine import synchronize
 from nanobench.core.records import Record, Spread
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache
+from nanoinfer.model.gpt2 import GPT2
 
 BLOCK = 16
 REPEATS = 3

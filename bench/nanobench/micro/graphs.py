@@ -21,9 +21,9 @@ from nanobench.core.records import Record, ResultsFile, Spread
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device
 from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.engine.graphs import GraphEngine, ladder
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.engine.graphs import GraphEngine, ladder
 
 LADDERS = (64, 256, 512)
 LENGTHS = (16, 64, 128, 256, 512, 1000)

@@ -15,11 +15,11 @@ from nanobench.core.machine import stamp
 from nanobench.core.records import Record, ResultsFile
 from nanobench.micro.fixed_pool import BLOCK, FixedPoolRun, cache_bytes, capacity, pool_for, run_in_pool, short_lengths
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.paged import PagedCache
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.cache.paged import PagedCache
 
 STOP_SHARE = 1 / 80  # of the ids end a text, so that random ones end after 80 tokens in the mean
 

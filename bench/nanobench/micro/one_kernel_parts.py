@@ -19,8 +19,10 @@ from nanobench.micro.graph_timing import call_seconds
 from nanobench.micro.one_kernel_records import NEW, Exchange, Generated, MatrixTime, NodeTime, StepTime
 from nanobench.micro.queue_load import say
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import decode_step
 from nanoinfer.kernels import sampling
 from nanoinfer.kernels.fused import FusedOps
 from nanoinfer.kernels.fused_forward import FusedForward
@@ -28,8 +30,6 @@ from nanoinfer.kernels.persistent import Persistent
 from nanoinfer.kernels.persistent_words import POLLS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
-from nanoinfer.cache.captured import CapturedPaged
-from nanoinfer.engine.step import decode_step
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 FIRST = 464  # a text's first token

@@ -18,9 +18,9 @@ from nanobench.core.records import Record
 from nanobench.micro.queue_load import SEED, Load, greedy, ids, made, say
 from nanobench.micro.queue_records import Counted, Latency, WarmUp
 from nanoinfer import LLM
+from nanoinfer.engine.queue import Queued
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request
-from nanoinfer.engine.queue import Queued
 
 BINS = 100  # of the time of a run
 TOLERANCE = 0.01  # of the rate of arrivals

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanobench.micro.attention_variants import HEAD_SIZE, HEADS, PAGE, Pages
-from nanoinfer.kernels.paged_attention_torch import gather_pages
 from nanoinfer.cache.ragged import ragged_kernels_for
-from nanoinfer.engine.step import Chunk, Layout, Prompts, pack
+from nanoinfer.engine.step import Chunk, Prefill, Prompts
+from nanoinfer.kernels.paged_attention_torch import gather_pages
 
 # Of each row the tokens that its pages hold already, and the new ones.
 CASES: dict[str, Sequence[tuple[int, int]]] = {
@@ -31,8 +31,9 @@ def ragged_variants(
 ) -> dict[str, Callable[[], Tensor]]:
     """All variants over random queries, keys and values, each checked against SDPA in float32."""
     chunks = [Chunk(row, start, [0] * new) for row, (start, new) in enumerate(rows)]
-    layout = Layout.of(chunks)
-    batch = Prompts.of_packed(pack(chunks, layout, dummy=len(rows)).to(device), layout)
+    prefill = Prefill(chunks)
+    layout = prefill.layout
+    batch = Prompts.of_packed(prefill.pack(layout, dummy=len(rows)).to(device), layout)
     S = -(-max(map(sum, rows)) // PAGE) * PAGE
     q = torch.randn(layout.tokens, HEADS, HEAD_SIZE, device=device, dtype=dtype)
     dense = torch.randn(1, 2, len(rows), HEADS, S, HEAD_SIZE, device=device, dtype=dtype)

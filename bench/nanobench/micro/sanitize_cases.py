@@ -15,14 +15,14 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.engine import sampling
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import Chunk, Layout, Prefill, Prompts, decode_step
 from nanoinfer.kernels import paged_attention_torch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import random_model
-from nanoinfer.cache.captured import CapturedPaged
-from nanoinfer.engine.step import Chunk, Layout, Prompts, decode_step, pack
 
 PAGE = 16
 VOCAB = 1031  # a prime: no tile ends where it does
@@ -74,7 +74,7 @@ def ragged(device: str, prompt: int = 70, size: int = 64, dtype: torch.dtype = t
 
     chunks = [Chunk(2, 149, [0]), Chunk(0, 0, [0] * prompt), Chunk(3, 2 * PAGE + 1, [0] * 17)]
     layout = Layout(rows=5, tokens=prompt + 25, longest=prompt, past=149)
-    packed, heads, width = pack(chunks, layout, dummy=4), 2, -(-max(150, prompt) // PAGE)
+    packed, heads, width = Prefill(chunks).pack(layout, dummy=4), 2, -(-max(150, prompt) // PAGE)
     tables = torch.randperm(4 * width, generator=torch.Generator().manual_seed(0)).view(4, width).int() + 1
     tables = torch.cat([tables, torch.zeros_like(tables[:1])])  # the dummy row's: the null block
     k_pool, v_pool = _random(2, 1 + 4 * width, heads, PAGE, size, dtype=dtype)

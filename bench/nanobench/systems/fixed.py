@@ -17,14 +17,14 @@ from torch import Tensor
 
 from nanobench.systems.base import Limits
 from nanoinfer import SamplingParams
-from nanoinfer.devices import batched_tokens
-from nanoinfer.engine.sampling import Sampler
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.devices import batched_tokens
 from nanoinfer.engine.mixed import MixedEngine
 from nanoinfer.engine.queue import Queued
+from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.step import decode_step
-from nanoinfer.text.prompts import RequestMaker
+from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.text.samples import SampleMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 Decode = Callable[..., Tensor]
@@ -45,7 +45,7 @@ class FixedDense:
         if length > model.config.n_positions:
             raise ValueError(f"{name} needs a context of {length} tokens, not {model.config.n_positions}")
         self.name, self.mode, self._model, self._length = name, mode, model, length
-        self._maker = RequestMaker(gpt2_tokenizer(), length, model.config.vocab_size, random.Random(0))
+        self._maker = SampleMaker(gpt2_tokenizer(), length, model.config.vocab_size, random.Random(0))
         self.engine: FixedReads | None = None
         self._skips = 0 if mode is None else int(torch._dynamo.utils.counters["inductor"]["cudagraph_skips"])
 

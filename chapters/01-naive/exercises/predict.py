@@ -13,11 +13,11 @@ import torch
 from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.none import NoCache
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.model.batch import Batch
-from nanoinfer.cache.none import NoCache
 
 REPEATS = 5
 SHAPE = {name: getattr(PRESETS["small"], name) for name in ("n_layer", "n_embd", "vocab_size")}

@@ -12,12 +12,12 @@ import torch
 
 from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.none import NoCache
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.model.batch import Batch
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.cache.none import NoCache
 
 STEPS, REPEATS, SLOTS = 3, 3, 1024
 CONFIG = PRESETS["small"]

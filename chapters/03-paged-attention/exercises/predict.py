@@ -13,9 +13,9 @@ from torch import Tensor
 from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.paged import PagedCache, choose_splits
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.weights import load_model
-from nanoinfer.cache.paged import PagedCache, choose_splits
 
 REPEATS = 31  # pairs of runs, by turns, so that what slows the machine slows both
 H, D, PAGE = 12, 64, 16  # gpt2's heads

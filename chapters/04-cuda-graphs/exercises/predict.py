@@ -12,12 +12,12 @@ import torch
 from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.fake_graph import FakeGraph, record
+from nanoinfer.engine.graphs import ladder, pick
 from nanoinfer.engine.sampling import SAMPLERS
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.weights import load_model
-from nanoinfer.engine.device import DeviceEngine
-from nanoinfer.engine.graphs import ladder, pick
 
 TEXTS = (3, 4, 4, 5, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 11, 12, 13, 14, 16, 18, 20, 22, 24)  # new tokens of 24 texts
 REPEATS = 9

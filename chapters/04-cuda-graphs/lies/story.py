@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.cache.dense import DensePlan
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.requests import Request, SamplingParams
-from nanoinfer.cache.captured import CapturedDense
-from nanoinfer.cache.dense import DensePlan
-from nanoinfer.engine.step import Chunk, Layout, Prompts, decode_step, pack, prefill_step
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 from .toy import Recorder
@@ -55,8 +55,8 @@ class Writer:
             self.state = BatchState.empty(1, at)
             request = Request(0, tuple(self.ids), params, 0, ROOM, frozenset())
             self.cache.begin(self.state.admit([0], [request]))
-        layout = Layout.of(chunks := [Chunk(0, 0, self.ids)])
-        batch = Prompts.of_packed(pack(chunks, layout, self.state.dummy).to(at), layout)
+        prefill = Prefill([Chunk(0, 0, self.ids)])
+        batch = Prompts.of_packed(prefill.pack(prefill.layout, self.state.dummy).to(at), prefill.layout)
         prefill_step(model, self.cache, self.state, batch, greedy)
         self.step = partial(decode_step, model, self.cache, self.state, 1, ROOM, greedy)
 

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nanobench.report.figures.style import GRID, GROUND, MUTED, PEERS, TEXT, WIDTH, Drawing, corner
-from nanoinfer.model.config import ModelConfig
 from nanoinfer.cache.captured import NULL, CapturedPaged
 from nanoinfer.cache.paged import SPLIT_TOKENS, choose_splits
+from nanoinfer.model.config import ModelConfig
 
 HEADS, HEAD_SIZE = 12, 64  # gpt2's
 PAGE, MAX_LEN, BLOCKS, COLUMNS = 16, 256, 48, 16

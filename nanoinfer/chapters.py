@@ -1,0 +1,22 @@
+"""Which chapters are here. `nanoinfer rung` writes this file anew; all others are the same in every rung."""
+
+from __future__ import annotations
+
+# By name, the module that it is imported from.
+HOME = {
+    "AsyncLLM": "async_llm",
+    "LLM": "llm",
+    "Completion": "requests",
+    "Logprobs": "requests",
+    "Metrics": "requests",
+    "Piece": "requests",
+    "SamplingParams": "requests",
+}
+# By name, what makes an engine of a rung. Each is proven against the one before it.
+ENGINES = {
+    "naive": "nanoinfer.first:naive",
+    "dense": "nanoinfer.cache.dense:dense",
+    "paged": "nanoinfer.cache.paged:paged",
+    "dense-graph": "nanoinfer.engine.graphs:dense_graph",
+    "paged-graph": "nanoinfer.engine.graphs:paged_graph",
+}
