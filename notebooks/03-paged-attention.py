@@ -24,10 +24,10 @@ import importlib.util
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import torch
-from nanoinfer.cache.naive import FullContext, Plan
 from torch import Tensor
 
 from nanocourse.exercises import answers, chapters
@@ -35,9 +35,10 @@ from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.cache.none import NoCache
 from nanoinfer.cache.paged import PagedCache, choose_splits
 from nanoinfer.kernels.paged_attention_torch import attend_pages, attend_ragged, gather_pages, write_pages
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 
@@ -46,15 +47,15 @@ _ = torch.set_grad_enabled(False)
 # %% [markdown]
 # ## An empty pool
 #
-# One layer, two heads of four numbers, blocks of two tokens. Ten blocks, of which block 0 is the null block, which
-# no row owns. The tables have a line for each of two rows, and the dummy row's; an entry of 0 names the null block. A
-# pool is memory as it comes. Here it is filled with zeros, so that you can see what is written.
+# One layer, two heads of four numbers, and nine blocks of two tokens. The tables have a line for each of two rows;
+# entries that no block has been written to are 0. A pool is memory as it comes. Here it is filled with zeros, so that
+# you can see what is written.
 
 # %%
 config = ModelConfig(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=10)
 model = random_model(config, seed=4, std=0.4)
-BLOCK, H, D = 2, config.n_head, config.head_size
-cache = PagedCache(config, 2, config.n_positions, 10, BLOCK, torch.device("cpu"), torch.float32)
+BLOCK, H, D, CPU = 2, config.n_head, config.head_size, torch.device("cpu")
+cache = PagedCache(config, 2, config.n_positions, 9, BLOCK, CPU, torch.float32)
 cache.k.zero_(), cache.v.zero_()
 blocks = cache.blocks  # the host's part: who owns which
 print("keys of all layers:", tuple(cache.k.shape), "layers, blocks, heads, places, numbers")
@@ -68,42 +69,38 @@ show("tables", cache.tables)
 
 # %%
 print("row 0:", blocks.reserve(0, 8), "  row 1:", blocks.reserve(1, 7))
-print("free blocks:", blocks.allocator.free_blocks, " of them reserved:", blocks.reserved)
+print("free blocks:", len(blocks.free), " of them reserved:", blocks.reserved)
 source(BlockManager.reserve)
 
 # %% [markdown]
 # ## 2. Their prompts need blocks
 #
-# Four tokens and two: row 0 takes two blocks, row 1 one. `grow` is called before a step that needs a block, and
-# `update` tells the device's tables what rows have begun.
+# Four tokens and two: row 0 takes two blocks, row 1 one. Before each step, `keep` lets a row `grow`, and writes its new
+# blocks into the tables.
 
 # %%
-blocks.grow(0, 4)
-blocks.grow(1, 2)
-print("row, column, block:", blocks.begun)
-cache.update()
+first, second = SimpleNamespace(slot=0, tokens=[3, 1, 4, 1]), SimpleNamespace(slot=1, tokens=[1, 5])
+cache.keep(first, 4)
+cache.keep(second, 2)
 show("tables", cache.tables)
 source(BlockManager.grow)
 
 # %% [markdown]
 # ## 3. The prompts' slots
 #
-# Both prompts' tokens lie end to end. The step has room for eight, as a recorded one would: two are padding, tokens of
-# the dummy row at position 0. A slot is block times block size plus place, and padding goes to slot 0.
+# Both prompts' tokens lie end to end. A slot is block times block size plus place.
 
 # %%
-chunks = [Chunk(0, 0, [3, 1, 4, 1]), Chunk(1, 0, [1, 5])]
-layout = Layout(rows=3, tokens=8, logits=2, max_new=8, max_context=12)
-prompts = unpack(pack([], chunks, layout, dummy=2), layout)
+prompts = Batch.of([(first, 0, 4), (second, 0, 2)], CPU)  # of each row, from where on and how many
 plan = cache.plan(prompts)
-show("row, position and slot of each token", torch.stack((prompts.row, prompts.positions, plan.slots)))
-source(PagedCache.plan)
+show("row, position and slot of each token", torch.stack((prompts.slots, prompts.positions, plan.places)))
+source(PagedCache.places)
 
 # %% [markdown]
 # ## 4. What lies in the pool now
 #
 # The model runs, and its attention writes keys and values. Shown is the first number of head 0's keys, a line for
-# each block: block 0 has taken the padding, and the rest of the pool is untouched.
+# each block: the rest of the pool is untouched.
 
 # %%
 model(prompts, cache)
@@ -116,9 +113,9 @@ show("head 0's keys, first number, by block and place", cache.k[0, :, 0, :, 0])
 # a block, so each row takes one, and now the blocks of a row are no neighbours any more.
 
 # %%
-blocks.grow(0, 5)
-blocks.grow(1, 3)
-cache.update()
+first.tokens.append(5), second.tokens.append(9)
+cache.keep(first, 5)
+cache.keep(second, 3)
 show("tables", cache.tables)
 
 # %% [markdown]
@@ -127,9 +124,9 @@ show("tables", cache.tables)
 # One token a row: row 0's stands at position 4, row 1's at position 2.
 
 # %%
-step = Batch(torch.tensor([5, 9]), torch.tensor([4, 2]), row=torch.tensor([0, 1]), max_context=5)
+step = Batch.of([(first, 4, 1), (second, 2, 1)], CPU)
 plan = cache.plan(step)
-print("slots:", plan.slots.tolist(), " lengths that a query reads:", plan.lengths.tolist())
+print("slots:", plan.places.tolist(), " lengths that a query reads:", plan.lengths.tolist())
 
 # %% [markdown]
 # ## 7. Write
@@ -149,7 +146,7 @@ def qkv(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 q, k, v = qkv(step)
-write_pages(k, v, cache.k[0], cache.v[0], plan.slots)
+write_pages(k, v, cache.k[0], cache.v[0], plan.places)
 show("head 0's keys, first number, by block and place", cache.k[0, :, 0, :, 0])
 source(write_pages)
 
@@ -157,7 +154,7 @@ source(write_pages)
 # ## 8. Read by the table
 #
 # The pages of each row side by side, as the kernel's reference reads them: head 0's keys, a line for each slot.
-# Row 0 has five tokens in three pages. Row 1 has three tokens in two; its third table entry is 0, so the null block is
+# Row 0 has five tokens in three pages. Row 1 has three tokens in two; its third table entry is 0, so row 0's block is
 # read in its place, and masked.
 
 # %%
@@ -214,9 +211,8 @@ show("attention's result, row 0 and row 1", paged)
 
 def chapter_1(text: list[int]) -> Tensor:
     """Attention's result (n, H, D) over a whole text, without a cache."""
-    chunks = [Chunk(0, 0, text)]
-    whole = unpack(pack([], chunks, Layout.of([], chunks), dummy=0), Layout.of([], chunks))
-    return FullContext().attend(Plan(whole), 0, *qkv(whole))
+    whole = Batch.of([(SimpleNamespace(slot=0, tokens=text), 0, len(text))], CPU)
+    return NoCache().attend(whole, 0, *qkv(whole))
 
 
 for row, text in enumerate(([3, 1, 4, 1, 5], [1, 5, 9])):
@@ -273,15 +269,13 @@ print((folder / "small_kernel.py").read_text().split("@triton.jit")[1].split("de
 # both texts.
 
 # %%
-blocks.grow(0, 6)
-blocks.grow(1, 6)
-cache.update()
-chunks = [Chunk(0, 5, [2]), Chunk(1, 3, [2, 6, 5])]
-mixed = unpack(pack([], chunks, Layout.of([], chunks), dummy=2), Layout.of([], chunks))
-plan = cache.plan(mixed)
+first.tokens.append(2), second.tokens.extend((2, 6, 5))
+cache.keep(first, 6)
+cache.keep(second, 6)
+mixed = Batch.of([(first, 5, 1), (second, 3, 3)], CPU)
 new_q, new_k, new_v = qkv(mixed)
-write_pages(new_k, new_v, cache.k[0], cache.v[0], plan.slots)
-out = attend_ragged(new_q, cache.k[0], cache.v[0], plan.tables, mixed, None)
+write_pages(new_k, new_v, cache.k[0], cache.v[0], cache.places(mixed))
+out = attend_ragged(new_q, cache.k[0], cache.v[0], cache.tables, mixed, None)
 show("who sees which slot of its row", (torch.arange(6) <= mixed.positions[:, None]).int())
 right = torch.cat((chapter_1([3, 1, 4, 1, 5, 2])[5:], chapter_1([1, 5, 9, 2, 6, 5])[3:]))
 print(f"largest difference from chapter 1's {float((out - right).abs().max()):.1e}")

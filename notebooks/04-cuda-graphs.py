@@ -39,7 +39,7 @@ from nanoinfer.engine import fake_graph
 from nanoinfer.engine.graphs import CudaRecorder, GraphEngine, ladder, pick
 from nanoinfer.engine.sampling import greedy
 from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import Chunk, Layout, Prompts, Rows, decode_step, pack, prefill_step
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, Rows, decode_step, prefill_step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 
@@ -66,8 +66,8 @@ for row in (0, 1):
     cache.blocks.reserve(row, 12)
     cache.blocks.grow(row, 12)  # all the blocks that it will need
 cache.update([(row, 0, cache.blocks.owned[row][0]) for row in (0, 1)])  # the device's tables hear of them
-layout = Layout.of(chunks := [Chunk(0, 0, (3, 1, 4)), Chunk(1, 0, (1, 5))])
-prompts = Prompts.of_packed(pack(chunks, layout, state.dummy).to(device), layout)
+prefill = Prefill([Chunk(0, 0, (3, 1, 4)), Chunk(1, 0, (1, 5))])
+prompts = Prompts.of_packed(prefill.pack(prefill.layout, state.dummy).to(device), prefill.layout)
 prefill_step(model, cache, state, prompts, greedy)
 show("state: token, position, step, live, seed, top-k, row", state.integers)
 

@@ -150,14 +150,14 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
             return []
         work = super().schedule()
         if drafting and self.decoded == len(work):
-            self.drafts = self.guesses(work)
+            self.drafts = self.drafts_for(work)
         self.verifying = any(self.drafts) or (drafting and bool(self.in_flight))  # who knows how far the device is
         if not self.verifying:
             self.drafts = []
             return work
         return [(s, start, 1 + len(draft)) for (s, start, _), draft in zip(work, self.drafts, strict=True)]
 
-    def guesses(self, work: list[Work]) -> list[Sequence[int]]:
+    def drafts_for(self, work: list[Work]) -> list[Sequence[int]]:
         """The drafts of this work; where the device makes them, as many zeros."""
         limits, sequences = self.limits(work), [s for s, _, _ in work]
         if self.within:

@@ -216,7 +216,7 @@ WITHIN: dict[str, tuple[str, Mutate]] = {
         GraphDrafts, "place", "self.texts.move(step.sources, step.targets)", "pass")),
     "a text that comes back is known": ("", edited(DraftEngine, "leave", "self.texts.forget([s])", "pass")),
     "drafts are of texts that nobody has told": ("", edited(
-        GraphDrafts, "guesses", "self.within.learn(sequences)", "pass")),
+        GraphDrafts, "drafts_for", "self.within.learn(sequences)", "pass")),
 }  # fmt: skip
 
 LIVES: list[tuple[dict[str, tuple[str, Mutate]], dict[str, Any]]] = [
