@@ -17,7 +17,7 @@ from nanoinfer.engine.engine import Engine, Sequence
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.records import Completion, SamplingParams
-from nanoinfer.text.samples import SampleMaker
+from nanoinfer.text.prompts import RequestMaker
 from nanoinfer.text.stop import TextStream
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
@@ -46,7 +46,7 @@ class LLM:
         module, name = ENGINES[engine].split(":")
         self.engine: Engine = getattr(import_module(module), name)(self.model, max_batch, self.max_len)
         self.tokenizer = gpt2_tokenizer()
-        self.maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, Random(seed), shape.end_of_text)
+        self.maker = RequestMaker(self.tokenizer, self.max_len, shape.vocab_size, Random(seed), shape.end_of_text)
 
     def generate(self, prompts: Any, params: SamplingParams | list[SamplingParams] | None = None) -> list[Completion]:
         """Continue one prompt or several: text or token ids, or a list of these. Returns a list in their order.

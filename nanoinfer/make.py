@@ -39,6 +39,10 @@ class EagerQueue(PlainScores, QuickChoice):
     """Chapter 5 over the engine of chapters 1 to 3."""
 
 
+class EagerDrafts(PlainDrafts, QuickChoice):
+    """Chapter 7 over the same."""
+
+
 class GraphQueue(DeviceScores, ChoosingEngine):
     """Chapters 5 and 6 over that of chapter 4."""
 
@@ -71,7 +75,7 @@ def make_engine(
     if config.recipe.cache == "naive":  # with each piece of a prompt, all before it would be read again
         settings |= {"budget": max_batch * max_len, "chunk": None}
     if not graphs and not rank:
-        return (EagerQueue if config.speculate is None else PlainDrafts)(model, cache, max_batch, **settings)
+        return (EagerQueue if config.speculate is None else EagerDrafts)(model, cache, max_batch, **settings)
     samplers = SAMPLERS if on_gpu or graphs else SAMPLERS._replace(filtered=cpu_sampling.sample_filtered)
     if graphs:
         settings |= recording(config, model, max_batch, least)

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from nanoinfer.cache.captured import CapturedDense, CapturedPaged
 from nanoinfer.devices import free_memory
-from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.late import LateEngine
+from nanoinfer.engine.replays import Replays
 from nanoinfer.engine.sampling import Sampler
 from nanoinfer.engine.state import upload
 from nanoinfer.engine.step import Layout, Prefill, Prompts, decode_step
@@ -122,7 +122,7 @@ class GraphEngine(LateEngine):
     max_rows: of a captured decode step at most; further rows run eagerly.
     """
 
-    Stats: Any = GraphStats
+    Stats: Any = Replays
 
     def __init__(
         self, *args: Any, recorder: Recorder | None, max_rows: int, why_not: str | None = None,

@@ -326,13 +326,17 @@ class QueueEngine(Engine):
         return super().run(work) if work else []
 
     def settle(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
+        """Give each sequence its new token, at this time."""
+        self.now = time.perf_counter()
+        return self.give(work, tokens)
+
+    def give(self, work: list[Work], tokens: list[int]) -> list[Sequence]:
         """Take the tokens that are the next ones of their sequences.
 
         A chunk that does not end its prompt brings no token, and what has ended meanwhile takes none. Most tokens end
         nothing, and nobody hears of them: these are only written down.
         """
-        self.now = now = time.perf_counter()
-        settled, looked = [], []
+        settled, looked, now = [], [], self.now
         for (s, start, count), token in zip(work, tokens, strict=True):
             text, length = s.tokens, start + count
             if s.ended or length != len(text):

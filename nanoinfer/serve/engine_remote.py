@@ -14,7 +14,8 @@ from typing import Any
 from nanoinfer.config import Facts
 from nanoinfer.engine.loop import CLOSED, Mailbox
 from nanoinfer.engine.stats import Gauges, Stats
-from nanoinfer.requests import FinishReason, Metrics, Request
+from nanoinfer.records import FinishReason
+from nanoinfer.requests import Metrics, Request
 from nanoinfer.serve.engine_link import Link, News
 from nanoinfer.serve.processes import Raised, how
 

@@ -25,7 +25,7 @@ from nanoinfer.engine.queue import Listener, Queued, QueueEngine
 from nanoinfer.engine.scores import PlainScores, Scored
 from nanoinfer.model.batch import Batch
 from nanoinfer.requests import Request, SamplingParams
-from nanoinfer.speculate.drafts import Drafter, agreeing
+from nanoinfer.speculate.drafts import DeviceDrafter, Drafter, agreeing
 from nanoinfer.speculate.pays import Pays
 
 
@@ -51,23 +51,33 @@ class DraftEngine(QueueEngine):
 
     def __init__(self, *args: Any, drafter: Drafter, draft_tokens: int, adaptive: Pays | None, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.draft_tokens, self.adaptive = draft_tokens, adaptive
+        self.draft_tokens, self.adaptive, self.seconds = draft_tokens, adaptive, 0.0
         self.drafts: list[Lists[int]] = []  # of the work of this step; none: it is a plain one
         self.begin_with(drafter)
 
     def begin_with(self, drafter: Drafter) -> None:
         """Take drafts from this one, while no sequence runs."""
         self.drafter = drafter
+        self.texts = drafter if isinstance(drafter, DeviceDrafter) else None
+
+    def leave(self, s: Sequence) -> None:
+        if self.texts:
+            self.texts.forget([s])  # type: ignore[list-item]
+        super().leave(s)
 
     def sequence(self, request: Request, listener: Listener | None, every_token: bool, asked: float) -> Queued:
         return Drafting(request, listener=listener, every_token=every_token, asked=asked)
 
     def step(self) -> list[Sequence]:
-        """As the base's; steps of decoding sequences alone are timed, and looked at."""
+        """As the base's; steps of decoding sequences alone are timed, and looked at.
+
+        A call that only waits for the steps before counts for the next one.
+        """
         began, steps, captures = time.perf_counter(), self.stats.decode_steps, getattr(self.stats, "capture_s", 0)
         settled = super().step()
+        self.seconds += time.perf_counter() - began - getattr(self.stats, "capture_s", 0) + captures
+        seconds, self.seconds = self.seconds, 0.0 if self.fed or not self.busy else self.seconds
         if self.adaptive and self.fed and self.stats.decode_steps > steps:
-            seconds = time.perf_counter() - began - getattr(self.stats, "capture_s", 0) + captures
             self.adaptive.note_step(len(self.fed), seconds, bool(self.drafts))
             if not self.drafts:
                 self.adaptive.look(self.drafter, [s for s, _, _ in self.fed], self.draft_tokens)
@@ -84,21 +94,21 @@ class DraftEngine(QueueEngine):
         """How many drafts each sequence may bring: within the budget, its end, and the room that there is."""
         most = min(self.draft_tokens, max(0, self.budget - len(work)) // max(1, len(work)))
         limits = []
-        for s, start, _ in work:
-            limit = min(most, s.end - 1 - start - s.ahead - 1)
+        for s, start, count in work:
+            limit = min(most, s.end - 1 - start - count - s.ahead)
             limit = self.adaptive.most(s, limit) if self.adaptive and limit > 0 else limit
             limits.append(max(0, self.room_for(s, limit) if self.blocks else limit))
         return limits
 
     def room_for(self, s: Any, limit: int) -> int:
         """Of so many drafts, how many there is room for: the last blocks are left to others."""
-        need: int = s.cached + s.ahead + 1
+        need: int = min(s.cached + s.ahead + 1, s.end)  # one that may have come to its end runs on until that is known
         if self.blocks.available > len(self.running) and self.blocks.claim(s.slot, need + limit):
             return limit
         return min(limit, int(self.blocks.room(s.slot)) - need)
 
     def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
-        """Give each sequence its tokens one by one, as if each had come in a step of its own."""
+        """Give each sequence its tokens one by one, as if each had come in a step of its own, at the same time."""
         if not tokens or not isinstance(tokens[0], Run):
             return super().settle(work, tokens)
         for (s, _, _), run in zip(work, tokens, strict=True):
@@ -110,10 +120,11 @@ class DraftEngine(QueueEngine):
             if self.adaptive and run.drafts:
                 self.adaptive.note(s, run.drafts, accepted)
         settled: dict[Sequence, None] = {}
+        self.now = time.perf_counter()
         for n in range(max(len(run.tokens) for run in tokens)):
             each = [(s, run.tokens[n]) for (s, _, _), run in zip(work, tokens, strict=True) if n < len(run.tokens)]
             now = [(s, len(s.tokens) - 1, 1) for s, _ in each]
-            settled |= dict.fromkeys(super().settle(now, [token for _, token in each]))
+            settled |= dict.fromkeys(self.give(now, [token for _, token in each]))
         return list(settled)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -75,8 +76,7 @@ def verify_step(
         batch = Runs(token_ids, positions, slots, starts, k + 1, context - 1)
     each = state.at(torch.arange(B * (k + 1), device=device) // (k + 1))  # copies
     each.step.add_((places - position).flatten())
-    plan = cache.plan(batch)
-    hidden = model.hidden(batch, lambda *layer: cache.attend(plan, *layer))  # (B * (k + 1), C)
+    hidden = model.hidden(batch, partial(cache.attend, cache.plan(batch)))  # (B * (k + 1), C)
     chosen = sampler(model.head(hidden), each).view(B, k + 1)
     going, brought = real[:, :1], real[:, 1:]
     accepted = ((chosen[:, :k] == drafts) & brought).cumprod(1).sum(1, keepdim=True)  # (B, 1)
@@ -136,7 +136,6 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
 
     def begin_with(self, drafter: Drafter) -> None:
         super().begin_with(drafter)
-        self.texts = drafter if isinstance(drafter, DeviceDrafter) else None
         self.within = self.texts if self.recorder is not None else None  # who drafts within steps
         k = self.draft_tokens
         self.widths = [*(1 << n for n in range(k.bit_length()) if 1 << n < k), k]
@@ -150,23 +149,23 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
             self.fed, self.decoded = [], 0
             return []
         work = super().schedule()
-        self.verifying = drafting and self.decoded == len(work)
-        if not self.verifying or not any(limits := self.limits(work)):
-            self.verifying = False
-            return work
-        sequences = [s for s, _, _ in work]
-        if self.within:
-            if not self.in_flight:
-                self.within.learn(sequences)
-            self.drafts = [[0] * limit for limit in limits]
-        else:
-            drafts = self.drafter.draft(sequences, limits)
-            self.drafts = [draft[:limit] for draft, limit in zip(drafts, limits, strict=True)]
-        self.verifying = any(self.drafts)
+        if drafting and self.decoded == len(work):
+            self.drafts = self.drafts_for(work)
+        self.verifying = any(self.drafts) or (drafting and bool(self.in_flight))  # who knows how far the device is
         if not self.verifying:
             self.drafts = []
             return work
         return [(s, start, 1 + len(draft)) for (s, start, _), draft in zip(work, self.drafts, strict=True)]
+
+    def drafts_for(self, work: list[Work]) -> list[Sequence[int]]:
+        """The drafts of this work; where the device makes them, as many zeros."""
+        limits, sequences = self.limits(work), [s for s, _, _ in work]
+        if self.within:
+            if not self.in_flight:
+                self.within.learn(sequences)  # type: ignore[arg-type]
+            return [[0] * limit for limit in limits]
+        drafts = self.drafter.draft(sequences, limits) if any(limits) else []  # type: ignore[arg-type]
+        return [draft[:limit] for draft, limit in zip(drafts, limits, strict=False)]
 
     def short(self) -> bool:
         """Whether a sequence may lack room for its next token, which is known when nothing is in flight."""
@@ -176,7 +175,7 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
         if not self.drafts:
             return super().pack(work)
         launch = super().pack([(s, start, 1) for s, start, _ in work])
-        fed = [(s, start + s.ahead, count) for s, start, count in work]  # type: ignore[attr-defined]
+        fed = [(s, min(start + s.ahead, s.end - 1), count) for s, start, count in work]  # type: ignore[attr-defined]
         context = min(self.cache.max_len, max(start + count for _, start, count in fed))
         launch = launch._replace(news=launch.news + self.cache.news(fed), context=context)
         ends: list[int] = [0] * launch.live
@@ -186,11 +185,6 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
             ends[s.slot], drafts[s.slot] = min(room, s.end - 1), draft
             s.ahead += count - 1  # type: ignore[attr-defined]
         return Verify(launch, ends, drafts)
-
-    def begun(self, s: Any) -> Any:
-        if self.texts:
-            self.texts.forget([s])
-        return super().begun(s)
 
     def place(self, step: Launch) -> None:
         super().place(step)
@@ -227,8 +221,7 @@ class GraphDrafts(DraftEngine, DeviceScores, ChoosingEngine):
         runs = []
         for (s, _, count), (*chosen, own, drafts) in zip(work, tokens, strict=True):
             s.ahead -= count - 1  # type: ignore[attr-defined]
-            s.cached += max(0, own - 1)
-            self.stats.dropped_tokens += own * s.ended  # type: ignore[attr-defined]
+            s.cached = min(s.cached + max(0, own - 1), s.end - 1)  # a step past its end has fed nothing
             runs.append(Run(chosen[:own], drafts))
         return super().settle(work, runs)
 

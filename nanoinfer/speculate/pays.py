@@ -24,7 +24,7 @@ RATE = 0.15  # how fast it follows what happens
 GAIN = 1.1  # times plain speed that drafts must promise
 COST = 1.25  # of a step with drafts, in plain ones, before one has been timed
 TIMED = 8  # steps of each kind whose median counts
-SOONEST, LATEST = 32, 4096  # plain steps ahead of a trial, twice as many each time that it finds nothing
+SOONEST, LATEST = 32, 4096  # plain steps ahead of a trial, twice as many each time, and fewer with each step that pays
 TRIAL = 4  # steps with drafts of a trial, at least
 LOOK = 4  # plain steps from one look at what would have been drafted to the next
 
@@ -75,6 +75,7 @@ class Pays:
             return True
         expected = [self.expected(s, limit) for s in sequences]
         if (min(expected) if alone else fmean(expected)) > GAIN * times.cost:
+            times.rested, times.patience = 0, max(SOONEST, times.patience - TRIAL)
             return True
         times.rested += 1
         if times.rested >= times.patience:

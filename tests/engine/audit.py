@@ -39,7 +39,8 @@ class Audit:
         self.happened: Counter[str] = Counter()
         self.waits: Counter[Any] = Counter()  # of running sequences, steps since they were fed
         self.known: dict[Any, int] = {}  # of each, how many tokens it had when it was admitted
-        self.work: list[Work] = []  # that was planned last
+        self.drafts = history.drafts
+        self.planned: list[Work] = []  # last, but for drafts
         self.gone: list[Any] = []  # those that this plan has preempted
         self.prompts_came = False  # in the step before
         self.plan, self.engine.schedule = self.engine.schedule, self.schedule
@@ -56,7 +57,11 @@ class Audit:
         must(waiting == sorted(waiting, key=ARRIVED), "rows: first come, first served")
         victims, decoding = self.victims(running), [s for s in engine.running if s.decoding]
         self.gone.clear()
-        self.work = work = self.plan()
+        planned = self.plan()
+        self.planned = work = engine.fed
+        if self.drafts and not work and getattr(engine, "in_flight", ()):  # what is on its way must be known first
+            assert not self.gone
+            return planned
         gone = sorted(self.gone, key=ARRIVED)
         begun = [s for s in engine.running if s not in running or s in gone]
         self.known |= {s: len(s.tokens) for s in begun}
@@ -74,7 +79,7 @@ class Audit:
         self.happened["gave way in its prompt"] += len([s for s in gone if s not in decoding])
         self.happened["came back"] += sum(s.computed > 0 for s in begun)
         self.happened["came back to its blocks"] += sum(s.computed > 0 and s.cached > 0 for s in begun)
-        return work
+        return planned
 
     @property
     def waiting(self) -> list[Any]:
@@ -85,11 +90,11 @@ class Audit:
         """Who must give way: the youngest, for each decoding one that lacks a block, the oldest first."""
         if not self.preemption:
             return []
-        owned, reserved = self.blocks.owned, self.blocks.reserved
+        size, owned, reserved = self.blocks.block_size, self.blocks.owned, self.blocks.reserved
         holders = Counter(block for s in running for block in owned[s.slot])
         available, victims, there = self.blocks.available, list[Any](), list(running)
         for s in running:
-            full = s.cached == len(owned[s.slot]) * self.blocks.block_size and not reserved[s.slot]
+            full = s.cached == (len(owned[s.slot]) + reserved[s.slot]) * size
             if s not in there or not s.decoding or not full:
                 continue
             while not available and s in there:
@@ -154,5 +159,7 @@ class Audit:
         for s in self.engine.running:
             owned = len(blocks.owned[s.slot])
             room = max(self.first_room(s, self.known[s]), s.cached + (s in self.decoding))
-            must(owned + blocks.reserved[s.slot] == blocks.blocks_of(room), "room is reserved for what comes")
-            must(owned == blocks.blocks_of(s.cached + self.pieces.get(s, 0)), "a text has its blocks, no more")
+            has, text = owned + blocks.reserved[s.slot], blocks.blocks_of(s.cached + self.pieces.get(s, 0))
+            most = s.end if self.drafts else room
+            must(blocks.blocks_of(room) <= has <= blocks.blocks_of(most), "room is reserved for what comes")
+            must(text <= owned <= (has if self.drafts else text), "a text has its blocks, no more")

@@ -5,8 +5,8 @@ that the sequence reads, in the places where the real caches, tables and steps s
 engine mixes up, forgets or does twice shows in the tokens, the listeners' calls or the counts.
 
 Parts that plug in, at random unless they are given: the engine (eager, or graph: its state on the device, late, and
-replayed or not), blocks (none, owned or shared), preemption. An `Audit` looks at each step that is planned, a `Shadow`
-at each call of the blocks. Drafts are left out for now (TEMP: b95c612 has them, and their mistakes, on the old engine).
+replayed or not), blocks (none, owned or shared), preemption, a drafter (none, on the host, or within captured steps).
+An `Audit` looks at each step that is planned, a `Shadow` at each call of the blocks.
 """
 
 from __future__ import annotations
@@ -42,8 +42,13 @@ from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
+from nanoinfer.speculate.coin import CoinDrafter
+from nanoinfer.speculate.engine import PlainDrafts, Run
+from nanoinfer.speculate.graphs import GraphDrafts, VerifiedPaged
+from nanoinfer.speculate.lookup import PromptLookup
+from nanoinfer.speculate.pays import Pays
 from tests.engine.audit import Audit, must
-from tests.engine.drafting import name_of
+from tests.engine.drafting import Scripted, name_of
 from tests.engine.fake_graphed import watch
 from tests.engine.shadow import Shadow
 
@@ -53,6 +58,17 @@ LOGITS = torch.randn(211, VOCAB, generator=torch.Generator().manual_seed(1))  # 
 REPEAT: Any = SimpleNamespace(warm=lambda step: None, record=lambda step: SimpleNamespace(replay=step))
 SCORED = SamplingParams(max_tokens=0, prompt_logprobs=0)
 PENALTY = 0.5
+
+
+class Toggled(Pays):
+    """Drafts at some steps and at others none, so that plain steps are in flight where drafts begin again."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__()
+        self.random = random
+
+    def draft(self, *_: object) -> bool:
+        return self.random.random() < 0.7
 
 
 class Boom(Exception):
@@ -102,7 +118,7 @@ class Rule(GPT2):
         for token, position, slot, place in zip(*each, strict=True):
             must(position < batch.past + batch.longest, "no token stands behind the longest context")
             if slot < history.max_batch:
-                must(not keys[place], "a place is written once")
+                must(not keys[place] or bool(history.drafts), "a place is written once")
                 history.note_fed(slot, position)
             before = keys[self.place(cache, slot, position - 1)] if position else 0.0
             keys[place] = key(before, token)
@@ -132,12 +148,22 @@ class Eager(PlainScores, QuickChoice):
     history: History
 
     def choose(self, logits: Tensor, sequences: list[Sequence]) -> Tensor:
-        self.history.note_chosen([s.request.seed for s in sequences if s.decoding])  # type: ignore[attr-defined]
+        self.history.note_chosen([s.request.seed for s in sequences if getattr(s, "decoding", True)])
         return super().choose(logits, sequences)
+
+
+class EagerDrafts(PlainDrafts, Eager):
+    """Chapter 7 over the same."""
 
 
 class Graphed(DeviceScores, GraphEngine):
     """Chapter 5 over chapter 4."""
+
+    Stats = GraphStats
+
+
+class GraphedDrafts(GraphDrafts):
+    """Chapter 7 over all of that."""
 
     Stats = GraphStats
 
@@ -152,7 +178,9 @@ class History:
             chosen = random.choice(values)
             return parts.get(name, chosen)
 
-        self.random, self.captured = random, part("engine", "eager", "graph", "graph") == "graph"
+        self.random, self.drafts = random, part("drafts", None)
+        self.alpha = part("alpha", None, 0.0, 0.6, 0.9, 0.9, 1.0, 1.0)  # drafts that are right; None: looked up
+        self.captured = part("engine", "eager", "graph", "graph") == "graph" or self.drafts == "within"
         self.max_batch, size = random.randint(1, 6), random.choice([1, 4, 4, 16])
         kind, self.preemption = part("blocks", "none", "owned", *["shared"] * 3), part("preemption", True, True, False)
         self.preemption &= kind != "none"
@@ -163,6 +191,7 @@ class History:
         self.chosen: Counter[int] = Counter()  # of each request, by its seed: how many tokens were chosen
         self.fed: Counter[int] = Counter()  # and how many of its tokens were ever fed, or found
         self.calls: Counter[str] = Counter()
+        self.drafter: Any = None
         self.expected: dict[Any, list[int]] = {}  # what follows each prompt, were there no stop
         self.lag = part("lag", 0, 1, 2, 3) if self.captured else 0
         self.engine: Any = self.make_engine()
@@ -171,6 +200,7 @@ class History:
         self.audit = Audit(self)
         self.observed: list[Any] = []
         self.engine.observer = SimpleNamespace(left=id, ended=id, stepped=self.observe)
+        watch(self.engine, "settle", self.note_settled)
         calls = ["begin", "update", "move", "vacate"] if self.captured else ["keep"]
         for name in calls:
             if hasattr(self.cache, name):
@@ -189,7 +219,8 @@ class History:
         where = CPU, torch.float64
         if kind == "none":
             return (CapturedDense if self.captured else DenseCache)(SHAPE, self.max_batch, LONGEST, *where)
-        cache: Any = (CapturedRagged if self.captured else RaggedPaged)(
+        captured = VerifiedPaged if self.drafts else CapturedRagged
+        cache: Any = (captured if self.captured else RaggedPaged)(
             SHAPE, self.max_batch, LONGEST, pool, size, *where, preemption=self.preemption,
             identity=b"a model" if kind == "shared" else None,
         )  # fmt: skip
@@ -206,24 +237,36 @@ class History:
     def observe(self, settled: list[Any]) -> None:
         self.observed.append((self.engine.fed, settled))
 
-    def make_engine(self) -> Eager | Graphed:
+    def make_engine(self) -> Any:
         random, max_batch, model = self.random, self.max_batch, Rule(self)
         settings: dict[str, Any] = {
             "chunk": random.choice([None, 1, 5]), "budget": max_batch + random.choice([0, 2, 20]),
             "mixed": random.random() < 0.5,
         }  # fmt: skip
+        if self.drafts:
+            settings |= {"draft_tokens": random.randint(1, 9), "adaptive": random.choice([None, None, Toggled(random)])}
+            settings["drafter"] = self.drafter = self.make_drafter(settings["draft_tokens"])
         if not self.captured:
-            engine = Eager(model, self.cache, max_batch, **settings)
+            engine = (EagerDrafts if self.drafts else Eager)(model, self.cache, max_batch, **settings)
             engine.history = self
             return engine
         scoring = PenaltySampler(max_batch, VOCAB, CPU, self.counted(sample))
         samplers = Samplers(self.counted(greedy), self.counted(sample), scoring=scoring)
         watch(scoring, "move", self.fail)
-        recorder = random.choice([None, REPEAT])
-        return Graphed(
+        recorder = REPEAT if self.drafts == "within" else random.choice([None, REPEAT])
+        return (GraphedDrafts if self.drafts else Graphed)(
             model, self.cache, max_batch, recorder=recorder, max_rows=max_batch, samplers=samplers, lag=self.lag,
             **settings,
         )  # fmt: skip
+
+    def make_drafter(self, k: int) -> Any:
+        if self.alpha is None:
+            return PromptLookup(self.max_batch, LONGEST, k, CPU)
+        if self.drafts != "within":
+            return Scripted(self.expected, self.random, self.alpha, VOCAB)
+        coin = CoinDrafter(self.max_batch, LONGEST, k, CPU)
+        coin.begin({}, self.alpha)
+        return coin
 
     def counted(self, sampler: Any) -> Any:
         """A sampler that counts for whom it chooses."""
@@ -237,6 +280,15 @@ class History:
 
     def note_chosen(self, seeds: list[int]) -> None:
         self.chosen.update(seed for seed in seeds if seed not in self.no_tokens)
+
+    def note_settled(self, _: Any, tokens: list[Any]) -> None:
+        """Of what steps with drafts have chosen, some is behind a wrong draft, or where there was none."""
+        for token in tokens:
+            if isinstance(token, list):
+                *chosen, own, _ = token
+                self.calls["rejected"] += len(chosen) - own
+            elif isinstance(token, Run):
+                self.calls["rejected"] += token.drafts + 1 - len(token.tokens)
 
     def note_fed(self, slot: int, position: int) -> None:
         if self.captured:
@@ -269,7 +321,9 @@ class History:
         limit = 0 if none else random.randint(1, min(self.limit, LONGEST - length))
         stop = frozenset(random.sample(range(VOCAB), self.stops))
         request = Request(index, tuple(ids[:length]), params, index, limit, stop)
-        self.expected[name_of(request)] = continued(request)
+        self.expected[name_of(request)] = text = continued(request)
+        if isinstance(self.drafter, CoinDrafter):
+            self.drafter._drafts[index] = [each if random.random() < self.alpha else int(not each) for each in text]
         self.no_tokens |= {index} - {index * (limit > 0)}
         return request
 
@@ -290,7 +344,8 @@ class History:
         stats = self.engine.stats
         return self.audit.happened + Counter(
             preempted=stats.preemptions, cached=stats.cached_tokens, recomputed=stats.recomputed_tokens,
-            failures=self.failures, evicted=getattr(self.blocks, "evictions", 0),
+            failures=self.failures, evicted=getattr(self.blocks, "evictions", 0), verified=stats.verify_steps,
+            accepted=stats.accepted_tokens, behind=stats.verify_steps * (self.lag > 0),
         )  # fmt: skip
 
     def go(self, rounds: int) -> None:
@@ -320,12 +375,12 @@ class History:
         self.engine.cancel(s)
 
     def step(self) -> None:
-        before, self.audit.work = {s: s.generated for s in self.told}, []
+        before, self.audit.planned = {s: s.generated for s in self.told}, []
         settled = self.engine.step()
-        assert self.observed.pop() == (self.audit.work, settled)
+        assert self.observed.pop() == (self.audit.planned, settled)
         came = {s: s.generated - count for s, count in before.items() if s.generated > count}
         assert {*came} == {s for s in settled if s.request.limit} & {*self.told}
-        assert all(count == 1 for count in came.values())
+        assert all(count <= (10 if self.drafts else 1) for count in came.values())
         assert len(set(settled)) == len(settled)
         self.check_state()
 
@@ -385,7 +440,8 @@ class History:
         count = s.generated
         assert s.cached == len(s.tokens) - 1
         assert len(s.times) == count
-        if self.blocks:
+        assert not self.drafts or not s.ahead
+        if self.blocks and not self.drafts:
             assert len(self.blocks.owned[s.slot]) == self.blocks.blocks_of(s.cached)
         if self.captured:
             assert self.engine.state.integers[:3, s.slot].tolist() == [s.tokens[-1], s.cached, count]
@@ -398,13 +454,13 @@ class History:
         ends = [at for at, token in enumerate(text, start=1) if token in request.stop_ids]
         expected = text[: ends[0]] if ends else text
         chosen = self.chosen[request.seed]
-        assert chosen <= request.limit
+        assert chosen <= request.limit or self.drafts
         if s.cancelled:
             assert s.token_ids == expected[: s.generated]
         else:
             assert s.token_ids == expected
             assert s.finish_reason == ("stop" if ends else "length")
-            assert chosen <= len(expected) + self.lag  # a stop is seen late
+            assert chosen <= len(expected) + self.lag or self.drafts  # a stop is seen late
             scored = request.prompt_token_ids[1:] if request.params is SCORED else ()
             assert [int(values[0]) for values in s.prompt_logprobs] == [*scored]
         if request.params.logprobs is not None:
@@ -424,11 +480,13 @@ class History:
             assert s.finish_reason is None or s.cancelled is None
         self.check_free()
         stats = self.engine.stats
+        if self.drafts == "within" and self.alpha in (0.0, 1.0):
+            assert stats.accepted_tokens == self.alpha * stats.draft_tokens
         if not self.failures:
-            assert stats.new_tokens + stats.dropped_tokens == self.chosen.total()
+            assert stats.new_tokens + stats.dropped_tokens == self.chosen.total() - self.calls["rejected"]
             assert stats.requests == len(self.fed)
             assert stats.cached_tokens == self.calls["cached"]
-            assert stats.recomputed_tokens == self.calls["recomputed"]
+            assert stats.recomputed_tokens == self.calls["recomputed"] or self.drafts
 
     def check_free(self) -> None:
         assert not self.engine.open

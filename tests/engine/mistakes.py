@@ -16,6 +16,9 @@ from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.queue import QueueEngine
 from nanoinfer.engine.state import BatchState
+from nanoinfer.speculate import engine, graphs
+from nanoinfer.speculate.engine import DraftEngine, PlainDrafts
+from nanoinfer.speculate.graphs import GraphDrafts
 from tests.conftest import changed
 from tests.engine.drafting import edited
 
@@ -79,8 +82,8 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
         QueueEngine, "feed", "min(count, s.computed - s.cached)", "0")),
     "a cancelled row runs on": ("", changed(QueueEngine, "cancel", nothing)),
     "tokens after the end": ("", edited(
-        QueueEngine, "settle", "if s.ended or length", "if not s.ended and length")),
-    "pieces bring tokens": ("", edited(QueueEngine, "settle", "if s.ended or length != len(text)", "if s.ended")),
+        QueueEngine, "give", "if s.ended or length", "if not s.ended and length")),
+    "pieces bring tokens": ("", edited(QueueEngine, "give", "if s.ended or length != len(text)", "if s.ended")),
     "the last token is told twice": ("", edited(QueueEngine, "heard", "self.tell(s)", "self.tell(s), self.tell(s)")),
     "rows that left are live": ("", changed(BatchState, "free", nothing)),
     "the state moves nothing": ("", changed(BatchState, "move", nothing)),
@@ -150,7 +153,7 @@ SHARED: dict[str, tuple[str, Mutate]] = {
     "the device does not hear of hits": ("", edited(
         CapturedPaged, "news", "range(self.told[slot],", "range(start // self.block_size,")),
     "the table does not hear of hits": ("", edited(
-        PagedCache, "keep", "told := self.told[slot]", "told := max(self.told[slot], sequence.cached // self.block_size)")),
+        PagedCache, "keep", "told := self.told[slot]", "told := len(owned) - 1")),
     "a key is the block's tokens alone": (EXPECTED, edited(
         SharedBlocks, "_extend", "keys[-1] if keys else self.identity", "self.identity")),
     "a block is found ahead of the step that fills it": (EXPECTED, edited(
@@ -174,6 +177,48 @@ SHARED: dict[str, tuple[str, Mutate]] = {
         SharedBlocks, "rename", "self.texts[target], self.texts[source] = self.texts[source], []", "pass")),
 }  # fmt: skip
 
+DRAFTS: dict[str, tuple[str, Mutate]] = {
+    "the bonus token is forgotten": ("", edited(
+        engine, "accept", "agreeing(draft, own) + 1", "max(1, agreeing(draft, own))")),
+    "all that is chosen is kept": ("", edited(engine, "accept", "own[: agreeing(draft, own) + 1]", "own")),
+    "what is rejected is cached": ("", edited(PlainDrafts, "run", "start + count + len(run.tokens) - 1", "s.cached")),
+    "noise by the step of the row": ("", edited(PlainDrafts, "choose_each", "s.generated + n)", "s.generated)")),
+    "drafts stay in a text": ("", edited(PlainDrafts, "lay_out", "[*s.tokens, *draft]", "s.tokens.__iadd__(draft)")),
+    "drafts beyond the budget": ("the budget holds", edited(DraftEngine, "limits", "// max(1, len(work))", "")),
+    "drafts beyond the end": ("", edited(DraftEngine, "limits", "s.end - 1 - start", "s.end + 9 - start")),
+    "drafts beyond the pool": ("", edited(
+        DraftEngine, "room_for", "return min(limit, self.blocks.room(s.slot) - need)", "return limit")),
+    "drafts beside penalties": ("", edited(DraftEngine, "drafting", "and not s.params.scores", "")),
+    "tokens of one step come in two": ("", edited(DraftEngine, "settle", "if n < len(run.tokens)", "if n == 0")),
+}  # fmt: skip
+
+WITHIN: dict[str, tuple[str, Mutate]] = {
+    "the position of rejected tokens is kept": ("", edited(
+        graphs, "verify_step", "add_(counts[:, 0])", "add_(going[:, 0] * (k + 1))")),
+    "a draft is kept behind a wrong one": ("", edited(graphs, "verify_step", ".cumprod(1)", ".int()")),
+    "what was not fed is accepted": ("", edited(graphs, "verify_step", "& brought)", ")")),
+    "captured noise by the step of the row": ("", edited(
+        graphs, "verify_step", "each.step.add_((places - position).flatten())", "each.step.add_(0)")),
+    "padding writes where its row is": ("", edited(
+        graphs, "verify_step", "rows.row[:, None], state.dummy", "rows.row[:, None], rows.row[:, None]")),
+    "plain steps behind drafts": ("", edited(GraphDrafts, "schedule", "or (drafting and bool(self.in_flight))", "")),
+    "nobody waits for drafts on their way": ("", edited(
+        GraphDrafts, "schedule", "drafting != self.verifying", "False")),
+    "no step waits for room": ("", edited(GraphDrafts, "short", "bool(self.blocks)", "False")),
+    "what is ahead stays ahead": ("", edited(GraphDrafts, "settle", "s.ahead -= count - 1", "pass")),
+    "nothing is ahead": ("", edited(GraphDrafts, "pack", "s.ahead += count - 1", "pass")),
+    "accepted tokens are not cached": ("", edited(GraphDrafts, "settle", "max(0, own - 1)", "0")),
+    "a step past the end has fed a token": ("", edited(GraphDrafts, "settle", ", s.end - 1)", ", s.end)")),
+    "blocks past the end": ("room is reserved for what comes", edited(
+        DraftEngine, "room_for", "min(s.cached + s.ahead + 1, s.end)", "s.cached + s.ahead + 1")),
+    "blocks for the newest token alone": ("", edited(GraphDrafts, "pack", "self.cache.news(fed)", "[]")),
+    "what is looked up stays where it is": ("", edited(
+        GraphDrafts, "place", "self.texts.move(step.sources, step.targets)", "pass")),
+    "a text that comes back is known": ("", edited(DraftEngine, "leave", "self.texts.forget([s])", "pass")),
+    "drafts are of texts that nobody has told": ("", edited(
+        GraphDrafts, "drafts_for", "self.within.learn(sequences)", "pass")),
+}  # fmt: skip
+
 LIVES: list[tuple[dict[str, tuple[str, Mutate]], dict[str, Any]]] = [
     (PLAIN, {}),
     (WITH_PREEMPTION, {"preemption": True, "blocks": "owned", "fail_at": 0, "engine": "graph", "lag": 3}),
@@ -181,5 +226,7 @@ LIVES: list[tuple[dict[str, tuple[str, Mutate]], dict[str, Any]]] = [
     (DENSE, {"engine": "eager", "blocks": "none"}),
     (OWNED, {"blocks": "owned"}),
     (SHARED, {"blocks": "shared"}),
+    (DRAFTS, {"drafts": "here", "engine": "eager", "alpha": 0.9, "penalised": 0.3}),
+    (WITHIN, {"drafts": "within", "lag": 2}),
 ]
 MISTAKES = {name: Mistake(*each, parts) for table, parts in LIVES for name, each in table.items()}

@@ -78,7 +78,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 def test_every_engine_gives_the_tokens_of_plain_decoding(
     model: GPT2, asked: tuple[Any, Any], plain: list[Completion], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 5)  # else a row reserves all that it can use
+    monkeypatch.setattr("nanoinfer.cache.sharing.AHEAD", 5)  # else a row reserves all that it can use
     texts, engine = texts_of(plain), name.partition(",")[0]
     if engine.endswith("-graph"):
         llm = graphed(model, engine, Mixed(texts, Random(2), vocab=97), **ENGINES[name])
