@@ -329,7 +329,7 @@ assert told(*PROMPTS) == right
 #
 # A row takes its next block one step too late, so the first token of each block has no slot of its own. It goes where
 # the table's entry still points. The first line below clears tables and pool of what earlier cells left there, so here
-# that is the null block, as in the text's section 4. Guess: how many of the three texts change, and which?
+# that is block 0. Guess: how many of the three texts change, and which?
 
 # %%
 guess = "..."

@@ -80,7 +80,7 @@ class FixedDense:
             if self.mode is None:
                 cache.read_multiple = self._length
             budget = max(batch, batched_tokens(model.device))  # as the other engines of the book have
-            self.engine = FixedReads(model, cache, batch, lag=0, budget=budget)
+            self.engine = FixedReads(model, cache, batch, recorder=None, max_rows=0, lag=0, budget=budget)
             if self.mode:
                 self.engine.compile(self.mode)
         return self.engine
