@@ -68,13 +68,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "naive": {},
     "dense": {},
     "paged": {},
-    "paged, little room": {
-        "max_batch": 8,
-        "kv_blocks": 24,
-        "prefix_caching": True,
-        "preemption": True,
-        "prefill_chunk": 7,
-    },
+    "paged, little room": dict(max_batch=8, kv_blocks=24, prefix_caching=True, preemption=True, prefill_chunk=7),
     "dense-graph": {"max_batch": 16, "read_multiple": 32},
     "paged-graph": {"max_batch": 16, "read_multiple": 32},
 }
