@@ -64,17 +64,12 @@ def plain(model: GPT2, asked: tuple[Any, Any]) -> list[Completion]:
     return done
 
 
+ROOM = {"max_batch": 8, "kv_blocks": 24, "prefix_caching": True, "preemption": True, "prefill_chunk": 7}
 ENGINES: dict[str, dict[str, Any]] = {
     "naive": {},
     "dense": {},
     "paged": {},
-    "paged, little room": {
-        "max_batch": 8,
-        "kv_blocks": 24,
-        "prefix_caching": True,
-        "preemption": True,
-        "prefill_chunk": 7,
-    },
+    "paged, little room": ROOM,
     "dense-graph": {"max_batch": 16, "read_multiple": 32},
     "paged-graph": {"max_batch": 16, "read_multiple": 32},
 }
