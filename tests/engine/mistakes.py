@@ -15,6 +15,7 @@ from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.queue import QueueEngine
+from nanoinfer.engine.scores import DeviceScores
 from nanoinfer.engine.state import BatchState
 from nanoinfer.speculate import engine, graphs
 from nanoinfer.speculate.engine import DraftEngine, PlainDrafts
@@ -99,7 +100,7 @@ WITH_PREEMPTION: dict[str, tuple[str, Mutate]] = {
         QueueEngine, "preempt", "self.stats.preemptions += 1", "pass")),
     "preempted rows come back ahead of their tokens": ("", edited(
         QueueEngine, "admit_next", "len(s.tokens) < s.awaited or", "")),
-    "a row comes back at step 0": ("", edited(DeviceEngine, "begun", "s.generated", "0")),
+    "a row comes back at step 0": ("", edited(DeviceScores, "begun", "s.generated", "0")),
     "a row that comes back does not begin": ("", edited(DeviceEngine, "leave", "self.kinds.pop(s, None)", "pass")),
     "a preempted row that has ended comes back": ("", edited(QueueEngine, "admit_next", "if s.ended:", "if False:")),
     "a preempted row's tokens are kept, and not awaited": ("", edited(
@@ -178,8 +179,6 @@ SHARED: dict[str, tuple[str, Mutate]] = {
 }  # fmt: skip
 
 DRAFTS: dict[str, tuple[str, Mutate]] = {
-    "the bonus token is forgotten": ("", edited(
-        engine, "accept", "agreeing(draft, own) + 1", "max(1, agreeing(draft, own))")),
     "all that is chosen is kept": ("", edited(engine, "accept", "own[: agreeing(draft, own) + 1]", "own")),
     "what is rejected is cached": ("", edited(PlainDrafts, "run", "start + count + len(run.tokens) - 1", "s.cached")),
     "noise by the step of the row": ("", edited(PlainDrafts, "choose_each", "s.generated + n)", "s.generated)")),
@@ -187,7 +186,7 @@ DRAFTS: dict[str, tuple[str, Mutate]] = {
     "drafts beyond the budget": ("the budget holds", edited(DraftEngine, "limits", "// max(1, len(work))", "")),
     "drafts beyond the end": ("", edited(DraftEngine, "limits", "s.end - 1 - start", "s.end + 9 - start")),
     "drafts beyond the pool": ("", edited(
-        DraftEngine, "room_for", "return min(limit, self.blocks.room(s.slot) - need)", "return limit")),
+        DraftEngine, "room_for", "return min(limit, int(self.blocks.room(s.slot)) - need)", "return limit")),
     "drafts beside penalties": ("", edited(DraftEngine, "drafting", "and not s.params.scores", "")),
     "tokens of one step come in two": ("", edited(DraftEngine, "settle", "if n < len(run.tokens)", "if n == 0")),
 }  # fmt: skip
@@ -196,7 +195,6 @@ WITHIN: dict[str, tuple[str, Mutate]] = {
     "the position of rejected tokens is kept": ("", edited(
         graphs, "verify_step", "add_(counts[:, 0])", "add_(going[:, 0] * (k + 1))")),
     "a draft is kept behind a wrong one": ("", edited(graphs, "verify_step", ".cumprod(1)", ".int()")),
-    "what was not fed is accepted": ("", edited(graphs, "verify_step", "& brought)", ")")),
     "captured noise by the step of the row": ("", edited(
         graphs, "verify_step", "each.step.add_((places - position).flatten())", "each.step.add_(0)")),
     "padding writes where its row is": ("", edited(

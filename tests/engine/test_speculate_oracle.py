@@ -68,7 +68,13 @@ ENGINES: dict[str, dict[str, Any]] = {
     "naive": {},
     "dense": {},
     "paged": {},
-    "paged, little room": {"kv_blocks": 40, "prefix_caching": True, "preemption": True, "prefill_chunk": 7},
+    "paged, little room": {
+        "max_batch": 8,
+        "kv_blocks": 24,
+        "prefix_caching": True,
+        "preemption": True,
+        "prefill_chunk": 7,
+    },
     "dense-graph": {"max_batch": 16, "read_multiple": 32},
     "paged-graph": {"max_batch": 16, "read_multiple": 32},
 }
@@ -89,7 +95,7 @@ def test_every_engine_gives_the_tokens_of_plain_decoding(
     print(name, stats, f"{parted} parted", verify_tokens(llm.forward_logits, done, asked[1]))
     assert parted <= NEAR_TIES_ALLOWED * TOKENS
     assert 0.2 < stats.accepted_tokens / stats.draft_tokens < 0.9
-    assert stats.dropped_tokens > 100  # behind a stop token in the middle of what was accepted
+    assert stats.dropped_tokens > 20  # behind a stop token in the middle of what was accepted
     if "room" in name:
         assert min(stats.preemptions, stats.cached_tokens) > 100
     if engine.endswith("-graph"):
