@@ -17,6 +17,6 @@ ENGINES = {
     "naive": "nanoinfer.first:naive",
     "dense": "nanoinfer.cache.dense:dense",
     "paged": "nanoinfer.cache.paged:paged",
-    "dense-graph": "nanoinfer.engine.graphs:dense_graph",
-    "paged-graph": "nanoinfer.engine.graphs:paged_graph",
+    "dense-graph": "nanoinfer.cache.captured:dense_graph",
+    "paged-graph": "nanoinfer.cache.captured:paged_graph",
 }

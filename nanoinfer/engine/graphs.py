@@ -23,7 +23,6 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from nanoinfer.cache.captured import CapturedDense, CapturedPaged
 from nanoinfer.devices import free_memory
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.replays import Replays
@@ -340,16 +339,3 @@ def graph_engine(model: GPT2, cache: Any, max_batch: int) -> GraphEngine:
     """An engine that records its steps where there is a GPU."""
     recorder = CudaRecorder(model.device) if model.device.type == "cuda" else None
     return GraphEngine(model, cache, max_batch, recorder=recorder, max_rows=max_batch)
-
-
-def dense_graph(model: GPT2, max_batch: int, max_len: int) -> GraphEngine:
-    """Make chapter 4's engine over chapter 2's cache."""
-    cache = CapturedDense(model.config, max_batch, max_len, model.device, model.dtype)
-    return graph_engine(model, cache, max_batch)
-
-
-def paged_graph(model: GPT2, max_batch: int, max_len: int, block_size: int = 16) -> GraphEngine:
-    """Make chapter 4's engine over chapter 3's cache, with a pool that holds all the longest texts."""
-    blocks = max_batch * -(-max_len // block_size)
-    cache = CapturedPaged(model.config, max_batch, max_len, blocks, block_size, model.device, model.dtype)
-    return graph_engine(model, cache, max_batch)

@@ -24,7 +24,7 @@ nanoinfer rung 2 --diff
 
 nanoinfer rung 3 --to my-rung"""
 
-WHOLE = ("chapters", "__init__")  # modules of every rung, besides those of its chapters
+WHOLE = ("__init__",)  # modules of every rung, besides those of its chapters
 DATA = ("data/gpt2.tiktoken", "data/small")
 HOME = {"LLM": "first", "Completion": "records", "SamplingParams": "records"}
 README = """\
