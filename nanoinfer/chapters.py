@@ -14,9 +14,9 @@ HOME = {
 }
 # By name, what makes an engine of a rung. Each is proven against the one before it.
 ENGINES = {
-    "naive": "nanoinfer.first:naive",
-    "dense": "nanoinfer.cache.dense:dense",
-    "paged": "nanoinfer.cache.paged:paged",
+    "naive": "nanoinfer.engines.naive:naive",
+    "dense": "nanoinfer.engines.dense:dense",
+    "paged": "nanoinfer.engines.paged:paged",
     "dense-graph": "nanoinfer.cache.captured:dense_graph",
     "paged-graph": "nanoinfer.cache.captured:paged_graph",
 }

@@ -10,11 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from nanoinfer.cache.none import NoCache
 from nanoinfer.chapters import ENGINES
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.engine.engine import Engine, Sequence
-from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.records import Completion, SamplingParams
 from nanoinfer.text.prompts import RequestMaker
@@ -70,8 +68,3 @@ class LLM:
         return Completion(
             request.index, request.prompt_token_ids, tuple(ids), stream.text, s.finish_reason, request.seed
         )
-
-
-def naive(model: GPT2, max_batch: int, max_len: int) -> Engine:
-    """Make chapter 1's engine."""
-    return Engine(model, NoCache(), max_batch)

@@ -18,12 +18,10 @@ from torch import Tensor
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache, PagedPlan
-from nanoinfer.engine.graphs import GraphEngine, graph_engine
 from nanoinfer.engine.state import upload
 from nanoinfer.engine.step import Layout, Rows
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
-from nanoinfer.model.gpt2 import GPT2
 
 if TYPE_CHECKING:
     from nanoinfer.engine.engine import Work
@@ -181,16 +179,3 @@ class CapturedPaged(PagedCache):
             self.k[:, NULL], self.v[:, NULL] = 0, 0  # what was read may have been anything
 
     shapes, wanted, layout = CapturedDense.shapes, CapturedDense.wanted, CapturedDense.layout
-
-
-def dense_graph(model: GPT2, max_batch: int, max_len: int) -> GraphEngine:
-    """Make chapter 4's engine over chapter 2's cache."""
-    cache = CapturedDense(model.config, max_batch, max_len, model.device, model.dtype)
-    return graph_engine(model, cache, max_batch)
-
-
-def paged_graph(model: GPT2, max_batch: int, max_len: int, block_size: int = 16) -> GraphEngine:
-    """Make chapter 4's engine over chapter 3's cache, with a pool that holds all the longest texts."""
-    blocks = max_batch * -(-max_len // block_size)
-    cache = CapturedPaged(model.config, max_batch, max_len, blocks, block_size, model.device, model.dtype)
-    return graph_engine(model, cache, max_batch)

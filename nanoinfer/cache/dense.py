@@ -6,17 +6,18 @@ token a sequence. The price is room for the longest sequence in every slot, used
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nanoinfer.cache.none import NoCache
-from nanoinfer.engine.engine import Engine, Sequence
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
-from nanoinfer.model.gpt2 import GPT2
+
+if TYPE_CHECKING:
+    from nanoinfer.engine.engine import Sequence
 
 
 class DensePlan(NamedTuple):
@@ -79,8 +80,3 @@ class DenseCache(NoCache):
         queries = plan.batch.padded(q).transpose(1, 2)  # (B, H, T, D)
         out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=plan.mask)
         return plan.batch.packed(out.transpose(1, 2))
-
-
-def dense(model: GPT2, max_batch: int, max_len: int) -> Engine:
-    """Make chapter 2's engine."""
-    return Engine(model, DenseCache(model.config, max_batch, max_len, model.device, model.dtype), max_batch)

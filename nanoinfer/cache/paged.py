@@ -8,17 +8,18 @@ sequence takes a block when it needs one, and a *block table* names its blocks i
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.none import NoCache
-from nanoinfer.engine.engine import Engine, Sequence
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
-from nanoinfer.model.gpt2 import GPT2
+
+if TYPE_CHECKING:
+    from nanoinfer.engine.engine import Sequence
 
 SPLIT_TOKENS = 64  # of a context at least in each part of a split
 MAX_SPLITS = 16
@@ -120,10 +121,3 @@ def choose_splits(rows: int, heads: int, longest: int) -> int:
     tiles = -(-longest // SPLIT_TOKENS)
     wanted = min(MAX_SPLITS, PROGRAMS // (rows * heads), tiles)
     return 1 << max(0, wanted.bit_length() - 1)
-
-
-def paged(model: GPT2, max_batch: int, max_len: int, block_size: int = 16) -> Engine:
-    """Make chapter 3's engine, with a pool that holds all the longest texts."""
-    blocks = max_batch * -(-max_len // block_size)
-    cache = PagedCache(model.config, max_batch, max_len, blocks, block_size, model.device, model.dtype)
-    return Engine(model, cache, max_batch)

@@ -333,9 +333,3 @@ def in_a_line(error: Exception) -> str:
 def _free_bytes(device: torch.device) -> int:
     """Of the device's memory, as its driver counts; 0 where there is no driver to ask."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-
-
-def graph_engine(model: GPT2, cache: Any, max_batch: int) -> GraphEngine:
-    """An engine that records its steps where there is a GPU."""
-    recorder = CudaRecorder(model.device) if model.device.type == "cuda" else None
-    return GraphEngine(model, cache, max_batch, recorder=recorder, max_rows=max_batch)
