@@ -17,6 +17,6 @@ ENGINES = {
     "naive": "nanoinfer.engines.naive:naive",
     "dense": "nanoinfer.engines.dense:dense",
     "paged": "nanoinfer.engines.paged:paged",
-    "dense-graph": "nanoinfer.cache.captured:dense_graph",
-    "paged-graph": "nanoinfer.cache.captured:paged_graph",
+    "dense-graph": "nanoinfer.engines.graphs:dense_graph",
+    "paged-graph": "nanoinfer.engines.graphs:paged_graph",
 }

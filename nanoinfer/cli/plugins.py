@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from nanoinfer.cli.errors import Refused
 
-EXTRAS = {"course": "teach", "read": "docs", "bench": "bench", "rung": ""}
+EXTRAS = {"course": "teach", "read": "docs", "bench": "bench", "rung": "docs"}
 
 
 class CommandGroup(TyperGroup):
