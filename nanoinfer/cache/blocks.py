@@ -36,13 +36,15 @@ class BlockManager:
         self.reserved[slot] = wanted
         return True
 
-    def grow(self, slot: int, tokens: int) -> None:
-        """Give the slot the blocks of its first `tokens` tokens, of those that it has reserved."""
+    def grow(self, slot: int, tokens: int) -> list[int]:
+        """Give the slot the blocks of its first `tokens` tokens, of those it has reserved; return the new ones."""
+        had = len(self.owned[slot])
         while len(self.owned[slot]) * self.block_size < tokens:
             if not self.reserved[slot]:
                 raise RuntimeError(f"slot {slot} grows to {tokens} tokens, past what it has reserved")
             self.reserved[slot] -= 1
             self.owned[slot].append(self.allocate())
+        return self.owned[slot][had:]
 
     def release(self, slot: int) -> None:
         """Take back everything that the slot owns or has reserved."""

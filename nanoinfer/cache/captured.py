@@ -122,16 +122,14 @@ class CapturedPaged(PagedCache):
         news: list[tuple[int, int, int]] = []
         for s, start, count in work:
             if count > 1 or start % self.block_size == 0:
-                slot, owned = s.slot, self.blocks.owned[s.slot]
-                self.blocks.grow(slot, start + count)
-                news += [(slot, column, owned[column]) for column in range(self.told[slot], len(owned))]
-                self.told[slot] = len(owned)
+                new = self.blocks.grow(s.slot, start + count)
+                first = len(self.blocks.owned[s.slot]) - len(new)
+                news += [(s.slot, column, block) for column, block in enumerate(new, first)]
         return news
 
     def rename(self, sources: list[int], targets: list[int]) -> None:
         for source, target in zip(sources, targets, strict=True):
             self.blocks.rename(source, target)
-            self.told[target], self.told[source] = self.told[source], 0
 
     def begin(self, slots: Tensor) -> None:
         """The tables of new sequences name no block yet."""

@@ -44,7 +44,6 @@ class PagedCache(NoCache):
     ) -> None:  # fmt: skip
         self.max_len, self.block_size = max_len, block_size
         self.blocks = BlockManager(blocks, block_size, max_batch)
-        self.told = [0] * max_batch  # how many blocks of each slot the table names
         shape = (2, config.n_layer, blocks, config.n_head, block_size, config.head_size)
         self.k, self.v = torch.empty(shape, dtype=dtype, device=device)  # (L, blocks, H, block_size, D) each
         self.tables = torch.zeros(max_batch, self.blocks.blocks_of(max_len), dtype=torch.int32, device=device)
@@ -64,15 +63,13 @@ class PagedCache(NoCache):
 
     def release(self, slot: int) -> None:
         self.blocks.release(slot)
-        self.told[slot] = 0
 
     def keep(self, sequence: Sequence, count: int) -> int:
         """Take the blocks that the sequence's first `count` tokens need, and write them into its table."""
-        slot, owned = sequence.slot, self.blocks.owned[sequence.slot]
-        self.blocks.grow(slot, count)
-        if (told := self.told[slot]) < len(owned):
-            self.tables[slot, told : len(owned)] = torch.tensor(owned[told:], dtype=torch.int32)
-            self.told[slot] = len(owned)
+        slot = sequence.slot
+        if new := self.blocks.grow(slot, count):
+            end = len(self.blocks.owned[slot])
+            self.tables[slot, end - len(new) : end] = torch.tensor(new, dtype=torch.int32)
         return count
 
     def plan(self, batch: Batch) -> Any:

@@ -40,6 +40,7 @@ class SharedBlocks(BlockManager):
         self.idle: OrderedDict[int, None] = OrderedDict()
         self.texts: list[list[bytes]] = [[] for _ in range(max_batch)]  # keys of the full blocks of each slot's text
         self.published = [0] * max_batch  # of each slot's blocks, the first ones: found, or made to be found
+        self.told = [0] * max_batch  # of each slot's blocks, the first ones: those that `grow` has returned
         self.asked_tokens = self.hit_tokens = self.evictions = 0
         self._asked: tuple[bytes, list[bytes]] = b"", []
 
@@ -74,7 +75,7 @@ class SharedBlocks(BlockManager):
             self.idle.pop(block, None)
             self.users[block] = self.users.get(block, 0) + 1
         self.owned[slot], self.texts[slot], self.published[slot] = hits, keys, len(hits)
-        self.reserved[slot] = wanted - len(hits)
+        self.reserved[slot], self.told[slot] = wanted - len(hits), 0
         self.asked_tokens += len(text)
         self.hit_tokens += len(hits) * self.block_size
         return True
@@ -107,8 +108,14 @@ class SharedBlocks(BlockManager):
         """How many tokens the slot's blocks hold, those included that it has reserved."""
         return (len(self.owned[slot]) + self.reserved[slot]) * self.block_size
 
-    def grow(self, slot: int, tokens: int) -> None:
-        """As the base's; full blocks of the text reserved for can be found from now on.
+    def grow(self, slot: int, tokens: int) -> list[int]:
+        """As the base's. New are all that no call has returned, those that were found included."""
+        self.extend(slot, tokens)
+        told, self.told[slot] = self.told[slot], len(self.owned[slot])
+        return self.owned[slot][told:]
+
+    def extend(self, slot: int, tokens: int) -> None:
+        """Give the slot the blocks of its first `tokens` tokens; full ones can be found from now on.
 
         The step that is being planned will write them, and its own sequences may read them already: in each layer it
         writes the keys and values of all before any attends. Steps run in order. So each step that was planned must
@@ -157,6 +164,7 @@ class SharedBlocks(BlockManager):
         super().rename(source, target)  # type: ignore[misc]  # of a manager whose slots have other names in time
         self.texts[target], self.texts[source] = self.texts[source], []
         self.published[target], self.published[source] = self.published[source], 0
+        self.told[target], self.told[source] = self.told[source], 0
 
     def _evict(self) -> None:
         """The idle block that was used least recently is as free as any."""

@@ -261,7 +261,7 @@ class QueueEngine(Engine):
         if count:
             work.append((s, s.cached, count))
             if self.blocks:  # now: another sequence that this step admits may share what it writes
-                self.blocks.grow(s.slot, s.cached + count)
+                self.blocks.extend(s.slot, s.cached + count)
             s.decoding = count == pending
             self.stats.recomputed_tokens += max(0, min(count, s.computed - s.cached))
         return count

@@ -10,7 +10,6 @@ import pytest
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.dense import DenseCache
-from nanoinfer.cache.paged import PagedCache
 from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.late import LateEngine
@@ -124,7 +123,7 @@ OWNED: dict[str, tuple[str, Mutate]] = {
     "the reservation is kept": ("a row's reservation is its own", edited(
         BlockManager, "release", "self.owned[slot], self.reserved[slot] = [], 0", "self.owned[slot] = []")),
     "news of a block goes to where its row was": ("", edited(
-        CapturedPaged, "rename", "self.told[target], self.told[source] = self.told[source], 0", "pass")),
+        SharedBlocks, "rename", "self.told[target], self.told[source] = self.told[source], 0", "pass")),
     "one token too few is asked for": ("room is reserved for what comes", edited(
         SharedRoom, "admit", "else longest\n", "else longest - 1\n")),
     "blocks come out of no reservation": ("a row's reservation is its own", edited(
@@ -132,7 +131,7 @@ OWNED: dict[str, tuple[str, Mutate]] = {
     "one token too few has room": ("a row has room for its text", edited(
         BlockManager, "grow", "self.block_size < tokens", "self.block_size < tokens - 1")),
     "a block too many": ("a text has its blocks, no more", edited(
-        CapturedPaged, "news", "grow(slot, start + count)", "grow(slot, len(s.tokens))")),
+        CapturedPaged, "news", "grow(s.slot, start + count)", "grow(s.slot, len(s.tokens))")),
 }  # fmt: skip
 
 EXPECTED = "what is known is what should be"
@@ -151,14 +150,12 @@ SHARED: dict[str, tuple[str, Mutate]] = {
         SharedBlocks, "reserve", "self.available - sum(block in self.idle for block in hits)", "self.available")),
     "what is known is no room": ("what is reserved is there", lambda patch: patch.setattr(
         SharedBlocks, "available", BlockManager.available)),
-    "the device does not hear of hits": ("", edited(
-        CapturedPaged, "news", "range(self.told[slot],", "range(start // self.block_size,")),
-    "the table does not hear of hits": ("", edited(
-        PagedCache, "keep", "told := self.told[slot]", "told := len(owned) - 1")),
+    "tables do not hear of hits": ("", edited(
+        SharedBlocks, "reserve", "wanted - len(hits), 0", "wanted - len(hits), len(hits)")),
     "a key is the block's tokens alone": (EXPECTED, edited(
         SharedBlocks, "_extend", "keys[-1] if keys else self.identity", "self.identity")),
     "a block is found ahead of the step that fills it": (EXPECTED, edited(
-        SharedBlocks, "grow", "tokens // self.block_size", "len(self.owned[slot])")),
+        SharedBlocks, "extend", "tokens // self.block_size", "len(self.owned[slot])")),
     "a text is known before it is fed": ("a block that can be found is written", edited(
         QueueEngine, "leave", "s.tokens[: s.cached]", "s.tokens")),
     "a forgotten block keeps its key": ("a key is its block's", edited(

@@ -44,7 +44,7 @@ class Shadow:
         self.free, self.idle = set(blocks.free), list[int]()
         self.asked = self.hits = self.evictions = 0
         self._inside = False
-        for name in ("reserve", "claim", "grow", "publish", "release", "rename", "forget"):
+        for name in ("reserve", "claim", "grow", "extend", "publish", "release", "rename", "forget"):
             if hasattr(blocks, name):
                 setattr(blocks, name, self.before(getattr(blocks, name), getattr(self, name)))
 
@@ -115,6 +115,8 @@ class Shadow:
         text.reserved -= len(owned) - len(text.blocks)
         text.blocks = list(owned)
         self.note(text, text.tokens[:length])
+
+    extend = grow
 
     def note(self, text: Text, tokens: Tokens) -> None:
         """The full blocks of these tokens can be found."""
