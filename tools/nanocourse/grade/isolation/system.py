@@ -29,18 +29,19 @@ def prctl(option: int, value: int = 0) -> int:
     return answer
 
 
+UNREADABLE = "unreadable grader", DUMPABLE, GET_DUMPABLE, 0
+INHERITING = "subreaper", SUBREAPER, GET_SUBREAPER, 1
+
+
 @contextlib.contextmanager
-def guarded() -> Iterator[dict[str, str]]:
+def guarded(*settings: tuple[str, int, int, int]) -> Iterator[dict[str, str]]:
     """Other processes of this user can neither trace nor read this one, and it inherits what its workers orphan.
 
-    Yields what is not available: layer -> reason.
+    settings: only these of the two. Yields what is not available: layer -> reason.
     """
     missing: dict[str, str] = {}
     before: list[tuple[int, int]] = []
-    for name, setter, getter, value in (
-        ("unreadable grader", DUMPABLE, GET_DUMPABLE, 0),
-        ("subreaper", SUBREAPER, GET_SUBREAPER, 1),
-    ):
+    for name, setter, getter, value in settings or (UNREADABLE, INHERITING):
         try:
             before.append((setter, _get(getter)))
             prctl(setter, value)
@@ -122,15 +123,15 @@ def end_strays(known: set[int], patience_s: float = 5.0) -> int:
 @contextlib.contextmanager
 def ending_strays() -> Iterator[None]:
     """What begins in this block ends with it, in a session of its own too. Linux alone can do that."""
-    known = children() if LINUX else set()
-    if LINUX:
-        prctl(SUBREAPER, 1)
-    try:
+    if not LINUX:
         yield
-    finally:
-        end_strays(known)
-        if LINUX:
-            prctl(SUBREAPER, 0)
+        return
+    known = children()
+    with guarded(INHERITING):
+        try:
+            yield
+        finally:
+            end_strays(known)
 
 
 def _processes() -> Iterator[Path]:
