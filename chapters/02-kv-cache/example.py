@@ -133,20 +133,5 @@ def refilled() -> None:
     run.show("then, in the same slots", prompts[1] + told[1].text)
 
 
-def chunks() -> None:
-    """A prompt of 19 tokens whole and in chunks: steps, tokens, and how far the logits are from each other."""
-    ids = run.encode(LONG)
-    whole, T = run.one.logits(torch.tensor([ids]))[0, -1], len(ids)
-    print(f"{'chunk':8}{'steps':>6}{'tokens each':>16}   largest difference of the logits")
-    for chunk in (T, 8, 3, 1):
-        sizes = [min(chunk, T - start) for start in range(0, T, chunk)]
-        logits = run.in_chunks(run.new_cache(1, T), ids, chunk)
-        each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]}, last {sizes[-1]}"
-        difference = float((logits - whole).abs().max())
-        print(f"{chunk:<8}{len(sizes):>6}{each:>16}   {'below 1e-5' if difference < 1e-5 else f'{difference:.1e}'}")
-    run.show("in chunks of 8", run.continued([LONG], chunk=8)[0])
-    run.show("each chunk by itself", run.continued([LONG], "2.7", "chunk-by-itself", chunk=8)[0])
-
-
 if __name__ == "__main__":
     print_blocks(Path(__file__))

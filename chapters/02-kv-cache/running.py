@@ -43,11 +43,9 @@ class Keep(NoCache):
         return self.inner.attend(plan, layer, q, k, v)
 
 
-def step(*chunks: tuple[int, int, Sequence[int]]) -> Batch:
-    """The step that brings these tokens. chunks: row, position of the first token, tokens."""
-    work: Any = [
-        (SimpleNamespace(tokens=[*[0] * start, *ids], slot=row), start, len(ids)) for row, start, ids in chunks
-    ]
+def step(*parts: tuple[int, int, Sequence[int]]) -> Batch:
+    """The step that brings these tokens. parts: row, position of the first token, tokens."""
+    work: Any = [(SimpleNamespace(tokens=[*[0] * start, *ids], slot=row), start, len(ids)) for row, start, ids in parts]
     return Batch.of(work, torch.device("cpu"))
 
 
@@ -70,11 +68,9 @@ def wrong(id: str, name: str) -> AbstractContextManager[None]:
     return answers.mistake(id, name) if name else nullcontext()
 
 
-def continued(
-    prompts: Sequence[str] = PROMPTS, id: str = "", name: str = "", new: int = NEW, chunk: int | None = None
-) -> list[str]:
+def continued(prompts: Sequence[str] = PROMPTS, id: str = "", name: str = "", new: int = NEW) -> list[str]:
     """Greedy texts of the dense engine, prompts included, right or with a mistake."""
-    llm = LLM(model(), engine="dense", prefill_chunk=chunk)
+    llm = LLM(model(), engine="dense")
     with wrong(id, name):
         told = llm.generate(list(prompts), SamplingParams(max_tokens=new, temperature=0))
     return [prompt + row.text for prompt, row in zip(prompts, told, strict=True)]
@@ -133,12 +129,3 @@ def encode(text: str) -> list[int]:
     """Token ids of a text."""
     ids: list[int] = gpt2_tokenizer().encode(text)
     return ids
-
-
-@torch.inference_mode()
-def in_chunks(cache: DenseCache, ids: Sequence[int], chunk: int) -> Tensor:
-    """Logits (V,) after a prompt that goes through the model in chunks."""
-    logits = torch.empty(0)
-    for start in range(0, len(ids), chunk):
-        logits = model()(step((0, start, ids[start : start + chunk])), cache)[0]
-    return logits
