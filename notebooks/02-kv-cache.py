@@ -204,7 +204,7 @@ source(DenseCache.plan)
 source(DenseCache.attend)
 
 # %% [markdown]
-# ## 12. A chunk is neither more nor less
+# ## 12. Several new tokens behind old ones
 #
 # The same cache answers for two new tokens at once, at positions 3 and 4. The mask has a line for each; the second
 # query reads the first one's slot. `Batch.of` is the engine's: it lays the tokens of all rows side by side.
@@ -219,12 +219,12 @@ def step(tokens: list[int], start: int = 0) -> Batch:
 
 cache = DenseCache(config, 1, SLOTS, model.device, model.dtype)
 model(step([3, 1, 4]), cache)
-chunk = step([3, 1, 4, 1, 5], start=3)
-by_chunk = model(chunk, cache)
-show("visible to the chunk", (cache.plan(chunk).mask[0, 0] == 0).int())
+both = step([3, 1, 4, 1, 5], start=3)
+answer = model(both, cache)
+show("visible to the two", (cache.plan(both).mask[0, 0] == 0).int())
 whole = forward_logits(model, torch.tensor([[3, 1, 4, 1, 5]]))[:, -1]
-print("largest difference from the whole text at once:", f"{float((by_chunk - whole).abs().max()):.1e}")
-assert torch.allclose(by_chunk, whole, atol=1e-5)
+print("largest difference from the whole text at once:", f"{float((answer - whole).abs().max()):.1e}")
+assert torch.allclose(answer, whole, atol=1e-5)
 
 # %% [markdown]
 # ## 13. What stands in hidden slots
@@ -249,9 +249,9 @@ llm = LLM(engine="dense", device="cpu")
 greedy = SamplingParams(max_tokens=16, temperature=0)
 
 
-def told(*prompts: str, by: LLM = llm) -> list[str]:
+def told(*prompts: str) -> list[str]:
     """Each prompt and what the engine makes of it, on one line."""
-    rows = zip(prompts, by.generate(list(prompts), greedy), strict=True)
+    rows = zip(prompts, llm.generate(list(prompts), greedy), strict=True)
     return [(prompt + row.text).replace("\n", "\\n") for prompt, row in rows]
 
 
@@ -343,27 +343,6 @@ assert wrong[0] != right[0]
 # %%
 assert told("The fox", LONG) == right
 print("finite in the rows that were used:", bool(llm.core.cache.v[:, :2].isfinite().all()))
-
-# %% [markdown]
-# ## Break 5: a chunk by itself
-#
-# The prompts go through in chunks of eight tokens, and each chunk begins at position 0 again. Guess: is `The fox`
-# wrong, too?
-
-# %%
-guess = "..."
-in_chunks = LLM(llm.model, engine="dense", prefill_chunk=8)
-with answers.mistake("2.7", "chunk-by-itself"):
-    wrong = told("The fox", LONG, by=in_chunks)
-print("your guess:", guess, *wrong, sep="\n")
-assert wrong[0] == right[0]
-assert wrong[1] != right[1]
-
-# %% [markdown]
-# A prompt that fits into one chunk shows nothing. *Repaired:* in chunks or whole, the text is the same.
-
-# %%
-assert told("The fox", LONG, by=in_chunks) == right
 
 # %% [markdown]
 # # What it saves, and what it takes
