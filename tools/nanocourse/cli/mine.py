@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nanocourse.cli.console import patience, refusing
+from nanocourse.cli.options import folder_at
 from nanoinfer.cli.errors import Refused
 from nanoinfer.cli.options import BatchOptions
 from nanoinfer.cli.output import Writer, show_stats
@@ -47,6 +48,7 @@ def generate_mine(
 
     remark(f"nanoinfer: checking what is in {folder}; results appear as they finish")
     with refusing():
+        folder_at(folder)
         own = own_functions(folder, tell, patience())
     used = [one for one in own if one.function is not None]
     if not used:
