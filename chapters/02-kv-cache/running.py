@@ -77,22 +77,8 @@ def continued(prompts: Sequence[str] = PROMPTS, id: str = "", name: str = "", ne
 
 
 def new_cache(rows: int = 2, slots: int = 6) -> DenseCache:
-    """An empty cache for the small model, with a row more that padding writes to."""
-    return DenseCache(model().config, rows + 1, slots, torch.device("cpu"), torch.float64)
-
-
-@torch.inference_mode()
-def decoded_beside(position: int = 0, id: str = "", name: str = "") -> DenseCache:
-    """Row 0 has read `Once upon` of its prompt, row 1 has gone on by a step in which row 0 is padding.
-
-    position: where the padding is said to stand.
-    """
-    cache, (first, second), newest = new_cache(), map(encode, PROMPTS), text_ids(1, 1)[-1]
-    model()(step((0, 0, first[:2]), (1, 0, second)), cache)
-    ids, positions, rows = torch.tensor([[0, newest], [position, 2], [2, 1]])  # 2: the dummy row
-    with wrong(id, name):
-        model()(Batch(ids, positions, rows, torch.arange(3), longest=1, past=2), cache)
-    return cache
+    """An empty cache for the small model."""
+    return DenseCache(model().config, rows, slots, torch.device("cpu"), torch.float64)
 
 
 class LeftPadded(NoCache):
