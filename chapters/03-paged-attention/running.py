@@ -91,9 +91,7 @@ def head_of(row: int) -> tuple[Tensor, Tensor, Tensor]:
     return seen[LAYER], keys, values
 
 
-def completed(
-    mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any
-) -> list[Completion]:
+def completed(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any) -> list[Completion]:
     """What the paged engine with blocks of 16 makes of the prompts, right or with a known mistake of the exercises."""
     with answers.mistake(*mistake) if mistake else nullcontext():
         llm = LLM(model(), engine="paged", block_size=16, **options)
