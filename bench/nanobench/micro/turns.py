@@ -44,8 +44,8 @@ class Checkout:
     def __init__(self, folder: Path) -> None:
         paths = os.pathsep.join(filter(None, [str(folder.resolve()), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER.read_text(encoding="utf-8")], cwd=folder, env=os.environ | {"PYTHONPATH": paths}, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", WORKER.read_text(encoding="utf-8")], cwd=folder,
+            env=os.environ | {"PYTHONPATH": paths}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
     def tokens_per_s(self, case: str) -> float:
