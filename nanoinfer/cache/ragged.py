@@ -66,6 +66,16 @@ class SharedNullBlocks(SharedBlocks, NullBlocks):
     """`SharedBlocks` with a null block."""
 
 
+class EndToEnd(Layout):
+    """Rows end to end, and behind them one more, of padding, after which no token is chosen."""
+
+    rectangle = False
+
+    @property
+    def sizes(self) -> list[int]:
+        return [self.tokens] * 3 + [self.rows + 2] + [self.rows] * 2
+
+
 class CapturedRagged(RaggedPaged, CapturedPaged):
     """The same for steps that are recorded: prompts lie end to end, behind them a last row of padding."""
 
@@ -81,4 +91,4 @@ class CapturedRagged(RaggedPaged, CapturedPaged):
         return layout.rows, layout.tokens
 
     def layout(self, rows: int, columns: int) -> Layout:
-        return Layout(rows + 1, columns, columns, self.max_len)
+        return EndToEnd(rows, columns, columns, self.max_len)

@@ -122,7 +122,8 @@ class SharedBlocks(BlockManager):
         be launched, and if one fails, `forget` forgets what was never written.
         """
         super().grow(slot, tokens)
-        self._publish(slot, tokens // self.block_size)
+        if self.texts[slot]:
+            self._publish(slot, tokens // self.block_size)
 
     def publish(self, slot: int, text: Sequence[int]) -> None:
         """Let others find the full blocks of this text, which the slot has written."""

@@ -38,7 +38,7 @@ class Launch(NamedTuple):
     begun: list[Begun]
     news: list[tuple[int, int, int]]  # entries of block tables: slot, column, block
     prefill: Prefill | None  # None: a decode step
-    context: int  # tokens of the longest sequence, this step's included
+    context: int  # of a decode step: tokens of the longest sequence, the newest included
     sampler: int  # the cheapest of `Samplers` that serves all
 
 
@@ -77,19 +77,20 @@ class DeviceEngine(Engine):
     def pack(self, work: list[Work]) -> Launch:
         """Put a step into integers. The host's part of it is done here: slots, `cached`, the cache's own lists."""
         sources, targets = self.close_gaps()
-        begun = [s for s, _, _ in work if s not in self.kinds] if len(self.kinds) < len(self.running) else []
+        begun = self.running[len(self.kinds) :]
         for s in begun:
             self.kinds[s] = self.kind(s)
         for s, start, count in work:
             s.cached = start + count
+        prefill = self.prefill_of(work, begun)
         return Launch(
             sources,
             targets,
             live=len(self.running),
             begun=[self.begun(s) for s in begun],
             news=self.cache.news(work),
-            prefill=self.prefill_of(work, begun),
-            context=max([start + count for _, start, count in work]),
+            prefill=prefill,
+            context=0 if prefill else 1 + max([start for _, start, _ in work]),
             sampler=max(self.kinds.values()),
         )
 
@@ -139,11 +140,8 @@ class DeviceEngine(Engine):
         Steps in flight may still write for a sequence that has left. They were launched before whatever its room is
         given to next, and a stream runs in order.
         """
-        device = self.state.token.device
         if step.sources:
-            source, target = upload([step.sources, step.targets], torch.int64, device)
-            self.state.move(source, target)
-            self.cache.move(source, target)
+            self.move(*upload([step.sources, step.targets], torch.int64, self.state.token.device))
         if step.live < self.live:
             self.state.free(slice(step.live, self.live))
             self.cache.vacate(slice(step.live, self.live))
@@ -152,6 +150,11 @@ class DeviceEngine(Engine):
             self.cache.begin(self.state.admit([b.slot for b in step.begun], step.begun, [b.step for b in step.begun]))
         if step.news:
             self.cache.update(step.news)
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Move rows `sources` (n,) to `targets` (n,), which are free."""
+        self.state.move(sources, targets)
+        self.cache.move(sources, targets)
 
     def prefill(self, prefill: Prefill, sampler: Sampler) -> Tensor:
         """Feed prompts; return the token (B,) that follows each."""

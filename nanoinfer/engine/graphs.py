@@ -260,7 +260,7 @@ class GraphEngine(LateEngine):
         packed = upload(Prefill([]).pack(layout, self.state.dummy), torch.int64, device)
 
         def run() -> None:
-            tokens.copy_(self.prefill_step(*arguments, Prompts.of_packed(packed, layout), key.sampler)[: key.rows])
+            tokens.copy_(self.prefill_step(*arguments, Prompts.of_packed(packed, layout), key.sampler))
 
         return run, packed, tokens
 

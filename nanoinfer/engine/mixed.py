@@ -48,9 +48,9 @@ class Mixed(Prefill):
         """As the base's; after a piece that is not complete, the token goes to the dummy row."""
         numbers, n = Numbers(layout, dummy), len(self.going)
         numbers.ids, numbers.positions = array("q", [NEWEST]) * n, array("q", self.starts)
-        numbers.slots, numbers.rows_of = array("q", self.going), array("q", self.going)
-        numbers.starts, numbers.last = array("q", range(n)), array("q", range(n))
-        numbers.rectangle = numbers.rectangle and not n
+        numbers.slots = array("q", self.going)
+        numbers.rows_of = numbers.slots[:]
+        numbers.starts, numbers.last = numbers.counting[:n], numbers.counting[:n]
         for piece in self.chunks:
             numbers.add(piece, piece.slot if piece.complete else dummy)
         return numbers.packed()

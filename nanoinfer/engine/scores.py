@@ -182,13 +182,14 @@ class DeviceScores(ScoreEngine, MixedEngine):
         slot, start, token_ids, complete = super().piece(work)
         return ScoredPiece(slot, start, token_ids, complete, following(*work))
 
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        super().move(sources, targets)
+        self.samplers.scoring.move(sources, targets)
+
     def place(self, step: Launch) -> None:
         super().place(step)
-        scoring = self.samplers.scoring
-        if step.sources:
-            scoring.move(*upload([step.sources, step.targets], torch.int64, self.state.token.device))
         for each in step.begun:
-            scoring.admit(each.slot, each, each.token_ids)  # type: ignore[attr-defined]
+            self.samplers.scoring.admit(each.slot, each, each.token_ids)  # type: ignore[attr-defined]
 
     def prefill(self, prefill: Any, sampler: Any) -> Tensor:
         if not scores_prompts(prefill):

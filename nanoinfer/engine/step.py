@@ -46,6 +46,11 @@ class Layout(NamedTuple):
         """How many numbers `pack` makes of each kind."""
         return [self.tokens] * 3 + [self.rows + 1] + [self.rows] * 2
 
+    @property
+    def rectangle(self) -> bool:
+        """Whether each row is padded to the longest."""
+        return self.tokens == self.rows * self.longest
+
 
 @dataclass(frozen=True)
 class Prompts(Batch):
@@ -95,18 +100,17 @@ class Numbers:
         self.layout, self.dummy = layout, dummy
         self.ids, self.positions, self.slots, self.starts, self.last, self.rows_of = (array("q") for _ in range(6))
         self.counting = _counting(1 << max(layout.past + layout.longest, layout.tokens).bit_length())
-        self.rectangle = layout.tokens == layout.rows * layout.longest
 
     def add(self, chunk: Chunk, row: int) -> None:
         """Append a chunk; the token that follows it goes to that row of the state."""
         count = len(chunk.token_ids)
         self.starts.append(len(self.ids))
-        self.ids.extend(chunk.token_ids)
+        self.ids.extend(array("q", chunk.token_ids))
         self.positions.extend(self.counting[chunk.start : chunk.start + count])
         self.slots.extend(array("q", [chunk.slot]) * count)
         self.last.append(len(self.ids) - 1)
         self.rows_of.append(row)
-        if self.rectangle:
+        if self.layout.rectangle:
             self.pad(self.layout.longest - count)
 
     def pad(self, count: int) -> None:
@@ -116,11 +120,13 @@ class Numbers:
 
     def packed(self) -> Tensor:
         """All of them, padded to the layout."""
-        layout, empty, end = self.layout, self.layout.rows - len(self.starts), len(self.ids)
+        layout, end = self.layout, len(self.ids)
+        *_, starts, rows, _ = layout.sizes
         rectangle = range(end, layout.tokens, layout.longest)
-        self.starts.extend(rectangle if self.rectangle else array("q", [end]) * empty)
+        self.starts.extend(rectangle if layout.rectangle else array("q", [end]) * (starts - 1 - len(self.starts)))
         self.pad(layout.tokens - end)
         self.starts.append(layout.tokens)
+        empty = rows - len(self.last)
         self.last.extend(array("q", [0]) * empty)
         self.rows_of.extend(array("q", [self.dummy]) * empty)
         every = self.ids + self.positions + self.slots + self.starts + self.last + self.rows_of

@@ -89,7 +89,7 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
     "the state moves nothing": ("", changed(BatchState, "move", nothing)),
     "tables stay where they are": ("", changed(CapturedPaged, "move", nothing)),
     "no step is made for the longest text": ("no token stands behind the longest context", edited(
-        DeviceEngine, "pack", "max([start + count for", "max([start for")),
+        DeviceEngine, "pack", "1 + max([start for", "max([start for")),
 }  # fmt: skip
 
 WITH_PREEMPTION: dict[str, tuple[str, Mutate]] = {
