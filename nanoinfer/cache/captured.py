@@ -7,8 +7,6 @@ device is told of it, are apart here, since a step is launched long after it was
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -162,18 +160,5 @@ class CapturedPaged(PagedCache):
     def tensors(self) -> tuple[Tensor, ...]:
         """What a recorded step knows by address."""
         return self.k, self.v, self.tables, self.splits_done
-
-    @contextmanager
-    def scattered(self, rows: int, position: int) -> Iterator[None]:
-        """For timing: rows 0..rows-1 read blocks all over the pool, as texts do, and write into the null block."""
-        saved, (_, width) = self.tables.clone(), self.tables.shape
-        each = torch.arange(rows * width, device=self.tables.device, dtype=torch.int32).view(rows, width)
-        self.tables[:rows] = 1 + each % (self.k.shape[1] - 1)
-        self.tables[:rows, position // self.block_size] = NULL
-        try:
-            yield
-        finally:
-            self.tables.copy_(saved)
-            self.k[:, NULL], self.v[:, NULL] = 0, 0  # what was read may have been anything
 
     shapes, wanted, layout = CapturedDense.shapes, CapturedDense.wanted, CapturedDense.layout

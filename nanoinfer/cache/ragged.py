@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from nanoinfer.cache.captured import CapturedPaged, NullBlocks
-from nanoinfer.cache.paged import PagedCache, kernels_for
+from nanoinfer.cache.paged import PagedCache
 from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.step import Layout
-from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.kernels import paged_attention_torch, ragged_attention_torch
+from nanoinfer.kernels.available import kernels_for
 from nanoinfer.model.batch import Batch
 
 
@@ -56,7 +57,7 @@ class RaggedPaged(SharedRoom, PagedCache):
 def ragged_kernels_for(device: torch.device) -> Any:
     """As `kernels_for`, for sequences that bring several tokens."""
     if kernels_for(device) is paged_attention_torch:
-        return paged_attention_torch
+        return ragged_attention_torch
     from nanoinfer.kernels import ragged_attention
 
     return ragged_attention

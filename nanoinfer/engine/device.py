@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nanoinfer.engine.engine import Engine, Sequence, Work
-from nanoinfer.engine.sampling import SAMPLERS, Sampler, Samplers
+from nanoinfer.engine.samplers import SAMPLERS, Sampler, cheapest
 from nanoinfer.engine.state import BatchState, upload
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 from nanoinfer.model.gpt2 import GPT2
@@ -48,7 +48,7 @@ class DeviceEngine(Engine):
     prefill_step = staticmethod(prefill_step)
     cache: Any  # of chapter 4's caches
 
-    def __init__(self, model: GPT2, cache: Any, max_batch: int, *, samplers: Samplers = SAMPLERS) -> None:
+    def __init__(self, model: GPT2, cache: Any, max_batch: int, *, samplers: Any = SAMPLERS) -> None:
         super().__init__(model, cache, max_batch)
         self.samplers, self.max_batch = samplers, max_batch
         with torch.inference_mode():
@@ -95,7 +95,7 @@ class DeviceEngine(Engine):
 
     def kind(self, s: Sequence) -> int:
         """The cheapest of `Samplers` that serves a sequence."""
-        return 0 if s.params.greedy else 2 if s.params.filters else 1
+        return cheapest(s.params)
 
     def begun(self, s: Sequence) -> Begun:
         """What the device is told of a sequence that gets a row."""

@@ -12,7 +12,8 @@ import time
 import warnings
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, cycle
@@ -23,17 +24,14 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from nanoinfer.devices import free_memory
 from nanoinfer.engine.late import LateEngine
 from nanoinfer.engine.replays import Replays
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import upload
 from nanoinfer.engine.step import Layout, Prefill, Prompts, decode_step
-from nanoinfer.model.gpt2 import GPT2
 
 PREFILL_TOKENS = 2048  # of a recorded prefill at most: with more, the GPU is busy and a graph gains nothing
 KEPT = 512  # graphs at most
-MEMORY_SHARE = 0.1  # of free memory that a captured step may take
 
 
 class Replayable(Protocol):
@@ -220,15 +218,12 @@ class GraphEngine(LateEngine):
 
     @torch.inference_mode()
     def _capture(self, keys: Sequence[Key], on_capture: Callable[[int, int], None] | None = None) -> None:
-        """Warm every step, then record every step. Meanwhile all rows are padding, so that no live one is touched."""
+        """Warm every step, then record every step."""
         assert self.recorder is not None
         torch.cuda.empty_cache()  # a capture does so too, and what it gives back is not a graph's
         started, free = time.perf_counter(), _free_bytes(self.state.token.device)
         steps = {key: self._step(key) for key in keys}  # of each what is run, and a prefill's input and result
-        saved = self.state.integers.clone(), self.state.floats.clone()
-        self.state.free(slice(0, len(self.state.token)))
-        gc.collect()  # an old graph that is collected during a capture would invalidate it
-        try:
+        with self.all_padding():
             for key, (run, *_) in steps.items():
                 self._warm(key, run)
             for done, (key, (run, packed, tokens)) in enumerate(steps.items(), start=1):
@@ -237,13 +232,22 @@ class GraphEngine(LateEngine):
                     self.stats.captures += 1
                 if on_capture:
                     on_capture(done, len(steps))
-        finally:
-            self.state.integers.copy_(saved[0])
-            self.state.floats.copy_(saved[1])
         while len(self.graphs) > KEPT:
             self.graphs.popitem(last=False)
         self.stats.capture_s += time.perf_counter() - started
         self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
+
+    @contextmanager
+    def all_padding(self) -> Iterator[None]:
+        """Meanwhile no row is live, so that a step that is only tried harms none."""
+        saved = self.state.integers.clone(), self.state.floats.clone()
+        self.state.free(slice(0, len(self.state.token)))
+        gc.collect()  # an old graph that is collected during a capture would invalidate it
+        try:
+            yield
+        finally:
+            self.state.integers.copy_(saved[0])
+            self.state.floats.copy_(saved[1])
 
     def _warm(self, key: Key, run: Callable[[], object]) -> None:
         """Run a step once, ahead of its recording."""
@@ -298,16 +302,6 @@ class GraphEngine(LateEngine):
     def _current_addresses(self) -> tuple[int, ...]:
         tensors = self.state.integers, self.state.floats, *self.cache.tensors(), self.model.wte.weight
         return tuple(tensor.data_ptr() for tensor in tensors)
-
-
-def affordable_rows(model: GPT2) -> int:
-    """Rows of a step that may be captured without taking more than a tenth of the memory that is free now.
-
-    A step's largest tensors are its logits, twice in float32 where a sampler filters them, and the widest sublayer's.
-    """
-    free = free_memory(model.device)
-    per_row = 12 * model.config.padded_vocab + 16 * model.config.inner
-    return 2**31 if free is None else int(free * MEMORY_SHARE) // per_row
 
 
 def ladder(maximum: int) -> list[int]:

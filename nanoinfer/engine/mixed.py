@@ -14,7 +14,7 @@ from torch import Tensor
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.queue import QueueEngine
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import Layout, Numbers, Prefill, Prompts, prefill_step
 from nanoinfer.model.gpt2 import GPT2, Cache

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.dense import DensePlan
-from nanoinfer.engine.sampling import greedy
+from nanoinfer.engine.samplers import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 from nanoinfer.model.gpt2 import GPT2
