@@ -247,7 +247,7 @@ class LLM:
     def _warm_up(self, on_capture: Callable[[int, int], None] | None) -> None:
         core: Any = self.core
         with self.rank.all_do("warm_up") if self.rank else nullcontext():
-            core.warm_up(list(dict.fromkeys(core.samplers)), on_capture)
+            core.warm_up(list(dict.fromkeys(core.samplers)), on_capture or (lambda done, of: None))
 
     def forward_logits(self, token_ids: Any) -> torch.Tensor:
         """Logits (B, T, vocab_size), float32, of token ids (B, T), by one plain pass over the full context."""

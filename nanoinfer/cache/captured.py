@@ -32,10 +32,8 @@ class CapturedDense(DenseCache):
 
     read_multiple = 128  # positions that a decode step reads are a multiple of this: few shapes to record
 
-    def __init__(
-        self, config: ModelConfig, max_batch: int, max_len: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        super().__init__(config, max_batch + 1, max_len, device, dtype)
+    def __init__(self, config: ModelConfig, max_batch: int, max_len: int, *kind: Any) -> None:
+        super().__init__(config, max_batch + 1, max_len, *kind)
 
     def release(self, slot: int) -> None:
         """A slot is zeroed when a sequence begins in it, on the device's side."""
@@ -79,9 +77,9 @@ class CapturedDense(DenseCache):
         shapes = [(1 << n, width) for n in range((rows - 1).bit_length() + 1) for width in widths]
         return sorted([each for each in shapes if prod(each) <= tokens], key=prod)
 
-    def wanted(self, layout: Layout) -> tuple[int, int] | None:
-        """Rows and columns that a recorded prefill must have to hold that; None where there can be none."""
-        return None if layout.past else (layout.rows, layout.longest)
+    def wanted(self, layout: Layout) -> tuple[int, int]:
+        """Rows and columns that a recorded prefill must have to hold that."""
+        return layout.rows, layout.longest
 
     def layout(self, rows: int, columns: int) -> Layout:
         """How a recorded prefill of that shape is packed: a rectangle."""
@@ -107,12 +105,9 @@ class CapturedPaged(PagedCache):
 
     blocks: NullBlocks
 
-    def __init__(
-        self, config: ModelConfig, max_batch: int, max_len: int, blocks: int, block_size: int, device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:  # fmt: skip
-        super().__init__(config, max_batch + 1, max_len, blocks + 1, block_size, device, dtype)
-        self.blocks = NullBlocks(blocks, block_size, max_batch)
+    def __init__(self, config: ModelConfig, max_batch: int, max_len: int, blocks: int, *kind: Any) -> None:
+        super().__init__(config, max_batch + 1, max_len, blocks + 1, *kind)
+        self.blocks = NullBlocks(blocks, self.block_size, max_batch)
         self.k[:, NULL], self.v[:, NULL] = 0, 0
 
     def news(self, work: list[Work]) -> list[tuple[int, int, int]]:

@@ -78,7 +78,7 @@ class CapturedRagged(RaggedPaged, CapturedPaged):
         totals = [total for total in totals if total < 2 * len(self.tables) * self.max_len]
         return [(most, total) for total in totals for most in sorted({min(n, rows, total) for n in (1, 8, 64, rows)})]
 
-    def wanted(self, layout: Layout) -> tuple[int, int] | None:
+    def wanted(self, layout: Layout) -> tuple[int, int]:
         return layout.rows, layout.tokens
 
     def layout(self, rows: int, columns: int) -> Layout:

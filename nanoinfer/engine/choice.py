@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 
 from nanoinfer.cache.captured import NULL
 from nanoinfer.engine.forward import Forward
-from nanoinfer.engine.graphs import CapturedStep, GraphEngine, Key, Replayable, _free_bytes, in_a_line
+from nanoinfer.engine.graphs import CapturedStep, GraphEngine, Key, OnCapture, Replayable, _free_bytes, in_a_line
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 
@@ -51,19 +50,19 @@ class ChoosingEngine(GraphEngine):
             forward.refresh()
 
     @torch.inference_mode()
-    def _capture(self, keys: Sequence[Key], on_capture: Callable[[int, int], None] | None = None) -> None:
+    def _capture(self, keys: Sequence[Key], on_capture: OnCapture = lambda done, of: None) -> None:
         """Operation by operation first, then by each forward that serves."""
         if not self.forwards:
             super()._capture(keys, on_capture)
             return
-        tell, count = on_capture or (lambda done, of: None), len(keys)
-        super()._capture(keys, lambda done, of: tell(done, 2 * of))
+        count = len(keys)
+        super()._capture(keys, lambda done, of: on_capture(done, 2 * of))
         began, free = time.perf_counter(), _free_bytes(self.state.token.device)
         with self.all_padding():
             for done, key in enumerate(keys, start=1):
                 if key.columns == 1 and key in self.graphs:
                     self._choose(key)
-                tell(count + done, 2 * count)
+                on_capture(count + done, 2 * count)
         self.stats.capture_s += time.perf_counter() - began
         self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
 
@@ -87,7 +86,7 @@ class ChoosingEngine(GraphEngine):
         if not (made and self.pinned):
             made[OP_BY_OP] = self.graphs[key].graph
         name = self._fastest(key, made) if len(made) > 1 else next(iter(made))
-        self.graphs[key] = replace(self.graphs[key], graph=made[name])
+        self.graphs[key] = self.graphs[key]._replace(graph=made[name])
         first_name = self.forwards[0].name
         self.names[key] = name if name == first_name else f"{name}: {reason or f'faster than {first_name}'}"
 

@@ -14,19 +14,9 @@ from torch import Tensor
 
 from nanoinfer.engine.engine import Engine, Sequence, Work
 from nanoinfer.engine.samplers import SAMPLERS, Sampler, cheapest
-from nanoinfer.engine.state import BatchState, upload
+from nanoinfer.engine.state import BatchState, Begun, upload
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.records import SamplingParams
-
-
-class Begun(NamedTuple):
-    """A sequence that gets a row of the state. step: how many tokens it has generated before."""
-
-    slot: int
-    seed: int
-    step: int
-    params: SamplingParams
 
 
 class Launch(NamedTuple):
@@ -83,15 +73,10 @@ class DeviceEngine(Engine):
         for s, start, count in work:
             s.cached = start + count
         return Launch(
-            sources,
-            targets,
-            live=len(self.running),
-            begun=[self.begun(s) for s in begun],
-            news=self.cache.news(work),
-            prefill=self.prefill_of(work, begun),
-            context=max([start + count for _, start, count in work]),
+            sources, targets, live=len(self.running), begun=[self.begun(s) for s in begun], news=self.cache.news(work),
+            prefill=self.prefill_of(work, begun), context=max([start + count for _, start, count in work]),
             sampler=max(self.kinds.values()),
-        )
+        )  # fmt: skip
 
     def kind(self, s: Sequence) -> int:
         """The cheapest of `Samplers` that serves a sequence."""
@@ -149,7 +134,7 @@ class DeviceEngine(Engine):
             self.cache.vacate(slice(step.live, self.live))
         self.live = step.live
         if step.begun:
-            self.cache.begin(self.state.admit([b.slot for b in step.begun], step.begun, [b.step for b in step.begun]))
+            self.cache.begin(self.state.admit(step.begun))
         if step.news:
             self.cache.update(step.news)
 
