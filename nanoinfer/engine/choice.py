@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from nanoinfer.cache.captured import NULL
 from nanoinfer.engine.forward import Forward
 from nanoinfer.engine.graphs import CapturedStep, GraphEngine, Key, OnCapture, Replayable, _free_bytes, in_a_line
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 
 OP_BY_OP = "op by op"
+NULL = 0  # the block that no slot owns, as in cache/captured.py
 ROUNDS, REPLAYS = 5, 8  # in which the ways take turns
 Forwards = Callable[[GPT2, Any, BatchState], Sequence[Forward]]
 

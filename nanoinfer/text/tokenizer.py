@@ -28,10 +28,10 @@ class Tokenizer:
         data = files("nanoinfer").joinpath("data/gpt2.tiktoken").read_bytes()
         if hashlib.sha256(data).hexdigest() != RANKS_SHA256:
             raise ValueError("nanoinfer/data/gpt2.tiktoken does not have its published hash; install nanoinfer again")
-        ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in data.splitlines())}
+        ids = {base64.b64decode(token): int(id_) for token, id_ in (line.split() for line in data.splitlines())}
         special = {"<|endoftext|>": END_OF_TEXT}
-        self._bytes = {rank: token for token, rank in ranks.items()} | {END_OF_TEXT: b"<|endoftext|>"}
-        self._bpe = tiktoken.Encoding("gpt2", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special)
+        self._bytes = {id_: token for token, id_ in ids.items()} | {END_OF_TEXT: b"<|endoftext|>"}
+        self._bpe = tiktoken.Encoding("gpt2", pat_str=PATTERN, mergeable_ranks=ids, special_tokens=special)
 
     def encode(self, text: str, *, context: int | None = None, name: str = "prompt") -> list[int]:
         """Token ids of `text`, which errors call `name`. `<|endoftext|>` is text like any other.

@@ -39,7 +39,7 @@ from tests.engine.fake_graphed import (
 
 # No graph is lost in silence: a warning is an error, but where a test expects it.
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("no_collection")]
-GREEDY, SAMPLED, FILTERED, _ = SAMPLERS
+GREEDY, SAMPLED, FILTERED = SAMPLERS
 
 
 @pytest.fixture(params=GRAPHED)
