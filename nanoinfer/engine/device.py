@@ -124,9 +124,8 @@ class DeviceEngine(Engine):
         Steps in flight may still write for a sequence that has left. They were launched before whatever its room is
         given to next, and a stream runs in order.
         """
-        device = self.state.token.device
         if step.sources:
-            source, target = upload([step.sources, step.targets], torch.int64, device)
+            source, target = upload([step.sources, step.targets], torch.int64, self.state.token.device)
             self.state.move(source, target)
             self.cache.move(source, target)
         if step.live < self.live:

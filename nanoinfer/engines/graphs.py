@@ -19,7 +19,8 @@ def graph_engine(model: GPT2, cache: Any, max_batch: int) -> GraphEngine:
     """Make an engine that records its steps where there is a GPU, and computes them with fewer kernels."""
     if model.device.type != "cuda":
         return GraphEngine(model, cache, max_batch, recorder=None, max_rows=max_batch, why_not=NO_GRAPHS)
-    recorder, (model, samplers) = CudaRecorder(model.device), fused(model) if has_triton() else (model, SAMPLERS)
+    recorder = CudaRecorder(model.device)
+    model, samplers = fused(model) if has_triton() else (model, SAMPLERS)
     return GraphEngine(model, cache, max_batch, recorder=recorder, max_rows=max_batch, samplers=samplers)
 
 
