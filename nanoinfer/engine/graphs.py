@@ -32,7 +32,6 @@ from nanoinfer.engine.step import Layout, Prefill, Prompts, decode_step
 PREFILL_TOKENS = 2048  # of a recorded prefill at most: with more, the GPU is busy and a graph gains nothing
 KEPT = 512  # graphs at most
 
-
 OnCapture = Callable[[int, int], None]  # told after a capture how many of how many are done
 
 

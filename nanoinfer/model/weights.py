@@ -26,7 +26,6 @@ from nanoinfer.model.hub import WeightsError, check_tokenizer, locate, random_co
 _MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 _FLOATS = ("F32", "F16", "BF16")
 
-
 Read = Callable[[str], Any]  # a parameter's name -> its values: a tensor, or a file's view, which slices are read of
 
 
