@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.llm import LLM
-from nanoinfer.records import check_float
 from nanoinfer.requests import Completion, Piece, Request, SamplingParams
 
 if TYPE_CHECKING:
@@ -141,7 +140,8 @@ class AsyncLLM:
 
     def pace(self, seconds_per_step: float) -> None:
         """Let no step begin sooner than so many seconds after the one before; 0 is full speed."""
-        check_float("seconds_per_step", seconds_per_step, "a number from 0 to 60", lambda x: 0 <= x <= 60)
+        if type(seconds_per_step) not in (int, float) or not 0 <= seconds_per_step <= 60:
+            raise ValueError(f"seconds_per_step must be a number from 0 to 60, not {seconds_per_step!r}")
         self._served.loop.pace = seconds_per_step
 
     async def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:

@@ -170,8 +170,9 @@ class EngineConfig:
             value = getattr(self, field.name)
             if field.name in BOUNDS and not (value is None and field.default is None):
                 check_int(field.name, value, *BOUNDS[field.name])
-        if self.max_batched_tokens is not None:
-            check_int("max_batched_tokens", self.max_batched_tokens, self.max_batch or 1)
+        least, tokens = self.max_batch or 1, self.max_batched_tokens
+        if tokens is not None and tokens < least:
+            raise ValueError(f"max_batched_tokens must be a whole number of at least {least}, not {tokens}")
         if self.block_size & (self.block_size - 1):
             raise ValueError(f"block_size must be a power of two from 16 to 256, not {self.block_size}")
 

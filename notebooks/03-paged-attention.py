@@ -37,7 +37,8 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.none import NoCache
 from nanoinfer.cache.paged import PagedCache, choose_splits
-from nanoinfer.kernels.paged_attention_torch import attend_pages, attend_ragged, gather_pages, write_pages
+from nanoinfer.kernels.paged_attention_torch import attend_pages, gather_pages, write_pages
+from nanoinfer.kernels.ragged_attention_torch import attend_ragged
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model

@@ -37,7 +37,7 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.engine import fake_graph
 from nanoinfer.engine.graphs import CudaRecorder, GraphEngine, ladder, pick
-from nanoinfer.engine.sampling import greedy
+from nanoinfer.engine.samplers import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, Rows, decode_step, prefill_step
 from nanoinfer.model.config import ModelConfig

@@ -53,8 +53,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each capture of the stand-in collects garbage, which takes long in a process that has loaded so much."""
     if not torch.cuda.is_available():
-        for module in ("engine.graphs", "engine.choice"):
-            monkeypatch.setattr(f"nanoinfer.{module}.gc", SimpleNamespace(collect=lambda: 0))
+        monkeypatch.setattr("nanoinfer.engine.graphs.gc", SimpleNamespace(collect=lambda: 0))
 
 
 def prompts_of(lengths: list[int], vocab_size: int = SMALL.vocab_size, seed: int = 0) -> list[list[int]]:

@@ -7,8 +7,6 @@ device is told of it, are apart here, since a step is launched long after it was
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +32,8 @@ class CapturedDense(DenseCache):
 
     read_multiple = 128  # positions that a decode step reads are a multiple of this: few shapes to record
 
-    def __init__(
-        self, config: ModelConfig, max_batch: int, max_len: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        super().__init__(config, max_batch + 1, max_len, device, dtype)
+    def __init__(self, config: ModelConfig, max_batch: int, max_len: int, *kind: Any) -> None:
+        super().__init__(config, max_batch + 1, max_len, *kind)
 
     def release(self, slot: int) -> None:
         """A slot is zeroed when a sequence begins in it, on the device's side."""
@@ -81,9 +77,9 @@ class CapturedDense(DenseCache):
         shapes = [(1 << n, width) for n in range((rows - 1).bit_length() + 1) for width in widths]
         return sorted([each for each in shapes if prod(each) <= tokens], key=prod)
 
-    def wanted(self, layout: Layout) -> tuple[int, int] | None:
-        """Rows and columns that a recorded prefill must have to hold that; None where there can be none."""
-        return None if layout.past else (layout.rows, layout.longest)
+    def wanted(self, layout: Layout) -> tuple[int, int]:
+        """Rows and columns that a recorded prefill must have to hold that."""
+        return layout.rows, layout.longest
 
     def layout(self, rows: int, columns: int) -> Layout:
         """How a recorded prefill of that shape is packed: a rectangle."""
@@ -109,12 +105,9 @@ class CapturedPaged(PagedCache):
 
     blocks: NullBlocks
 
-    def __init__(
-        self, config: ModelConfig, max_batch: int, max_len: int, blocks: int, block_size: int, device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:  # fmt: skip
-        super().__init__(config, max_batch + 1, max_len, blocks + 1, block_size, device, dtype)
-        self.blocks = NullBlocks(blocks, block_size, max_batch)
+    def __init__(self, config: ModelConfig, max_batch: int, max_len: int, blocks: int, *kind: Any) -> None:
+        super().__init__(config, max_batch + 1, max_len, blocks + 1, *kind)
+        self.blocks = NullBlocks(blocks, self.block_size, max_batch)
         self.k[:, NULL], self.v[:, NULL] = 0, 0
 
     def news(self, work: list[Work]) -> list[tuple[int, int, int]]:
@@ -163,18 +156,5 @@ class CapturedPaged(PagedCache):
     def tensors(self) -> tuple[Tensor, ...]:
         """What a recorded step knows by address."""
         return self.k, self.v, self.tables, self.splits_done
-
-    @contextmanager
-    def scattered(self, rows: int, position: int) -> Iterator[None]:
-        """For timing: rows 0..rows-1 read blocks all over the pool, as texts do, and write into the null block."""
-        saved, (_, width) = self.tables.clone(), self.tables.shape
-        each = torch.arange(rows * width, device=self.tables.device, dtype=torch.int32).view(rows, width)
-        self.tables[:rows] = 1 + each % (self.k.shape[1] - 1)
-        self.tables[:rows, position // self.block_size] = NULL
-        try:
-            yield
-        finally:
-            self.tables.copy_(saved)
-            self.k[:, NULL], self.v[:, NULL] = 0, 0  # what was read may have been anything
 
     shapes, wanted, layout = CapturedDense.shapes, CapturedDense.wanted, CapturedDense.layout

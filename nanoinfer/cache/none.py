@@ -34,6 +34,7 @@ class NoCache:
         return 0
 
     def plan(self, batch: Batch) -> Any:
+        assert not batch.past, "nothing was kept"
         return batch
 
     def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

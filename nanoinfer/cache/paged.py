@@ -7,7 +7,6 @@ sequence takes a block when it needs one, and a *block table* names its blocks i
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from nanoinfer.cache.blocks import BlockManager
 from nanoinfer.cache.none import NoCache
+from nanoinfer.kernels.available import kernels_for
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 
@@ -96,17 +96,6 @@ class PagedCache(NoCache):
     def splits(self, rows: int) -> int:
         """Return into how many parts the kernel cuts each context of a step of so many rows."""
         return choose_splits(rows, self.k.shape[2], self.max_len)
-
-
-def kernels_for(device: torch.device) -> Any:
-    """Return Triton's kernels on a GPU and under its interpreter, the same in PyTorch elsewhere."""
-    if device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
-        from nanoinfer.kernels import paged_attention
-
-        return paged_attention
-    from nanoinfer.kernels import paged_attention_torch
-
-    return paged_attention_torch
 
 
 def choose_splits(rows: int, heads: int, longest: int) -> int:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from nanoinfer.cache.captured import CapturedPaged, NullBlocks
-from nanoinfer.cache.paged import PagedCache, kernels_for
+from nanoinfer.cache.paged import PagedCache
 from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
 from nanoinfer.engine.step import Layout
-from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.kernels import paged_attention_torch, ragged_attention_torch
+from nanoinfer.kernels.available import kernels_for
 from nanoinfer.model.batch import Batch
 
 
@@ -56,7 +57,7 @@ class RaggedPaged(SharedRoom, PagedCache):
 def ragged_kernels_for(device: torch.device) -> Any:
     """As `kernels_for`, for sequences that bring several tokens."""
     if kernels_for(device) is paged_attention_torch:
-        return paged_attention_torch
+        return ragged_attention_torch
     from nanoinfer.kernels import ragged_attention
 
     return ragged_attention
@@ -87,7 +88,7 @@ class CapturedRagged(RaggedPaged, CapturedPaged):
         totals = [total for total in totals if total < 2 * len(self.tables) * self.max_len]
         return [(most, total) for total in totals for most in sorted({min(n, rows, total) for n in (1, 8, 64, rows)})]
 
-    def wanted(self, layout: Layout) -> tuple[int, int] | None:
+    def wanted(self, layout: Layout) -> tuple[int, int]:
         return layout.rows, layout.tokens
 
     def layout(self, rows: int, columns: int) -> Layout:

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from nanoinfer import __version__
+from nanoinfer.capacity import free_host_memory
 from nanoinfer.cli import machine
 from nanoinfer.cli.terminal import Output
 from nanoinfer.config import ENGINES, RECIPES
-from nanoinfer.devices import free_host_memory
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 EPILOG = """\

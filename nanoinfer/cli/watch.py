@@ -104,7 +104,8 @@ def demonstration(random: Random) -> tuple[list[str], list[SamplingParams], list
 def loaded(model: BatchOptions, settings: dict[str, Any]) -> LLM:
     """The LLM, over pages that are shared where nobody has chosen another engine."""
     from nanoinfer.config import RECIPES
-    from nanoinfer.devices import choose_device, has_triton
+    from nanoinfer.devices import choose_device
+    from nanoinfer.kernels.available import has_triton
     from nanoinfer.llm import LLM
 
     with refusing():

@@ -13,20 +13,10 @@ import torch
 from torch import Tensor
 
 from nanoinfer.engine.engine import Engine, Sequence, Work
-from nanoinfer.engine.sampling import SAMPLERS, Sampler, Samplers
-from nanoinfer.engine.state import BatchState, upload
+from nanoinfer.engine.samplers import SAMPLERS, Sampler, cheapest
+from nanoinfer.engine.state import BatchState, Begun, upload
 from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.records import SamplingParams
-
-
-class Begun(NamedTuple):
-    """A sequence that gets a row of the state. step: how many tokens it has generated before."""
-
-    slot: int
-    seed: int
-    step: int
-    params: SamplingParams
 
 
 class Launch(NamedTuple):
@@ -48,7 +38,7 @@ class DeviceEngine(Engine):
     prefill_step = staticmethod(prefill_step)
     cache: Any  # of chapter 4's caches
 
-    def __init__(self, model: GPT2, cache: Any, max_batch: int, *, samplers: Samplers = SAMPLERS) -> None:
+    def __init__(self, model: GPT2, cache: Any, max_batch: int, *, samplers: Any = SAMPLERS) -> None:
         super().__init__(model, cache, max_batch)
         self.samplers, self.max_batch = samplers, max_batch
         with torch.inference_mode():
@@ -84,19 +74,14 @@ class DeviceEngine(Engine):
             s.cached = start + count
         prefill = self.prefill_of(work, begun)
         return Launch(
-            sources,
-            targets,
-            live=len(self.running),
-            begun=[self.begun(s) for s in begun],
-            news=self.cache.news(work),
-            prefill=prefill,
-            context=0 if prefill else 1 + max([start for _, start, _ in work]),
+            sources, targets, live=len(self.running), begun=[self.begun(s) for s in begun], news=self.cache.news(work),
+            prefill=prefill, context=0 if prefill else 1 + max([start for _, start, _ in work]),
             sampler=max(self.kinds.values()),
-        )
+        )  # fmt: skip
 
     def kind(self, s: Sequence) -> int:
         """The cheapest of `Samplers` that serves a sequence."""
-        return 0 if s.params.greedy else 2 if s.params.filters else 1
+        return cheapest(s.params)
 
     def begun(self, s: Sequence) -> Begun:
         """What the device is told of a sequence that gets a row."""
@@ -147,7 +132,7 @@ class DeviceEngine(Engine):
             self.cache.vacate(slice(step.live, self.live))
         self.live = step.live
         if step.begun:
-            self.cache.begin(self.state.admit([b.slot for b in step.begun], step.begun, [b.step for b in step.begun]))
+            self.cache.begin(self.state.admit(step.begun))
         if step.news:
             self.cache.update(step.news)
 

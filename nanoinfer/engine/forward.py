@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 
 
 class Forward(Protocol):

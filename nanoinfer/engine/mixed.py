@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.engine import Sequence, Work
 from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.queue import QueueEngine
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import Layout, Numbers, Prefill, Prompts, prefill_step
 from nanoinfer.model.gpt2 import GPT2, Cache
@@ -67,6 +68,12 @@ class MixedEngine(QueueEngine, GraphEngine):
     """A `QueueEngine` over the state on the device: a decoding sequence beside chunks is a chunk of one token."""
 
     prefill_step = staticmethod(mixed_step)
+
+    def prefill(self, prefill: Prefill, sampler: Sampler) -> Tensor:
+        if prefill.layout.past and not self.blocks:
+            self.eager("a piece of a prompt, where prompts are captured whole")
+            return DeviceEngine.prefill(self, prefill, sampler)
+        return super().prefill(prefill, sampler)
 
     def prefill_of(self, work: list[Work], begun: list[Sequence]) -> Prefill | None:
         going, chunks = work[: self.decoded], work[self.decoded :]

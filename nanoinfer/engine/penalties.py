@@ -7,14 +7,24 @@ over the logits, so it runs where a row of the batch wants it; the tokens of all
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from nanoinfer.engine.logprobs import logprobs, width
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.state import BatchState, Fetch, upload
 from nanoinfer.requests import Request
+
+
+class AllSamplers(NamedTuple):
+    """`Samplers`, and one that serves any rows at all."""
+
+    greedy: Sampler
+    unfiltered: Sampler
+    filtered: Sampler  # any rows without penalties and logprobs
+    scoring: PenaltySampler
 
 
 class PenaltySampler:

@@ -19,7 +19,7 @@ from nanoinfer.engine.engine import Sequence as Running
 from nanoinfer.engine.engine import Work
 from nanoinfer.engine.graphs import Key, pick
 from nanoinfer.engine.penalties import PenaltySampler
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.scores import DeviceScores
 from nanoinfer.engine.state import BatchState
 from nanoinfer.kernels import paged_attention_torch

@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from nanoinfer.cache.paged import kernels_for
 from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.engine.state import upload
 from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.kernels.available import kernels_for
 from nanoinfer.speculate.drafts import NONE, agreeing
 
 LONGEST = 3  # tokens of an n-gram that is looked for; then shorter ones

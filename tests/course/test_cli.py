@@ -23,7 +23,7 @@ from nanocourse.learner.folder import Folder, Progress, Tries
 from nanocourse.learner.predict import Prediction
 from nanocourse.learner.quiz import questions
 from nanoinfer import cli
-from nanoinfer.devices import has_triton
+from nanoinfer.kernels.available import has_triton
 from tests.course.learner_files import Course, Told, answer, own, right_file
 
 CHAPTER = chapters.chapter(1)

@@ -32,10 +32,11 @@ from nanoinfer.engine import graphs
 from nanoinfer.engine.engine import Sequence
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.engine.graphs import GraphEngine
-from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
 from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.quick import QuickChoice
-from nanoinfer.engine.sampling import Samplers, greedy, gumbel, sample
+from nanoinfer.engine.samplers import greedy, sample
+from nanoinfer.engine.sampling import gumbel, sample_filtered
 from nanoinfer.engine.scores import DeviceScores, PlainScores
 from nanoinfer.engine.state import BatchState, Fetch
 from nanoinfer.model.batch import Batch
@@ -251,7 +252,7 @@ class History:
             engine.history = self
             return engine
         scoring = PenaltySampler(max_batch, VOCAB, CPU, self.counted(sample))
-        samplers = Samplers(self.counted(greedy), self.counted(sample), scoring=scoring)
+        samplers = AllSamplers(self.counted(greedy), self.counted(sample), sample_filtered, scoring)
         watch(scoring, "move", self.fail)
         recorder = REPEAT if self.drafts == "within" else random.choice([None, REPEAT])
         return (GraphedDrafts if self.drafts else Graphed)(

@@ -21,8 +21,8 @@ from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.engine import Engine
 from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.late import LateEngine
-from nanoinfer.engine.penalties import PenaltySampler
-from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.make import EagerQueue, GraphQueue
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request
@@ -64,7 +64,7 @@ def caches(model: GPT2) -> dict[str, Callable[[], Any]]:
 
 def graph_queue(model: GPT2, cache: Any, rows: int, mixed: bool = True) -> GraphQueue:
     scoring = PenaltySampler(rows, model.config.vocab_size, model.device, SAMPLERS.filtered)
-    samplers = SAMPLERS._replace(scoring=scoring)
+    samplers = AllSamplers(*SAMPLERS, scoring)
     return GraphQueue(
         model, cache, rows, recorder=None, max_rows=rows, samplers=samplers, budget=40, chunk=17, mixed=mixed
     )

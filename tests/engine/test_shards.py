@@ -12,12 +12,13 @@ from torch import Tensor
 
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.none import forward_logits
-from nanoinfer.engine import sampling
-from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine import samplers
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.config import PRESETS, ModelConfig
+from nanoinfer.model.files import save_model
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import load_model, random_model, save_model
+from nanoinfer.model.weights import random_model
 from nanoinfer.parallel.joined import JoinedSamplers
 from nanoinfer.parallel.leader import RankEngine
 from nanoinfer.parallel.rank import Rank
@@ -44,7 +45,7 @@ def folder(whole: GPT2, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def part(group: Any, folder: Path) -> ShardedGPT2:
-    model = load_model(folder, CPU, torch.float32, share=PartOf(Shard(group.rank, group.size), group))
+    model = PartOf(Shard(group.rank, group.size), group).load(folder, CPU, torch.float32)
     assert isinstance(model, ShardedGPT2)
     return model
 
@@ -143,7 +144,7 @@ def test_samplers_choose_as_on_one_device(kind: str, size: int) -> None:
         return rows
 
     expected = getattr(SAMPLERS, kind)(logits, rows())
-    assert kind == "greedy" or not torch.equal(expected, sampling.greedy(logits, rows()))
+    assert kind == "greedy" or not torch.equal(expected, samplers.greedy(logits, rows()))
     for got in on_ranks(
         size, lambda group: joined(group, logits, lambda s, own, _: getattr(s.samplers(), kind)(own, rows()))
     ):

@@ -18,8 +18,9 @@ import torch.distributed as dist
 
 from nanoinfer import LLM, AsyncLLM, Completion, SamplingParams
 from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.files import save_model
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model, save_model
+from nanoinfer.model.weights import random_model
 from nanoinfer.parallel import ranks as ranks_module
 from nanoinfer.parallel.rank import Rank
 from nanoinfer.parallel.ranks import Ranks

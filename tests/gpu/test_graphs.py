@@ -359,7 +359,7 @@ def test_a_step_that_synchronizes(fresh: dict[str, dict[str, Any]]) -> None:
 def test_pages_beyond_32_bits() -> None:
     """P04: a page whose first number is past 2^31: what is written there is what is read, and its neighbour stays."""
     from nanoinfer.kernels import paged_attention as paged_kernels
-    from nanoinfer.kernels import paged_attention_torch, ragged_attention
+    from nanoinfer.kernels import paged_attention_torch, ragged_attention, ragged_attention_torch
 
     device, H, D, page = torch.device("cuda"), 12, 64, 16
     pages = 2**31 // (H * page * D) + 2
@@ -383,7 +383,7 @@ def test_pages_beyond_32_bits() -> None:
     batch = Prompts.of_packed(prefill.pack(prefill.layout, 1).to(device), prefill.layout)
     ragged = q[:2], k_pool, v_pool, table, batch
     got = ragged_attention.attend_ragged(*ragged, ragged_attention.work_list(batch))
-    torch.testing.assert_close(got, paged_attention_torch.attend_ragged(*ragged, None), rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(got, ragged_attention_torch.attend_ragged(*ragged, None), rtol=2e-3, atol=2e-3)
 
 
 def test_the_workspace_of_matrix_kernels_is_the_graphs_own(kind: Kind) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.model.files import save_model
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model, save_model
+from nanoinfer.model.weights import random_model
 from tests.conftest import STD, prompts_of
 from tests.engine.test_tensor_parallel import CONFIG, KINDS, LONG, processes, same
 from tests.gpu.conftest import EAGER, GRAPHS, two_gpus

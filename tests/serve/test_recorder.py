@@ -19,10 +19,10 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
-from nanoinfer.engine.penalties import PenaltySampler
+from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
 from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.recorder import Recorder
-from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.engine.state import Fetch
 from nanoinfer.make import EagerQueue, GraphQueue
 from nanoinfer.model.config import ModelConfig
@@ -124,7 +124,7 @@ def engine_of(random: Random, paged: bool, late: bool) -> Any:
     if not late:
         return EagerQueue(model, cache, ROWS, **limits)
     scoring = PenaltySampler(ROWS, model.config.vocab_size, model.device, SAMPLERS.filtered)
-    late_by: dict[str, Any] = {"lag": random.randint(0, 3), "samplers": SAMPLERS._replace(scoring=scoring)}
+    late_by: dict[str, Any] = {"lag": random.randint(0, 3), "samplers": AllSamplers(*SAMPLERS, scoring)}
     return GraphQueue(model, cache, ROWS, recorder=None, max_rows=ROWS, **late_by, **limits)
 
 

@@ -40,6 +40,9 @@ for this folder. It needs torch, numpy, tiktoken and safetensors{triton}.
 Read in this order:
 
 {table}
+Some names are for you, and nothing here calls them: `weights.random_model`; `none.forward_logits`, the oracle;
+`Tokenizer.decode`; `kv_numbers` and the caches' `bytes`, which say what a cache takes; and of `LLM.engine`, from
+chapter 4 on, `stats` and `warm_up(samplers)`, which captures every step ahead of time.
 """
 
 

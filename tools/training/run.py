@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanoinfer.model.config import ModelConfig
+from nanoinfer.model.files import save_model
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
-from nanoinfer.model.weights import save_model
 from training.evaluate import hidden_of, loss_of
 from training.optim import Muon
 
