@@ -113,9 +113,8 @@ class CapturedPaged(PagedCache):
     def news(self, work: list[Work]) -> list[tuple[int, int, int]]:
         """Take the blocks that this work needs; return what the tables must be told: slot, column, block."""
         news: list[tuple[int, int, int]] = []
-        size = self.block_size
         for s, start, count in work:
-            if count > 1 or start % size == 0:
+            if count > 1 or start % self.block_size == 0:
                 new = self.blocks.grow(s.slot, start + count)
                 first = len(self.blocks.owned[s.slot]) - len(new)
                 news += [(s.slot, column, block) for column, block in enumerate(new, first)]

@@ -43,7 +43,7 @@ class LateEngine(DeviceEngine):
             return []
         work, places, tokens = self.in_flight.popleft()
         arrived = tokens.wait()
-        return self.settle(work, list(map(arrived.__getitem__, places)))
+        return self.settle(work, [arrived[place] for place in places])
 
     def fetch(self, step: Launch) -> Fetch:
         """Launch a step, and start the copy of its tokens to the host."""

@@ -126,9 +126,8 @@ class Numbers:
         self.starts.extend(rectangle if layout.rectangle else array("q", [end]) * (starts - 1 - len(self.starts)))
         self.pad(layout.tokens - end)
         self.starts.append(layout.tokens)
-        empty = rows - len(self.last)
-        self.last.extend(array("q", [0]) * empty)
-        self.rows_of.extend(array("q", [self.dummy]) * empty)
+        for values, value in ((self.last, 0), (self.rows_of, self.dummy)):
+            values.extend(array("q", [value]) * (rows - len(values)))
         every = self.ids + self.positions + self.slots + self.starts + self.last + self.rows_of
         return torch.frombuffer(every, dtype=torch.int64)
 
