@@ -30,22 +30,19 @@ from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.ragged import CapturedRagged, RaggedPaged
 from nanoinfer.engine import graphs
 from nanoinfer.engine.engine import Sequence
-from nanoinfer.engine.graph_stats import GraphStats
-from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
 from nanoinfer.engine.queue import Queued
-from nanoinfer.engine.quick import QuickChoice
 from nanoinfer.engine.samplers import greedy, sample
 from nanoinfer.engine.sampling import gumbel, sample_filtered
-from nanoinfer.engine.scores import DeviceScores, PlainScores
 from nanoinfer.engine.state import BatchState, Fetch
+from nanoinfer.make import DraftQueue, EagerDrafts, EagerQueue, GraphQueue
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request, SamplingParams
 from nanoinfer.speculate.coin import CoinDrafter
-from nanoinfer.speculate.engine import PlainDrafts, Run
-from nanoinfer.speculate.graphs import GraphDrafts, VerifiedPaged
+from nanoinfer.speculate.engine import Run
+from nanoinfer.speculate.graphs import VerifiedPaged
 from nanoinfer.speculate.lookup import PromptLookup
 from nanoinfer.speculate.pays import Pays
 from tests.engine.audit import Audit, must
@@ -143,32 +140,6 @@ class Rule(GPT2):
         return LOGITS[x[:, 0].long()]
 
 
-class Eager(PlainScores, QuickChoice):
-    """Chapter 5 over chapters 1 to 3; it counts for whom it chooses."""
-
-    history: History
-
-    def choose(self, logits: Tensor, sequences: list[Sequence]) -> Tensor:
-        self.history.note_chosen([s.request.seed for s in sequences if getattr(s, "decoding", True)])
-        return super().choose(logits, sequences)
-
-
-class EagerDrafts(PlainDrafts, Eager):
-    """Chapter 7 over the same."""
-
-
-class Graphed(DeviceScores, GraphEngine):
-    """Chapter 5 over chapter 4."""
-
-    Stats = GraphStats
-
-
-class GraphedDrafts(GraphDrafts):
-    """Chapter 7 over all of that."""
-
-    Stats = GraphStats
-
-
 class History:
     """One engine, what its users are told, and what must hold of it after each step."""
 
@@ -248,14 +219,14 @@ class History:
             settings |= {"draft_tokens": random.randint(1, 9), "adaptive": random.choice([None, None, Toggled(random)])}
             settings["drafter"] = self.drafter = self.make_drafter(settings["draft_tokens"])
         if not self.captured:
-            engine = (EagerDrafts if self.drafts else Eager)(model, self.cache, max_batch, **settings)
-            engine.history = self
+            engine: Any = (EagerDrafts if self.drafts else EagerQueue)(model, self.cache, max_batch, **settings)
+            watch(engine, "choose", self.note_eager)
             return engine
         scoring = PenaltySampler(max_batch, VOCAB, CPU, self.counted(sample))
         samplers = AllSamplers(self.counted(greedy), self.counted(sample), sample_filtered, scoring)
         watch(scoring, "move", self.fail)
         recorder = REPEAT if self.drafts == "within" else random.choice([None, REPEAT])
-        return (GraphedDrafts if self.drafts else Graphed)(
+        return (DraftQueue if self.drafts else GraphQueue)(
             model, self.cache, max_batch, recorder=recorder, max_rows=max_batch, samplers=samplers, lag=self.lag,
             **settings,
         )  # fmt: skip
@@ -281,6 +252,9 @@ class History:
 
     def note_chosen(self, seeds: list[int]) -> None:
         self.chosen.update(seed for seed in seeds if seed not in self.no_tokens)
+
+    def note_eager(self, _: Tensor, sequences: list[Sequence]) -> None:
+        self.note_chosen([s.request.seed for s in sequences if getattr(s, "decoding", True)])
 
     def note_settled(self, _: Any, tokens: list[Any]) -> None:
         """Of what steps with drafts have chosen, some is behind a wrong draft, or where there was none."""

@@ -49,7 +49,7 @@ ROOT = Path(__file__).parents[2]
 PIECE = "a piece of a prompt, where prompts are captured whole"
 
 
-Kind = tuple[str, bool]  # the engine's name, and whether its operations are fused
+Kind = tuple[str, bool | None]  # the engine's name, and whether its operations are fused
 
 
 @pytest.fixture(params=GRAPHS, ids=lambda kind: kind[0] + "-fused" * kind[1])
@@ -201,8 +201,9 @@ def test_memory_of_graphs(model: GPT2) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-def test_the_loop_waits_nowhere_but_in_collect(model: GPT2, kind: Kind, lag: int) -> None:
-    """Promise 7, for replays: torch raises at any hidden synchronization. Waiting for an event is none of these."""
+@pytest.mark.parametrize("kind", [*GRAPHS, ("fused", None), ("persistent", None)], indirect=True)
+def test_the_loop_waits_in_one_place_alone(model: GPT2, kind: Kind, lag: int) -> None:
+    """Promise 7: torch raises at any hidden synchronization. Waiting for an event is none of these."""
     llm = make(model, kind, max_batch=3)
     llm.core.lag = lag
     requests = llm.requests(prompts_of(LENGTHS), PARAMS)

@@ -1,6 +1,6 @@
 """One training run of the project's own GPT-2: settings, initial weights, optimizers, one step, checkpoints.
 
-The model runs with `FullContext`, the attention of chapter 1. Dropout comes in as `ops`, like the fused kernels of
+The model runs with `NoCache`, the attention of chapter 1. Dropout comes in as `ops`, like the fused kernels of
 chapter 4: the model's code is the same in training and in the engine.
 """
 
