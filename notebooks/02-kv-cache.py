@@ -59,8 +59,8 @@ logits, layers = watch(model, prompts, NoCache())
 show("token ids, positions, rows", torch.stack([prompts.token_ids, prompts.positions, prompts.slots]))
 
 # %% [markdown]
-# **Do exercise 2.2 first: this writes the cache.** The token at position p goes into slot p of its row (section 3). Rows
-# lie end to end, so its address is row · 6 + p.
+# **Do exercise 2.2 first: this writes the cache.** The token at position p goes into slot p of its row (section 3).
+# Rows lie end to end, so its address is row · 6 + p.
 
 # %%
 places = prompts.slots * SLOTS + prompts.positions  # (N,)
@@ -168,8 +168,8 @@ compare(guesses, "hidden slots", guess, outcomes[tuple(same[1:])])
 #
 # ## Break 1: the column is the slot
 #
-# **Do exercise 2.2 first.** A decode step brings one token a row, number 0, and writes it to slot 0. Which token's key is
-# lost first?
+# **Do exercise 2.2 first.** A decode step brings one token a row, number 0, and writes it to slot 0. Which token's
+# key is lost first?
 
 # %%
 guess = "?"  # "the first", "the last" or "none"
