@@ -160,10 +160,10 @@ show("logits + noise", (logits + noise).gather(1, best))
 print("greedy:", words(logits.argmax(-1)), " sampled from all tokens:", words((logits + noise).argmax(-1)))
 
 # %% [markdown]
-# Top-k 4 and top-p 0.1 keep scores down to a lowest one (section 8). What is below is out, whatever its noise.
+# Top-k 4 and top-p 0.8 keep scores down to a lowest one (section 8). What is below is out, whatever its noise.
 
 # %%
-lowest = threshold(logits, torch.tensor([4, 4]), torch.tensor([0.1, 0.1]))  # (B, 1)
+lowest = threshold(logits, torch.tensor([4, 4]), torch.tensor([0.8, 0.8]))  # (B, 1)
 show("kept", torch.where(logits >= lowest, logits, -torch.inf).gather(1, best))
 
 # %% [markdown]

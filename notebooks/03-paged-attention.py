@@ -90,10 +90,8 @@ PROMPTS = "Once upon a time", "The old fox looked up at", "Where are you"
 right = told(*PROMPTS)
 print(*right, sep="\n")
 
-# %% [markdown]
-# What attention reads in a decode step. No later cell changes it.
-
 # %%
+# What attention reads in a decode step. No later cell changes it.
 written, sequences = prefilled()
 plan, _, layers = feed(written, sequences, decode=True)
 tables, lengths, q = plan.tables, plan.lengths, layers[LAYER][0]  # (B, width), (B,), (B, H, D)
@@ -172,7 +170,6 @@ for page in range(3):
     top = higher
     print(f"page {page}: maximum {top:.2f}   old sums times {rescale:.3f}   sum {total:.3f}   weighted {acc:.3f}")
 print(f"result {acc / total:.6f}, by one softmax {float(paged[1, HEAD, 0]):.6f}")
-assert abs(acc / total - float(paged[1, HEAD, 0])) < 1e-5
 
 # %% [markdown]
 # ## 5. Two parts, and their join

@@ -215,8 +215,8 @@ compare(guesses, "baked", guess, int(seen[0]))
 # %% [markdown]
 # ## 6. A dict of them
 #
-# **Do exercise 4.4 first.** With a maximum of 64 rows, how many are computed for 33 sequences (section 11)? Below is the
-# engine's own dict, after three sequences that end one after the other.
+# **Do exercise 4.4 first.** With a maximum of 64 rows, how many are computed for 33 sequences (section 11)? Below is
+# the engine's dict, after three sequences of different lengths.
 
 # %%
 guess = "?"  # 33, 40, 48 or 64
@@ -302,8 +302,8 @@ assert told(engine(), sampled) == told(engine("dense"), sampled) != right
 # %% [markdown]
 # ## Break 4: a padding row is a copy of row 0
 #
-# **Do exercise 4.5 first.** Three rows are live, and the graph has four. The fourth gets row 0's slot, length and table.
-# Which sequence goes wrong?
+# **Do exercise 4.5 first.** Three rows are live, and the graph has four. The fourth gets row 0's slot, length and
+# table. Which sequence goes wrong?
 
 # %%
 guess = "?"  # "none", "the first" or "all"
