@@ -285,7 +285,7 @@ assert wrong != right == told(engine("dense-graph"))
 # %% [markdown]
 # ## Break 3: the sampler is not in the key
 #
-# A greedy generation, then a sampled one, through the same dict. What is the second text?
+# A greedy generation, then a sampled one, through the same dict. What is the second text? (A GPU's kernel serves both.)
 
 # %%
 guess = "?"  # "the greedy text", "the sampled text" or "nonsense"
@@ -295,9 +295,11 @@ with answers.mistake("4.3", "without-sampler"):
     told(one)
     wrong = told(one, sampled)
 print(*wrong, sep="\n")
-compare(guesses, "break 3", guess, "the greedy text" if wrong == right else "nonsense")
-print("repaired:", *told(engine(), sampled), sep="\n")
-assert told(engine(), sampled) == told(engine("dense"), sampled) != right
+repaired = told(engine(), sampled)
+print("repaired:", *repaired, sep="\n")
+known = {str(right): "the greedy text", str(repaired): "the sampled text"}
+compare(guesses, "break 3", guess, known.get(str(wrong), "nonsense"))
+assert repaired == told(engine("dense"), sampled) != right
 
 # %% [markdown]
 # ## Break 4: a padding row is a copy of row 0
