@@ -31,7 +31,7 @@ from nanoinfer.speculate.engine import PlainDrafts
 from nanoinfer.speculate.graphs import GraphDrafts, VerifiedPaged
 from nanoinfer.speculate.pays import Pays
 
-DENSE_SHARE = 0.5  # of free memory that dense slots may take where nobody says how many
+DENSE_SHARE = 0.5  # of free memory that dense rows may take where nobody says how many
 POOL_SHARE = 0.9  # of the memory that a step leaves free
 LAG = 2  # steps that the host is behind a device that replays graphs
 
@@ -143,12 +143,12 @@ def with_kernels(config: EngineConfig, model: GPT2, reduced: Callable[[Any], Any
 
 
 def default_max_batch(config: EngineConfig, model: GPT2, max_len: int) -> int:
-    """64 slots, or as many dense ones as half of the free memory holds."""
+    """64 rows, or as many dense ones as half of the free memory holds."""
     free = free_memory(model.device)
     if config.recipe.cache != "dense" or free is None:
         return MAX_BATCH
-    slot = max_len * model.config.kv_numbers * model.dtype.itemsize
-    return max(1, min(MAX_BATCH, int(DENSE_SHARE * free) // slot - 1))
+    row = max_len * model.config.kv_numbers * model.dtype.itemsize
+    return max(1, min(MAX_BATCH, int(DENSE_SHARE * free) // row - 1))
 
 
 def make_cache(

@@ -42,7 +42,7 @@ llm = LLM(engine="naive", device="cpu")
 model, config, guesses = llm.model, llm.model.config, {}
 C, H, D = config.n_embd, config.n_head, config.head_size
 texts = [llm.tokenizer.encode(prompt) for prompt in ("Once upon a", "The fox")]
-step = Batch.of([(SimpleNamespace(slot=slot, tokens=ids), 0, len(ids)) for slot, ids in enumerate(texts)], model.device)
+step = Batch.of([(SimpleNamespace(row=row, tokens=ids), 0, len(ids)) for row, ids in enumerate(texts)], model.device)
 N = len(step.token_ids)
 logits, layers = watch(model, step, NoCache())  # the engine's logits, and each layer's queries, keys and values
 
@@ -52,7 +52,7 @@ def words(ids: Tensor) -> list[str]:
 
 
 print(words(step.token_ids))
-show("token ids, positions, slots", torch.stack([step.token_ids, step.positions, step.slots]))
+show("token ids, positions, rows", torch.stack([step.token_ids, step.positions, step.row]))
 
 GREEDY = SamplingParams(max_tokens=16, temperature=0)
 SAMPLED = SamplingParams(max_tokens=12, temperature=0.8, top_k=50, seed=7)
@@ -93,7 +93,7 @@ show("scores: a query a line, a key a column", scores[HEAD])
 # softmax gives them weight 0.
 
 # %%
-hidden = (step.slots != step.slots[:, None]) | (step.positions > step.positions[:, None])  # (N, N)
+hidden = (step.row != step.row[:, None]) | (step.positions > step.positions[:, None])  # (N, N)
 weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)  # (H, N, N)
 show("weights", weights[HEAD])
 
@@ -244,7 +244,7 @@ assert told("The fox", "Once upon a", params=SAMPLED)[1] == told("Once upon a", 
 guess = "?"  # 1, 2 or 4
 milliseconds = []
 for length in (64, 128, 256, 512):
-    long = Batch.of([(SimpleNamespace(slot=0, tokens=[464] * length), 0, length)], model.device)
+    long = Batch.of([(SimpleNamespace(row=0, tokens=[464] * length), 0, length)], model.device)
     times = []
     for _ in range(3):
         start = time.perf_counter()

@@ -48,7 +48,7 @@ LAYER, HEAD = 7, 3
 
 def batch(texts: list[list[int]], start: int = 0) -> Batch:
     """The tokens of each text from `start` on: from 0 all, from -1 the last."""
-    rows = [SimpleNamespace(slot=row, tokens=ids) for row, ids in enumerate(texts)]
+    rows = [SimpleNamespace(row=row, tokens=ids) for row, ids in enumerate(texts)]
     work = [(row, start % len(row.tokens), len(row.tokens[start:])) for row in rows]
     return Batch.of(work, model.device)
 
@@ -56,14 +56,14 @@ def batch(texts: list[list[int]], start: int = 0) -> Batch:
 texts = [llm.tokenizer.encode(prompt) for prompt in ("Once upon a", "The fox")]
 prompts = batch(texts)
 logits, layers = watch(model, prompts, NoCache())
-show("token ids, positions, rows", torch.stack([prompts.token_ids, prompts.positions, prompts.slots]))
+show("token ids, positions, rows", torch.stack([prompts.token_ids, prompts.positions, prompts.row]))
 
 # %% [markdown]
 # **Do exercise 2.2 first: this writes the cache.** The token at position p goes into slot p of its row (section 3).
 # Rows lie end to end, so its address is row · 6 + p.
 
 # %%
-places = prompts.slots * SLOTS + prompts.positions  # (N,)
+places = prompts.row * SLOTS + prompts.positions  # (N,)
 
 
 def prefilled() -> Tensor:
@@ -242,7 +242,7 @@ assert told("The fox", LONG) == right
 def step_ms(cache: NoCache, context: int) -> float:
     """Milliseconds of a decode step of one sequence."""
     start, times = context if isinstance(cache, DenseCache) else 0, []
-    fed = Batch.of([(SimpleNamespace(slot=0, tokens=[464] * (context + 1)), start, context + 1 - start)], model.device)
+    fed = Batch.of([(SimpleNamespace(row=0, tokens=[464] * (context + 1)), start, context + 1 - start)], model.device)
     for _ in range(4):
         begin = time.perf_counter()
         model(fed, cache).argmax(-1).tolist()

@@ -56,7 +56,7 @@ def fresh() -> tuple[PagedCache, list[Any]]:
     cache, texts = PagedCache(config, 2, 12, 9, BLOCK, model.device, model.dtype), []
     cache.k.zero_(), cache.v.zero_()
     for row, prompt in enumerate(("Once upon a time", "The old fox looked up at the sky")):
-        texts.append(SimpleNamespace(slot=row, tokens=tokenizer.encode(prompt)))
+        texts.append(SimpleNamespace(row=row, tokens=tokenizer.encode(prompt)))
         cache.blocks.reserve(row, len(texts[row].tokens) + 4)
     return cache, texts
 
@@ -120,7 +120,7 @@ show("tables", cache.tables)
 
 # %%
 prompts, *_ = feed(cache, rows)
-show("row, position, slot", torch.stack([prompts.batch.slots, prompts.batch.positions, prompts.places]))
+show("row, position, slot", torch.stack([prompts.batch.row, prompts.batch.positions, prompts.places]))
 show("keys, first number, a block a line", cache.k[LAYER, :, HEAD, :, 0])
 
 # %% [markdown]

@@ -45,7 +45,7 @@ class Keep(NoCache):
 
 def step(*parts: tuple[int, int, Sequence[int]]) -> Batch:
     """The step that brings these tokens. parts: row, position of the first token, tokens."""
-    work: Any = [(SimpleNamespace(tokens=[*[0] * start, *ids], slot=row), start, len(ids)) for row, start, ids in parts]
+    work: Any = [(SimpleNamespace(tokens=[*[0] * start, *ids], row=row), start, len(ids)) for row, start, ids in parts]
     return Batch.of(work, torch.device("cpu"))
 
 

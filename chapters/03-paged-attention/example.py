@@ -294,7 +294,7 @@ def work() -> None:
     from nanoinfer.kernels.ragged_attention import tile_of, work_list  # here: there is no Triton for macOS and Windows
 
     chunks = ((0, 0, 40), (1, 90, 20), (2, 299, 1))  # row, tokens before, tokens
-    work: Any = [(SimpleNamespace(tokens=[0] * (start + n), slot=row), start, n) for row, start, n in chunks]
+    work: Any = [(SimpleNamespace(tokens=[0] * (start + n), row=row), start, n) for row, start, n in chunks]
     batch, tokens, rows = Batch.of(work, torch.device("cpu")), sum(n for *_, n in chunks), len(chunks)
     print("tile  row  tokens of the step  their positions  reads")
     for tile, (first, count) in enumerate(work_list(batch).tolist()):
@@ -304,7 +304,7 @@ def work() -> None:
         last = first + count - 1
         at, end = int(batch.positions[first]), int(batch.positions[last])
         spans = f"{f'{first} to {last}' if count > 1 else first:>18}  {f'{at} to {end}' if count > 1 else at:>15}"
-        print(f"{tile:>4}  {int(batch.slots[first]):>3}  {spans}  its row's first {end + 1}")
+        print(f"{tile:>4}  {int(batch.row[first]):>3}  {spans}  its row's first {end + 1}")
     size_of = tile_of(tokens, rows)
     print(f"at most {tokens} / {size_of}, rounded up, + {rows} = {-(-tokens // size_of) + rows} tiles")
 

@@ -63,7 +63,7 @@ def pool() -> Pool:
     for _ in range(STEPS + 1):  # the prompts, and so many tokens more
         next(steps)
     texts = [s.tokens[:-1] for s in engine.running]  # the newest is not fed
-    slots = [s.slot for s in engine.running]
+    slots = [s.row for s in engine.running]
     return Pool(paged, texts, [list(paged.blocks.owned[slot]) for slot in slots], slots, steps)
 
 

@@ -110,7 +110,7 @@ def last_block_shared(made: LLM, prompt: str, seeds: Sequence[int]) -> list[str]
     requests = made.requests([prompt] * 2, [SamplingParams(12, temperature=0.9, seed=seed) for seed in seeds])
     rows = [made.core.submit(request) for request in requests]
     made.core.step()
-    tables, (first, second) = made.core.cache.tables, [row.slot for row in rows]
+    tables, (first, second) = made.core.cache.tables, [row.row for row in rows]
     tables[second] = tables[first]
     while made.core.busy:
         made.core.step()

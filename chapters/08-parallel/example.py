@@ -179,8 +179,8 @@ def orders() -> None:
     while core.busy:
         core.step()
     for name, step in heard.orders:
-        begun = [f"row {b.slot}, temperature {b.params.temperature:g}, {b.step} tokens generated" for b in step.begun]
-        fed = [f"row {chunk.slot} {list(chunk.token_ids)}" for chunk in (step.prefill.chunks if step.prefill else ())]
+        begun = [f"row {b.row}, temperature {b.params.temperature:g}, {b.step} tokens generated" for b in step.begun]
+        fed = [f"row {chunk.row} {list(chunk.token_ids)}" for chunk in (step.prefill.chunks if step.prefill else ())]
         fed = fed or [f"row {slot} its newest token" for slot in range(step.live)]
         if begun:
             print(f"{name}  begin: {'; '.join(begun)}")

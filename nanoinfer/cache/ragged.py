@@ -21,7 +21,7 @@ class RaggedPlan(NamedTuple):
 
     batch: Batch
     places: Tensor  # (N,) int64, as in `PagedPlan`
-    tables: Tensor  # (slots, width) int32
+    tables: Tensor  # (rows, width) int32
     work: Any  # of the kernel's `work_list`
 
 

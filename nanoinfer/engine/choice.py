@@ -20,7 +20,7 @@ from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 
 OP_BY_OP = "op by op"
-NULL = 0  # the block that no slot owns, as in cache/captured.py
+NULL = 0  # the block that no row owns, as in cache/captured.py
 ROUNDS, REPLAYS = 5, 8  # in which the ways take turns
 Forwards = Callable[[GPT2, Any, BatchState], Sequence[Forward]]
 

@@ -22,18 +22,18 @@ from nanoinfer.model.gpt2 import GPT2
 class Launch(NamedTuple):
     """All that the device is told of a step."""
 
-    sources: list[int]  # slots of sequences that move
+    sources: list[int]  # rows of sequences that move
     targets: list[int]  # where they move to
-    live: int  # slots 0..live-1 hold sequences; the others are padding
+    live: int  # rows 0..live-1 hold sequences; the others are padding
     begun: list[Begun]
-    news: list[tuple[int, int, int]]  # entries of block tables: slot, column, block
+    news: list[tuple[int, int, int]]  # entries of block tables: row, column, block
     prefill: Prefill | None  # None: a decode step
     context: int  # of a decode step: tokens of the longest sequence, the newest included
     sampler: int  # the cheapest of `Samplers` that serves all
 
 
 class DeviceEngine(Engine):
-    """An `Engine` with its state on the device. Live sequences have slots 0..n-1, so a step runs the first n rows."""
+    """An `Engine` with its state on the device. Live sequences have rows 0..n-1, so a step runs the first n rows."""
 
     prefill_step = staticmethod(prefill_step)
     cache: Any  # of chapter 4's caches
@@ -45,7 +45,7 @@ class DeviceEngine(Engine):
             self.state = BatchState.empty(max_batch, model.device)
         self.live = 0  # rows of the state that are no padding
         self.kinds: dict[Sequence, int] = {}  # of those that have a row, which of the samplers each needs
-        self.free.sort(reverse=True)  # the lowest free slot is given first
+        self.free.sort(reverse=True)  # the lowest free row is given first
 
     def run(self, work: list[Work]) -> list[int]:
         step = self.pack(work)
@@ -65,7 +65,7 @@ class DeviceEngine(Engine):
         self.place(Launch([], [], 0, [], [], None, 0, 0))
 
     def pack(self, work: list[Work]) -> Launch:
-        """Put a step into integers. The host's part of it is done here: slots, `cached`, the cache's own lists."""
+        """Put a step into integers. The host's part of it is done here: rows, `cached`, the cache's own lists."""
         sources, targets = self.close_gaps()
         begun = self.running[len(self.kinds) :]
         for s in begun:
@@ -85,30 +85,30 @@ class DeviceEngine(Engine):
 
     def begun(self, s: Sequence) -> Begun:
         """What the device is told of a sequence that gets a row."""
-        return Begun(s.slot, s.request.seed, s.generated, s.params)
+        return Begun(s.row, s.request.seed, s.generated, s.params)
 
     def prefill_of(self, work: list[Work], begun: list[Sequence]) -> Prefill | None:
         """The tokens that the host brings: those of sequences that begin."""
-        chunks = [Chunk(s.slot, start, s.tokens[start : start + count]) for s, start, count in work if begun]
+        chunks = [Chunk(s.row, start, s.tokens[start : start + count]) for s, start, count in work if begun]
         return Prefill(chunks) if chunks else None
 
     def close_gaps(self) -> tuple[list[int], list[int]]:
-        """Move the last sequences into the slots that were left. Returns from where, and to where."""
+        """Move the last sequences into the rows that were left. Returns from where, and to where."""
         n = len(self.running)
         if len(self.free) == 0 or self.free[-1] >= n:
             return [], []
-        gaps = [slot for slot in self.free if slot < n][::-1]
-        moved = [s for s in self.running if s.slot >= n]
-        sources = [s.slot for s in moved]
-        for s, slot in zip(moved, gaps, strict=True):
-            s.slot = slot
+        gaps = [row for row in self.free if row < n][::-1]
+        moved = [s for s in self.running if s.row >= n]
+        sources = [s.row for s in moved]
+        for s, row in zip(moved, gaps, strict=True):
+            s.row = row
         self.free = list(range(n, self.max_batch))[::-1]
         self.cache.rename(sources, gaps)
         return sources, gaps
 
     def places(self, work: list[Work], step: Launch) -> list[int]:
         """Where the token of each sequence stands among those of a step."""
-        return list(range(len(work))) if step.prefill else [s.slot for s, _, _ in work]
+        return list(range(len(work))) if step.prefill else [s.row for s, _, _ in work]
 
     @torch.inference_mode()
     def launch(self, step: Launch) -> Tensor:

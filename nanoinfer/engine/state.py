@@ -23,7 +23,7 @@ _FLOATS = Struct("=ff")
 class Begun(NamedTuple):
     """A sequence that gets a row of the state. step: how many tokens it has generated before."""
 
-    slot: int
+    row: int
     seed: int
     step: int
     params: SamplingParams
@@ -84,7 +84,7 @@ class BatchState:
         values = array("q")
         for each in begun:
             params = each.params
-            values.extend((0, 0, each.step, 0, each.seed, params.top_k, self.dummy, each.slot))
+            values.extend((0, 0, each.step, 0, each.seed, params.top_k, self.dummy, each.row))
             values.frombytes(_FLOATS.pack(params.temperature, params.top_p))  # two numbers in one: a single copy
         packed = upload(torch.frombuffer(values, dtype=torch.int64).view(-1, 9), torch.int64, self.token.device)
         at = packed[:, 7]

@@ -18,7 +18,7 @@ from nanoinfer.model.gpt2 import GPT2, Cache
 
 
 class Rows(Batch):
-    """One token for each of rows 0..B-1, which are slots 0..B-1 as far as they are live."""
+    """One token for each of rows 0..B-1: a row that is not live is padding."""
 
     @property
     def rows(self) -> int:
@@ -26,9 +26,9 @@ class Rows(Batch):
 
 
 class Chunk(NamedTuple):
-    """Tokens that the host brings for one slot, the first at position `start`."""
+    """Tokens that the host brings for one row, the first at position `start`."""
 
-    slot: int
+    row: int
     start: int
     token_ids: Sequence[int]
 
@@ -62,8 +62,8 @@ class Prompts(Batch):
     @classmethod
     def of_packed(cls, packed: Tensor, layout: Layout) -> Prompts:
         """Views of `packed` (sum(layout.sizes),)."""
-        ids, positions, slots, starts, last_at, rows_of = torch.split(packed, layout.sizes)
-        return cls(ids, positions, slots, starts, layout.longest, layout.past, last_at, rows_of)
+        ids, positions, rows, starts, last_at, rows_of = torch.split(packed, layout.sizes)
+        return cls(ids, positions, rows, starts, layout.longest, layout.past, last_at, rows_of)
 
     def last(self, x: Tensor) -> Tensor:
         return x[self.last_at]
@@ -85,7 +85,7 @@ class Prefill:
         """Return the numbers of a step of that layout, (sum(layout.sizes),) int64 on the host, for a single copy."""
         numbers = Numbers(layout, dummy)
         for chunk in self.chunks:
-            numbers.add(chunk, chunk.slot)
+            numbers.add(chunk, chunk.row)
         return numbers.packed()
 
 
@@ -93,12 +93,12 @@ class Numbers:
     """The numbers of a prefill, one list of each kind.
 
     Where the layout is a rectangle, each row is padded to its width. Whatever else it has room for is padding too:
-    token 0 at position 0 of the dummy slot.
+    token 0 at position 0 of the dummy row.
     """
 
     def __init__(self, layout: Layout, dummy: int) -> None:
         self.layout, self.dummy = layout, dummy
-        self.ids, self.positions, self.slots, self.starts, self.last, self.rows_of = (array("q") for _ in range(6))
+        self.ids, self.positions, self.row, self.starts, self.last, self.rows_of = (array("q") for _ in range(6))
         self.counting = _counting(1 << max(layout.past + layout.longest, layout.tokens).bit_length())
 
     def add(self, chunk: Chunk, row: int) -> None:
@@ -107,7 +107,7 @@ class Numbers:
         self.starts.append(len(self.ids))
         self.ids.extend(array("q", chunk.token_ids))
         self.positions.extend(self.counting[chunk.start : chunk.start + count])
-        self.slots.extend(array("q", [chunk.slot]) * count)
+        self.row.extend(array("q", [chunk.row]) * count)
         self.last.append(len(self.ids) - 1)
         self.rows_of.append(row)
         if self.layout.rectangle:
@@ -115,7 +115,7 @@ class Numbers:
 
     def pad(self, count: int) -> None:
         """Append so many tokens of padding."""
-        for values, value in ((self.ids, 0), (self.positions, 0), (self.slots, self.dummy)):
+        for values, value in ((self.ids, 0), (self.positions, 0), (self.row, self.dummy)):
             values.extend(array("q", [value]) * count)
 
     def packed(self) -> Tensor:
@@ -128,7 +128,7 @@ class Numbers:
         self.starts.append(layout.tokens)
         for values, value in ((self.last, 0), (self.rows_of, self.dummy)):
             values.extend(array("q", [value]) * (rows - len(values)))
-        every = self.ids + self.positions + self.slots + self.starts + self.last + self.rows_of
+        every = self.ids + self.positions + self.row + self.starts + self.last + self.rows_of
         return torch.frombuffer(every, dtype=torch.int64)
 
 
@@ -154,7 +154,7 @@ def decode_step(model: GPT2, cache: Cache, state: BatchState, rows: int, context
     """Feed the newest token of rows 0..rows-1 and advance them; return the tokens (rows,) that follow.
 
     context: how many tokens the longest sequence has now, or more. Nothing else comes from the host but the choice of a
-    sampler. A padding row feeds token 0 at position 0 to the dummy slot, and stays as it is.
+    sampler. A padding row feeds token 0 at position 0 to the dummy row, and stays as it is.
     """
     each = state.at(slice(0, rows))
     batch = Rows(each.token, each.position, each.row, each.row, 1, context - 1)  # where each starts, nobody asks

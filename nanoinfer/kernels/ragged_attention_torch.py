@@ -17,11 +17,11 @@ def work_list(batch: Batch) -> None:
 def attend_ragged(q: Tensor, k_pool: Tensor, v_pool: Tensor, tables: Tensor, batch: Batch, work: None) -> Tensor:
     """Causal attention of any number of new tokens a row, q (N, H, D), over its pages -> (N, H, D).
 
-    tables: (slots, width) int32 of all slots. A token at position p reads the first p + 1 tokens of its row's pages,
+    tables: (rows, width) int32 of all rows. A token at position p reads the first p + 1 tokens of its row's pages,
     which hold the new ones already.
     """
     starts = batch.starts
-    tables = tables[batch.slots[starts[:-1].clamp(max=len(q) - 1)]]  # (B, width); an empty last row begins at N
+    tables = tables[batch.row[starts[:-1].clamp(max=len(q) - 1)]]  # (B, width); an empty last row begins at N
     keys, values = gather_pages(k_pool, tables), gather_pages(v_pool, tables)  # (B, H, S, D)
     positions = batch.padded(batch.positions)  # (B, T)
     slot = torch.arange(keys.shape[2], device=q.device)  # (S,)

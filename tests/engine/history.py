@@ -111,7 +111,7 @@ class Rule(GPT2):
         history, cache, plan = self.history[0], attend.func.__self__, attend.args[0]
         history.fail()
         keys: list[float] = cache.k.view(-1).tolist()
-        each = [t.tolist() for t in (batch.token_ids, batch.positions, batch.slots, plan.places)]
+        each = [t.tolist() for t in (batch.token_ids, batch.positions, batch.row, plan.places)]
         must(sum(slot < history.max_batch for slot in each[2]) <= history.audit.budget, "the budget holds")
         for token, position, slot, place in zip(*each, strict=True):
             must(position < batch.past + batch.longest, "no token stands behind the longest context")
@@ -269,7 +269,7 @@ class History:
         if self.captured:
             seed = int(self.engine.state.seed[slot])
         else:
-            (seed,) = [s.request.seed for s in self.engine.running if s.slot == slot]
+            (seed,) = [s.request.seed for s in self.engine.running if s.row == slot]
         if not self.fed[seed]:
             self.calls["cached"] += position
             self.fed[seed] = position
@@ -390,7 +390,7 @@ class History:
     def check_state(self) -> None:
         """What the device holds is what the host's sequences say, and all else is padding."""
         engine = self.engine
-        slots = {s.slot: s for s in engine.running}
+        slots = {s.row: s for s in engine.running}
         assert sorted([*slots, *engine.free]) == list(range(self.max_batch))
         if self.captured:
             state = engine.state
@@ -417,11 +417,11 @@ class History:
         assert len(s.times) == count
         assert not self.drafts or not s.ahead
         if self.blocks and not self.drafts:
-            assert len(self.blocks.owned[s.slot]) == self.blocks.blocks_of(s.cached)
+            assert len(self.blocks.owned[s.row]) == self.blocks.blocks_of(s.cached)
         if self.captured:
-            assert self.engine.state.integers[:3, s.slot].tolist() == [s.tokens[-1], s.cached, count]
+            assert self.engine.state.integers[:3, s.row].tolist() == [s.tokens[-1], s.cached, count]
             if s.params.penalises:
-                counts = self.engine.samplers.scoring.counts[s.slot]
+                counts = self.engine.samplers.scoring.counts[s.row]
                 assert counts.tolist() == torch.bincount(torch.tensor(s.token_ids), minlength=VOCAB).tolist()
 
     def check_tokens(self, s: Any) -> None:

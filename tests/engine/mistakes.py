@@ -94,7 +94,7 @@ PLAIN: dict[str, tuple[str, Mutate]] = {
 
 WITH_PREEMPTION: dict[str, tuple[str, Mutate]] = {
     "a row gives way ahead of need": ("the youngest give way to one that lacks a block", edited(
-        QueueEngine, "with_room", "claim(s.slot, s.cached + 1)", "claim(s.slot, s.cached + 99)")),
+        QueueEngine, "with_room", "claim(s.row, s.cached + 1)", "claim(s.row, s.cached + 99)")),
     "a preemption is not counted": ("preemptions are counted", edited(
         QueueEngine, "preempt", "self.stats.preemptions += 1", "pass")),
     "preempted rows come back ahead of their tokens": ("", edited(
@@ -131,7 +131,7 @@ OWNED: dict[str, tuple[str, Mutate]] = {
     "one token too few has room": ("a row has room for its text", edited(
         BlockManager, "grow", "self.block_size < tokens", "self.block_size < tokens - 1")),
     "a block too many": ("a text has its blocks, no more", edited(
-        CapturedPaged, "news", "grow(s.slot, start + count)", "grow(s.slot, len(s.tokens))")),
+        CapturedPaged, "news", "grow(s.row, start + count)", "grow(s.row, len(s.tokens))")),
 }  # fmt: skip
 
 EXPECTED = "what is known is what should be"
@@ -183,7 +183,7 @@ DRAFTS: dict[str, tuple[str, Mutate]] = {
     "drafts beyond the budget": ("the budget holds", edited(DraftEngine, "limits", "// max(1, len(work))", "")),
     "drafts beyond the end": ("", edited(DraftEngine, "limits", "s.end - 1 - start", "s.end + 9 - start")),
     "drafts beyond the pool": ("", edited(
-        DraftEngine, "room_for", "return min(limit, int(self.blocks.room(s.slot)) - need)", "return limit")),
+        DraftEngine, "room_for", "return min(limit, int(self.blocks.room(s.row)) - need)", "return limit")),
     "drafts beside penalties": ("", edited(DraftEngine, "drafting", "and not s.params.scores", "")),
     "tokens of one step come in two": ("", edited(DraftEngine, "settle", "if n < len(run.tokens)", "if n == 0")),
 }  # fmt: skip

@@ -133,10 +133,10 @@ class Watched(History):
             assert replay.rows[id_] == [s.cached, s.generated]
         for id_ in replay.rows.keys() - running.keys():  # their last tokens are on their way
             assert not self.known[id_].ended
-            assert self.known[id_].slot < 0
+            assert self.known[id_].row < 0
         if self.blocks:
             first = not self.captured  # else there is a null block
-            tables = {id_: [block + first for block in self.blocks.owned[s.slot]] for id_, s in running.items()}
+            tables = {id_: [block + first for block in self.blocks.owned[s.row]] for id_, s in running.items()}
             assert {id_: table for id_, table in replay.tables.items() if table} == tables
             assert replay.cached == {block + first for block in self.blocks.idle}
 

@@ -71,7 +71,7 @@ def swap(mine: Function) -> Iterator[None]:
             raise ValueError("a step must bring tokens that its rows have left, at least one")
         for at, count in counts.items():
             self.feed(prompts[at], count, chunks)
-        chosen[:] = [(step, [s.slot for s in prompts])]
+        chosen[:] = [(step, [s.row for s in prompts])]
         return chunks
 
     def of_mine(cls: type[Batch], work: list[Work], device: torch.device) -> Batch:
