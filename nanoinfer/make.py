@@ -24,7 +24,7 @@ from nanoinfer.engine.quick import QuickChoice
 from nanoinfer.engine.samplers import SAMPLERS, Samplers
 from nanoinfer.engine.scores import DeviceScores, PlainScores
 from nanoinfer.engine.stats import Stats
-from nanoinfer.engines.graphs import NO_GRAPHS, fused
+from nanoinfer.engines.graphs import fused
 from nanoinfer.kernels.available import has_triton
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.speculate.engine import PlainDrafts
@@ -113,7 +113,7 @@ def recording(config: EngineConfig, model: GPT2, max_batch: int, least: Callable
     rows = min(max_batch, rows)
     settings: dict[str, Any] = {"recorder": None, "max_rows": rows, "lag": 0}
     if model.device.type != "cuda":
-        settings["why_not"] = why_not = NO_GRAPHS
+        settings["why_not"] = why_not = "a CPU records no steps"
         what = f"engine {config.engine} runs as engine {config.recipe.cache} does"
         warnings.warn(f"{what}: {why_not}", RuntimeWarning, stacklevel=5)
     elif os.environ.get("NANOINFER_GRAPHS") != "0":

@@ -41,13 +41,6 @@ class Replayable(Protocol):
     def replay(self) -> None: ...
 
 
-class Recorder(Protocol):
-    """Who records: `CudaRecorder`, or a fake where there is no GPU."""
-
-    def warm(self, step: Callable[[], object]) -> None: ...
-    def record(self, step: Callable[[], object]) -> Replayable: ...
-
-
 class Key(NamedTuple):
     """All that is baked into a captured step: its shape, and each Python branch that it took."""
 
@@ -113,16 +106,14 @@ class CudaRecorder:
 class GraphEngine(LateEngine):
     """A `LateEngine` that replays a step where it has a recording, and makes one where it can.
 
-    recorder: None turns graphs off; the class and its dict, which stays empty, are the same. why_not: the reason
-    where it was not asked for; each step is then counted as a fallback.
+    recorder: a `CudaRecorder`, or what does the same without a GPU. None turns graphs off; the class and its dict, which
+    stays empty, are the same. why_not: the reason where it was not asked for; each step is then counted as a fallback.
     max_rows: of a captured decode step at most; further rows run eagerly.
     """
 
     Stats: Any = Replays
 
-    def __init__(
-        self, *args: Any, recorder: Recorder | None, max_rows: int, why_not: str | None = None, **settings: Any
-    ) -> None:
+    def __init__(self, *args: Any, recorder: Any, max_rows: int, why_not: str | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.recorder, self.stats, self.why_not = recorder if max_rows else None, self.Stats(), why_not
         self.rows = ladder(max_rows)

@@ -12,16 +12,15 @@ from nanoinfer.engines.paged import BLOCK
 from nanoinfer.kernels.available import has_triton
 from nanoinfer.model.gpt2 import GPT2
 
-NO_GRAPHS = "a CPU records no steps"
-
 
 def graph_engine(model: GPT2, cache: Any, max_batch: int) -> GraphEngine:
     """Make an engine that records its steps where there is a GPU, and computes them with fewer kernels."""
     if model.device.type != "cuda":
-        return GraphEngine(model, cache, max_batch, recorder=None, max_rows=max_batch, why_not=NO_GRAPHS)
-    recorder = CudaRecorder(model.device)
+        return GraphEngine(model, cache, max_batch, recorder=None, max_rows=max_batch, why_not="a CPU records no steps")
     model, samplers = fused(model) if has_triton() else (model, SAMPLERS)
-    return GraphEngine(model, cache, max_batch, recorder=recorder, max_rows=max_batch, samplers=samplers)
+    return GraphEngine(
+        model, cache, max_batch, recorder=CudaRecorder(model.device), max_rows=max_batch, samplers=samplers
+    )
 
 
 def fused(model: GPT2) -> tuple[GPT2, Samplers]:
