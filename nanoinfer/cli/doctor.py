@@ -8,30 +8,30 @@ from __future__ import annotations
 import json
 import os
 import platform
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from nanoinfer import __version__
 from nanoinfer.cli import machine
+from nanoinfer.cli.options import with_options
 from nanoinfer.cli.terminal import Output
 from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.devices import free_host_memory
 from nanoinfer.model.config import PRESETS, ModelConfig
 
-EPILOG = """\
-Examples:
-nanoinfer doctor
-nanoinfer doctor --json
-Exit code: 0 where nanoinfer runs, at least on the CPU; 1 where it does not."""
-
 SCHEMA, SCHEMA_VERSION = "nanoinfer.doctor", 1
 
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
-) -> int:
-    """Say what this machine can run, and why not the rest."""
+@with_options()
+def doctor(*, as_json: bool = False) -> int:
+    """Say what this machine can run, and why not the rest.
+
+    as_json: one JSON object, for programs.
+
+    Examples:
+    nanoinfer doctor
+    nanoinfer doctor --json
+    Exit code: 0 where nanoinfer runs, at least on the CPU; 1 where it does not.
+    """
     report = examine()
     Output().write(json.dumps(report) + "\n" if as_json else show(report))
     return 0 if report["runs"] else 1
