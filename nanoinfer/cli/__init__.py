@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -43,13 +43,16 @@ def nanoinfer(
     """
 
 
+def _told(command: Any) -> dict[str, Any]:
+    """What typer shows of a command. It joins the lines of a paragraph, so each example becomes one."""
+    text, _, examples = described(command)
+    return {"help": text, "epilog": f"Examples:\n{examples}".replace("\n", "\n\n")}
+
+
 app = typer.Typer(cls=CommandGroup, add_completion=False)
-HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-COMMANDS = (generate.generate, batch.batch, shell.shell, doctor.doctor, serve.serve, watch.watch)
-for function in (nanoinfer, *COMMANDS):
-    text, _, examples = described(function)
-    told = {"help": text, "epilog": f"Examples:\n{examples}".replace("\n", "\n\n")}  # typer joins a paragraph's lines
-    (app.command(**told) if function in COMMANDS else app.callback(**told, context_settings=HELP_OPTIONS))(function)
+app.callback(**_told(nanoinfer), context_settings={"help_option_names": ["-h", "--help"]})(nanoinfer)
+for command in (generate.generate, batch.batch, shell.shell, doctor.doctor, serve.serve, watch.watch):
+    app.command(**_told(command))(command)
 
 
 def main() -> NoReturn:

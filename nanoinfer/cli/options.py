@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from nanoinfer.model.gpt2 import GPT2
 
 TEMPERATURE, TOP_K = 0.8, 40  # pleasant to read rather than faithful; GPT-2's own published samples used top-k 40
-SETTINGS = records.SamplingParams  # whose docstring tells of what every engine knows
 TYPES = {"int": int, "float": float, "bool": bool, "Path": Path, "str": str}
 SHORT = {"model": ["-m"], "file": ["-f"], "out": ["-o"], "quiet": ["-q"], "verbose": ["-v"]}
 LINE = re.compile(r"^(\w+)(?: (\S+))?: ", re.MULTILINE)  # of a docstring: `name: help`, or `name METAVAR: help`
@@ -79,7 +78,8 @@ def _option(given: inspect.Parameter, text: str, **more: Any) -> inspect.Paramet
         flags = [f"--{name}/--no-{name}" if default is True else f"--{name}", *SHORT.get(given.name, ())]
         more["help"] += " May be given again." * many
         made = typer.Option(*more.pop("flags", flags), **{"show_default": unset.removesuffix(".") or True, **more})
-    annotation = Annotated[kind | None if default is None else kind, made]
+    kind = kind | None if default is None else kind
+    annotation: Any = Annotated[kind, made]
     return given.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
@@ -105,8 +105,9 @@ def with_options(**groups: Group) -> Callable[[Callable[..., Any]], Callable[...
 
 
 def sampling(
-    greedy: bool = False, seed: int | None = None, temperature: float | None = None, stop: Any = (), **given: Any
-) -> SamplingParams:
+    temperature: float | None, greedy: bool = False, seed: int | None = None, stop: Any = (), stop_token_ids: Any = (),
+    **given: Any,
+) -> SamplingParams:  # fmt: skip
     """Return the checked parameters. Refused for what contradicts or is out of range.
 
     greedy: always the likeliest token: temperature 0.
@@ -114,22 +115,18 @@ def sampling(
     """
     if greedy and temperature:
         raise Refused(f"--greedy is temperature 0 and contradicts --temperature {temperature:g}: give one of them")
-    temperature = 0.0 if greedy else TEMPERATURE if temperature is None else temperature
-    ends = {
-        "stop": [from_argument(text) for text in stop or ()],
-        "stop_token_ids": given.pop("stop_token_ids", None) or (),
-    }
-    return SamplingParams(temperature=temperature, seed=seed, **ends, **given)
+    given["temperature"] = 0.0 if greedy else TEMPERATURE if temperature is None else temperature
+    stops = [from_argument(text) for text in stop or ()]
+    return SamplingParams(seed=seed, stop=stops, stop_token_ids=stop_token_ids or (), **given)
 
 
 def sampling_options(*ends: str) -> Group:
     """Return the options of how the next token is chosen, and these that end a text."""
-    of = functools.partial(derived, rich_help_panel="Sampling")
-    chosen = of(SETTINGS, "max_tokens", flags=["--max-tokens", "-n"]) + of(
-        SETTINGS, "temperature", default=None, show_default=str(TEMPERATURE)
-    )
-    chosen += of(SETTINGS, "top_k", default=TOP_K) + of(SETTINGS, "top_p") + of(sampling, "greedy", "seed")
-    return Group(sampling, chosen + of(SETTINGS, *ends))
+    of = functools.partial(derived, records.SamplingParams, rich_help_panel="Sampling")
+    chosen = of("max_tokens", flags=["--max-tokens", "-n"])
+    chosen += of("temperature", default=None, show_default=str(TEMPERATURE)) + of("top_k", default=TOP_K) + of("top_p")
+    chosen += derived(sampling, "greedy", "seed", rich_help_panel="Sampling")
+    return Group(sampling, chosen + of(*ends))
 
 
 def with_seeds(params: SamplingParams, count: int) -> list[SamplingParams]:
@@ -166,8 +163,9 @@ class ModelOptions:
 
     Refused for whatever can be seen to be wrong without torch and without looking inside a file.
 
-    model MODEL: a name: small, which ships with the package; gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2, or OWNER/NAME
-    on the hub; a folder or .safetensors file (./gpt2 for a folder of that name); or random:gpt2. None: small.
+    model MODEL: a name: small, which ships with the package; gpt2, gpt2-medium, gpt2-large, gpt2-xl, distilgpt2, or
+    OWNER/NAME on the hub; a folder or .safetensors file (./gpt2 for a folder of that name); or random:gpt2. None:
+    small.
     revision: revision of a model on the hub.
     """
 
@@ -197,26 +195,21 @@ class ModelOptions:
             import torch  # noqa: F401  to tell a broken torch from a refused argument
         except Exception as error:
             raise CommandError(f"torch cannot be imported ({error}): `nanoinfer doctor` says what to do") from error
-        moved = (
-            () if weights is None else ("device", "dtype", "revision")
-        )  # it lies on its device already, in its dtype
+        given = dict(self.settings)
+        for name in () if weights is None else ("device", "dtype", "revision"):  # loaded weights have theirs
+            given.pop(name, None)
         with refusing():
-            given = {name: value for name, value in self.settings.items() if name not in moved}
             return LLM(self.model if weights is None else weights, **given)
 
 
 engine_options = functools.partial(derived, rich_help_panel="Model and engine")
-MODEL = Group(
-    ModelOptions,
-    engine_options(ModelOptions, "model", "revision")
-    + engine_options(EngineConfig, "engine", "device", "dtype", "max_len", "threads")
-    + engine_options(EngineConfig, "speculate", metavar=f"{LOOKUP}|{NGRAM}|MODEL")
-    + engine_options(EngineConfig, "draft_tokens", default=None, show_default=str(EngineConfig.draft_tokens))
-    + engine_options(
-        EngineConfig, "adaptive_drafts", default=None, flags=[" /--all-drafts"], show_default="as many as are faster",
-        help="Bring as many drafts as there may be to every step.",
-    ),
+chosen_drafts = engine_options(EngineConfig, "speculate", metavar=f"{LOOKUP}|{NGRAM}|MODEL")
+chosen_drafts += engine_options(EngineConfig, "draft_tokens", default=None, show_default=str(EngineConfig.draft_tokens))
+chosen_drafts += engine_options(
+    EngineConfig, "adaptive_drafts", default=None, flags=[" /--all-drafts"], show_default="as many as are faster",
+    help="Bring as many drafts as there may be to every step.",
 )  # fmt: skip
-BATCH = Group(
-    ModelOptions, MODEL.options + engine_options(EngineConfig, "max_batch", "max_graph_batch", "tensor_parallel")
-)
+one_row = engine_options(ModelOptions, "model", "revision")
+one_row += engine_options(EngineConfig, "engine", "device", "dtype", "max_len", "threads") + chosen_drafts
+MODEL = Group(ModelOptions, one_row)
+BATCH = Group(ModelOptions, one_row + engine_options(EngineConfig, "max_batch", "max_graph_batch", "tensor_parallel"))

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nanoinfer.cli.errors import OutputFailed, Stopped
 from nanoinfer.cli.terminal import Output, progress_bar, remark
@@ -123,7 +123,7 @@ def where(llm: LLM) -> dict[str, str]:
 def json_line(done: Completion, prompts: Sequence[str], llm: LLM) -> str:
     """One completion as one line of JSON, in ASCII: no terminal and no locale can spoil it."""
     unasked = ("sample", "logprobs", "prompt_logprobs")  # no option asks for these
-    record = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "prompt": prompts[done.index]}
+    record: dict[str, Any] = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "prompt": prompts[done.index]}
     record |= {name: value for name, value in asdict(done).items() if name not in unasked}
     record["metrics"] |= {name: getattr(done.metrics, name) for name in ("total_s", "decode_tokens_per_s")}
     return json.dumps({**record, "model": llm.facts.model, **where(llm)}, allow_nan=False) + "\n"

@@ -176,7 +176,7 @@ class Shell:
         real, optional = SamplingParams.bounds[name].held == "float32", name in SamplingParams.optional
         if value:
             try:
-                setting = None if optional and value == "none" else float(value) if real else int(value)
+                setting: Any = None if optional and value == "none" else float(value) if real else int(value)
             except ValueError:
                 kind = f"a {'' if real else 'whole '}number{' or none' * optional}"
                 raise Refused(f"/{option} takes {kind}, not {value!r}") from None
