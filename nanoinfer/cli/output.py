@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nanoinfer.llm import LLM
 
 SCHEMA, SCHEMA_VERSION = "nanoinfer.generate", 1
+Record = Callable[[Completion], str]
 
 
 class Writer:
@@ -31,11 +32,7 @@ class Writer:
     """
 
     def __init__(
-        self,
-        prompts: Sequence[str],
-        echo: bool = True,
-        record: Callable[[Completion], str] | None = None,
-        progress: bool = False,
+        self, prompts: Sequence[str], echo: bool = True, record: Record | None = None, progress: bool = False
     ) -> None:
         self.out, self.record, self.bar = Output(), record, progress_bar(len(prompts), progress)
         self.heads = [prompt if echo else "" for prompt in prompts]
@@ -68,7 +65,10 @@ class Writer:
                 if index in self.done or self.texts[index] or self.streams:
                     self._write(index)
             if isinstance(error, KeyboardInterrupt):
-                raise Stopped(f"stopped by Ctrl-C: {self._how_far()}") from None
+                prompts, tokens = len(self.texts), len(self.token_ids)
+                one = f"{tokens} token{'s' * (tokens != 1)}"
+                how_far = f"{len(self.done)} of {prompts} prompts are finished" if prompts > 1 else one
+                raise Stopped(f"stopped by Ctrl-C: {how_far}") from None
             raise
         return [self.done[index] for index in range(len(self.texts))]
 
@@ -90,11 +90,6 @@ class Writer:
             self.out.write(f"==> {index + 1} <==\n{self.heads[index]}{self.texts[index]}\n")
         elif index in self.done:
             self.out.write(self.record(self.done[index]))
-
-    def _how_far(self) -> str:
-        if len(self.texts) > 1:
-            return f"{len(self.done)} of {len(self.texts)} prompts are finished"
-        return f"{len(self.token_ids)} token{'s' * (len(self.token_ids) != 1)}"
 
 
 def write_steps(prompt: str, pieces: Iterable[Piece]) -> list[Completion]:

@@ -66,13 +66,13 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
         remark(f"nanoinfer: the page shows one of the {server.replicas} engines, the first that is alive")
     make, add = partial(load, model, server.replicas), partial(add_watch, server)
     cause = run.serve(make, server, short_name(model.name), listening, stopper=stopper, on_loaded=add)
-    known = None if cause is None else explained(cause)
-    if known:
-        remark(f"nanoinfer: {'the engine has died: ' * (known.code == 1)}{known}")
+    ended = None if cause is None else explained(cause)
+    if ended:
+        remark(f"nanoinfer: {'the engine has died: ' * (ended.code == 1)}{ended}")
     # End now, and leave no process behind: a thread that still loads a model would be waited for.
     kill_all()
     sys.stderr.flush()
-    os._exit(known.code if known else 0)
+    os._exit(ended.code if ended else 0)
 
 
 def load(model: ModelOptions, replicas: int) -> Any:
@@ -80,10 +80,9 @@ def load(model: ModelOptions, replicas: int) -> Any:
     from nanoinfer.async_llm import AsyncLLM
     from nanoinfer.serve.engine_process import ProcessLLM
 
+    make: Any = ProcessLLM if replicas == 1 else partial(AsyncLLM, replicas=replicas)
     with refusing():
-        if replicas > 1:
-            return AsyncLLM(model.model, replicas=replicas, **model.settings)
-        return ProcessLLM(model.model, **model.settings)
+        return make(model.model, **model.settings)
 
 
 def add_watch(server: ServeConfig, app: Any, llm: Any) -> None:

@@ -16,10 +16,9 @@ from nanoinfer.config import RECIPES
 from nanoinfer.devices import choose_device, has_triton
 from nanoinfer.records import check_float
 from nanoinfer.requests import Request, SamplingParams
+from nanoinfer.serve.recording import as_html
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nanoinfer.llm import LLM
     from nanoinfer.serve.events import Event
 
@@ -84,8 +83,12 @@ def watch(
             requests = llm.requests(prompts, each)
         began = time.perf_counter()
         events = list(recorded(llm, requests, arrivals, texts or demo))
-        write(page, events, f"{model.name}, engine {llm.engine}")
-        remark(f"nanoinfer: {page} has {len(requests)} requests, run in {time.perf_counter() - began:.1f} s")
+        seconds = time.perf_counter() - began
+        try:
+            page.write_text(as_html(events, f"{model.name}, engine {llm.engine}"), encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"{page} cannot be written: {error.strerror or error}") from None
+        remark(f"nanoinfer: {page} has {len(requests)} requests, run in {seconds:.1f} s")
 
 
 def demonstration(random: Random) -> tuple[list[str], list[SamplingParams], list[float]]:
@@ -127,13 +130,3 @@ def recorded(llm: LLM, requests: Sequence[Request], arrivals: Sequence[float], t
             found.clear()
     finally:
         engine.observer = None
-
-
-def write(out: Path, events: Sequence[Event], title: str) -> None:
-    """Write the file. CommandError where it cannot be."""
-    from nanoinfer.serve.recording import as_html
-
-    try:
-        out.write_text(as_html(events, title), encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"{out} cannot be written: {error.strerror or error}") from None
