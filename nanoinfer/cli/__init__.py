@@ -16,9 +16,9 @@ import typer
 from nanoinfer import __version__
 from nanoinfer.cli import batch, doctor, generate, serve, shell, watch
 from nanoinfer.cli.errors import explained
-from nanoinfer.cli.options import described
 from nanoinfer.cli.plugins import EXTRAS, CommandGroup, needing
 from nanoinfer.cli.terminal import Output, prepare_streams, remark
+from nanoinfer.docstrings import described
 
 
 def _version(wanted: bool) -> None:

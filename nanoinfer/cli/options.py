@@ -22,6 +22,7 @@ from nanoinfer import records
 from nanoinfer.cli.errors import CommandError, Refused, refusing
 from nanoinfer.cli.prompts import from_argument
 from nanoinfer.config import LOOKUP, NGRAM, EngineConfig
+from nanoinfer.docstrings import Told, described
 from nanoinfer.llm import DEFAULT_MODEL, LLM
 from nanoinfer.model.hub import HUB_NAMES, locate, random_config
 from nanoinfer.records import MAX_SEED
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 TEMPERATURE, TOP_K = 0.8, 40  # pleasant to read rather than faithful; GPT-2's own published samples used top-k 40
 TYPES = {"int": int, "float": float, "bool": bool, "Path": Path, "str": str}
 SHORT = {"model": ["-m"], "file": ["-f"], "out": ["-o"], "quiet": ["-q"], "verbose": ["-v"]}
-LINE = re.compile(r"^(\w+)(?: (\S+))?: ", re.MULTILINE)  # of a docstring: `name: help`, or `name METAVAR: help`
 
 
 class Group(NamedTuple):
@@ -43,41 +43,29 @@ class Group(NamedTuple):
     options: list[inspect.Parameter]
 
 
-def described(owner: Any) -> tuple[str, dict[str, tuple[str | None, str]], str]:
-    """Split a docstring: what comes first, metavar and help of each argument, and its examples."""
-    text, _, examples = (inspect.getdoc(owner) or "").partition("\n\nExamples:\n")
-    lead, *rest = LINE.split(text)
-    helps = [" ".join(each.partition("\n\n")[0].split()) for each in rest[2::3]]
-    return lead.strip(), dict(zip(rest[::3], zip(rest[1::3], helps, strict=True), strict=True)), examples
-
-
 def derived(owner: Any, *names: str, **more: Any) -> list[inspect.Parameter]:
     """Return typer's options for these arguments of a function, or fields of a config.
 
     more: arguments of `typer.Option`, for each of them.
     """
-    arguments, (_, told, _), found = inspect.signature(owner).parameters, described(owner), []
-    for name in names:
-        metavar, text = told.get(name, (None, ""))  # python -OO leaves no docstrings
-        found.append(_option(arguments[name], text, **{"metavar": metavar, **more}))
-    return found
+    arguments, (_, told, _) = inspect.signature(owner).parameters, described(owner)
+    return [_option(arguments[name], told.get(name, Told()), more) for name in names]  # python -OO has no docstrings
 
 
-def _option(given: inspect.Parameter, text: str, **more: Any) -> inspect.Parameter:
-    """Return one option. What follows `None:` in its text says what holds where it is not given."""
-    hint, default = str(given.annotation), more.pop("default", given.default)
+def _option(given: inspect.Parameter, told: Told, more: dict[str, Any]) -> inspect.Parameter:
+    """Return the option, or the argument, that typer makes of one parameter."""
+    more = {"default": given.default, "help": told.help, "metavar": told.metavar, **more}
+    hint, default = str(given.annotation), more.pop("default")
     kind: Any = next(TYPES[word] for word in re.findall(r"\w+", hint) if word in TYPES)
     if many := "[" in hint:
         kind, default = list[kind], None
-    told, _, unset = text.partition(" None: ")
-    more = {"help": told[:1].upper() + told[1:], **more}
     if given.kind is given.POSITIONAL_OR_KEYWORD and "rich_help_panel" not in more:
         made = typer.Argument(**more)
     else:
         name = given.name.removeprefix("as_").removesuffix("s" * many).replace("_", "-")
         flags = [f"--{name}/--no-{name}" if default is True else f"--{name}", *SHORT.get(given.name, ())]
         more["help"] += " May be given again." * many
-        made = typer.Option(*more.pop("flags", flags), **{"show_default": unset.removesuffix(".") or True, **more})
+        made = typer.Option(*more.pop("flags", flags), **{"show_default": told.unset or True, **more})
     kind = kind | None if default is None else kind
     annotation: Any = Annotated[kind, made]
     return given.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY, default=default)

@@ -8,7 +8,8 @@ import pytest
 import typer
 
 from nanoinfer.cli import app
-from nanoinfer.cli.options import described, with_options
+from nanoinfer.cli.options import with_options
+from nanoinfer.docstrings import described
 
 SAMPLING = """--max-tokens/-n=128 --temperature=0.8 --top-k=40 --top-p=1.0 --greedy --seed=<a new one each time>"""
 DRAFTS = """--speculate=nobody --draft-tokens=4 /--all-drafts=<as many as are faster>"""
@@ -68,7 +69,7 @@ def function(first: str, *, several: list[int] | None = None, loud: bool = True,
 def test_a_docstring_is_all_that_an_option_needs() -> None:
     lead, told, examples = described(function)
     assert (lead, examples) == ("Do something.", "one: two")
-    assert told["first"] == ("NAME", "a name, which goes on.")
+    assert told["first"] == ("NAME", "A name, which goes on.", "")
     app = typer.Typer(add_completion=False)
     app.command()(with_options()(function))
     made = typer.main.get_command(app).params
