@@ -30,8 +30,8 @@ def serve(*, server: ServeConfig, model: ModelOptions) -> None:
     """Serve completions over HTTP, in the shape of OpenAI's API.
 
     It listens at once: /live answers while the model loads, /health says when it
-    is ready, /metrics is for Prometheus. chapters/SERVING.md says what is bounded,
-    and what a key does not protect.
+    is ready, /metrics is for Prometheus. What is bounded, and what a key does not
+    protect: chapters/SERVING.md.
 
     Examples:
     nanoinfer serve

@@ -53,7 +53,8 @@ def test_every_option_is_there_with_its_default_and_a_help(name: str) -> None:
 
 
 def function(first: str, *, several: list[int] | None = None, loud: bool = True, as_json: bool = False) -> None:
-    """Do something.
+    """Do something, and no more than
+    that: it is enough.
 
     first NAME: a name, which
     goes on.
@@ -68,7 +69,7 @@ def function(first: str, *, several: list[int] | None = None, loud: bool = True,
 
 def test_a_docstring_is_all_that_an_option_needs() -> None:
     lead, told, examples = described(function)
-    assert (lead, examples) == ("Do something.", "one: two")
+    assert (lead, examples) == ("Do something, and no more than\nthat: it is enough.", "one: two")
     assert told["first"] == ("NAME", "A name, which goes on.", "")
     app = typer.Typer(add_completion=False)
     app.command()(with_options()(function))
