@@ -106,7 +106,7 @@ class CudaRecorder:
 class GraphEngine(LateEngine):
     """A `LateEngine` that replays a step where it has a recording, and makes one where it can.
 
-    recorder: a `CudaRecorder`, or what does the same without a GPU. None turns graphs off; the class and its dict, which
+    recorder: a `CudaRecorder`, or what does the same on a CPU. None turns graphs off; the class and its dict, which
     stays empty, are the same. why_not: the reason where it was not asked for; each step is then counted as a fallback.
     max_rows: of a captured decode step at most; further rows run eagerly.
     """
