@@ -13,8 +13,6 @@ from nanoinfer.cli.options import BATCH, ModelOptions, output_file, sampling_opt
 from nanoinfer.cli.prompts import from_argument, read_prompts
 from nanoinfer.cli.terminal import remark
 from nanoinfer.config import RECIPES
-from nanoinfer.devices import choose_device
-from nanoinfer.kernels.available import has_triton
 from nanoinfer.records import Bounds
 from nanoinfer.requests import Request, SamplingParams
 from nanoinfer.serve.recording import as_html
@@ -101,6 +99,9 @@ def demonstration(random: Random) -> tuple[list[str], list[SamplingParams], list
 
 def over_pages(model: ModelOptions) -> ModelOptions:
     """The options for pages that are shared, where no other engine is chosen."""
+    from nanoinfer.devices import choose_device
+    from nanoinfer.kernels.available import has_triton
+
     engine = model.settings["engine"]
     if engine == "auto":
         with refusing():
