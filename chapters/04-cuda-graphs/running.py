@@ -152,7 +152,7 @@ def counted(made: LLM) -> Iterator[dict[Key, int]]:
     graphs = made.core.graphs
     plain = dict(graphs)
     for key, captured in plain.items():
-        graphs[key] = replace(captured, graph=Counting(key, captured.graph))
+        graphs[key] = captured._replace(graph=Counting(key, captured.graph))
     try:
         yield counts
     finally:
