@@ -7,31 +7,28 @@ Importing this package loads neither torch nor Triton; making an `LLM` does.
 
 from typing import TYPE_CHECKING
 
+from nanoinfer.chapters import HOME
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from nanoinfer.async_llm import AsyncLLM
-    from nanoinfer.llm import LLM
-    from nanoinfer.requests import Completion, Logprobs, Metrics, Piece, SamplingParams
+    from nanoinfer.async_llm import AsyncLLM as AsyncLLM
+    from nanoinfer.llm import LLM as LLM
+    from nanoinfer.requests import Completion as Completion
+    from nanoinfer.requests import Logprobs as Logprobs
+    from nanoinfer.requests import Metrics as Metrics
+    from nanoinfer.requests import Piece as Piece
+    from nanoinfer.requests import SamplingParams as SamplingParams
 
-_HOME = {
-    "AsyncLLM": "async_llm",
-    "LLM": "llm",
-    "Completion": "requests",
-    "Logprobs": "requests",
-    "Metrics": "requests",
-    "Piece": "requests",
-    "SamplingParams": "requests",
-}
-__all__ = ["LLM", "AsyncLLM", "Completion", "Logprobs", "Metrics", "Piece", "SamplingParams", "__version__"]
+__all__ = [*HOME, "__version__"]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    if name not in HOME:
         raise AttributeError(f"module 'nanoinfer' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"nanoinfer.{_HOME[name]}"), name)
+    return getattr(import_module(f"nanoinfer.{HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

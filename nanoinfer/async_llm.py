@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.llm import LLM
-from nanoinfer.requests import Completion, Piece, Request, SamplingParams, check_float
+from nanoinfer.requests import Completion, Piece, Request, SamplingParams
 
 if TYPE_CHECKING:
     from nanoinfer.config import Facts
-    from nanoinfer.engine.scheduler import Row
+    from nanoinfer.engine.scores import Scored as Row
     from nanoinfer.engine.stats import Gauges, Stats
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.text.prompts import Prompt
@@ -134,13 +134,14 @@ class AsyncLLM:
     def watch(self, listener: Callable[[dict[str, Any]], object] | None, *, texts: bool = False) -> None:
         """From the next step on, call listener(facts) with what each step did, in another thread; None ends it.
 
-        The facts are those of `nanoinfer.serve.recorder`; texts: whether prompts and tokens are in them.
+        The facts are those of `nanoinfer.engine.recorder`; texts: whether prompts and tokens are in them.
         """
         self._served.loop.watch(listener, texts)
 
     def pace(self, seconds_per_step: float) -> None:
         """Let no step begin sooner than so many seconds after the one before; 0 is full speed."""
-        check_float("seconds_per_step", seconds_per_step, "a number from 0 to 60", lambda x: 0 <= x <= 60)
+        if type(seconds_per_step) not in (int, float) or not 0 <= seconds_per_step <= 60:
+            raise ValueError(f"seconds_per_step must be a number from 0 to 60, not {seconds_per_step!r}")
         self._served.loop.pace = seconds_per_step
 
     async def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
@@ -189,8 +190,8 @@ class Loop(Protocol):
     def busy(self) -> bool: ...
     def submit(
         self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
-    ) -> list[Row]: ...
-    def cancel(self, rows: Sequence[Row]) -> None: ...
+    ) -> list[Any]: ...
+    def cancel(self, rows: Sequence[Any]) -> None: ...
     def watch(self, post: Callable[[dict[str, Any]], object] | None, texts: bool) -> None: ...
     def leave(self, mailbox: Mailbox) -> None: ...
 

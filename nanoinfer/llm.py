@@ -7,14 +7,11 @@ not at all, holds up nobody.
 
 from __future__ import annotations
 
-import os
 import random
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -30,8 +27,7 @@ from nanoinfer.worker import Worker
 if TYPE_CHECKING:
     import torch
 
-    from nanoinfer.engine.engine import Engine
-    from nanoinfer.engine.scheduler import Row
+    from nanoinfer.engine.scores import Scored as Row
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.parallel.rank import Rank
     from nanoinfer.text.prompts import Prompt
@@ -88,7 +84,7 @@ class LLM:
 
     def _resolved(self, config: EngineConfig, device: torch.device) -> EngineConfig:
         """What was left to this machine and to how requests come. ValueError for what the machine cannot do."""
-        from nanoinfer.devices import has_triton
+        from nanoinfer.kernels.available import has_triton
 
         on_gpu = device.type == "cuda"
         if config.engine == "auto":
@@ -105,18 +101,19 @@ class LLM:
 
     def _make(self, model: str | Path | GPT2, revision: str | None, device: torch.device) -> None:
         """Load the model, and put all together."""
-        from nanoinfer.cache.make_cache import default_max_batch
-        from nanoinfer.devices import batched_tokens, choose_dtype
+        from nanoinfer.capacity import batched_tokens
+        from nanoinfer.devices import choose_dtype
+        from nanoinfer.make import default_max_batch, make_engine
         from nanoinfer.model.gpt2 import GPT2
         from nanoinfer.model.weights import load_model
-        from nanoinfer.text.prompts import RequestMaker
+        from nanoinfer.text.samples import SampleMaker
         from nanoinfer.text.tokenizer import gpt2_tokenizer
         from nanoinfer.threads import Threads
 
         config, rank, name = self.config, self.rank, "GPT2" if isinstance(model, GPT2) else str(model)
         if not isinstance(model, GPT2):
-            dtype, part = choose_dtype(config.dtype, device), rank.part if rank else None
-            model = load_model(model, device, dtype, seed=config.seed, revision=revision, share=part)
+            load = rank.part.load if rank else load_model
+            model = load(model, device, choose_dtype(config.dtype, device), seed=config.seed, revision=revision)
         self.model, context = model, model.config.n_positions
         if config.max_len is not None and config.max_len > context:
             raise ValueError(f"max_len must be at most the model's context of {context} tokens, not {config.max_len}")
@@ -127,10 +124,10 @@ class LLM:
         most = self.max_batch * self.max_len if config.recipe.cache == "naive" else batched_tokens(device)
         self.max_batched_tokens = config.max_batched_tokens or max(most, self.max_batch)
         self.tokenizer = gpt2_tokenizer()
-        self.core = self._make_engine()
+        self.core = make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens, rank)
         self.stats = self.core.stats
         shape, seeds = self.model.config, random.Random(config.seed)
-        self._maker = RequestMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
+        self._maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
         self.facts = self._facts(name, device)
         threads = None if device.type == "cuda" else Threads(rank.threads(config.threads) if rank else config.threads)
         if threads is not None:
@@ -152,7 +149,7 @@ class LLM:
             vocab_size=shape.vocab_size,
             end_of_text=tuple(shape.end_of_text),
             blocks=self.core.gauges.blocks,
-            block_size=self.config.block_size if self.core.cache.blocks else 0,
+            block_size=self.config.block_size if getattr(self.core.cache, "blocks", None) else 0,
         )
 
     def _join(self, model: Any, revision: str | None, device: torch.device) -> Rank:
@@ -161,79 +158,6 @@ class LLM:
         rank: Rank = parallel.lead(self.config, model, revision, device)
         weakref.finalize(self, rank.close)  # at exit, too
         return rank
-
-    def _make_engine(self) -> Engine:
-        """The engine of the recipe, over a cache that stays where it is."""
-        from nanoinfer.cache.make_cache import make_cache
-        from nanoinfer.devices import has_triton
-        from nanoinfer.engine import cpu_sampling
-        from nanoinfer.engine.engine import Engine
-        from nanoinfer.engine.penalties import PenaltySampler
-        from nanoinfer.engine.sampling import SAMPLERS, Samplers
-
-        config, model, on_gpu = self.config, self.model, self.model.device.type == "cuda"
-        rank, least = self.rank, self.rank.least if self.rank else int
-        make: Any = rank.engine if rank else Engine
-        runs: Any = None
-        if config.speculate is not None:  # ahead of the cache, which may take what memory is left
-            from nanoinfer.speculate.make_drafter import engine_and_runner
-
-            make, runs = engine_and_runner(config, model, self.max_batch, self.max_len, self.max_batched_tokens)
-        cache: Any = make_cache(config, model, self.max_batch, self.max_len, self.max_batched_tokens, least)
-        limits: dict[str, Any] = {
-            "max_batched_tokens": self.max_batched_tokens,
-            "prefill_chunk": config.prefill_chunk,
-            "preemption": bool(config.preemption),
-            "mixed": config.recipe.cache == "paged" and on_gpu,  # elsewhere attention pads, and mixed rows the most
-        }
-
-        def with_scoring(samplers: Samplers) -> Samplers:
-            if rank:
-                return rank.samplers(samplers, model, self.max_batch)
-            vocab_size = model.config.vocab_size
-            scoring = PenaltySampler(self.max_batch, vocab_size, model.device, samplers.filtered)
-            return samplers._replace(scoring=scoring)
-
-        if config.recipe.launch == "eager":
-            samplers = SAMPLERS if on_gpu else Samplers(filtered=cpu_sampling.sample_filtered)
-            return make(model, cache, self.max_batch, samplers=with_scoring(samplers), **limits)  # type: ignore[no-any-return]
-
-        from nanoinfer.engine.graph_stats import GraphStats
-        from nanoinfer.engine.graphs import CudaRecorder, GraphRunner, affordable_rows
-
-        recorder, why_not, samplers = None, None, SAMPLERS  # which a step that may be recorded can use, on a CPU too
-        max_rows = least(affordable_rows(model)) if config.max_graph_batch is None else config.max_graph_batch
-        max_rows = min(self.max_batch, max_rows)
-        if on_gpu and os.environ.get("NANOINFER_GRAPHS") != "0":
-            recorder = CudaRecorder(model.device)
-        elif not on_gpu:
-            why_not = "a CPU records no steps"
-            what = f"engine {self.engine} runs as engine {config.recipe.cache} does"
-            warnings.warn(f"{what}: {why_not}", RuntimeWarning, stacklevel=3)
-        if kernels := config.fused or (config.fused is None and on_gpu and has_triton()):
-            from nanoinfer.kernels import sampling as sampling_kernels
-            from nanoinfer.kernels.fused import FusedOps
-
-            model = copy(model)  # the same weights
-            model.ops = rank.ops(FusedOps()) if rank else FusedOps()
-            plain = sampling_kernels.unfiltered if config.recipe.forward == "persistent" else sampling_kernels.sample
-            samplers = Samplers(plain, plain, sampling_kernels.sample)
-        stats = GraphStats()
-        kind: Any = runs or GraphRunner
-        settings: dict[str, Any] = {
-            "recorder": recorder, "why_not": why_not, "max_rows": max_rows, "max_len": self.max_len, "stats": stats,
-            "agree": rank.agree if rank else None,
-        }  # fmt: skip
-        if config.recipe.forward != "ops":
-            from nanoinfer.engine.choice import ChoosingRunner
-
-            kind = runs or ChoosingRunner
-            if recorder and kernels:
-                from nanoinfer.kernels.persistent import forwards_of
-
-                settings |= {"forwards": forwards_of(config.recipe.forward), "pinned": config.pinned}
-        limits |= {"lag": LAG if recorder and max_rows else 0, "samplers": with_scoring(samplers)}
-        return make(model, cache, self.max_batch, stats, runner=partial(kind, **settings), **limits)  # type: ignore[no-any-return]
 
     def generate(
         self,
@@ -321,13 +245,13 @@ class LLM:
             self._worker.submit(self._warm_up, on_capture).result()
 
     def _warm_up(self, on_capture: Callable[[int, int], None] | None) -> None:
-        runner: Any = self.core.runner
+        core: Any = self.core
         with self.rank.all_do("warm_up") if self.rank else nullcontext():
-            runner.warm_up(list(dict.fromkeys(self.core.samplers)), on_capture)
+            core.warm_up(list(dict.fromkeys(core.samplers)), on_capture or (lambda done, of: None))
 
     def forward_logits(self, token_ids: Any) -> torch.Tensor:
         """Logits (B, T, vocab_size), float32, of token ids (B, T), by one plain pass over the full context."""
-        from nanoinfer.cache.naive import forward_logits
+        from nanoinfer.cache.none import forward_logits
 
         self._check_open()
         tokens = self._torch.as_tensor(token_ids, dtype=self._torch.int64, device=self.model.device)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from nanoinfer.engine.scheduler import Row
 from nanoinfer.requests import Completion, Logprobs, Piece
 from nanoinfer.text.stop import TextStream
 from nanoinfer.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from nanoinfer.engine.scores import Scored as Row
 
 
 def completion(row: Row, tokenizer: Tokenizer, text: str | None = None) -> Completion:

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Chapter 5: a queue, step by step
 #
-# This notebook lets the engine's own scheduler plan steps, without a model and with one. You see who is in each step
+# This notebook lets the engine plan steps, without a model and with one. You see who is in each step
 # and with how many tokens, whose blocks are shared, and who gives way. Then you break the engine in a few places,
 # guess what comes out, and repair it. At the end waiting explodes, and Little's law holds. The chapter's text is
 # `chapters/05-queue/README.md`; run the cells from top to bottom. No GPU is needed.
@@ -26,12 +26,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import torch
 
-from nanocourse.exercises import chapters
+from nanocourse.exercises import answers, chapters
 from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.notebook import quiz, results, show, source
 from nanoinfer.cache.blocks import BlockManager
-from nanoinfer.cache.prefix import PrefixBlocks
-from nanoinfer.engine.scheduler import Scheduler
+from nanoinfer.cache.sharing import SharedBlocks
+from nanoinfer.engine.queue import QueueEngine
 
 _ = torch.set_grad_enabled(False)
 CHAPTER = chapters.chapter(5).folder
@@ -73,7 +73,7 @@ assert sum(fed.values()) <= 8
 # This is the plan. Rows that decode come first, with a token each; prompts get what is left, in order of arrival.
 
 # %%
-source(Scheduler.schedule)
+source(QueueEngine.schedule)
 
 # %% [markdown]
 # ## 2. Static, or continuous
@@ -106,14 +106,14 @@ for budget in (1024, 256, 64, 16):
 # finds, the row owns with another one.
 
 # %%
-blocks = PrefixBlocks(blocks=10, block_size=4, max_batch=3, identity=b"a model")
+blocks = SharedBlocks(blocks=9, block_size=4, max_batch=3, identity=b"a model")
 first, second = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [1, 2, 3, 4, 5, 6, 7, 8, 20, 21]
 blocks.reserve(0, 12, first)
 blocks.grow(0, len(first))
 blocks.reserve(1, 12, second)
 blocks.grow(1, len(second))
 print("row 0 owns", blocks.owned[0], "and row 1", blocks.owned[1])
-print("owners of each block", blocks.allocator.owned)
+print("rows that own each block", blocks.users)
 assert blocks.owned[0][:2] == blocks.owned[1][:2]
 assert blocks.owned[0][2] != blocks.owned[1][2]
 
@@ -122,10 +122,10 @@ assert blocks.owned[0][2] != blocks.owned[1][2]
 # full ones are kept by name, until their room is wanted.
 
 # %%
-blocks.release(0, first)
-print("owners", blocks.allocator.owned, "idle", list(blocks.allocator.idle))
-blocks.release(1, second)
-print("owners", blocks.allocator.owned, "idle", list(blocks.allocator.idle))
+blocks.release(0)
+print("rows", blocks.users, "idle", list(blocks.idle))
+blocks.release(1)
+print("rows", blocks.users, "idle", list(blocks.idle))
 blocks.reserve(2, 12, [*second[:8], 99])
 print("a third text finds", blocks.owned[2], "again")
 assert len(blocks.owned[2]) == 2
@@ -153,7 +153,7 @@ assert wrong != right
 # *Repaired.* The name of a block has the name of the one before it in it.
 
 # %%
-source(PrefixBlocks._extend)
+source(SharedBlocks._extend)
 assert run.one_by_one(run.llm(), texts)[2][len(texts[2]) :] == right
 
 # %% [markdown]
@@ -193,7 +193,7 @@ with run.noise_restarts():
     with little_room():
         wrong = run.told(small, texts, run.SAMPLED)
 print("your guess:", guess)
-print("preempted:", small.core.scheduler.preemptions)
+print("preempted:", small.stats.preemptions)
 for a, b in zip(right, wrong, strict=True):
     if a != b:
         print("right:", a, "wrong:", b, sep="\n")
@@ -221,6 +221,28 @@ served = clock.run(stream, clock.engine(8, 256))
 print("your guess:", guess)
 print(f"prompts first {1e3 * max(starved.gaps(0)):.0f} ms, in one step {1e3 * max(served.gaps(0)):.1f} ms")
 assert max(starved.gaps(0)) > 10 * max(served.gaps(0))
+
+# %% [markdown]
+# ## Break 5: a chunk by itself
+#
+# Two prompts are fed in chunks of eight tokens, and each chunk begins at position 0 again: a wrong answer to exercise
+# 5.8. Guess: is `The fox` wrong, too?
+
+# %%
+prompts = ["The fox", run.KING]
+right = run.told(run.llm(prefill_chunk=8), prompts)
+guess = "..."
+with answers.mistake("5.8", "chunk-by-itself"):
+    wrong = run.told(run.llm(prefill_chunk=8), prompts)
+print("your guess:", guess, "right:", *right, "wrong:", *wrong, sep="\n")
+assert wrong[0] == right[0]
+assert wrong[1] != right[1]
+
+# %% [markdown]
+# A prompt that fits into one chunk shows nothing. *Repaired:* in chunks or whole, the text is the same.
+
+# %%
+assert run.told(run.llm(), prompts) == right
 
 # %% [markdown]
 # # How long one waits
@@ -283,7 +305,7 @@ for one in results("h200-load")["runs"]:
 # A block manager without requests has all its blocks. That is the first thing to look at after any history.
 
 # %%
-pool = BlockManager(9, 16, 2)
+pool = BlockManager(8, 16, 2)
 pool.reserve(0, 40)
 pool.grow(0, 20)
 print("available", pool.available)

@@ -29,7 +29,8 @@ from nanocourse.exercises import chapters
 from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.notebook import quiz, results, source
 from nanoinfer import SamplingParams
-from nanoinfer.speculate.step import NONE, verify_step
+from nanoinfer.speculate.drafts import NONE
+from nanoinfer.speculate.graphs import verify_step
 
 _ = torch.set_grad_enabled(False)
 CHAPTER = chapters.chapter(7).folder

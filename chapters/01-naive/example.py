@@ -52,7 +52,7 @@ def packed() -> None:
     print(f"{'':12}" + "".join(f"{run.word(i):>9}" for i in fed.token_ids.tolist()))
     for name in ("token_ids", "positions", "row"):
         print(f"{name:12}" + "".join(f"{value:>9}" for value in getattr(fed, name).tolist()))
-    print(f"starts at {fed.starts.tolist()}, logits_at {fed.logits_at.tolist()}")
+    print(f"starts at {fed.starts.tolist()}")
 
 
 def positions() -> None:

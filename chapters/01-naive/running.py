@@ -10,14 +10,15 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.cache.naive import FullContext, Plan, forward_logits
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.cache.none import NoCache, forward_logits
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import load_model
@@ -46,9 +47,8 @@ def batch(padding: int = 0) -> tuple[Tensor, list[int]]:
 
 def packed(*texts: Sequence[int]) -> Batch:
     """One step that brings these texts whole; the two prompts unless given."""
-    chunks = [Chunk(at, 0, ids) for at, ids in enumerate(texts or rows())]
-    layout = Layout.of([], chunks)
-    return unpack(pack([], chunks, layout, dummy=len(chunks)), layout)
+    work: Any = [(SimpleNamespace(tokens=ids, row=at), 0, len(ids)) for at, ids in enumerate(texts or rows())]
+    return Batch.of(work, torch.device("cpu"))
 
 
 def word(token_id: int) -> str:
@@ -66,10 +66,10 @@ def probs(row: int) -> Tensor:
     return logits(torch.tensor([rows()[row]]))[0, -1].softmax(-1)
 
 
-class NoMask(FullContext):
+class NoMask(NoCache):
     """A mistake: every query reads every key of its row, the later ones too. For one row."""
 
-    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, plan: Batch, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # (H, T, D)
         return F.scaled_dot_product_attention(q, k, v, self.mask(q)).transpose(0, 1)
 
@@ -87,22 +87,22 @@ class HiddenSelf(NoMask):
         return mask
 
 
-class OwnValue(FullContext):
+class OwnValue(NoCache):
     """A mistake: no attention at all, every token takes its own value."""
 
-    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, plan: Batch, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return v
 
 
-class Watch(FullContext):
+class Watch(NoCache):
     """No mistake: keeps the scores and weights (H, T, T) of one row and layer."""
 
     def __init__(self, row: int, layer: int) -> None:
         self.row, self.layer = row, layer
 
-    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, plan: Batch, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if layer == self.layer:
-            own = plan.batch.row == self.row
+            own = plan.row == self.row
             self.scores = torch.einsum("qhd,khd->hqk", q[own], k[own]) / q.shape[-1] ** 0.5
             later = torch.ones_like(self.scores, dtype=torch.bool).triu(1)
             self.weights = self.scores.masked_fill(later, -torch.inf).softmax(-1)
@@ -121,7 +121,7 @@ def greedy_ids(
     prompt: str,
     new_tokens: int,
     *,
-    reads: FullContext | None = None,
+    reads: NoCache | None = None,
     ops: TorchOps | None = None,
     positions: Callable[[int], Tensor] = torch.arange,
     seen: int | None = None,
@@ -134,7 +134,7 @@ def greedy_ids(
             for _ in range(new_tokens):
                 fed = packed(ids[-seen:] if seen else ids)
                 fed = replace(fed, positions=positions(len(fed.positions)))
-                ids = [*ids, int(net(fed, reads or FullContext()).argmax())]
+                ids = [*ids, int(net(fed, reads or NoCache()).argmax())]
     finally:
         net.ops = kept
     return ids

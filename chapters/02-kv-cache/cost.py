@@ -12,7 +12,7 @@ from nanobench.report.intervals import claimed
 from nanobench.report.values import factor, seconds, share, size
 from nanobook.examples import load as load_file
 from nanobook.text.marker_values import load
-from nanoinfer.cache.dense import READ_MULTIPLE, DenseCache
+from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.model.config import PRESETS, ModelConfig
 
 here = Path(__file__).parent
@@ -63,7 +63,7 @@ def memory() -> None:
 
 def how_far() -> None:
     """How many slots a step reads, by the longest context in it, in a cache of 1024 slots."""
-    cache = DenseCache(PRESETS["tiny"], 1, SLOTS, torch.device("cpu"), torch.float32)
+    cache = CapturedDense(PRESETS["tiny"], 1, SLOTS, torch.device("cpu"), torch.float32)
     print(f"{'longest text':14}{'slots read':>12}{'of them needed':>16}{'if all were read':>18}")
     for longest in (5, 128, 129, 300, 1000):
         read = cache.bucket(longest)
@@ -132,7 +132,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "weights": lambda: size(weight_bytes()),
     "rows as large": lambda: f"{weight_bytes() / cache_bytes(rows=1):.1f}",
     "used": lambda: share(256 / SLOTS),
-    "multiple": lambda: f"{READ_MULTIPLE}",
+    "multiple": lambda: f"{CapturedDense.read_multiple}",
     "prefill none": lambda: seconds(backend("prefill", 8, "is_causal").seconds.median),
     "prefill boolean": lambda: _over_fast("prefill", 8, "boolean"),
     "prefill additive": lambda: _over_fast("prefill", 8, "additive"),
@@ -145,7 +145,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "read multiple noise": lambda: seconds(read_length(1, 1000).read_multiple_s.median),
     "read all 256": lambda: _read(256, 64),
     "all bytes": lambda: size(cache_bytes(rows=256)),
-    "multiple bytes": lambda: size(cache_bytes(rows=256, slots=READ_MULTIPLE)),
+    "multiple bytes": lambda: size(cache_bytes(rows=256, slots=CapturedDense.read_multiple)),
     "all bytes copied": lambda: _copied(cache_bytes(rows=256)),
     "read multiple 256": lambda: seconds(read_length(256, 64).read_multiple_s.median),
     "launches more": lambda: f"{launched()[0]:.0f}",

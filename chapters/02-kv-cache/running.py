@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +19,8 @@ from nanobook.examples import load
 from nanocourse.exercises import answers
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.dense import DenseCache
-from nanoinfer.cache.naive import FullContext, Plan
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.cache.none import NoCache
+from nanoinfer.model.batch import Batch
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
@@ -29,29 +31,29 @@ LAYER, HEAD = 4, 2  # of the keys that are shown
 NEW = 14
 
 
-class Keep(FullContext):
+class Keep(NoCache):
     """No mistake: keeps q, k and v of every layer, (N, H, D) each."""
 
-    def __init__(self, inner: FullContext) -> None:
+    def __init__(self, inner: NoCache) -> None:
         self.inner = inner
         self.seen: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.seen.append((q, k, v))
         return self.inner.attend(plan, layer, q, k, v)
 
 
-def step(*chunks: Chunk) -> Batch:
-    """The step that brings these tokens, of rows 0 and 1."""
-    layout = Layout.of([], chunks)
-    return unpack(pack([], chunks, layout, dummy=2), layout)
+def step(*parts: tuple[int, int, Sequence[int]]) -> Batch:
+    """The step that brings these tokens. parts: row, position of the first token, tokens."""
+    work: Any = [(SimpleNamespace(tokens=[*[0] * start, *ids], row=row), start, len(ids)) for row, start, ids in parts]
+    return Batch.of(work, torch.device("cpu"))
 
 
 @torch.inference_mode()
 def states(ids: Sequence[int], both_ways: bool = False) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Queries, keys and values of every layer, of one pass over a text."""
-    keep = Keep(BothWays() if both_ways else FullContext())
-    model()(step(Chunk(0, 0, ids)), keep)
+    keep = Keep(BothWays() if both_ways else NoCache())
+    model()(step((0, 0, ids)), keep)
     return keep.seen
 
 
@@ -66,11 +68,9 @@ def wrong(id: str, name: str) -> AbstractContextManager[None]:
     return answers.mistake(id, name) if name else nullcontext()
 
 
-def continued(
-    prompts: Sequence[str] = PROMPTS, id: str = "", name: str = "", new: int = NEW, chunk: int | None = None
-) -> list[str]:
+def continued(prompts: Sequence[str] = PROMPTS, id: str = "", name: str = "", new: int = NEW) -> list[str]:
     """Greedy texts of the dense engine, prompts included, right or with a mistake."""
-    llm = LLM(model(), engine="dense", prefill_chunk=chunk)
+    llm = LLM(model(), engine="dense")
     with wrong(id, name):
         told = llm.generate(list(prompts), SamplingParams(max_tokens=new, temperature=0))
     return [prompt + row.text for prompt, row in zip(prompts, told, strict=True)]
@@ -78,26 +78,10 @@ def continued(
 
 def new_cache(rows: int = 2, slots: int = 6) -> DenseCache:
     """An empty cache for the small model."""
-    cache = DenseCache(model().config, rows, slots, torch.device("cpu"), torch.float64)
-    cache.clear(torch.arange(rows + 1))
-    return cache
+    return DenseCache(model().config, rows, slots, torch.device("cpu"), torch.float64)
 
 
-@torch.inference_mode()
-def decoded_beside(position: int = 0, id: str = "", name: str = "") -> DenseCache:
-    """Row 0 has read `Once upon` of its prompt, row 1 has gone on by a step in which row 0 is padding.
-
-    position: where the padding is said to stand.
-    """
-    cache, (first, second), newest = new_cache(), map(encode, PROMPTS), text_ids(1, 1)[-1]
-    model()(step(Chunk(0, 0, first[:2], complete=False), Chunk(1, 0, second)), cache)
-    ids, positions, rows = torch.tensor([[0, newest], [position, 2], [2, 1]])  # 2: the dummy row
-    with wrong(id, name):
-        model()(Batch(ids, positions, rows, max_context=3), cache)
-    return cache
-
-
-class LeftPadded(FullContext):
+class LeftPadded(NoCache):
     """Causal attention where row 1's first column is padding, hidden or not; a padded query reads itself."""
 
     def __init__(self, hidden: bool) -> None:
@@ -105,16 +89,16 @@ class LeftPadded(FullContext):
         if hidden:
             self.mask[1, :, 1:, 0] = False
 
-    def attend(self, plan: Plan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (plan.batch.padded(x).transpose(1, 2) for x in (q, k, v))  # (2, H, 3, D)
-        return plan.batch.packed(F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask).transpose(1, 2))
+    def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (plan.padded(x).transpose(1, 2) for x in (q, k, v))  # (2, H, 3, D)
+        return plan.packed(F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask).transpose(1, 2))
 
 
 @torch.inference_mode()
 def left_padded(hidden: bool, own_positions: bool) -> Tensor:
     """Probabilities (V,) after row 1, which has its padding on the left."""
     first, second = map(encode, PROMPTS)
-    rectangle = step(Chunk(0, 0, first), Chunk(1, 0, [0, *second]))
+    rectangle = step((0, 0, first), (1, 0, [0, *second]))
     if own_positions:
         rectangle.positions[3:] = torch.tensor([0, 0, 1])
     probs: Tensor = model()(rectangle, LeftPadded(hidden))[1].softmax(-1)
@@ -131,12 +115,3 @@ def encode(text: str) -> list[int]:
     """Token ids of a text."""
     ids: list[int] = gpt2_tokenizer().encode(text)
     return ids
-
-
-@torch.inference_mode()
-def in_chunks(cache: DenseCache, ids: Sequence[int], chunk: int) -> Tensor:
-    """Logits (V,) after a prompt that goes through the model in chunks."""
-    logits = torch.empty(0)
-    for start in range(0, len(ids), chunk):
-        logits = model()(step(Chunk(0, start, ids[start : start + chunk])), cache)[0]
-    return logits

@@ -8,23 +8,26 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from nanobench.report.values import size
 from nanobook.examples import load, print_blocks
 from nanocourse.exercises import answers
+from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache import paged
 from nanoinfer.cache.blocks import BlockManager
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.model.batch import Chunk, Layout, pack, unpack
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import PRESETS
+from nanoinfer.verify import verify_tokens
 
 here = Path(__file__).parent
 run, measured = load(here / "running.py"), load(here / "measured.py")
 split_times, byte_times, ragged_times = measured.split_times, measured.byte_times, measured.ragged_times
 kv_usage_table, fixed_pool_table = measured.kv_usage_table, measured.fixed_pool_table
-GPT2, BFLOAT16 = PRESETS["gpt2"], torch.bfloat16
+GPT2 = PRESETS["gpt2"]
 TOKEN = GPT2.kv_numbers * 2  # bytes of keys and values of one token, in bfloat16
 
 
@@ -53,8 +56,8 @@ def room() -> None:
     for row, length in enumerate(run.RAGGED):
         empty = GPT2.n_positions - length
         print(f"{row:<4}{length:>8}{GPT2.n_positions:>8}{empty / GPT2.n_positions:>8.0%}{size(empty * TOKEN):>24}")
-    whole = DenseCache.bytes(GPT2, len(run.RAGGED), GPT2.n_positions, BFLOAT16)
-    print(f"taken with the dummy row: {size(whole)}, of which {1 - sum(run.RAGGED) * TOKEN / whole:.0%} hold no token")
+    whole = len(run.RAGGED) * GPT2.n_positions * TOKEN
+    print(f"taken: {size(whole)}, of which {1 - sum(run.RAGGED) * TOKEN / whole:.0%} hold no token")
 
 
 def tables() -> None:
@@ -65,7 +68,7 @@ def tables() -> None:
         for at, block in enumerate(table):
             words = " ".join(run.word(i) for i in text[at * run.BLOCK : (at + 1) * run.BLOCK])
             print(f"        block {block:<3} {words}")
-    print(f"free    {', '.join(map(str, sorted(held.cache.blocks.allocator._free)))}; block 0 is the null block")
+    print(f"free    {', '.join(map(str, sorted(held.cache.blocks.free)))}")
 
 
 def slots() -> None:
@@ -107,34 +110,27 @@ def late_by_one() -> None:
         run.show("newest not counted", wrong[row])
 
 
-def minus_one() -> None:
-    """Slots of a padded step, with padding at slot 0 and at slot -1."""
-    tables, row = torch.tensor([[3, 5], [7, 1]]), torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
-    positions = torch.tensor([2, 3, 4, 0, 1, 0, 0, 0])
-    print(f"blocks of {run.BLOCK} tokens; tables: row 0 {tables[0].tolist()}, row 1 {tables[1].tolist()}")
-    print(f"row                {row.tolist()}   rows 0 and 1, and three of padding")
-    print(f"position           {positions.tolist()}")
-    for name, function in (
-        ("padding to slot 0", answers.reference("3.2")),
-        ("padding to -1", answers.wrong("3.2", "minus-one")),
-    ):
-        print(f"{name:18} {function(tables, row, positions, run.BLOCK).tolist()}")
-    print(
-        f"slot -1 is place {-1 % run.BLOCK} of block {-1 // run.BLOCK}: in Python and in PyTorch, the last of the pool"
-    )
+def proof() -> None:
+    """The paged engine's tokens held against the oracle, and those of an engine that writes to neighbors' slots."""
+    oracle, params = LLM(run.model(), engine="naive").forward_logits, SamplingParams(max_tokens=24, **run.GREEDY)
+    print(f"{'paged':24}{verify_tokens(oracle, run.completed(), params)}")
+    try:
+        verify_tokens(oracle, run.completed(("3.2", "neighbours")), params)
+    except AssertionError as error:
+        run.show("to a neighbor's slot", str(error))
 
 
 def reservations() -> None:
     """Eight free blocks and two requests: what is left for a next one."""
-    blocks = BlockManager(1 + 8, 16, max_batch=4)
+    blocks = BlockManager(8, 16, max_batch=4)
 
     def line(what: str) -> None:
-        free, most = blocks.allocator.free_blocks, 0
+        free, most = len(blocks.free), 0
         while blocks.reserve(2, most + 1):
             blocks.release(2)
             most += 1
         told = f"up to {most} tokens" if most else "waits"
-        print(f"{what:44}{free:>5} free  {blocks.reserved} of them reserved   next request: {told}")
+        print(f"{what:44}{free:>5} free  {sum(blocks.reserved)} of them reserved   next request: {told}")
 
     line("no row is running")
     blocks.reserve(0, 70)
@@ -297,9 +293,9 @@ def work() -> None:
     """The work list of a step: a prompt of 40 tokens, a piece of 20 behind 90, and a row that decodes behind 299."""
     from nanoinfer.kernels.ragged_attention import tile_of, work_list  # here: there is no Triton for macOS and Windows
 
-    chunks = [Chunk(row, start, [0] * n) for row, start, n in ((0, 0, 40), (1, 90, 20), (2, 299, 1))]
-    layout = Layout.of([], chunks)
-    batch = unpack(pack([], chunks, layout, dummy=3), layout)
+    chunks = ((0, 0, 40), (1, 90, 20), (2, 299, 1))  # row, tokens before, tokens
+    work: Any = [(SimpleNamespace(tokens=[0] * (start + n), row=row), start, n) for row, start, n in chunks]
+    batch, tokens, rows = Batch.of(work, torch.device("cpu")), sum(n for *_, n in chunks), len(chunks)
     print("tile  row  tokens of the step  their positions  reads")
     for tile, (first, count) in enumerate(work_list(batch).tolist()):
         if not count:
@@ -309,9 +305,8 @@ def work() -> None:
         at, end = int(batch.positions[first]), int(batch.positions[last])
         spans = f"{f'{first} to {last}' if count > 1 else first:>18}  {f'{at} to {end}' if count > 1 else at:>15}"
         print(f"{tile:>4}  {int(batch.row[first]):>3}  {spans}  its row's first {end + 1}")
-    size_of = tile_of(layout.tokens, layout.rows)
-    told = f"{layout.tokens} / {size_of}, rounded up, + {layout.rows}"
-    print(f"at most {told} = {-(-layout.tokens // size_of) + layout.rows} tiles")
+    size_of = tile_of(tokens, rows)
+    print(f"at most {tokens} / {size_of}, rounded up, + {rows} = {-(-tokens // size_of) + rows} tiles")
 
 
 NUMBERS = measured.NUMBERS | {"token": lambda: size(TOKEN)}

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from nanocourse.exercises import answers
-from nanoinfer import LLM, SamplingParams
+from nanoinfer import LLM, Completion, SamplingParams
 from nanoinfer.cache.paged import PagedCache
-from nanoinfer.engine.engine import Engine
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.engine import Engine, Sequence
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -43,13 +42,14 @@ def model() -> GPT2:
 class Pool:
     """A pool in the middle of a run. texts: token ids of each row that are written. tables: each row's blocks.
 
-    steps: the run itself, kept here because a run that is let go frees its rows.
+    slots: each row's in the cache. steps: the run itself, kept here because a run that is let go frees its rows.
     """
 
     cache: PagedCache
     texts: list[list[int]]
     tables: list[list[int]]
-    steps: Iterator[list[Row]]
+    slots: list[int]
+    steps: Iterator[list[Sequence]]
 
 
 @cache
@@ -62,8 +62,9 @@ def pool() -> Pool:
     steps = engine.generate(requests)
     for _ in range(STEPS + 1):  # the prompts, and so many tokens more
         next(steps)
-    texts = [[*row.request.prompt_token_ids, *row.token_ids][:-1] for row in engine.rows]  # the newest is not fed
-    return Pool(paged, texts, [list(blocks) for blocks in paged.blocks.owned], steps)
+    texts = [s.tokens[:-1] for s in engine.running]  # the newest is not fed
+    slots = [s.row for s in engine.running]
+    return Pool(paged, texts, [list(paged.blocks.owned[slot]) for slot in slots], slots, steps)
 
 
 def word(token_id: int) -> str:
@@ -76,27 +77,32 @@ def head_of(row: int) -> tuple[Tensor, Tensor, Tensor]:
     held, seen = pool(), {}
     last = torch.tensor([text[-1] for text in held.texts])
     positions = torch.tensor([len(text) - 1 for text in held.texts])
-    plan = held.cache.plan(Batch(last, positions, torch.arange(len(last)), max_context=32))
+    fed = Batch(last, positions, torch.tensor(held.slots), torch.arange(len(last) + 1), longest=1, past=31)
+    plan = held.cache.plan(fed)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         seen[layer] = q[row, HEAD]
         return held.cache.attend(plan, layer, q, k, v)  # the newest written token again: it writes what stands there
 
     with torch.inference_mode():
-        model().hidden(plan.batch, attend)
+        model().hidden(fed, attend)
     blocks, n = held.tables[row], len(held.texts[row])
     keys, values = (p[LAYER, blocks, HEAD].flatten(0, 1)[:n] for p in (held.cache.k, held.cache.v))
     return seen[LAYER], keys, values
 
 
-def continued(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any) -> list[str]:
-    """Greedy texts of the paged engine with blocks of 16, right or with a known mistake of the exercises."""
+def completed(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any) -> list[Completion]:
+    """What the paged engine with blocks of 16 makes of the prompts, right or with a known mistake of the exercises."""
     with answers.mistake(*mistake) if mistake else nullcontext():
         llm = LLM(model(), engine="paged", block_size=16, **options)
         paged: Any = llm.core.cache
         paged.k.zero_(), paged.v.zero_()  # a mistake reads what nobody wrote: on every machine the same
-        done = llm.generate(list(PROMPTS), SamplingParams(max_tokens=new_tokens, **GREEDY))
-    return [prompt + row.text for prompt, row in zip(PROMPTS, done, strict=True)]
+        return llm.generate(list(PROMPTS), SamplingParams(max_tokens=new_tokens, **GREEDY))
+
+
+def continued(mistake: tuple[str, str] | None = None, new_tokens: int = 24, **options: Any) -> list[str]:
+    """Greedy texts, the prompts' own included."""
+    return [prompt + row.text for prompt, row in zip(PROMPTS, completed(mistake, new_tokens, **options), strict=True)]
 
 
 def show(label: str, text: str) -> None:

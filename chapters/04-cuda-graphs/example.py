@@ -18,10 +18,10 @@ from nanobench.micro.graphs import padded_share
 from nanobook.examples import load, print_blocks
 from nanocourse.exercises.chapters import run_file
 from nanoinfer import SamplingParams
-from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.ragged import CapturedRagged
 from nanoinfer.engine.fake_graph import CaptureRefused, record
 from nanoinfer.engine.graphs import PREFILL_TOKENS, Key, ladder
-from nanoinfer.model.batch import Batch
+from nanoinfer.engine.step import Rows
 from nanoinfer.model.config import PRESETS
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
@@ -159,7 +159,7 @@ def keys() -> None:
     with run.counted(made) as counts:
         made.generate(list(run.PROMPTS), params)
     print("rows  columns  reads  sampler   replays")
-    for key in sorted(run.runner(made).graphs, key=lambda key: (-key.columns, key.longest, -key.rows)):
+    for key in sorted(made.core.graphs, key=lambda key: (-key.columns, key.longest, -key.rows)):
         assert isinstance(key, Key)
         print(f"{key.rows:>4}{key.columns:>9}{key.longest:>7}  {key.sampler.__name__:8}{counts.get(key, 0):>9}")
 
@@ -202,9 +202,9 @@ def nobody() -> None:
     for _ in range(6):
         next(steps)
     rows = engine.state.at(slice(0, 4))
-    plan = engine.cache.plan(Batch(rows.token, rows.position, rows.row, 64))
-    fed, slots = rows.integers.clone(), plan.slots.tolist()
-    engine.runner.decode(3, 64, engine.samplers.greedy)
+    plan = engine.cache.plan(Rows(rows.token, rows.position, rows.row, rows.row, 1, 63))
+    fed, slots = rows.integers.clone(), plan.places.tolist()
+    engine.decode(3, 64, engine.samplers.greedy)
     print(f"{'row':5}{'live':>6}{'token':>12}{'position':>10}{'writes to slot':>16}{'reads slots':>13}{'keeps':>12}")
     for row in range(4):
         token, position, _, live = fed[:4, row].tolist()
@@ -240,7 +240,7 @@ def ladders() -> None:
 def captures_today(rows: int) -> int:
     """What `warm_up` captures for the paged engine on a GPU: each shape for chapter 4's sampler and for penalties."""
     paged: Any = SimpleNamespace(tables=range(rows + 1), max_len=PRESETS["gpt2"].n_positions)
-    return 2 * (len(PagedCache.shapes(paged, rows, PREFILL_TOKENS)) + len(ladder(rows)))
+    return 2 * (len(CapturedRagged.shapes(paged, rows, PREFILL_TOKENS)) + len(ladder(rows)))
 
 
 def kept() -> None:

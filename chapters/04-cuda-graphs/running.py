@@ -22,10 +22,10 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.cache.paged import PagedCache, PagedPlan
 from nanoinfer.engine import graphs
 from nanoinfer.engine.fake_graph import FakeRecorder, escaping
-from nanoinfer.engine.graphs import GraphRunner, Key, Replayable
-from nanoinfer.engine.sampling import Sampler, Samplers, sample
+from nanoinfer.engine.graphs import Key, Replayable
+from nanoinfer.engine.samplers import Sampler, sample
 from nanoinfer.engine.state import BatchState
-from nanoinfer.model.batch import Batch
+from nanoinfer.engine.step import Rows
 from nanoinfer.model.gpt2 import GPT2, Cache
 from nanoinfer.model.weights import load_model
 from nanoinfer.text.tokenizer import gpt2_tokenizer
@@ -50,21 +50,15 @@ def llm(engine: str = "paged-graph", read_multiple: int | None = None, **setting
     with warnings.catch_warnings():  # that a CPU records no steps: the fake recorder does
         warnings.simplefilter("ignore", RuntimeWarning)
         made = LLM(model(), engine=engine, **{"max_batch": 4, "max_graph_batch": 4, "max_len": 64, **settings})
-    runner(made).recorder, made.core.lag = FakeRecorder(), 2
+    made.core.recorder, made.core.lag = FakeRecorder(), 2
     if read_multiple:
-        made.core.cache.read_multiple = read_multiple  # type: ignore[attr-defined]
+        made.core.cache.read_multiple = read_multiple
     return made
-
-
-def runner(made: LLM) -> GraphRunner:
-    """The runner, with its dict."""
-    assert isinstance(made.core.runner, GraphRunner)
-    return made.core.runner
 
 
 def decode_graphs(made: LLM) -> dict[Key, Any]:
     """The captured decode steps."""
-    return {key: captured.graph for key, captured in runner(made).graphs.items() if key.columns == 1}
+    return {key: captured.graph for key, captured in made.core.graphs.items() if key.columns == 1}
 
 
 def told(made: LLM, params: SamplingParams = GREEDY, prompts: tuple[str, ...] = PROMPTS) -> list[str]:
@@ -78,7 +72,7 @@ def attention_escapes() -> AbstractContextManager[object]:
     plain = PagedCache.attend
 
     def attend(cache: PagedCache, plan: PagedPlan, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if plan.lengths is None:
+        if not plan.batch.past:  # prompts
             return plain(cache, plan, layer, q, k, v)
         with escaping():
             return plain(cache, plan, layer, q, k, v)
@@ -90,10 +84,10 @@ def position_is_a_number() -> AbstractContextManager[object]:
     """The position embedding's position is a Python number: that of the capture."""
 
     @torch.inference_mode()
-    def step(model: GPT2, cache: Cache, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
-        rows = state.at(slice(0, batch))
-        plan = cache.plan(Batch(rows.token, rows.position, rows.row, longest))
-        seen = replace(plan.batch, positions=torch.full((batch,), CAPTURED_AT))
+    def step(model: GPT2, cache: Cache, state: BatchState, count: int, context: int, sampler: Sampler) -> Tensor:
+        rows = state.at(slice(0, count))
+        plan = cache.plan(Rows(rows.token, rows.position, rows.row, rows.row, 1, context - 1))
+        seen = replace(plan.batch, positions=torch.full((count,), CAPTURED_AT))
         logits = model.head(model.hidden(seen, partial(cache.attend, plan)))
         torch.mul(sampler(logits, rows), rows.live, out=rows.token)
         rows.integers[1:3].add_(rows.live)
@@ -106,9 +100,10 @@ def nobody_advances() -> AbstractContextManager[object]:
     """Rows of nobody go on like live ones: token, position and step."""
 
     @torch.inference_mode()
-    def step(model: GPT2, cache: Cache, state: BatchState, batch: int, longest: int, sampler: Sampler) -> Tensor:
-        rows = state.at(slice(0, batch))
-        rows.token.copy_(sampler(model(Batch(rows.token, rows.position, rows.row, longest), cache), rows))
+    def step(model: GPT2, cache: Cache, state: BatchState, count: int, context: int, sampler: Sampler) -> Tensor:
+        rows = state.at(slice(0, count))
+        fed = Rows(rows.token, rows.position, rows.row, rows.row, 1, context - 1)
+        rows.token.copy_(sampler(model(fed, cache), rows))
         rows.integers[1:3].add_(1)
         return rows.token
 
@@ -138,7 +133,7 @@ def noise_is_a_number(made: LLM) -> None:
         integers[2].fill_(1)
         return sample(logits, replace(rows, integers=integers))
 
-    made.core.samplers = Samplers(frozen, frozen, frozen)
+    made.core.samplers = made.core.samplers._replace(unfiltered=frozen)
 
 
 @contextmanager
@@ -154,14 +149,14 @@ def counted(made: LLM) -> Iterator[dict[Key, int]]:
             counts[self.key] = counts.get(self.key, 0) + 1
             self.graph.replay()
 
-    of = runner(made)
-    plain = dict(of.graphs)
+    graphs = made.core.graphs
+    plain = dict(graphs)
     for key, captured in plain.items():
-        of.graphs[key] = replace(captured, graph=Counting(key, captured.graph))
+        graphs[key] = captured._replace(graph=Counting(key, captured.graph))
     try:
         yield counts
     finally:
-        of.graphs.update(plain)
+        graphs.update(plain)
 
 
 def word(token_id: int) -> str:

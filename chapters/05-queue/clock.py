@@ -1,4 +1,4 @@
-"""The engine's own scheduler on a clock by rule, without a model: what the examples of chapter 5 measure waiting with.
+"""The engine's own plan on a clock by rule, without a model: what the examples of chapter 5 measure waiting with.
 
 A step takes a millisecond, and ten microseconds for each of its tokens. So every machine prints the same times, and one
 sees what the plan alone does. How long steps really take is measured elsewhere.
@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from nanoinfer import SamplingParams
-from nanoinfer.cache.blocks import BlockManager
-from nanoinfer.engine.scheduler import Row, Scheduler, Step
+from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
+from nanoinfer.engine.engine import Engine, Work
+from nanoinfer.engine.queue import Queued, QueueEngine
 from nanoinfer.requests import Request
 
 STEP_S, TOKEN_S = 1e-3, 1e-5
@@ -33,7 +34,7 @@ class Ask:
 class Run:
     """What came of the requests, and which tokens each step fed."""
 
-    rows: list[Row]
+    rows: list[Queued] = field(default_factory=list)
     steps: list[tuple[float, float, dict[int, int]]] = field(default_factory=list)  # start, end, tokens by request
 
     @property
@@ -64,55 +65,78 @@ class Run:
         return 1 - sum(len(tokens) for *_, tokens in self.steps) / (rows * len(self.steps))
 
 
-def row_of(number: int, ask: Ask) -> Row:
-    """A row of the scheduler for it; its tokens are numbers that nobody looks at."""
+def request_of(number: int, ask: Ask) -> Request:
+    """The request; its tokens are numbers that nobody looks at."""
     params = SamplingParams(max_tokens=ask.new, temperature=0, ignore_eos=True)
-    return Row(Request(number, (number,) * ask.prompt, params, 0, ask.new, frozenset()), ask.arrives)
+    return Request(number, (number,) * ask.prompt, params, 0, ask.new, frozenset())
+
+
+class Room(SharedRoom):
+    """The room of a batch, without a tensor. blocks: of 16 tokens each; None where each row has its own."""
+
+    preemption = False
+
+    def __init__(self, rows: int, blocks: int | None) -> None:
+        self.blocks = None if blocks is None else SharedBlocks(blocks, 16, rows)
+
+    def admit(self, slot: int, sequence: Queued) -> bool:
+        return self.blocks is None or super().admit(slot, sequence)
+
+    def release(self, slot: int) -> None:
+        if self.blocks:
+            self.blocks.release(slot)
+
+    def keep(self, sequence: Queued, count: int) -> int:
+        if self.blocks:
+            self.blocks.grow(sequence.row, count)
+        return count
+
+
+class Timed(QueueEngine):
+    """A `QueueEngine` that runs no model."""
+
+    def run(self, work: list[Work]) -> list[int]:
+        for s, start, count in work:
+            s.cached = self.cache.keep(s, start + count)
+        return [s.request.index for s, _, _ in work]
+
+    def step_at(self, now: float, cost: Callable[[int], float]) -> tuple[float, float, dict[int, int]]:
+        """Take a step that begins then: its start, its end, and how many tokens it fed of each request."""
+        self.take_in()
+        settled = Engine.step(self)
+        tokens = {s.request.index: count for s, _, count in self.fed}
+        end = now + cost(sum(tokens.values()))
+        for s in settled:
+            s.times[-1] = end
+        return now, end, tokens
 
 
 def run(
     asks: Sequence[Ask],
-    scheduler: Scheduler,
+    engine: Timed,
     static: bool = False,
     cost: Callable[[int], float] = lambda tokens: STEP_S + TOKEN_S * tokens,
 ) -> Run:
     """Let the requests arrive, and run every step. static: a batch is let in when the last one has left."""
-    made = Run([row_of(number, ask) for number, ask in enumerate(asks)])
-    coming, now = deque(made.rows), 0.0
-    while coming or scheduler.busy:
-        if not scheduler.busy:
-            now = max(now, coming[0].asked)
-        if not (static and scheduler.busy):
-            for _ in range(scheduler.max_batch if static else len(coming)):
-                if coming and coming[0].asked <= now:
-                    scheduler.submit(coming.popleft())
-        step = scheduler.schedule()
-        tokens = fed(step)
-        start, now = now, now + cost(sum(tokens.values()))
-        made.steps.append((start, now, tokens))
-        for row in scheduler.launch(step):
-            row.token_ids.append(row.request.index)
-            row.times.append(now)
-            if len(row.token_ids) == row.limit:
-                scheduler.drop(row)
+    made, coming, now = Run(), deque(asks), 0.0
+    while coming or engine.busy:
+        if not engine.busy:
+            now = max(now, coming[0].arrives)
+        if not (static and engine.busy):
+            for _ in range(len(engine.free) if static else len(coming)):
+                if coming and coming[0].arrives <= now:
+                    ask = coming.popleft()
+                    made.rows.append(engine.submit(request_of(len(made.rows), ask), asked=ask.arrives))
+        made.steps.append(engine.step_at(now, cost))
+        now = made.seconds
     return made
 
 
-def fed(step: Step) -> dict[int, int]:
-    """Tokens of a step, by request."""
-    tokens = {row.request.index: 1 for row in step.going}
-    return tokens | {work.row.request.index: work.tokens for work in step.pieces}
-
-
 def engine(
-    rows: int = 4,
-    budget: int = 256,
-    blocks: BlockManager | None = None,
-    kind: type[Scheduler] = Scheduler,
-    mixed: bool = True,
-) -> Scheduler:
-    """A scheduler, by default as the engine on a GPU has it."""
-    return kind(blocks, rows, budget, None, mixed)
+    rows: int = 4, budget: int = 256, blocks: int | None = None, kind: type[Timed] = Timed, mixed: bool = True
+) -> Timed:
+    """An engine, by default with the plan that one on a GPU has. blocks: of 16 tokens, that the rows share."""
+    return kind(None, Room(rows, blocks), rows, budget=budget, mixed=mixed)
 
 
 def poisson(
@@ -132,23 +156,19 @@ def quantile(values: Iterable[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * round(1000 * share) // 1000) - 1))]
 
 
-class PromptsFirst(Scheduler):
+class PromptsFirst(Timed):
     """As the engine's, but that decode has no turn while a prompt can be fed."""
 
-    def schedule(self) -> Step:
-        self._decode_next = False
+    def schedule(self) -> list[Work]:
+        self.decodes_next = False
         return super().schedule()
 
 
-class FirstThatFits(Scheduler):
+class FirstThatFits(Timed):
     """As the engine's, but that whoever has room goes ahead of those that wait for it."""
 
-    def schedule(self) -> Step:
-        def fits(row: Row) -> bool:
-            assert isinstance(self.blocks, BlockManager)
-            return self.blocks.blocks_of(len(row.prompt) + row.limit) <= self.blocks.available
-
-        self.waiting = deque(sorted(self.waiting, key=lambda row: not fits(row)))
+    def schedule(self) -> list[Work]:
+        self.waiting = deque(sorted(self.waiting, key=lambda s: self.blocks.blocks_of(s.end) > self.blocks.available))
         return super().schedule()
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import torch
+
 from nanobook.examples import load, print_blocks
-from nanoinfer.cache.blocks import BlockManager
-from nanoinfer.engine.scheduler import check_room
+from nanocourse.exercises import answers
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 here = Path(__file__).parent
@@ -21,6 +22,7 @@ budgets, too_small, knee = measured.budgets, measured.too_small, measured.knee
 Ask = clock.Ask
 FIVE = (("Once upon a time", 28), ("The fox", 8), ("The old king said that he would go to the sea", 24),
         ("Where are you", 16), ("She", 8))  # small.py's own texts, and their lengths  # fmt: skip
+LONG = "Once upon a time there was a king who had three sons, and the youngest of them was"  # 19 tokens
 NEW = (44, 9, 14, 6, 30, 8, 12, 5, 40, 7, 10, 16)  # new tokens of twelve requests
 RATES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.05)  # of the capacity
 
@@ -74,14 +76,30 @@ def long_prompt() -> None:
         print(f"{budget:>10}{ms(max(made.gaps(0))):>34}{ms(made.waits[3]):>32}")
 
 
+def chunks() -> None:
+    """A prompt of 19 tokens whole and in chunks: steps, tokens, and how far the logits are from each other."""
+    ids = gpt2_tokenizer().encode(LONG)
+    whole, T = run.two.one.logits(torch.tensor([ids]))[0, -1], len(ids)
+    print(f"{'chunk':8}{'steps':>6}{'tokens each':>16}   largest difference of the logits")
+    for chunk in (T, 8, 3, 1):
+        sizes = [min(chunk, T - start) for start in range(0, T, chunk)]
+        each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]}, last {sizes[-1]}"
+        difference = float((run.after_chunks(ids, chunk) - whole).abs().max())
+        print(f"{chunk:<8}{len(sizes):>6}{each:>16}   {'below 1e-5' if difference < 1e-5 else f'{difference:.1e}'}")
+    params = run.SamplingParams(max_tokens=14, temperature=0)
+    run.show("in chunks of 8", run.told(run.llm(prefill_chunk=8), [LONG], params)[0])
+    with answers.mistake("5.8", "chunk-by-itself"):
+        run.show("each chunk by itself", run.told(run.llm(prefill_chunk=8), [LONG], params)[0])
+
+
 def who_first() -> None:
     """One row decodes, and prompts arrive without a pause: who goes first?"""
     asks = [Ask(0.0, 8, 40), *(Ask(2e-3 + 2.4e-3 * n, 240, 1) for n in range(40))]
     print(f"{'':34}{'the longest gap of the row':>28}{'first tokens, mean':>20}")
     for name, kind, mixed in (
         ("prompts first, always", clock.PromptsFirst, False),
-        ("by turns", clock.Scheduler, False),
-        ("in one step, decode first", clock.Scheduler, True),
+        ("by turns", clock.Timed, False),
+        ("in one step, decode first", clock.Timed, True),
     ):
         made = clock.run(asks, clock.engine(8, 256, kind=kind, mixed=mixed))
         print(f"{name:34}{ms(max(made.gaps(0))):>28}{ms(mean(made.waits[1:])):>20}")
@@ -91,17 +109,16 @@ def head_of_line() -> None:
     """A request that needs half of the pool, small ones behind it, and two ways to let them in."""
     asks = [*[Ask(0.0, 16, 48)] * 4, Ask(1e-3, 400, 100), *(Ask(2e-3 + 6e-3 * n, 16, 48) for n in range(60))]
     print(f"{'':24}{'the large one waits':>21}{'small ones wait, mean':>24}{'longest':>11}")
-    for name, kind in (("in order of arrival", clock.Scheduler), ("whoever fits", clock.FirstThatFits)):
-        made = clock.run(asks, clock.engine(16, 512, BlockManager(41, 16, 16), kind))
+    for name, kind in (("in order of arrival", clock.Timed), ("whoever fits", clock.FirstThatFits)):
+        made = clock.run(asks, clock.engine(16, 512, 40, kind))
         small = made.waits[5:]
         print(f"{name:24}{ms(made.waits[4]):>21}{ms(mean(small)):>24}{ms(max(small)):>11}")
 
 
 def never_fits() -> None:
     """What a request hears that no pool of this size could hold."""
-    row = clock.row_of(3, Ask(0.0, 100, 60))
     try:
-        check_room(row.request, BlockManager(9, 16, 4))
+        clock.engine(4, blocks=8).check(clock.request_of(3, Ask(0.0, 100, 60)))
     except ValueError as error:
         print(f"ValueError: {error}")
 
@@ -231,7 +248,7 @@ def preempted() -> None:
     run.show("a large pool", right[at])
     run.show("a small one", told[at])
     run.show("noise from 0 again", restarted[at])
-    print(f"rows preempted: {made.core.scheduler.preemptions}; tokens fed again: {made.core.scheduler.recomputed}")
+    print(f"rows preempted: {made.stats.preemptions}; tokens fed again: {made.stats.recomputed_tokens}")
 
 
 def clients() -> tuple[list[float], list[float], list[float]]:

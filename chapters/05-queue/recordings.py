@@ -64,7 +64,7 @@ def record(run: Run) -> list[Event]:
               for at, (_, _, count) in enumerate(run.asked)]  # fmt: skip
     fixed = {"device": "cpu", "threads": 1, "prefix_caching": True, "preemption": True}
     with LLM("small", engine="paged", **fixed, **run.settings) as llm:
-        llm.core.scheduler.mixed = True  # as on a GPU; on a CPU chunks of prompts and decode steps take turns
+        llm.core.mixed = True  # as on a GPU; on a CPU chunks of prompts and decode steps take turns
         return list(recorded(llm, llm.requests(prompts, params), [float(step) for step, _, _ in run.asked], texts=True))
 
 

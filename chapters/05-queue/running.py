@@ -5,22 +5,26 @@ In float64, so that every machine prints the same digits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import torch
+from torch import Tensor
+
 from nanobook.examples import load
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache import sharing
 from nanoinfer.cache.blocks import BlockManager
-from nanoinfer.cache.prefix import PrefixBlocks
-from nanoinfer.engine import scheduler
-from nanoinfer.engine.state import BatchState
-from nanoinfer.requests import Request
+from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
+from nanoinfer.engine.engine import Sequence as Running
+from nanoinfer.engine.queue import Queued, QueueEngine
 
-four = load(Path(__file__).parents[1] / "04-cuda-graphs" / "running.py")
+chapters = Path(__file__).parents[1]
+two, four = load(chapters / "02-kv-cache" / "running.py"), load(chapters / "04-cuda-graphs" / "running.py")
 model, show = four.model, four.show
 KING = "Once upon a time there was a king who had three sons, and one day"  # one block of 16 tokens
 SHIP = "The little ship went out to the open sea in the night, and the old"
@@ -37,50 +41,56 @@ def llm(**settings: Any) -> LLM:
     return LLM(model(), engine="paged", **{"max_batch": 4, "max_len": 128, "prefix_caching": True, **settings})
 
 
+@torch.inference_mode()
+def after_chunks(ids: Sequence[int], chunk: int) -> Tensor:
+    """Logits (V,) after a prompt that goes through the model in chunks."""
+    cache, logits = two.new_cache(1, len(ids)), torch.empty(0)
+    for start in range(0, len(ids), chunk):
+        logits = model()(two.step((0, start, ids[start : start + chunk])), cache)[0]
+    return logits
+
+
 @contextmanager
 def hash_without_parent() -> Iterator[None]:
     """A block is known by its own tokens alone."""
 
-    def extend(blocks: PrefixBlocks, keys: list[bytes], data: bytes) -> list[bytes]:
+    def extend(blocks: SharedBlocks, keys: list[bytes], data: bytes) -> list[bytes]:
         size = 8 * blocks.block_size
         return [*keys, *(data[at : at + size] for at in range(0, len(data) - size + 1, size))]
 
-    with patch.object(PrefixBlocks, "_extend", extend):
+    with patch.object(SharedBlocks, "_extend", extend):
         yield
 
 
 @contextmanager
 def found_at_reservation() -> Iterator[None]:
     """Blocks of a prompt can be found as soon as they are reserved, some steps before they are written."""
-    plain = PrefixBlocks.reserve
+    plain = SharedRoom.admit
 
-    def reserve(blocks: PrefixBlocks, row: int, tokens: int, text: Sequence[int] = ()) -> bool:
-        if not plain(blocks, row, tokens, text):
+    def admit(room: SharedRoom, slot: int, s: Running) -> bool:
+        if not plain(room, slot, s):
             return False
-        hits = len(blocks.owned[row]) * blocks.block_size
-        BlockManager.grow(blocks, row, len(text))
-        blocks._publish(row, len(text) // blocks.block_size)
-        blocks.found = hits  # type: ignore[attr-defined]
+        BlockManager.grow(room.blocks, slot, len(s.tokens))
+        room.blocks._publish(slot, len(s.tokens) // room.blocks.block_size)
         return True
 
-    def grow(blocks: PrefixBlocks, row: int, length: int) -> int:
-        room = plain_grow(blocks, row, length)
-        return blocks.found if length == 0 else room  # type: ignore[attr-defined]
-
-    plain_grow = PrefixBlocks.grow
-    with patch.object(PrefixBlocks, "reserve", reserve), patch.object(PrefixBlocks, "grow", grow):
+    with patch.object(SharedRoom, "admit", admit):
         yield
 
 
 @contextmanager
 def noise_restarts() -> Iterator[None]:
     """A row that begins again draws its noise from step 0 on."""
-    plain = BatchState.admit
+    plain, began = QueueEngine.preempt, dict[Running, int]()  # how many tokens each had when it began again
 
-    def admit(state: BatchState, rows: Sequence[int], requests: Sequence[Request], steps: Iterable[int] = ()) -> Any:
-        return plain(state, rows, requests)
+    def preempt(engine: QueueEngine, s: Queued) -> None:
+        plain(engine, s)
+        began[s] = len(s.token_ids)
 
-    with patch.object(BatchState, "admit", admit):
+    def generated(s: Queued) -> int:
+        return len(s.token_ids) - began.get(s, 0)
+
+    with patch.object(QueueEngine, "preempt", preempt), patch.object(Running, "generated", property(generated)):
         yield
 
 
@@ -100,8 +110,8 @@ def last_block_shared(made: LLM, prompt: str, seeds: Sequence[int]) -> list[str]
     requests = made.requests([prompt] * 2, [SamplingParams(12, temperature=0.9, seed=seed) for seed in seeds])
     rows = [made.core.submit(request) for request in requests]
     made.core.step()
-    tables: Any = made.core.cache
-    tables.tables[1] = tables.tables[0]
+    tables, (first, second) = made.core.cache.tables, [row.row for row in rows]
+    tables[second] = tables[first]
     while made.core.busy:
         made.core.step()
     return [prompt + made.tokenizer.decode(row.token_ids) for row in rows]
@@ -109,4 +119,4 @@ def last_block_shared(made: LLM, prompt: str, seeds: Sequence[int]) -> list[str]
 
 def small_pool(blocks: int) -> tuple[LLM, Any]:
     """An LLM whose rows are preempted, and the patch that lets them in with little room."""
-    return llm(kv_blocks=blocks, preemption=True, prefix_caching=False), partial(patch.object, scheduler, "AHEAD", 4)
+    return llm(kv_blocks=blocks, preemption=True, prefix_caching=False), partial(patch.object, sharing, "AHEAD", 4)

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 
 from nanobench.report.values import seconds, share
 from nanobook.examples import load, print_blocks
-from nanoinfer.cache.naive import forward_logits
-from nanoinfer.cache.paged import PagedCache
-from nanoinfer.engine.sampling import greedy
+from nanoinfer.cache.captured import CapturedPaged
+from nanoinfer.cache.none import forward_logits
+from nanoinfer.engine.samplers import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.kernels import persistent_torch as phases
 from nanoinfer.kernels.persistent_shape import Packed, Shape, pack
@@ -57,7 +57,7 @@ def forward(head_size: int = 32) -> Any:
     made = tiny()
     if head_size != made.config.head_size:
         made = random_model(ModelConfig(2, 2, 2 * head_size, n_positions=64, vocab_size=301), 3)
-    cache = PagedCache(made.config, 1, 64, 8, PAGE, torch.device("cpu"), made.dtype)
+    cache = CapturedPaged(made.config, 1, 64, 7, PAGE, torch.device("cpu"), made.dtype)
     return FusedForward(made, cache, BatchState.empty(16, torch.device("cpu")))
 
 

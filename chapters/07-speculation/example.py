@@ -10,17 +10,18 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from nanobook.examples import load, print_blocks
 from nanoinfer import SamplingParams
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.cli.guess import GuessedText
 from nanoinfer.engine.sampling import gumbel
-from nanoinfer.speculate.step import NONE
+from nanoinfer.speculate.drafts import NONE
 
 here = Path(__file__).parent
 measured, run = load(here / "measured.py"), load(here / "running.py")
@@ -183,8 +184,10 @@ def drafted(who: str, prompt: str, heat: float) -> tuple[tuple[int, ...], int, i
     drafter = {"lookup": "lookup", "itself": run.model()}.get(who) or run.shallow(int(who))
     with run.llm(speculate=drafter) as made:
         params = SamplingParams(temperature=heat, max_tokens=60, seed=run.SEED, ignore_eos=True)
-        stats, core = made.stats, made.core
-        core.observer = lambda *_: seen.append(stats.draft_tokens - stats.accepted_tokens)
+        stats, core = made.stats, cast(Any, made.core)
+        core.observer = SimpleNamespace(
+            left=id, ended=id, stepped=lambda _: seen.append(stats.draft_tokens - stats.accepted_tokens)
+        )
         (done,) = made.generate([prompt], params)
         alpha = stats.accepted_tokens / (stats.accepted_tokens + sum(a < b for a, b in pairwise(seen)))
         return done.token_ids, stats.draft_tokens, stats.accepted_tokens, stats.decode_steps, alpha

@@ -13,11 +13,12 @@ from math import log
 from pathlib import Path
 from random import Random
 from statistics import fmean, median, stdev
+from typing import Any
 
 from nanobench.micro.speculation import Forced, SpeculationReport
 from nanobench.micro.speculation_texts import Drafted, SpeculationTextsReport
 from nanobench.report.values import factor
-from nanoinfer.speculate.adaptive import LEAST, PRICE, Acceptance
+from nanoinfer.speculate.pays import GAIN, PRICE, Pays
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 NAME = "h200-speculation"
@@ -145,14 +146,15 @@ def lowest(adapts: bool) -> str:
 def simulated(alpha: float, most: int, adapts: bool, texts: int = 1000) -> list[float]:
     """Tokens a step of texts as long as the measured ones, by a coin alone. adapts: by a row's rule of how many pay."""
     coin, new, found = Random(1), report().new_tokens, []
+    row: Any = frozenset()  # whatever can be told from others
     for _ in range(texts):
-        rule, written, steps = Acceptance(), 1, 0  # the first token is the prompt's
+        rule, written, steps = Pays(), 1, 0  # the first token is the prompt's
         while written < new:
             limit = min(most, new - written - 1)
-            drafts = rule.worth(limit) if adapts else limit
+            drafts = rule.most(row, limit) if adapts else limit
             right = next((n for n in range(drafts) if coin.random() >= alpha), drafts)
             if drafts:
-                rule.note(drafts, right)
+                rule.note(row, drafts, right)
             written, steps = written + right + 1, steps + 1
         found.append((new - 1) / steps)
     return found
@@ -190,7 +192,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "all eight": lambda: f"{case(XL, 1, 0.6, 8).tokens_a_step:.2f}",
     "draft at one": lambda: f"{(step_cost(XL, 1, 8) - 1) / 8:.3f}",
     "draft at most": lambda: f"{(step_cost(GPT2, rows_measured()[-1], 2) - 1) / 2:.2f}",
-    "least": lambda: f"{LEAST}×",
+    "least": lambda: f"{GAIN}×",
     "texts best": lambda: factor(written("repeating", 0.0)[0].gain),
     "texts lowest": lambda: factor(min(one.gain for one in texts_report().cases)),
     "texts turns": lambda: str(len(texts_report().cases[0].plain.samples)),

@@ -6,7 +6,7 @@ In float64, so that every machine prints the same digits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +42,6 @@ class Text:
         self.ids, self.heat, self.k, self.stops, self.seed = encode(prompt), heat, k, stops, seed
         self.prompt, self.in_cache, self.steps, self.ended = len(self.ids), 0, [], False
         self.cache = DenseCache(model().config, 1, 256, torch.device("cpu"), torch.float64)
-        self.cache.clear(torch.tensor([0]))
 
     def run(self, new: int) -> Text:
         """Go on, by so many tokens at most."""
@@ -69,10 +68,10 @@ class Text:
     def logits(self, new: Sequence[int]) -> Tensor:
         """(T, V) after each of T new tokens, which are written after what the cache holds."""
         T, at = len(new), self.in_cache
-        positions, starts = torch.arange(at, at + T), torch.tensor([0, T])
-        batch = Batch(torch.tensor(new), positions, torch.zeros(T, dtype=torch.int64), at + T, T, starts=starts,
-                      logits_at=torch.arange(T))  # fmt: skip
-        return model()(batch, self.cache)
+        positions, slots = torch.arange(at, at + T), torch.zeros(T, dtype=torch.int64)
+        batch = Batch(torch.tensor(new), positions, slots, torch.tensor([0, T]), T, at)
+        hidden = model().hidden(batch, partial(self.cache.attend, self.cache.plan(batch)))  # (T, C)
+        return model().head(hidden)
 
     def noise_steps(self, count: int) -> list[int]:
         """Which noise each of the tokens is chosen with: that of its place among the row's new tokens."""

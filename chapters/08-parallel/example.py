@@ -17,15 +17,13 @@ import torch
 
 from nanobook.examples import load, print_blocks
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.engine.graph_stats import GraphStats
-from nanoinfer.engine.graphs import GraphRunner
-from nanoinfer.engine.state import BatchState
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.engine.penalties import AllSamplers, PenaltySampler
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.model.config import PRESETS
-from nanoinfer.model.weights import load_model
 from nanoinfer.parallel.batch import open_job, request_maker
 from nanoinfer.parallel.joined import JoinedSamplers
-from nanoinfer.parallel.leader import LeadingEngine
+from nanoinfer.parallel.leader import LeadingEngine, RankEngine
 from nanoinfer.parallel.replica_loop import ReplicaLoop
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf
@@ -38,6 +36,7 @@ one_gpu, readers = measured.one_gpu, measured.readers
 A = torch.tensor([[1, 0, 2, -1], [0, 1, 1, 3], [2, -1, 0, 1], [1, 2, -2, 0]])
 B = torch.tensor([[1, 2, 0, 1], [0, 1, -1, 2], [3, 0, 1, 0], [1, 1, 2, -1]])
 X = torch.tensor([1, 2, -1, 3])
+ALONE: dict[str, Any] = {"agree": bool, "recorder": None, "max_rows": 0, "lag": 0, "budget": 64}  # of an engine
 
 
 def cells(numbers: Sequence[float]) -> str:
@@ -171,26 +170,21 @@ class Heard:
 def orders() -> None:
     """What the first rank tells the others of two rows with two tokens to come."""
     heard, model = Heard(), run.four.model()
-    kv = DenseCache(model.config, 2, 64, run.CPU, torch.float64)
-    core = LeadingEngine(model, kv, 2, ranks=heard, max_batched_tokens=64)
+    kv = CapturedDense(model.config, 2, 64, run.CPU, torch.float64)
+    scoring = PenaltySampler(2, model.config.vocab_size, run.CPU, SAMPLERS.filtered)
+    core = LeadingEngine(model, kv, 2, ranks=heard, samplers=AllSamplers(*SAMPLERS, scoring), **ALONE)
     params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
     for request in LLM(model, engine="dense").requests(["The fox", "Once upon a time"], params):
         core.submit(request)
-    while core.step() or core.busy:
-        pass
-    for name, *told in heard.orders:
-        if name == "place" and told[3]:
-            rows = [
-                f"row {slot}, temperature {request.params.temperature:g}, written {ids}"
-                for slot, request, ids in told[3]
-            ]
-            print(f"place  begin: {'; '.join(rows)}")
-        elif name == "place":
-            print(f"place  end: rows {told[2].start} to {told[2].stop - 1}")
-        else:
-            fed = [f"row {chunk.row} {list(chunk.token_ids)}" for chunk in told[2]]
-            fed += [f"row {slot} its newest token" for slot in told[1]]
-            print(f"run    {'; '.join(fed)}")
+    while core.busy:
+        core.step()
+    for name, step in heard.orders:
+        begun = [f"row {b.row}, temperature {b.params.temperature:g}, {b.step} tokens generated" for b in step.begun]
+        fed = [f"row {chunk.row} {list(chunk.token_ids)}" for chunk in (step.prefill.chunks if step.prefill else ())]
+        fed = fed or [f"row {slot} its newest token" for slot in range(step.live)]
+        if begun:
+            print(f"{name}  begin: {'; '.join(begun)}")
+        print(f"{'' if begun else name:6}  feed:  {'; '.join(fed)}")
 
 
 def killed() -> None:
@@ -232,16 +226,15 @@ class Refuses:
 
 def _captures(group: Any) -> tuple[list[int], list[int]]:
     part = PartOf(Shard(group.rank, group.size), group)
-    model, state = load_model("small", run.CPU, torch.float32, share=part), BatchState.empty(4, run.CPU)
-    kv = DenseCache(model.config, 4, 32, run.CPU, torch.float32)
-    settings: dict[str, Any] = {"max_rows": 4, "max_len": 32, "stats": GraphStats()}
-    agree = lambda ok: group.least(ok) == 1  # noqa: E731
-    runner = GraphRunner(model, kv, state, recorder=Refuses(2 * group.rank), agree=agree, **settings)
-    runner.shapes = []
+    model = part.load("small", run.CPU, torch.float32)
+    kv = CapturedDense(model.config, 4, 32, run.CPU, torch.float32)
+    settings = ALONE | {"agree": lambda ok: group.least(ok) == 1, "recorder": Refuses(2 * group.rank), "max_rows": 4}
+    engine = RankEngine(model, kv, 4, **settings)
+    engine.shapes = []  # of prefills
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        runner.warm_up([JoinedSamplers(model, run.SAMPLERS).greedy])
-    return sorted(key.rows for key in runner.graphs), sorted(key.rows for key in runner.failed)
+        engine.warm_up([JoinedSamplers(model, SAMPLERS).greedy])
+    return sorted(key.rows for key in engine.graphs), sorted(key.rows for key in engine.failed)
 
 
 def overwritten() -> None:

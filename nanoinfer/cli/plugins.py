@@ -1,4 +1,4 @@
-"""Commands of other packages: `course`, `read` and `bench`, found by their entry points.
+"""Commands of other packages: `course`, `read`, `rung` and `bench`, found by their entry points.
 
 An entry point of the group `nanoinfer.commands` is a function that adds its command to a typer app. The engine knows
 their names and the extras that bring what they need, and imports one only where it or `--help` is asked for.
@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from nanoinfer.cli.errors import Refused
 
-EXTRAS = {"course": "teach", "read": "docs", "bench": "bench"}
+EXTRAS = {"course": "teach", "read": "docs", "bench": "bench", "rung": "docs"}
 
 
 class CommandGroup(TyperGroup):

@@ -6,16 +6,17 @@ nothing to wait for.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from nanoinfer.engine import sampling
-from nanoinfer.engine.state import BatchState
 
 SPARE = 64  # ids beyond the largest top_k that are looked at, in case several tie with the last one kept
 
 
-def sample_filtered(logits: Tensor, rows: BatchState) -> Tensor:
+def sample_filtered(logits: Tensor, rows: Any) -> Tensor:
     """As `sampling.sample_filtered`: logits (B, V) and their rows -> next tokens (B,) int64."""
     sampled = rows.temperature > 0
     top_k = torch.where(sampled, rows.top_k, 1)  # (B,) a greedy row needs its highest id
@@ -33,7 +34,7 @@ def sample_filtered(logits: Tensor, rows: BatchState) -> Tensor:
     return torch.where(best, ids, last).amin(-1)  # among equals the lowest id
 
 
-def noise(rows: BatchState, ids: Tensor) -> Tensor:
+def noise(rows: Any, ids: Tensor) -> Tensor:
     """What `sampling.gumbel` gives the ids (B, n) of each row: (B, n) float32."""
     bits = sampling.random_bits(rows.seed[:, None], rows.step[:, None], ids)
     u = ((bits | 1).float() * 2.0**-32).clamp(max=1 - 2.0**-24)

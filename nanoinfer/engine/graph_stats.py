@@ -1,28 +1,20 @@
-"""Counters of an LLM that replays captured steps. Chapter 4."""
+"""Counters of an LLM that replays recorded steps: those of the queue, of replays, and of who computed them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 
+from nanoinfer.engine.replays import Replays
 from nanoinfer.engine.stats import Stats
 
 
 @dataclass
-class GraphStats(Stats):
-    """What was replayed, what ran eagerly and why, and what capturing cost."""
+class GraphStats(Replays, Stats):
+    """What was replayed, what ran eagerly and why, and what recording cost, beside the counters of `Stats`."""
 
-    replayed_steps: int = 0  # decode steps that were replayed
-    replayed_prefills: int = 0
-    replayed_rows: int = 0  # rows of replayed decode steps, padding included
-    padding_rows: int = 0  # of these
-    padding_tokens: int = 0  # of replayed prefills
-    fallbacks: Counter[str] = field(default_factory=Counter)  # steps that ran eagerly, by reason
     computed_by: Counter[str] = field(default_factory=Counter)  # replayed decode steps, by which `Forward`
-    timed: dict[str, dict[str, float]] = field(default_factory=dict)  # s of a captured step, by what may compute it
-    captures: int = 0
-    capture_s: float = 0.0
-    graph_bytes: int = 0  # what captures took of the device's memory, as the driver counts
+    timed: dict[str, dict[str, float]] = field(default_factory=dict)  # s of a recorded step, by what may compute it
 
     @property
     def hit_rate(self) -> float:

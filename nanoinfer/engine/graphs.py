@@ -3,7 +3,6 @@
 At few rows the GPU waits for the host, which launches some hundred kernels a step. A CUDA graph is a recording of those
 launches: replaying it is one call. It repeats them with the same addresses and the same Python numbers, so all that
 changes must stand in tensors that stay where they are, and all that does not must be part of the key.
-Text: chapters/04-cuda-graphs.
 """
 
 from __future__ import annotations
@@ -13,53 +12,33 @@ import time
 import warnings
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, cycle
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-from nanoinfer.devices import free_memory
-from nanoinfer.engine.eager import EagerRunner
-from nanoinfer.engine.engine import RowCache
-from nanoinfer.engine.graph_stats import GraphStats
-from nanoinfer.engine.sampling import Sampler
-from nanoinfer.engine.state import BatchState, upload
-from nanoinfer.engine.step import Model, decode_step, prefill_step
-from nanoinfer.model.batch import Chunk, Layout, pack, unpack
-from nanoinfer.model.gpt2 import GPT2
+from nanoinfer.engine.late import LateEngine
+from nanoinfer.engine.replays import Replays
+from nanoinfer.engine.samplers import Sampler
+from nanoinfer.engine.state import upload
+from nanoinfer.engine.step import Layout, Prefill, Prompts, decode_step
 
-PREFILL_TOKENS = 2048  # of a captured prefill at most: with more, the GPU is busy and a graph gains nothing
+PREFILL_TOKENS = 2048  # of a recorded prefill at most: with more, the GPU is busy and a graph gains nothing
 KEPT = 512  # graphs at most
-MEMORY_SHARE = 0.1  # of free memory that a captured step may take
 
-
-class GraphCache(RowCache, Protocol):
-    """What a cache must say besides, to be captured."""
-
-    def bucket(self, longest: int) -> int: ...
-    def tensors(self) -> tuple[Tensor, ...]: ...
-    def shapes(self, rows: int, tokens: int) -> list[tuple[int, int]]: ...
-    def captured(self, going: Sequence[int], chunks: Sequence[Chunk]) -> tuple[int, int] | None: ...
-    def layout(self, rows: int, columns: int) -> Layout: ...
+OnCapture = Callable[[int, int], None]  # told after a capture how many of how many are done
 
 
 class Replayable(Protocol):
     """A recorded step."""
 
     def replay(self) -> None: ...
-
-
-class Recorder(Protocol):
-    """Who records: `CudaRecorder`, or a fake where there is no GPU."""
-
-    def warm(self, step: Callable[[], object]) -> None: ...
-    def record(self, step: Callable[[], object]) -> Replayable: ...
 
 
 class Key(NamedTuple):
@@ -71,13 +50,11 @@ class Key(NamedTuple):
     sampler: Sampler
 
     def __str__(self) -> str:
-        return (
-            f"decode of {self.rows} rows" if self.columns == 1 else f"prefill of {self.rows} rows, {self.columns} wide"
-        )
+        rows = f"of {self.rows} rows"
+        return f"decode {rows}" if self.columns == 1 else f"prefill {rows}, {self.columns} wide"
 
 
-@dataclass(frozen=True)
-class CapturedStep:
+class CapturedStep(NamedTuple):
     """A recording; for a prefill, what it reads, to be written before each replay, and what it leaves."""
 
     graph: Replayable
@@ -126,81 +103,64 @@ class CudaRecorder:
         return graph
 
 
-class GraphRunner(EagerRunner):
-    """Replays a step where it has one, records it where it can, and else runs it as `EagerRunner` does.
+class GraphEngine(LateEngine):
+    """A `LateEngine` that replays a step where it has a recording, and makes one where it can.
 
-    recorder: None turns graphs off; the class and its dict, which stays empty, are the same. why_not: the reason
-    where it was not asked for; each step is then counted as a fallback.
-    max_rows: of a captured decode step at most; further rows run eagerly. max_len: of a row's text.
-    agree: where several ranks capture the same steps, whether an attempt succeeded on all of them, from whether it did
-    here: a step that one replays and another runs eagerly would meet in collectives of different sizes.
+    recorder: a `CudaRecorder`, or what does the same on a CPU. None turns graphs off; the class and its dict, which
+    stays empty, are the same. why_not: the reason where it was not asked for; each step is then counted as a fallback.
+    max_rows: of a captured decode step at most; further rows run eagerly.
     """
 
-    cache: GraphCache
+    Stats: Any = Replays
 
-    def __init__(
-        self,
-        model: GPT2,
-        cache: GraphCache,
-        state: BatchState,
-        *,
-        recorder: Recorder | None,
-        why_not: str | None = None,
-        max_rows: int,
-        max_len: int,
-        stats: GraphStats,
-        agree: Callable[[bool], bool] | None = None,
-    ) -> None:
-        super().__init__(model, cache, state)
-        self.recorder, self.stats, self.agree = recorder if max_rows else None, stats, agree
-        self.why_not = why_not
-        self.max_len, self.rows = max_len, ladder(max_rows)
-        self.shapes = cache.shapes(max(self.rows, default=0), PREFILL_TOKENS)  # of captured prefills, smallest first
+    def __init__(self, *args: Any, recorder: Any, max_rows: int, why_not: str | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.recorder, self.stats, self.why_not = recorder if max_rows else None, self.Stats(), why_not
+        self.rows = ladder(max_rows)
+        self.shapes = self.cache.shapes(max(self.rows, default=0), PREFILL_TOKENS)  # of prefills, smallest first
         self.graphs: OrderedDict[Key, CapturedStep] = OrderedDict()  # the least recently used comes first
         self.failed: set[Key] = set()
-        self._layers = range(len(model.layers) + 1)  # of weights; the last is no block
+        self._layers = range(len(self.model.layers) + 1)  # of weights; the last is no block
         self._turn = cycle(self._layers)
         self._note_addresses()
 
-    def decode(self, batch: int, longest: int, sampler: Sampler) -> Tensor:
-        rows = pick(self.rows, batch)
-        key = Key(rows or batch, 1, self.cache.bucket(longest), sampler)
-        captured = self._captured(key, "more rows than the largest graph has" if rows is None else None)
+    def decode(self, rows: int, context: int, sampler: Sampler) -> Tensor:
+        size = pick(self.rows, rows)
+        key = Key(size or rows, 1, self.cache.bucket(context), sampler)
+        captured = self._captured(key, "more rows than the largest graph has" if size is None else None)
         if captured is None:
-            return super().decode(batch, longest, sampler)
+            return super().decode(rows, context, sampler)
         captured.graph.replay()
         self.stats.replayed_steps += 1
         self.stats.replayed_rows += key.rows
-        self.stats.padding_rows += key.rows - batch
-        return self.state.token[:batch]
+        self.stats.padding_rows += key.rows - rows
+        return self.state.token[:rows]
 
-    def prefill(
-        self, going: Sequence[int], chunks: Sequence[Chunk], sampler: Sampler, model: Model | None = None
-    ) -> Tensor:
-        shape, why_not = self.cache.captured(going, chunks), "logprobs of a prompt" if model else None
-        if shape is None:
-            shape, why_not = (0, 0), "a piece of a prompt, where prompts are captured whole"
-        fits = (each for each in self.shapes if each[0] >= shape[0] and each[1] >= shape[1])
+    def prefill(self, prefill: Prefill, sampler: Sampler) -> Tensor:
+        exact = prefill.layout
+        wanted = self.cache.wanted(exact)
+        fits = (each for each in self.shapes if each[0] >= wanted[0] and each[1] >= wanted[1])
         rows, columns = next(fits, (0, 0))
-        if not why_not and not rows:
-            why_not = "a prefill of too many tokens"
-        key = Key(rows, columns, columns, sampler)
-        captured = self._captured(key, why_not, all_layers=not going)
+        why_not = None if rows else "a prefill of too many tokens"
+        captured = self._captured(Key(rows, columns, columns, sampler), why_not, all_layers=not exact.past)
         if captured is None:
-            return super().prefill(going, chunks, sampler, model)
-        layout, count = self.cache.layout(rows, columns), len(going) + sum(len(chunk.token_ids) for chunk in chunks)
-        write_chunks(captured.packed, going, chunks, layout, self.state.dummy)
+            return super().prefill(prefill, sampler)
+        layout = self.cache.layout(rows, columns)
+        self.bring(prefill, layout, captured.packed)
         captured.graph.replay()
         self.stats.replayed_prefills += 1
-        self.stats.padding_tokens += layout.tokens - count
-        return captured.tokens[: len(going) + sum(chunk.complete for chunk in chunks)]
+        self.stats.padding_tokens += layout.tokens - exact.tokens
+        return captured.tokens[: exact.rows]
 
-    def warm_up(self, samplers: Sequence[Sampler], on_capture: Callable[[int, int], None] | None = None) -> None:
-        """Capture the ladders now, for all samplers: afterwards a step is replayed, or runs eagerly and is counted.
+    def bring(self, prefill: Prefill, layout: Layout, packed: Tensor) -> None:
+        """Put a prefill where its recording reads it, in one copy that the host does not wait for."""
+        host = prefill.pack(layout, self.state.dummy)
+        packed.copy_(host.pin_memory() if packed.is_cuda else host, non_blocking=True)
 
-        on_capture: told after each how many of how many are done.
-        """
-        keys = self._ladders(samplers, sorted({self.cache.bucket(longest) for longest in range(1, self.max_len + 1)}))
+    def warm_up(self, samplers: Sequence[Sampler], on_capture: OnCapture = lambda done, of: None) -> None:
+        """Capture the ladders now, for all samplers: afterwards a step is replayed, or runs eagerly and is counted."""
+        reads = sorted({self.cache.bucket(context) for context in range(1, self.cache.max_len + 1)})
+        keys = self._ladders(samplers, reads)
         new = [key for key in keys if key not in self.graphs and key not in self.failed][: KEPT - len(self.graphs)]
         if self.recorder is not None:
             with torch.cuda.device_of(self.state.integers):  # type: ignore[no-untyped-call]
@@ -208,7 +168,7 @@ class GraphRunner(EagerRunner):
 
     def _ladders(self, samplers: Sequence[Sampler], reads: Sequence[int]) -> list[Key]:
         """All that may be captured. reads: the cache's buckets."""
-        keys = [Key(*shape, shape[1], sampler) for sampler in samplers for shape in self.shapes]
+        keys = [Key(rows, columns, columns, sampler) for sampler in samplers for rows, columns in self.shapes]
         return keys + [Key(rows, 1, read, sampler) for sampler in samplers for read in reads for rows in self.rows]
 
     def _captured(self, key: Key, why_not: str | None, all_layers: bool = False) -> CapturedStep | None:
@@ -216,60 +176,64 @@ class GraphRunner(EagerRunner):
 
         all_layers: whether to look if a weight has moved in any, not in one: for a step with which a generation begins.
         """
-        if self.recorder is None:
-            if self.why_not:
-                self.stats.fallbacks[self.why_not] += 1
-            return None
-        if self._moved(self._layers if all_layers else (next(self._turn),)):  # all would take long at each step
-            self._warn("all graphs are dropped", "a tensor that they knew has moved")
-            self._drop()
-        if why_not is None and key not in self.graphs and key not in self.failed:
-            self._capture([key])
-        if why_not is None and key in self.graphs:
-            self.graphs.move_to_end(key)
-            return self.graphs[key]
-        self.stats.fallbacks[why_not or "not captured"] += 1
+        if self.recorder is not None:
+            if self._moved(self._layers if all_layers else (next(self._turn),)):  # all would take long at each step
+                self._warn("all graphs are dropped", "a tensor that they knew has moved")
+                self._drop()
+            if why_not is None and key not in self.graphs and key not in self.failed:
+                self._capture([key])
+            if why_not is None and key in self.graphs:
+                self.graphs.move_to_end(key)
+                return self.graphs[key]
+        self.eager(why_not or "not captured")
         return None
+
+    def eager(self, why: str) -> None:
+        """Count a step that runs eagerly, where graphs were asked for."""
+        cause = self.why_not if self.recorder is None else why
+        if cause:
+            self.stats.fallbacks[cause] += 1
 
     def _drop(self) -> None:
         """Forget all graphs."""
         self.graphs.clear()
 
     @torch.inference_mode()
-    def _capture(self, keys: Sequence[Key], on_capture: Callable[[int, int], None] | None = None) -> None:
-        """Warm every step, then record every step. Meanwhile all rows are padding, so that no live one is touched."""
+    def _capture(self, keys: Sequence[Key], on_capture: OnCapture = lambda done, of: None) -> None:
+        """Warm every step, then record every step."""
         assert self.recorder is not None
         torch.cuda.empty_cache()  # a capture does so too, and what it gives back is not a graph's
         started, free = time.perf_counter(), _free_bytes(self.state.token.device)
         steps = {key: self._step(key) for key in keys}  # of each what is run, and a prefill's input and result
-        saved = self.state.integers.clone(), self.state.floats.clone()
-        self.state.free(slice(0, len(self.state.token)))
-        gc.collect()  # an old graph that is collected during a capture would invalidate it
-        try:
+        with self.all_padding():
             for key, (run, *_) in steps.items():
                 self._warm(key, run)
             for done, (key, (run, packed, tokens)) in enumerate(steps.items(), start=1):
                 if key not in self.failed and (graph := self._try(key, partial(self.recorder.record, run))):
                     self.graphs[key] = CapturedStep(graph, packed, tokens)
                     self.stats.captures += 1
-                if on_capture:
-                    on_capture(done, len(steps))
-        finally:
-            self.state.integers.copy_(saved[0])
-            self.state.floats.copy_(saved[1])
+                on_capture(done, len(steps))
         while len(self.graphs) > KEPT:
             self.graphs.popitem(last=False)
         self.stats.capture_s += time.perf_counter() - started
         self.stats.graph_bytes += max(0, free - _free_bytes(self.state.token.device))
 
+    @contextmanager
+    def all_padding(self) -> Iterator[None]:
+        """Meanwhile no row is live, so that a step that is only tried harms none."""
+        saved = self.state.integers.clone(), self.state.floats.clone()
+        self.state.free(slice(0, len(self.state.token)))
+        gc.collect()  # an old graph that is collected during a capture would invalidate it
+        try:
+            yield
+        finally:
+            self.state.integers.copy_(saved[0])
+            self.state.floats.copy_(saved[1])
+
     def _warm(self, key: Key, run: Callable[[], object]) -> None:
-        """Run a step once. Where it fails on one of several ranks, the others wait in its collectives: all must end."""
+        """Run a step once, ahead of its recording."""
         assert self.recorder is not None
-        if self.agree:
-            self.recorder.warm(run)
-            self.agree(True)  # a sign of life: kernels may have been compiled
-        else:
-            self._try(key, partial(self.recorder.warm, run))
+        self._try(key, partial(self.recorder.warm, run))
 
     def _step(self, key: Key) -> tuple[Callable[[], object], Tensor, Tensor]:
         """What is recorded under that key, what it reads (padding, until it is replayed) and the tokens it leaves."""
@@ -278,25 +242,21 @@ class GraphRunner(EagerRunner):
         if key.columns == 1:
             return partial(decode_step, *arguments, key.rows, key.longest, key.sampler), tokens[:0], tokens[:0]
         layout = self.cache.layout(key.rows, key.columns)
-        packed = upload(pack([], [], layout, self.state.dummy), torch.int64, device)
+        packed = upload(Prefill([]).pack(layout, self.state.dummy), torch.int64, device)
 
         def run() -> None:
-            tokens.copy_(prefill_step(*arguments, unpack(packed, layout), key.sampler))
+            tokens.copy_(self.prefill_step(*arguments, Prompts.of_packed(packed, layout), key.sampler))
 
         return run, packed, tokens
 
     def _try(self, key: Key, attempt: Callable[[], Replayable | None]) -> Replayable | None:
         """What the attempt gives. Whatever it raises costs this key alone its graph: the step then runs eagerly."""
-        made, cause = None, ""
         try:
-            made = attempt()
+            return attempt()
         except Exception as error:
-            cause = in_a_line(error)
-        if cause if self.agree is None else not self.agree(not cause):
             self.failed.add(key)
-            self._warn(f"{key} runs without a graph", cause or "its capture has failed on another rank")
+            self._warn(f"{key} runs without a graph", in_a_line(error))
             return None
-        return made
 
     def _warn(self, what: str, cause: str) -> None:
         warnings.warn(f"{what}: {cause}", RuntimeWarning, stacklevel=2)
@@ -323,22 +283,6 @@ class GraphRunner(EagerRunner):
     def _current_addresses(self) -> tuple[int, ...]:
         tensors = self.state.integers, self.state.floats, *self.cache.tensors(), self.model.wte.weight
         return tuple(tensor.data_ptr() for tensor in tensors)
-
-
-def write_chunks(packed: Tensor, going: Sequence[int], chunks: Sequence[Chunk], layout: Layout, dummy: int) -> None:
-    """Put rows, chunks and padding of row `dummy` where a captured prefill reads them (layout.numbers,), in a copy."""
-    host = pack(going, chunks, layout, dummy)
-    packed.copy_(host.pin_memory() if packed.is_cuda else host, non_blocking=True)
-
-
-def affordable_rows(model: GPT2) -> int:
-    """Rows of a step that may be captured without taking more than a tenth of the memory that is free now.
-
-    A step's largest tensors are its logits, twice in float32 where a sampler filters them, and the widest sublayer's.
-    """
-    free = free_memory(model.device)
-    per_row = 12 * model.config.padded_vocab + 16 * model.config.inner
-    return 2**31 if free is None else int(free * MEMORY_SHARE) // per_row
 
 
 def ladder(maximum: int) -> list[int]:

@@ -6,18 +6,10 @@ temperature or penalties. One tensor holds all there is to know of n tokens, so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-
 import torch
 from torch import Tensor
 
-from nanoinfer.engine.eager import EagerRunner
-from nanoinfer.engine.sampling import Sampler
-from nanoinfer.engine.state import Fetch, upload
-from nanoinfer.model.batch import Batch, Chunk
-from nanoinfer.model.gpt2 import GPT2, Cache
+from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import TOP_LOGPROBS
 
 SLICE = 128  # tokens whose logits are held at once: of 1,024 tokens they would take 200 MB
@@ -45,42 +37,3 @@ def prompt_logprobs(model: GPT2, hidden: Tensor, next_ids: Tensor) -> Tensor:
     """`logprobs` of the tokens (n,) that follow hidden (n, C), a slice at a time."""
     slices = zip(torch.split(hidden, SLICE), torch.split(next_ids, SLICE), strict=True)
     return torch.cat([logprobs(model.head(h), ids) for h, ids in slices])
-
-
-class ScoringModel:
-    """A model for a prefill step that looks at its prompts too: `scores` are the logprobs of next_ids (S,).
-
-    scored_at: (S,) int64, after which tokens of the batch each of these stands.
-    """
-
-    def __init__(self, model: GPT2, scored_at: Tensor, next_ids: Tensor) -> None:
-        self.model, self.scored_at, self.next_ids = model, scored_at, next_ids
-
-    def __call__(self, batch: Batch, cache: Cache) -> Tensor:
-        assert batch.logits_at is not None
-        plan = cache.plan(replace(batch, logits_at=torch.cat([self.scored_at, batch.logits_at])))
-        wanted = self.model.hidden(plan.batch, partial(cache.attend, plan))[plan.batch.logits_at]  # (S + K, C)
-        self.scores = prompt_logprobs(self.model, wanted[: len(self.scored_at)], self.next_ids)
-        return self.model.head(wanted[len(self.scored_at) :])
-
-
-def score(
-    runner: EagerRunner,
-    going: Sequence[int],
-    chunks: Sequence[Chunk],
-    following: Mapping[int, Sequence[int]],
-    sampler: Sampler,
-) -> tuple[Tensor, Fetch]:
-    """As `EagerRunner.prefill`; with it come the logprobs of prompt tokens, on their way to the host.
-
-    following: by row, the tokens that follow those of its chunk in its prompt, one each.
-    """
-    at: list[int] = []
-    start = len(going)
-    for chunk in chunks:
-        at += range(start, start + len(following.get(chunk.row, ())))
-        start += len(chunk.token_ids)
-    ids = [token for chunk in chunks for token in following.get(chunk.row, ())]
-    scored_at, next_ids = upload([at, ids], torch.int64, runner.state.token.device)
-    model = ScoringModel(runner.model, scored_at, next_ids)
-    return runner.prefill(going, chunks, sampler, model), Fetch(model.scores)

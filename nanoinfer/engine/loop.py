@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import repeat
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from nanoinfer.engine.recorder import Recorder
 from nanoinfer.engine.stats import Gauges
 from nanoinfer.worker import Worker
 
 if TYPE_CHECKING:
     from nanoinfer.engine.engine import Engine
-    from nanoinfer.engine.scheduler import Row, Step
+    from nanoinfer.engine.scores import Scored as Row
     from nanoinfer.requests import Request
     from nanoinfer.threads import Threads
 
@@ -32,8 +32,8 @@ CLOSED = "this LLM is closed"
 class Mailbox:
     """Rows that have news for one reader. post: called in the engine's thread after each step that had any."""
 
-    post: Callable[[list[Row]], object]
-    news: list[Row] = field(default_factory=list)  # a row once for each time that it is to be heard of
+    post: Callable[[list[Any]], object]
+    news: list[Any] = field(default_factory=list)  # a row once for each time that it is to be heard of
 
     def deliver(self) -> None:
         """Post what there is."""
@@ -52,15 +52,15 @@ class EngineLoop:
     """
 
     def __init__(self, core: Engine, worker: Worker, threads: Threads | None) -> None:
-        self.core, self.worker, self._threads = core, worker, threads
+        self.core: Any = core
+        self.worker, self._threads = worker, threads
         self._mailboxes: set[Mailbox] = set()
         self._called = False  # whether a job that has not begun will look for what is to be done
         self.on_idle: Callable[[], object] = lambda: None  # called in the worker's thread when there is nothing to do
         self.failure: BaseException | None = None
         self.died: Future[BaseException] = Future()
         self.pace = 0.0
-        self._observe: Callable[[Step, list[Row]], None] | None = None  # of who watches
-        self._watching = Lock()
+        self._observers: deque[Recorder | None] = deque()  # the last of these watches from the next step on
 
     def submit(
         self,
@@ -72,8 +72,8 @@ class EngineLoop:
     ) -> list[Row]:
         """Let the requests run. Their rows are posted when they have ended, and with each token if `every_token`.
 
-        asked: when they were asked for, time.perf_counter(). known: of each, as for `Engine.submit`. RuntimeError where
-        the worker has been stopped.
+        asked: when they were asked for, time.perf_counter(). known: of each, as for `QueueEngine.submit`. RuntimeError
+        where the worker has been stopped.
         """
         self.worker.check_process()
         tell = mailbox.news.append
@@ -100,36 +100,12 @@ class EngineLoop:
         self._mailboxes.discard(mailbox)
 
     def watch(self, post: Callable[[dict[str, Any]], object] | None, texts: bool) -> None:
-        """From the next step on, call post(event) in the engine's thread with what each step did; None ends that.
+        """From the next step on, call post(facts) in the engine's thread with what each step did; None ends that.
 
-        The events are those of `nanoinfer.serve.recorder`. texts: whether what prompts and tokens say is in them.
+        The facts are those of a `Recorder`. texts: whether prompts and tokens are in them.
         """
-        recorder: Any = None
-        before: Any = None
-
-        def observe(step: Step, settled: list[Row]) -> None:
-            nonlocal recorder, before
-            if before:  # it is watched no more, and lets go of the engine
-                before(step, settled)
-                before = None
-            if post and self._observe is observe:  # by name: the server imports the engine
-                try:
-                    recorder = recorder or import_module("nanoinfer.serve.recorder").Recorder(self.core, texts=texts)
-                    post(recorder.step(step, settled))
-                    return
-                except Exception:  # steps go on, unwatched
-                    logging.getLogger(__name__).exception("watching the engine has failed, and ends")
-            with self._watching:
-                if self._observe is observe:
-                    self._observe = None
-                self.core.observer = self._observe  # of who watches now, or None
-            if recorder:
-                recorder.close()
-
-        with self._watching:
-            self._observe = observe if post else None
-            if post and not self.closed:
-                before, self.core.observer = self.core.observer, observe
+        if not self.closed:
+            self._observers.append(Recorder(self.core, post, texts) if post else None)
 
     @property
     def busy(self) -> bool:
@@ -186,6 +162,8 @@ class EngineLoop:
         while self.core.busy:
             if self.closed:
                 raise RuntimeError(CLOSED)
+            while self._observers:  # an engine has the same one all through a step
+                self.core.observer = self._observers.popleft()
             settled = self.core.step()
             self._deliver()
             yield settled

@@ -1,4 +1,4 @@
-"""Counters of an LLM. Chapter 1."""
+"""Counters of an LLM. Chapter 5."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Causal attention over pages for any number of new tokens a row: prompts, pieces of them, decode. Chapter 3.
+"""Causal attention over pages for any number of new tokens a row: prompts, pieces of them, decode. Chapter 5.
 
 The tokens of all rows lie end to end. A *work list* cuts each row's tokens into tiles, and a program takes one tile
 and one head: it walks over the row's pages up to its last token, as FlashAttention walks over keys.
-paged_attention_torch.py has the same function in PyTorch. Online softmax in tiles: Dao et al. 2022,
+ragged_attention_torch.py has the same function in PyTorch. Online softmax in tiles: Dao et al. 2022,
 "FlashAttention", section 3.1.
 """
 
@@ -82,7 +82,6 @@ def work_list(batch: Batch) -> Tensor:
     P is known without looking at a value: B rows cut N tokens into at most ceil(N / tile) + B tiles. Those that are too
     many have no tokens, and come last.
     """
-    assert batch.starts is not None
     starts, tile = batch.starts, tile_of(len(batch.token_ids), batch.rows)
     tiles = (starts.diff() + (tile - 1)) // tile  # (B,)
     ends = tiles.cumsum(0)  # (B,) tiles of a row and of all before it

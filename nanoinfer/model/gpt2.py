@@ -21,19 +21,11 @@ from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.ops import TorchOps
 
 
-class Plan(Protocol):
-    """What a cache finds out about a batch once, for all layers."""
-
-    @property
-    def batch(self) -> Batch:
-        """The batch that the model is to run."""
-
-
 class Cache(Protocol):
-    """What a query may read. `Naive`, and in later chapters `DenseCache` and `PagedCache`."""
+    """What a query may read: the one thing that chapters 1 to 3 change."""
 
     def plan(self, batch: Batch) -> Any:
-        """The `Plan` of a batch, made once a step."""
+        """What there is to know of a batch for all layers, made once a step."""
 
     def attend(self, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of one layer, for the plan that was made: q, k, v (N, H, D) -> (N, H, D)."""
@@ -146,10 +138,10 @@ class GPT2(nn.Module):
         return self.wte.weight.dtype
 
     def forward(self, batch: Batch, cache: Cache) -> Tensor:
-        """Logits (K, vocab_size) after the tokens at `batch.logits_at`; float32, or what `ops.head` gives."""
-        plan: Plan = cache.plan(batch)
-        h = self.hidden(plan.batch, partial(cache.attend, plan))  # (N, C)
-        return self.head(h if plan.batch.logits_at is None else h[plan.batch.logits_at])
+        """Logits (B, vocab_size) after the last token of each sequence; float32, or what `ops.head` gives."""
+        plan = cache.plan(batch)
+        h = self.hidden(batch, partial(cache.attend, plan))  # (N, C)
+        return self.head(batch.last(h))
 
     def hidden(self, batch: Batch, attend: Attend) -> Tensor:
         """The residual stream after the final LayerNorm, (N, C), at every token.

@@ -21,8 +21,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nanoinfer.parallel.lines import Line, numbered, understood
-from nanoinfer.requests import MAX_SEED, Completion, SamplingParams, to_json
-from nanoinfer.text.prompts import RequestMaker
+from nanoinfer.records import MAX_SEED
+from nanoinfer.requests import Completion, SamplingParams, to_json
+from nanoinfer.text.samples import SampleMaker
 
 if TYPE_CHECKING:
     from nanoinfer.llm import LLM
@@ -127,20 +128,21 @@ def result(line: Line, done: Completion) -> str:
     return to_json(record) + "\n"
 
 
-def request_maker(model: str, revision: str | None, max_len: int | None) -> RequestMaker:
+def request_maker(model: str, revision: str | None, max_len: int | None) -> SampleMaker:
     """What checks the prompts for a model, whose weights are not loaded for it. ValueError for an unknown model."""
-    from nanoinfer.model.weights import model_config
+    from nanoinfer.model.weights import open_model
     from nanoinfer.text.tokenizer import gpt2_tokenizer
 
-    config = model_config(model, revision)
+    with open_model(model, 0, revision) as (config, _):
+        pass
     if max_len is not None and max_len > config.n_positions:
         raise ValueError(f"max_len must be at most the model's context of {config.n_positions} tokens, not {max_len}")
     context = max_len or config.n_positions
-    return RequestMaker(gpt2_tokenizer(), context, config.vocab_size, Random(0), config.end_of_text)
+    return SampleMaker(gpt2_tokenizer(), context, config.vocab_size, Random(0), config.end_of_text)
 
 
 def open_job(
-    source: Path, out: Path, params: SamplingParams, shard_lines: int, maker: RequestMaker, settings: dict[str, Any]
+    source: Path, out: Path, params: SamplingParams, shard_lines: int, maker: SampleMaker, settings: dict[str, Any]
 ) -> Job:
     """The job of this input, begun or gone on with: its folder is made, and says what its results are of.
 
@@ -193,7 +195,7 @@ def _run_before(place: Path) -> dict[str, Any]:
     return before
 
 
-def _checked(job: Job, maker: RequestMaker) -> tuple[int, list[int]]:
+def _checked(job: Job, maker: SampleMaker) -> tuple[int, list[int]]:
     """How many lines there are, and where each shard begins. ValueError for a line that cannot be computed."""
     ids, offsets = dict[str, int](), list[int]()
     for offset, number, record in numbered(job.source):

@@ -74,17 +74,15 @@ def follow(orders: SimpleQueue[Any], news: Connection) -> None:
             globals()[f"do_{name}"](llm, *told)
 
 
-def do_place(llm: LLM, *told: Any) -> None:
-    """Rows move, end and begin."""
-    llm.core.place(*told)
+def do_launch(llm: LLM, step: Any) -> None:
+    """A step; its tokens are the first rank's to read."""
+    engine: Any = llm.core
+    engine.launch(step)
 
 
-def do_run(llm: LLM, begun: Any, *told: Any) -> None:
-    """A step. begun: blocks that tables are to name, which the first rank alone keeps count of."""
-    blocks: Any = llm.core.cache.blocks
-    if blocks:
-        blocks.begun = begun
-    llm.core.run(*told)
+def do_abandon(llm: LLM) -> None:
+    """All rows are padding."""
+    llm.core.abandon()
 
 
 def do_warm_up(llm: LLM) -> None:

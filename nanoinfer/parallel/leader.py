@@ -1,27 +1,61 @@
-"""The engine of the first rank: it decides alone, and tells the others before its own device. Chapter 8.
+"""The engine of a rank: the first one decides alone, and tells the others what it launches. Chapter 8.
 
-The others get what their devices need as plain host data, once where rows move and once a step. All that follows from
-it, on the host and on the device, is the same everywhere, since each rank's tokens come out of the same collectives.
+All that a device is told of a step is a `Launch`, plain integers. The first rank sends it to the others and runs it on
+its own device. They run the same one, and what follows from it is the same everywhere, since each rank's tokens come
+out of the same collectives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
-from nanoinfer.engine.engine import Engine
-from nanoinfer.engine.scheduler import Row
-from nanoinfer.engine.state import Fetch
-from nanoinfer.model.batch import Chunk
+from nanoinfer.engine.device import Launch
+from nanoinfer.engine.engine import Sequence, Work
+from nanoinfer.engine.graph_stats import GraphStats
+from nanoinfer.engine.graphs import GraphEngine, Key, Replayable
+from nanoinfer.engine.scores import DeviceScores
+from nanoinfer.engine.stats import Stats
 from nanoinfer.parallel.ranks import Ranks
-from nanoinfer.requests import Request
 
 
-class LeadingEngine(Engine):
-    """An `Engine` whose device is one of several. A step that fails on one of them ends all: they are no longer alike.
+class RankEngine(DeviceScores, GraphEngine):
+    """An engine whose device is one of several. On all ranks but the first, `launch` alone is called.
+
+    agree: whether something is so on all ranks, from whether it is so here. A step that one rank replays and another
+    runs eagerly would meet in collectives of different sizes, so a capture counts only if it succeeds everywhere.
+    counts: the class of its stats.
+    """
+
+    Stats: Any = GraphStats
+
+    def __init__(
+        self, *args: Any, agree: Callable[[bool], bool], counts: type[Stats] = GraphStats, **settings: Any
+    ) -> None:
+        self.Stats = counts
+        super().__init__(*args, **settings)
+        self.agree = agree
+
+    def _warm(self, key: Key, run: Callable[[], object]) -> None:
+        """A failure here is not caught: the other ranks wait in this step's collectives, so all must end."""
+        assert self.recorder is not None
+        self.recorder.warm(run)
+        self.agree(True)  # a sign of life: kernels may have been compiled
+
+    def _try(self, key: Key, attempt: Callable[[], Replayable | None]) -> Replayable | None:
+        made = super()._try(key, attempt)
+        if self.agree(key not in self.failed):
+            return made
+        if key not in self.failed:
+            self.failed.add(key)
+            self._warn(f"{key} runs without a graph", "its capture has failed on another rank")
+        return None
+
+
+class LeadingEngine(RankEngine):
+    """The first rank's. A step that fails on one rank ends all of them: they are no longer alike.
 
     ranks: the others.
     """
@@ -30,39 +64,23 @@ class LeadingEngine(Engine):
         super().__init__(*args, **settings)
         self.ranks = ranks
 
-    def step(self) -> list[Row]:
+    def step(self) -> list[Sequence]:
         with self.ranks.watched("step"):
             return super().step()
 
-    def _collect(self, lag: int) -> list[Row]:
-        if len(self._in_flight) > lag:
-            self._in_flight[0].tokens.wait()
-        self.ranks.check()  # what was aborted on a GPU arrives as well, and is nothing
-        return super()._collect(lag)
-
-    def place(
-        self,
-        sources: Sequence[int],
-        targets: Sequence[int],
-        freed: slice,
-        begun: Sequence[tuple[int, Request, list[int]]],
-    ) -> None:
-        if not self.ranks.cause and (sources or begun or freed.start < freed.stop):
-            plain = [(slot, replace(each, prompt_token_ids=(), text=None), ids) for slot, each, ids in begun]
-            self.ranks.tell("place", sources, targets, freed, plain)
-        super().place(sources, targets, freed, begun)
-
-    def run(
-        self,
-        slots: Sequence[int],
-        chunks: Sequence[Chunk],
-        following: Mapping[int, Sequence[int]],
-        kind: int,
-        longest: int,
-    ) -> tuple[Tensor, Fetch | None]:
-        blocks: Any = self.cache.blocks
-        self.ranks.tell("run", blocks and list(blocks.begun), slots, chunks, following, kind, longest)
+    def launch(self, step: Launch) -> Tensor:
+        self.ranks.tell("launch", step)
         try:
-            return super().run(slots, chunks, following, kind, longest)
+            return super().launch(step)
         except BaseException as error:
             raise self.ranks.failed(error) from error
+
+    def settle(self, work: list[Work], tokens: list[Any]) -> list[Sequence]:
+        self.ranks.check()  # tokens of a step that was aborted on a GPU arrive as well, and mean nothing
+        return super().settle(work, tokens)
+
+    def abandon(self, cause: BaseException | None = None) -> None:
+        with self.ranks.watched("step"):  # of those that were launched, the tokens are awaited
+            super().abandon(cause)
+        if not self.ranks.cause:
+            self.ranks.tell("abandon")

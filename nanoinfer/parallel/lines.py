@@ -9,7 +9,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nanoinfer.requests import MAX_SEED, SamplingParams
+from nanoinfer.records import MAX_SEED
+from nanoinfer.requests import SamplingParams
 
 PARAMS = tuple(field.name for field in fields(SamplingParams))
 

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed
 
-from nanoinfer.config import EngineConfig
-from nanoinfer.engine.engine import Engine
-from nanoinfer.engine.sampling import Samplers
+from nanoinfer.config import EngineConfig, Recipe
+from nanoinfer.engine.penalties import AllSamplers
+from nanoinfer.engine.samplers import Samplers
+from nanoinfer.model.files import model_config
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.ops import TorchOps
-from nanoinfer.model.weights import model_config
 from nanoinfer.parallel.joined import JoinedPenaltySampler, JoinedSamplers
-from nanoinfer.parallel.leader import LeadingEngine
+from nanoinfer.parallel.leader import LeadingEngine, RankEngine
+from nanoinfer.parallel.naive import LeadingNaive, NaiveRank
 from nanoinfer.parallel.ranks import Ranks
 from nanoinfer.parallel.shard import Shard
 from nanoinfer.parallel.sharded import PartOf, ReducedOps, ShardedGPT2
@@ -48,13 +49,15 @@ class Rank:
 
     @property
     def part(self) -> PartOf:
-        """What `load_model` is to load."""
+        """What loads its part of a model."""
         return PartOf(self.shard, self.group)
 
-    @property
-    def engine(self) -> Any:
-        """The class of its engine."""
-        return partial(LeadingEngine, ranks=self.ranks) if self.ranks else Engine
+    def engine(self, recipe: Recipe) -> Any:
+        """What makes its engine."""
+        kinds = (NaiveRank, LeadingNaive) if recipe.cache == "naive" else (RankEngine, LeadingEngine)
+        if self.ranks:
+            return partial(kinds[1], agree=self.agree, ranks=self.ranks)
+        return partial(kinds[0], agree=self.agree)
 
     def least(self, number: int) -> int:
         """The smallest of all ranks' numbers; what another rank has failed with, if it has."""
@@ -93,7 +96,7 @@ class Rank:
         except BaseException as error:  # the others may be in the midst of it
             raise self.ranks.failed(error) from error
 
-    def alike(self, core: Engine) -> bool:
+    def alike(self, core: Any) -> bool:
         """Whether all ranks hold the same rows, tokens and positions."""
         with self.all_do("alike"):
             every = self.group.all_gather(core.state.integers)  # (size, 7, rows + 1)
@@ -108,11 +111,11 @@ class Rank:
         """Of a step on a CPU."""
         return asked or max(1, (os.cpu_count() or 1) // self.shard.size)
 
-    def samplers(self, base: Samplers, model: GPT2, max_batch: int) -> Samplers:
+    def samplers(self, base: Samplers, model: GPT2, max_batch: int) -> AllSamplers:
         """What a single device would use, for logits that are cut by vocabulary."""
         assert isinstance(model, ShardedGPT2)
         joined = JoinedSamplers(model, base)
-        return joined.samplers()._replace(scoring=JoinedPenaltySampler(max_batch, model, joined))
+        return AllSamplers(*joined.samplers(), JoinedPenaltySampler(max_batch, model, joined))
 
 
 def lead(config: EngineConfig, model: str | Path | GPT2, revision: str | None, device: torch.device) -> Rank:

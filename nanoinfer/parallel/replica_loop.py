@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from nanoinfer.engine.loop import Mailbox
-from nanoinfer.engine.scheduler import Row
 from nanoinfer.engine.stats import Gauges
 
 if TYPE_CHECKING:
     from nanoinfer.requests import Request
-    from nanoinfer.serve.engine_remote import RemoteLoop
+    from nanoinfer.serve.engine_remote import RemoteLoop, Row
 
 WORTH = 4  # rows more that an engine may have, if it knows the whole prompt
 BEGINNINGS = 1 << 14  # blocks of texts that are remembered of each engine

@@ -28,7 +28,7 @@ from nanoinfer.serve.processes import Raised, die, pipes
 from nanoinfer.text.stop import TextStream
 
 if TYPE_CHECKING:
-    from nanoinfer.engine.scheduler import Row
+    from nanoinfer.engine.scores import Scored as Row
     from nanoinfer.llm import LLM
     from nanoinfer.requests import Request
 

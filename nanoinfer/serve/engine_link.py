@@ -22,7 +22,7 @@ from nanoinfer.engine.stats import Gauges, Stats
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nanoinfer.requests import FinishReason
+    from nanoinfer.records import FinishReason
 
 SIZE = Struct("!Q")  # of a message in bytes, ahead of it
 

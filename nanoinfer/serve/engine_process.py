@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanoinfer.async_llm import AsyncLLM
-from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.cache.sharing import SharedBlocks
 from nanoinfer.config import EngineConfig
 from nanoinfer.engine.loop import CLOSED
-from nanoinfer.engine.scheduler import check_room
 from nanoinfer.serve.engine_link import Start
 from nanoinfer.serve.engine_remote import RemoteLoop
 from nanoinfer.serve.processes import spawn
-from nanoinfer.text.prompts import RequestMaker
+from nanoinfer.text.samples import SampleMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 if TYPE_CHECKING:
@@ -78,8 +77,8 @@ class RemoteLLM:
             self.close()
             raise
         seeds = random.Random(seed)
-        self._maker = RequestMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
-        self._blocks = BlockManager(facts.blocks + 1, facts.block_size, 1) if facts.block_size else None
+        self._maker = SampleMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
+        self._blocks = SharedBlocks(facts.blocks, facts.block_size, 1) if facts.block_size else None
 
     @property
     def stats(self) -> Stats:
@@ -91,7 +90,8 @@ class RemoteLLM:
             raise RuntimeError(CLOSED)
         requests = self._maker.requests(prompts, params)
         for request in requests:
-            check_room(request, self._blocks)
+            if self._blocks:
+                self._blocks.check(request)
         return requests
 
     def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:

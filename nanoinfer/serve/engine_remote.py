@@ -6,19 +6,18 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from operator import sub
 from threading import RLock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanoinfer.config import Facts
 from nanoinfer.engine.loop import CLOSED, Mailbox
-from nanoinfer.engine.scheduler import Row
 from nanoinfer.engine.stats import Gauges, Stats
+from nanoinfer.records import FinishReason
+from nanoinfer.requests import Metrics, Request
 from nanoinfer.serve.engine_link import Link, News
 from nanoinfer.serve.processes import Raised, how
-
-if TYPE_CHECKING:
-    from nanoinfer.requests import Request
 
 Post = Callable[[dict[str, Any]], object]
 PATIENCE = 3.0  # seconds that a process has to end; it keeps nothing that a kill could lose
@@ -26,6 +25,28 @@ PATIENCE = 3.0  # seconds that a process has to end; it keeps nothing that a kil
 
 class EngineDied(RuntimeError):
     """The engine's process is gone, or a step in it failed: its traceback there is the text of __cause__."""
+
+
+@dataclass(eq=False)
+class Row:
+    """A sequence in another process: what its readers ask of a `Scored` one, which needs torch."""
+
+    request: Request
+    asked: float
+    listener: Callable[[Row], object] | None
+    every_token: bool
+    arrived: int = -1
+    began: float = 0.0
+    token_ids: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    logprobs: list[list[float]] = field(default_factory=list)
+    prompt_logprobs: list[list[float]] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    cancelled: BaseException | None = None
+    ended: bool = False
+
+    def metrics(self) -> Metrics:
+        return Metrics(ttft_s=self.times[0] - self.asked, itl_s=tuple(map(sub, self.times[1:], self.times)))
 
 
 class RemoteLoop:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any, get_type_hints
-
-from nanoinfer.serve.config import ServeConfig
+from nanoinfer.docstrings import described
+from nanoinfer.serve.config import BOUNDS, ServeConfig
 from nanoinfer.serve.fields import FIELDS
 
 
@@ -20,10 +18,9 @@ def field_rows() -> list[str]:
 
 def bound_rows() -> list[str]:
     """Every bound, with its default and what happens beyond, as Markdown."""
-    hints, rows = get_type_hints(ServeConfig, include_extras=True), []
-    for field in fields(ServeConfig):
-        option: Any = hints[field.name].__metadata__[0]
-        if option.rich_help_panel == "Bounds":
-            default: Any = option.show_default if isinstance(option.show_default, str) else f"{field.default:,}"
-            rows.append(f"| `--{field.name.replace('_', '-')}` | {default} | {option.help} |")
+    _, told, _ = described(ServeConfig)
+    rows = []
+    for name in BOUNDS:
+        default = told[name].unset or f"{getattr(ServeConfig, name):,}"
+        rows.append(f"| `--{name.replace('_', '-')}` | {default} | {told[name].help} |")
     return rows

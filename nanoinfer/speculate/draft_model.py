@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.engine.sampling import Samplers
-from nanoinfer.engine.scheduler import Row
-from nanoinfer.engine.state import BatchState, Fetch, upload
-from nanoinfer.engine.step import prefill_step
-from nanoinfer.model.batch import Chunk, Layout, pack, unpack
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.engine.mixed import NEWEST, Mixed, Piece, mixed_step
+from nanoinfer.engine.queue import Queued as Row
+from nanoinfer.engine.samplers import Samplers, cheapest
+from nanoinfer.engine.state import BatchState, Begun, Fetch, upload
+from nanoinfer.engine.step import Prompts
 from nanoinfer.model.gpt2 import GPT2
 
 
@@ -46,7 +47,7 @@ class DraftModel:
     """
 
     def __init__(
-        self, model: GPT2, cache: DenseCache, max_batch: int, samplers: Samplers, max_batched_tokens: int
+        self, model: GPT2, cache: CapturedDense, max_batch: int, samplers: Samplers, max_batched_tokens: int
     ) -> None:
         self.model, self.cache, self.samplers, self.max_batched_tokens = model, cache, samplers, max_batched_tokens
         with torch.inference_mode():
@@ -61,17 +62,18 @@ class DraftModel:
         reading = [row for row in rows if row in chunks]
         if not reading:
             return [[] for _ in rows]
-        self.state.admit([self._rows[row].slot for row in reading], [row.request for row in reading],
-                         [len(row.token_ids) for row in reading])  # fmt: skip
-        sampler = self.samplers[min(2, max(row.sampler for row in reading))]  # penalties are not foreseen
-        longest = max(chunk.start + len(chunk.token_ids) for chunk in chunks.values())
-        tokens = [self._step([], list(chunks.values()), Layout.of([], list(chunks.values())), sampler)]
+        slots = [self._rows[row].slot for row in reading]
+        self.state.admit(
+            [Begun(slot, row.request.seed, row.generated, row.params) for slot, row in zip(slots, reading, strict=True)]
+        )
+        sampler = self.samplers[max(cheapest(row.params) for row in reading)]
+        tokens = [self._step(list(chunks.values()), sampler)]  # penalties are not foreseen
         asked = [[row for row in reading if row in wanted]]
         for n in range(1, max(wanted.values(), default=0)):
             asked.append([row for row in asked[-1] if wanted[row] > n])
-            going = [self._rows[row].slot for row in asked[-1]]
-            layout = Layout(len(going), len(going), len(going), 1, min(longest + n, self.cache.max_len))
-            tokens.append(self._step(going, [], layout, sampler))
+            lengths = {row: chunks[row].start + len(chunks[row].token_ids) for row in asked[-1]}
+            going = [Piece(self._rows[row].slot, lengths[row] + n - 1, (NEWEST,), True) for row in asked[-1]]
+            tokens.append(self._step(going, sampler))
         drafts: dict[Row, list[int]] = {row: [] for row in rows}
         for row, token in zip((row for each in asked for row in each), Fetch(torch.cat(tokens)).wait(), strict=True):
             drafts[row].append(token)
@@ -79,21 +81,21 @@ class DraftModel:
             self._rows[row].drafts = drafts[row][:-1]  # the last one was not fed
         return [drafts[row] for row in rows]
 
-    def _unread(self, rows: Sequence[Row], limits: Sequence[int]) -> tuple[dict[Row, Chunk], dict[Row, int]]:
+    def _unread(self, rows: Sequence[Row], limits: Sequence[int]) -> tuple[dict[Row, Piece], dict[Row, int]]:
         """What is to be read of each row, within the budget; and how many drafts are wanted of those it completes."""
-        chunks: dict[Row, Chunk] = {}
+        chunks: dict[Row, Piece] = {}
         wanted: dict[Row, int] = {}
         budget = self.max_batched_tokens
         for row, limit in zip(rows, limits, strict=True):
-            length = len(row.request.prompt_token_ids) + len(row.token_ids)
+            length = len(row.tokens)
             count = min(limit, self.cache.max_len - length + 1)
             if count < 1 or not budget:
                 continue
             known = self._known(row)
-            known.truncate(_text(row, known.fed))
-            text = _text(row, known.fed)[:budget]
+            known.truncate(row.tokens[known.fed :])
+            text = row.tokens[known.fed :][:budget]
             complete = known.fed + len(text) == length
-            chunks[row] = Chunk(known.slot, known.fed, text, complete)
+            chunks[row] = Piece(known.slot, known.fed, text, complete)
             known.fed += len(text)
             budget -= len(text)
             if complete:
@@ -105,17 +107,13 @@ class DraftModel:
         if row not in self._rows:
             taken = {known.slot for known in self._rows.values()}
             slot = next(slot for slot in range(self.state.dummy) if slot not in taken)
-            self.cache.clear(upload([slot], torch.int64, self.model.device))
+            self.cache.begin(upload([slot], torch.int64, self.model.device))
             self._rows[row] = Drafted(slot)
         return self._rows[row]
 
-    def _step(self, going: Sequence[int], chunks: Sequence[Chunk], layout: Layout, sampler: object) -> Tensor:
-        """The tokens that follow the newest one of each row that goes on, or each complete chunk."""
-        packed = upload(pack(going, chunks, layout, self.state.dummy), torch.int64, self.state.token.device)
-        return prefill_step(self.model, self.cache, self.state, unpack(packed, layout), sampler)  # type: ignore[arg-type]
-
-
-def _text(row: Row, begin: int) -> list[int]:
-    """The row's tokens, prompt and new ones, from number `begin` on."""
-    prompt = row.request.prompt_token_ids
-    return [*prompt[begin:], *row.token_ids[max(0, begin - len(prompt)) :]]
+    def _step(self, pieces: list[Piece], sampler: Any) -> Tensor:
+        """The tokens that follow complete pieces, one each; of the others, what is of no use."""
+        step = Mixed(pieces, [], [])
+        packed = upload(step.pack(step.layout, self.state.dummy), torch.int64, self.state.token.device)
+        tokens = mixed_step(self.model, self.cache, self.state, Prompts.of_packed(packed, step.layout), sampler)
+        return tokens[[n for n, piece in enumerate(pieces) if piece.complete]]

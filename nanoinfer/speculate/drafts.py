@@ -7,10 +7,12 @@ from itertools import takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+NONE = -1  # in place of a draft, where a sequence has fewer than another
+
 if TYPE_CHECKING:  # the shell takes guesses before it needs torch
     from torch import Tensor
 
-    from nanoinfer.engine.scheduler import Row
+    from nanoinfer.engine.scores import Scored as Row
 
 
 class Drafter(Protocol):

@@ -22,7 +22,6 @@ from nanobench.core.presets import Preset, limit_seconds
 from nanobench.core.records import Report
 from nanobench.systems import OTHERS
 from nanobench.systems.base import Missing, System
-from nanoinfer.cache.dense import DenseCache
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
@@ -166,7 +165,7 @@ def test_a_case_over_budget_is_recorded_before_it_runs(stage: Stage) -> None:
 
 def test_a_batch_beyond_the_memory_is_over_budget_before_it_runs(stage: Stage) -> None:
     """Two rows and a spare one fit, four and a spare one do not; what is free is not given to caches whole."""
-    row = DenseCache.bytes(TINY, 1, 8, torch.float32) // 2
+    row = 8 * TINY.kv_numbers * 4
     stage.patch.setattr(benchmark, "free_memory", lambda device: int(4.9 * row / MEMORY_SHARE))
     report = stage.run()
     assert statuses(report, "one") == ["ok", "ok", "over budget"]

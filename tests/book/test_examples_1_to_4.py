@@ -14,11 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nanocourse.exercises import answers
 from nanoinfer import LLM
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.cache.naive import FullContext, Plan
-from nanoinfer.devices import has_triton
+from nanoinfer.cache.none import NoCache
 from nanoinfer.engine.sampling import threshold
 from nanoinfer.kernels import paged_attention_torch
+from nanoinfer.kernels.available import has_triton
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.weights import random_model
 from tests.book.chapter_pages import FOLDERS, checkout, module, shown
@@ -27,17 +27,17 @@ pytestmark = checkout
 triton = pytest.mark.skipif(not has_triton(), reason="there are no wheels of Triton here")
 
 
-class Keep(FullContext):
+class Keep(NoCache):
     """Keeps what each layer's attention gets and gives. By two plain products, which torch counts on every device."""
 
     def __init__(self) -> None:
         self.seen: dict[int, tuple[torch.Tensor, ...]] = {}
 
-    def attend(self, plan: Plan, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        heads = [plan.batch.padded(x).transpose(1, 2) for x in (q, k, v)]  # (B, H, T, D)
+    def attend(self, plan: Batch, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        heads = [plan.padded(x).transpose(1, 2) for x in (q, k, v)]  # (B, H, T, D)
         scores = heads[0] @ heads[1].mT / q.shape[-1] ** 0.5
         later = torch.ones_like(scores, dtype=torch.bool).triu(1)
-        y = plan.batch.packed((scores.masked_fill(later, -torch.inf).softmax(-1) @ heads[2]).transpose(1, 2))
+        y = plan.packed((scores.masked_fill(later, -torch.inf).softmax(-1) @ heads[2]).transpose(1, 2))
         self.seen[layer] = q, k, v, y
         return y
 
@@ -116,7 +116,7 @@ class TestChapter2:
 
     def test_bytes_are_the_engines(self) -> None:
         for name in ("gpt2", "gpt2-xl"):
-            expected = DenseCache.bytes(PRESETS[name], 511, 1024, torch.bfloat16)
+            expected = 512 * 1024 * PRESETS[name].kv_numbers * 2
             assert module(2, "cost").cache_bytes(PRESETS[name], 512, 1024) == expected
 
 

@@ -135,7 +135,7 @@ class TestPages:
         [
             ('<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.plan", begin="block =") ]]]-->', (1, 1)),
             ('<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.plan", doc=False) ]]]-->', (1, 0)),  # quoted whole
-            ("`GraphRunner.decode`", (0, 0)),  # of chapter 4
+            ("`GraphEngine.decode`", (0, 0)),  # of chapter 4
         ],
     )
     def test_the_source_is_there_where_it_adds_something(
@@ -149,13 +149,13 @@ class TestPages:
     "section, found",
     [
         (
-            '<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.plan") ]]]-->\n`BlockAllocator.free()`, `nix`',
-            ["cache.paged PagedCache.plan", "cache.blocks BlockAllocator.free"],
+            '<!--[[[cog excerpt("nanoinfer.cache.paged:PagedCache.plan") ]]]-->\n`BlockManager.reserve()`, `nix`',
+            ["cache.paged PagedCache.plan", "cache.blocks BlockManager.reserve"],
         ),
         ("`write_pages`", []),  # of the kernels, and of their reference
         ("`paged_attention_torch.write_pages`", ["kernels.paged_attention_torch write_pages"]),
         ("`attend` and `free`", []),  # methods of each cache, and functions
-        ("`EagerRunner` and `EagerRunner.decode`", ["engine.eager EagerRunner"]),  # whole, or in parts
+        ("`BatchState` and `BatchState.admit`", ["engine.state BatchState"]),  # whole, or in parts
     ],
 )
 def test_what_a_section_speaks_of(index: Index, section: str, found: list[str]) -> None:

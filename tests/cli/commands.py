@@ -23,7 +23,7 @@ from nanoinfer.model.weights import random_model
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 ENVIRONMENT |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 TINY = ModelConfig(n_layer=2, n_head=2, n_embd=16, n_positions=128, vocab_size=50257)
-PACKAGES = {"course": "nanocourse", "read": "nanobook", "bench": "nanobench"}
+PACKAGES = {"course": "nanocourse", "read": "nanobook", "bench": "nanobench", "rung": "nanobook"}
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals, pipes and byte arguments are POSIX's")
 

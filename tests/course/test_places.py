@@ -104,12 +104,11 @@ class Known:
 
 
 def speculative(id: str) -> Tokens:
-    """Sampled, penalised and greedy rows with drafts, some of them wrong; 7.5 looks its drafts up."""
+    """Sampled and greedy rows with drafts, some of them wrong, and a penalised one; 7.5 looks its drafts up."""
     prompts = [[*part, *part[:2]] for part in prompts_of([15, 6, 17, 9, 20], 101)]
     params = [
         *rows(12), *rows(20, temperature=1.0), *rows(9, frequency_penalty=1.5),
-        *rows(15, temperature=0.8, frequency_penalty=0.5),
-        *rows(70, temperature=0.7, logprobs=1),  # up to the context's end
+        *rows(15, temperature=0.8), *rows(70, temperature=0.7),  # up to the context's end
     ]  # fmt: skip
     params = [SamplingParams(**{**vars(one), "seed": at}) for at, one in enumerate(params, 1)]
     with LLM(model(), engine="dense") as plain:
@@ -119,8 +118,8 @@ def speculative(id: str) -> Tokens:
         if id != "7.5":
             core: Any = llm.core
             core.begin_with(Known(texts))
-        done = [*llm.generate(prompts[:2], params[:2]), *llm.generate(prompts, params)]  # the latter are scored
-        assert llm.stats.verify_steps > 5
+        done = [*llm.generate(prompts[:2], params[:2]), *llm.generate(prompts, params)]
+        assert llm.stats.verify_steps > 20
         assert [one.token_ids for one in done] == [texts[one.seed] for one in done]
         return [one.token_ids for one in done]
 
@@ -170,9 +169,9 @@ def test_all_of_a_chapter_at_once(chapter: int) -> None:
 SEEN = {
     "1.1": "no-mask", "1.2": "norm-after", "1.3": "last-column", "1.4": "unsorted", "1.5": "sign",
     "1.6": "first-logits", "2.2": "padding-to-row-0", "2.3": "padding-seen", "2.4": "padded-length",
-    "2.5": "weight-zero", "2.7": "one-token-again", "3.1": "newest-left-out", "3.2": "place-left-out",
-    "3.7": "without-maxima", "4.2": "padding-is-a-row", "4.3": "without-read", "4.5": "newest-left-out",
-    "4.6": "rebound", "4.7": "the-same-tensor", "7.2": "first-one-unseen", "7.3": "noise-by-step",
+    "2.5": "weight-zero", "3.1": "newest-left-out", "3.2": "place-left-out", "3.7": "without-maxima",
+    "4.2": "padding-is-a-row", "4.3": "without-read", "4.5": "newest-left-out", "4.6": "rebound",
+    "4.7": "the-same-tensor", "5.8": "one-token-again", "7.2": "first-one-unseen", "7.3": "noise-by-step",
     "7.4": "one-position-late",
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nanocourse.exercises import answers, chapters
-from nanoinfer.cache.naive import FullContext
+from nanoinfer.cache.none import NoCache
 from nanoinfer.kernels import persistent_torch as phases
-from nanoinfer.model.batch import Chunk, Layout, pack, unpack
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.weights import random_model
 from nanoinfer.parallel.shard import Shard
@@ -24,12 +25,12 @@ def test_1_7_counts_what_the_engine_does(length: int) -> None:
     """By torch's own counter of operations."""
     config = ModelConfig(n_layer=3, n_head=2, n_embd=32, n_positions=40, vocab_size=128)
     model = random_model(config, seed=0)
-    layout = Layout.of([], chunks := [Chunk(0, 0, range(length))])
-    batch = unpack(pack([], chunks, layout, dummy=1), layout)
+    text: Any = SimpleNamespace(tokens=[*range(length)], slot=0)
+    batch = Batch.of([(text, 0, length)], model.device)
     counted = answers.reference("1.7")({"n_layer": 3, "n_embd": 32, "vocab_size": 128}, length, 4)
     plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know a CPU's fused kernel
     with torch.no_grad(), plain, FlopCounterMode(display=False) as flops:
-        model(batch, FullContext())
+        model(batch, NoCache())
     assert flops.get_total_flops() == counted["flops"]
     unused = (config.n_positions - length) * config.n_embd
     assert counted["bytes"] == (config.parameters - unused) * 4

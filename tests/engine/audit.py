@@ -1,4 +1,4 @@
-"""What must hold of every step that a scheduler plans, whatever comes: order, budget, turns, room and moves.
+"""What must hold of every step that an engine plans, whatever comes: order, budget, turns, room and moves.
 
 Each thing that must hold is named, and the table of mistakes shows that each name can come up.
 """
@@ -6,9 +6,11 @@ Each thing that must hold is named, and the table of mistakes shows that each na
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
-from nanoinfer.engine.scheduler import Row, Step
+from nanoinfer.engine.engine import Work
+from tests.engine.fake_graphed import watch
 
 if TYPE_CHECKING:
     from tests.engine.history import History
@@ -23,125 +25,141 @@ def must(holds: bool, what: str) -> None:
         raise Broken(what)
 
 
-def arrived(row: Row) -> int:
-    return row.arrived
+ARRIVED = attrgetter("arrived")
 
 
 class Audit:
-    """Looks at a scheduler ahead of each step that it plans, and again when it is planned."""
+    """Looks at an engine ahead of each step that it plans, and again when it is planned."""
 
     def __init__(self, history: History) -> None:
-        self.scheduler = history.engine.scheduler
+        self.engine: Any = history.engine
         self.blocks, self.shadow, self.ahead = history.blocks, history.shadow, history.ahead
-        self.certain = history.drafts != "within"  # whether the host knows how many tokens rows have been fed
-        self.chunk = self.scheduler.prefill_chunk
-        self.budget, self.max_batch = self.scheduler.max_batched_tokens, self.scheduler.max_batch
+        self.preemption, self.max_batch = history.preemption, history.max_batch
+        self.chunk, self.budget = self.engine.chunk, self.engine.budget
         self.happened: Counter[str] = Counter()
-        self.waits: Counter[Row] = Counter()  # of live rows, steps since they were fed
-        self.preempted = 0
+        self.waits: Counter[Any] = Counter()  # of running sequences, steps since they were fed
+        self.known: dict[Any, int] = {}  # of each, how many tokens it had when it was admitted
+        self.drafts = history.drafts
+        self.planned: list[Work] = []  # last, but for drafts
+        self.gone: list[Any] = []  # those that this plan has preempted
         self.prompts_came = False  # in the step before
-        self.plan, self.scheduler.schedule = self.scheduler.schedule, self.schedule  # type: ignore[method-assign]
+        self.plan, self.engine.schedule = self.engine.schedule, self.schedule
+        watch(self.engine, "preempt", self.gone.append)
+        if hasattr(history.cache, "rename"):
+            watch(history.cache, "rename", self.moved)
 
-    def schedule(self) -> Step:
-        scheduler = self.scheduler
-        waiting, live = list(scheduler.waiting), sorted(scheduler.rows, key=arrived)
-        must(waiting == sorted(waiting, key=arrived), "rows: first come, first served")
-        victims = self.victims(live)
-        step = self.plan()
-        gone = [row for row in live if row.slot < 0 or row in step.begun]
-        if self.certain:
-            must(set(gone) == set(victims), "the youngest give way to one that lacks a block")
-        assert gone == live[max(1, len(live) - len(gone)) :] or not gone  # the youngest, and never the oldest
-        self.preempted += len(gone)
-        must(scheduler.preemptions == self.preempted, "preemptions are counted")
-        must([*step.begun, *scheduler.waiting] == gone + waiting, "rows: first come, first served")
-        self.check_work(step)
-        self.check_waits(step)
-        self.check_causes(step)
-        if self.blocks and self.certain:
-            self.check_room(step)
-        self.happened["moved"] += len(step.sources)
-        self.happened["gave way in its prompt"] += sum(not row.launched for row in gone)
-        self.happened["came back"] += sum(row.computed > 0 for row in step.begun)
-        self.happened["came back to its blocks"] += sum(row.computed > 0 and row.fed > 0 for row in step.begun)
-        return step
+    def moved(self, sources: list[int], targets: list[int]) -> None:
+        self.happened["moved"] += len(sources)
 
-    def victims(self, live: list[Row]) -> list[Row]:
-        """Who must give way: the youngest, for each row that goes on and lacks a block, the oldest first."""
-        if self.blocks is None or not self.scheduler.preemption:
+    def schedule(self) -> list[Work]:
+        engine, preempted = self.engine, self.engine.stats.preemptions
+        waiting, running = self.waiting, sorted(engine.running, key=ARRIVED)
+        must(waiting == sorted(waiting, key=ARRIVED), "rows: first come, first served")
+        victims, decoding = self.victims(running), [s for s in engine.running if s.decoding]
+        self.gone.clear()
+        planned = self.plan()
+        self.planned = work = engine.fed
+        if self.drafts and not work and getattr(engine, "in_flight", ()):  # what is on its way must be known first
+            assert not self.gone
+            return planned
+        gone = sorted(self.gone, key=ARRIVED)
+        begun = [s for s in engine.running if s not in running or s in gone]
+        self.known |= {s: len(s.tokens) for s in begun}
+        must(gone == sorted(victims, key=ARRIVED), "the youngest give way to one that lacks a block")
+        assert gone == running[max(1, len(running) - len(gone)) :] or not gone  # the youngest, and never the oldest
+        must(engine.stats.preemptions == preempted + len(gone), "preemptions are counted")
+        must([*begun, *self.waiting] == gone + waiting, "rows: first come, first served")
+        self.decoding = [s for s in decoding if s not in gone]
+        self.decoded, self.pieces = work[: engine.decoded], {s: count for s, _, count in work[engine.decoded :]}
+        self.check_work(work)
+        self.check_waits()
+        self.check_causes()
+        if self.blocks:
+            self.check_room()
+        self.happened["gave way in its prompt"] += len([s for s in gone if s not in decoding])
+        self.happened["came back"] += sum(s.computed > 0 for s in begun)
+        self.happened["came back to its blocks"] += sum(s.computed > 0 and s.cached > 0 for s in begun)
+        return planned
+
+    @property
+    def waiting(self) -> list[Any]:
+        """Those that wait; one that was preempted may end by a token that was on its way, and is taken out later."""
+        return [s for s in self.engine.waiting if not s.ended]
+
+    def victims(self, running: list[Any]) -> list[Any]:
+        """Who must give way: the youngest, for each decoding one that lacks a block, the oldest first."""
+        if not self.preemption:
             return []
-        owned, reservation = self.blocks.owned, self.blocks.reservation
-        holders = Counter(block for row in live for block in owned[row.slot])
-        available, victims, there = self.blocks.available, list[Row](), list(live)
-        for row in live:
-            mine = len(owned[row.slot])
-            if row not in there or not row.going or row.fed < mine * self.blocks.block_size:
+        size, owned, reserved = self.blocks.block_size, self.blocks.owned, self.blocks.reserved
+        holders = Counter(block for s in running for block in owned[s.row])
+        available, victims, there = self.blocks.available, list[Any](), list(running)
+        for s in running:
+            full = s.cached == (len(owned[s.row]) + reserved[s.row]) * size
+            if s not in there or not s.decoding or not full:
                 continue
-            if reservation[row.slot] > mine:
-                continue
-            while not available and row in there:
+            while not available and s in there:
                 victim = there.pop()
                 victims.append(victim)
-                theirs = owned[victim.slot]
+                theirs = owned[victim.row]
                 holders.subtract(theirs)
-                available += reservation[victim.slot] - len(theirs)
-                available += len([block for block in theirs if not holders[block]])
-            available -= row in there
+                available += reserved[victim.row] + len([block for block in theirs if not holders[block]])
+            available -= s in there
         return victims
 
-    def check_work(self, step: Step) -> None:
-        rows, mixed = self.scheduler.rows, self.scheduler.mixed
-        left = [len(row.prompt) - row.fed for row, _ in step.pieces]
-        tokens = [count for _, count in step.pieces]
-        must(len(step.going) + sum(tokens) <= self.budget, "the budget holds")
-        must(all(1 <= count <= most for count, most in zip(tokens, left, strict=True)), "a row is fed its own text")
+    def check_work(self, work: list[Work]) -> None:
+        engine, pieces = self.engine, work[self.engine.decoded :]
+        tokens, left = [*self.pieces.values()], [len(s.tokens) - start for s, start, _ in pieces]
+        must(len(self.decoded) + sum(tokens) <= self.budget, "the budget holds")
+        own = all(start == s.cached for s, start, _ in work) and all(count == 1 for *_, count in self.decoded)
+        own &= all(1 <= count <= most for count, most in zip(tokens, left, strict=True))
+        must(own, "a row is fed its own text")
         must(max(tokens, default=1) <= self.chunk, "a piece is at most prefill_chunk")
-        must(step.going in ([], [row for row in rows if row.going]), "all rows that go on do, by slot, or none")
-        must(mixed or not step.going or not step.pieces, "the two kinds of step take turns")
-        in_prompt = sorted([row for row in rows if not row.going], key=arrived)
-        must([row for row, _ in step.pieces] == in_prompt[: len(tokens)], "pieces: first come, first served")
+        must([s for s, _, _ in self.decoded] in ([], self.decoding), "all rows that go on do, in order, or none")
+        must(engine.mixed or not self.decoded or not pieces, "the two kinds of step take turns")
+        in_prompt = sorted([s for s in engine.running if s not in self.decoding], key=ARRIVED)
+        must([*self.pieces] == in_prompt[: len(tokens)], "pieces: first come, first served")
         whole = [min(most, self.chunk) for most in left]
         must(tokens[:-1] == whole[:-1], "only the last piece is cut")
 
-    def check_waits(self, step: Step) -> None:
-        fed, rows = {*step.going, *[row for row, _ in step.pieces]}, sorted(self.scheduler.rows, key=arrived)
-        self.waits = Counter({row: self.waits[row] + 1 for row in rows if row not in fed})
-        patience = 0 if self.scheduler.mixed else 1
-        must(not rows or self.waits[rows[0]] <= patience, "the oldest row goes on")
-        must(all(self.waits[row] <= patience for row in rows if row.going), "a row that goes on waits one step at most")
+    def check_waits(self) -> None:
+        fed, running = {*self.pieces, *[s for s, _, _ in self.decoded]}, sorted(self.engine.running, key=ARRIVED)
+        self.waits = Counter({s: self.waits[s] + 1 for s in running if s not in fed})
+        patience = 0 if self.engine.mixed else 1
+        must(not running or self.waits[running[0]] <= patience, "the oldest row goes on")
+        must(all(self.waits[s] <= patience for s in self.decoding), "a row that goes on waits one step at most")
 
-    def check_causes(self, step: Step) -> None:
-        """Whoever waits does so for the budget, a row, room, its own tokens, or the other kind of step."""
-        scheduler, pieces = self.scheduler, dict(step.pieces)
-        head = scheduler.waiting[0] if scheduler.waiting else None
-        awaited = head is not None and len(head.token_ids) < head.launched
+    def check_causes(self) -> None:
+        """Whoever waits does so for the budget, a slot, room, its own tokens, or the other kind of step."""
+        engine, head = self.engine, next(iter(self.waiting), None)
+        awaited = head is not None and len(head.tokens) < head.awaited
         self.happened["waited for its tokens"] += awaited
-        must(bool(step.going or pieces or awaited) or not scheduler.busy, "no step is empty without a cause")
-        turn = not scheduler.mixed and bool(step.going) and self.prompts_came
-        self.prompts_came = bool(pieces)
-        used = sum(pieces.values()) + (len(step.going) if scheduler.mixed else 0)
-        if turn or used == self.budget:
+        idle = not (self.waiting or engine.running)
+        must(bool(self.decoded or self.pieces or awaited or idle), "no step is empty without a cause")
+        turn = not engine.mixed and bool(self.decoded) and self.prompts_came
+        self.prompts_came = bool(self.pieces)
+        if turn or sum(self.pieces.values()) + len(self.decoding) * engine.mixed == self.budget:
             return
-        for row in scheduler.rows:
-            due = min(len(row.prompt) - row.fed, self.chunk)
-            must(row.going or pieces.get(row) == due, "no prompt waits without a cause")
-        if head and not awaited and len(scheduler.rows) < self.max_batch:
-            known = [*head.request.prompt_token_ids, *head.token_ids]
+        for s in engine.running:
+            due = min(len(s.tokens) - s.cached, self.chunk)
+            must(s in self.decoding or self.pieces.get(s) == due, "no prompt waits without a cause")
+        if head and not awaited and len(engine.running) < self.max_batch:
             must(self.shadow is not None, "nobody waits without a cause")
             assert self.shadow
-            text = () if head.request.params.prompt_logprobs is not None else tuple(known)
-            must(not self.shadow.fits(text, self.first_room(head, len(known)))[1], "nobody waits without a cause")
+            text = () if head.params.prompt_logprobs is not None else tuple(head.tokens)
+            fits = self.shadow.fits(text, self.first_room(head, len(head.tokens)))[1]
+            must(not fits, "nobody waits without a cause")
 
-    def first_room(self, row: Row, length: int) -> int:
-        """Tokens that a row which begins with so many reserves room for."""
-        longest = len(row.request.prompt_token_ids) + row.request.limit
-        return min(longest, length + self.ahead) if self.scheduler.preemption else longest
+    def first_room(self, s: Any, length: int) -> int:
+        """Tokens that a sequence which begins with so many reserves room for."""
+        longest = len(s.request.prompt_token_ids) + s.request.limit
+        return min(longest, length + self.ahead) if self.preemption else longest
 
-    def check_room(self, step: Step) -> None:
-        assert self.blocks
-        pieces = dict(step.pieces)
-        for row in self.scheduler.rows:
-            room = max(self.blocks.blocks_of(self.first_room(row, len(row.prompt))), len(self.blocks.owned[row.slot]))
-            must(self.blocks.reservation[row.slot] == room, "room is reserved for what comes")
-            end = row.fed + pieces.get(row, row.going)  # who goes on may have its next block a step early
-            must(len(self.blocks.owned[row.slot]) == self.blocks.blocks_of(end), "a text has its blocks, no more")
+    def check_room(self) -> None:
+        blocks = self.blocks
+        for s in self.engine.running:
+            owned = len(blocks.owned[s.row])
+            room = max(self.first_room(s, self.known[s]), s.cached + (s in self.decoding))
+            has, text = owned + blocks.reserved[s.row], blocks.blocks_of(s.cached + self.pieces.get(s, 0))
+            most = s.end if self.drafts else room
+            must(blocks.blocks_of(room) <= has <= blocks.blocks_of(most), "room is reserved for what comes")
+            must(text <= owned <= (has if self.drafts else text), "a text has its blocks, no more")

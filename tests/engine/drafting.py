@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.queue import Queued
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Completion, Request
 from tests.engine.fake_graphed import graph_llm
@@ -44,10 +44,10 @@ class Scripted:
     def __init__(self, texts: dict[Any, Sequence[int]], random: Random, right: float = 0.8, vocab: int = 211) -> None:
         self.texts, self.random, self.right, self.vocab = texts, random, right, vocab
 
-    def draft(self, rows: Sequence[Row], limits: Sequence[int]) -> list[list[int]]:
+    def draft(self, rows: Sequence[Queued], limits: Sequence[int]) -> list[list[int]]:
         return [self.one(row, limit + self.random.choice([0, 0, 3])) for row, limit in zip(rows, limits, strict=True)]
 
-    def one(self, row: Row, most: int) -> list[int]:
+    def one(self, row: Queued, most: int) -> list[int]:
         text = self.texts[name_of(row.request)][len(row.token_ids) :]
         count = self.random.randint(0, most)
         guesses = [*text[:count], *[0] * (count - len(text))]
@@ -57,7 +57,7 @@ class Scripted:
 class Right(Scripted):
     """As long as may be, and never wrong."""
 
-    def one(self, row: Row, most: int) -> list[int]:
+    def one(self, row: Queued, most: int) -> list[int]:
         return list(self.texts[name_of(row.request)][len(row.token_ids) :][:most])
 
 

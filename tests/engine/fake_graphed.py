@@ -16,9 +16,9 @@ from torch import Tensor
 
 from nanoinfer import LLM, Completion, SamplingParams
 from nanoinfer.cache.dense import DenseCache
-from nanoinfer.engine.engine import Row
 from nanoinfer.engine.fake_graph import FakeRecorder
-from nanoinfer.engine.graphs import GraphRunner, Replayable
+from nanoinfer.engine.graphs import Replayable
+from nanoinfer.engine.queue import Queued
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.gpt2 import GPT2
@@ -94,21 +94,16 @@ def graph_llm(
     with warnings.catch_warnings():  # that a CPU records nothing: the fake does
         warnings.simplefilter("ignore", RuntimeWarning)
         llm = LLM(model, engine=engine, max_batch=max_batch, **{"max_graph_batch": max_batch, **settings})
-    llm.core.lag, runner_of(llm).recorder, llm.core.scheduler.mixed = lag, recorder or Recording(), mixed
-    if read_multiple and isinstance(llm.core.cache, DenseCache):
-        llm.core.cache.read_multiple = read_multiple
+    core: Any = llm.core
+    core.lag, core.recorder, core.mixed = lag, recorder or Recording(), mixed
+    if read_multiple:
+        core.cache.read_multiple = read_multiple
     return llm
 
 
 def prove(llm: LLM, lengths: list[int], params: Any) -> None:
     """Every token is the naive oracle's."""
     print(verify_tokens(llm.forward_logits, llm.generate(prompts_of(lengths), params), params))
-
-
-def runner_of(llm: LLM) -> GraphRunner:
-    runner = llm.core.runner
-    assert isinstance(runner, GraphRunner)
-    return runner
 
 
 def idle(llm: LLM) -> None:
@@ -118,14 +113,11 @@ def idle(llm: LLM) -> None:
 
 
 def nothing_is_held(llm: LLM) -> None:
-    """Wait for the engine: no row is left, none on the device either, and every block is free."""
+    """Wait for the engine: no sequence is left, and every block is free."""
     idle(llm)
     core: Any = llm.core
-    assert not core.rows
-    assert not core.state.integers[:6, :-1].any()
-    if blocks := core.cache.blocks:
-        assert blocks.allocator.free_blocks == blocks.allocator.blocks - 1
-        assert blocks.reserved == 0
+    assert not core.running
+    assert not core.blocks or core.blocks.counts[0] == sum(core.blocks.reserved) == 0
 
 
 class Gate:
@@ -134,7 +126,7 @@ class Gate:
     def __init__(self, llm: LLM) -> None:
         self._open, self._over, step = Semaphore(0), Semaphore(0), llm.core.step
 
-        def one_step() -> list[Row]:
+        def one_step() -> list[Queued]:
             assert self._open.acquire(timeout=60)
             try:
                 return step()
@@ -154,7 +146,7 @@ class Gate:
 
 def decodes(llm: LLM) -> list[int]:
     """Rows of the captured decode steps, the least recently used first."""
-    return [key.rows for key in runner_of(llm).graphs if key.columns == 1]
+    return [key.rows for key in llm.core.graphs if key.columns == 1]
 
 
 def greedy_rows(*counts: int) -> list[SamplingParams]:
@@ -166,7 +158,7 @@ def tokens(llm: LLM, lengths: Sequence[int], params: Any) -> list[tuple[int, ...
     return [completion.token_ids for completion in llm.generate(prompts_of(list(lengths)), params)]
 
 
-def steps(llm: LLM, lengths: Sequence[int], params: Any) -> Iterator[list[Row]]:
+def steps(llm: LLM, lengths: Sequence[int], params: Any) -> Iterator[list[Queued]]:
     """A generation by the engine itself, to be looked into while it runs, once its thread has ended the one before."""
     idle(llm)
     return llm.core.generate(llm.requests(prompts_of(list(lengths)), params))
@@ -181,7 +173,7 @@ def interrupted(
         at -= len(settled)
         if at <= 0 < at + len(settled):
             action()
-        done += [llm._completion(row) for row in settled if row.finish_reason]
+        done += [llm._completion(s) for s in settled if s.finish_reason]
     return sorted(done, key=lambda completion: completion.index)
 
 

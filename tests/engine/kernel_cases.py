@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.engine.step import Chunk, Layout, Prefill, Prompts
+from nanoinfer.model.batch import Batch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -77,12 +78,13 @@ def case_of(
     generator = torch.Generator().manual_seed(len(rows) + D + page)
     slots = torch.randperm(len(rows), generator=generator).tolist()
     chunks = [Chunk(slot, start, [1] * new) for slot, (start, new) in zip(slots, rows, strict=True)]
-    layout = Layout.of([], chunks, 0)
+    prefill, longest = Prefill(chunks), max(map(sum, rows))
+    layout = prefill.layout
     if padding is not None:
         N = layout.tokens + padding[1]
-        layout = Layout(len(rows) + padding[0] + 1, N, len(rows), N, layout.max_context)
-    batch = unpack(pack([], chunks, layout, len(rows)).to(device), layout)
-    width = -(-layout.max_context // page)
+        layout = Layout(len(rows) + padding[0] + 1, N, N, longest)
+    batch = Prompts.of_packed(prefill.pack(layout, len(rows)).to(device), layout)
+    width = -(-longest // page)
     counts = [-(-(start + new) // page) for start, new in rows]
     order = (torch.randperm(sum(counts) + 2, generator=generator) + 1).tolist()  # never the null page
     k_pool, v_pool = (guarded(sum(counts) + 3, H, page, D, dtype=dtype).to(device) for _ in range(2))

@@ -7,15 +7,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nanoinfer.cache.blocks import BlockAllocator, BlockManager
-from nanoinfer.cache.paged import PagedCache
-from nanoinfer.cache.prefix import PrefixBlocks, SharedAllocator
-from nanoinfer.engine.engine import Engine
-from nanoinfer.engine.scheduler import Row, Scheduler, Step
+from nanoinfer.cache.blocks import BlockManager
+from nanoinfer.cache.captured import CapturedPaged
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.sharing import SharedBlocks, SharedRoom
+from nanoinfer.engine.device import DeviceEngine
+from nanoinfer.engine.late import LateEngine
+from nanoinfer.engine.queue import QueueEngine
+from nanoinfer.engine.scores import DeviceScores
 from nanoinfer.engine.state import BatchState
-from nanoinfer.speculate import step as step_module
-from nanoinfer.speculate.engine import SpeculativeEngine
-from nanoinfer.speculate.scheduler import DraftScheduler
+from nanoinfer.speculate import engine, graphs
+from nanoinfer.speculate.engine import DraftEngine, PlainDrafts
+from nanoinfer.speculate.graphs import GraphDrafts
 from tests.conftest import changed
 from tests.engine.drafting import edited
 
@@ -32,182 +35,193 @@ def nothing(*args: object) -> None:
     """In place of a method that should do something."""
 
 
-def stopped(schedule: Any, self: Scheduler) -> Step:
-    return Step([], [], [], [], [], slice(0, 0))
+def stopped(schedule: Any, self: QueueEngine) -> list[Any]:
+    self.fed, self.decoded = [], 0
+    return []
 
 
-GOING = "going = [row for row in self._slots if row and row.going]"
-STEP = "Step(going if self.mixed or not pieces else [], pieces,"
+COUNT = "min(pending, self.chunk, left)"
+DECODED = "self.pending(decoding) if self.mixed or not chunks else []"
+TURN = "not (decoding and self.decodes_next)"
 PLAIN: dict[str, tuple[str, Mutate]] = {
     "the last to come is the first": ("rows: first come, first served", edited(
-        Scheduler, "submit", ".append(", ".appendleft(")),
+        QueueEngine, "take_in", "waiting.append(", "waiting.appendleft(")),
     "the newest prompt is fed first": ("pieces: first come, first served", edited(
-        Scheduler, "schedule", "key=lambda row: row.arrived", "key=lambda row: -row.arrived")),
+        QueueEngine, "schedule", "key=ARRIVED", "key=lambda s: -s.arrived")),
     "rows go on as prompts": ("a row is fed its own text", edited(
-        Scheduler, "schedule", STEP, "Step([], [*[Work(row, 1) for row in going], *pieces],")),
+        QueueEngine, "schedule", "decoded + chunks, len(decoded)", "decoded + chunks, 0")),
     "each piece is a token short": ("only the last piece is cut", edited(
-        Scheduler, "_feed", "self.prefill_chunk, budget)", "self.prefill_chunk, budget, max(1, budget - 1))")),
+        QueueEngine, "feed", COUNT, "min(pending, self.chunk, left, max(1, left - 1))")),
     "one row at a time": ("nobody waits without a cause", edited(
-        Scheduler, "_admit", "slot == self.max_batch", "slot")),
-    "a step for nothing": ("no step is empty without a cause", changed(Scheduler, "schedule", stopped)),
+        QueueEngine, "admit_next", "self.waiting and self.free", "self.waiting and not self.running")),
+    "a step for nothing": ("no step is empty without a cause", changed(QueueEngine, "schedule", stopped)),
     "one token more than the budget": ("the budget holds", edited(
-        Scheduler, "_feed", "self.prefill_chunk, budget)", "self.prefill_chunk, budget + 1)")),
+        QueueEngine, "feed", COUNT, "min(pending, self.chunk, left + 1)")),
     "whole prompts": ("a piece is at most prefill_chunk", edited(
-        Scheduler, "_feed", "self.prefill_chunk, budget)", "budget)")),
+        QueueEngine, "feed", COUNT, "min(pending, left)")),
     "prompts push rows out": ("the oldest row goes on", edited(
-        Scheduler, "schedule", STEP, "Step([] if pieces else going, pieces,")),
+        QueueEngine, "schedule", DECODED, "self.pending(decoding) if not chunks else []")),
     "prompts always have their turn": ("a row that goes on waits one step at most", edited(
-        Scheduler, "schedule", "going and self._decode_next, False", "False, False")),
+        QueueEngine, "schedule", TURN, "True")),
     "prompts never have their turn": ("no prompt waits without a cause", edited(
-        Scheduler, "schedule", "going and self._decode_next, False", "bool(going), False")),
+        QueueEngine, "schedule", TURN, "self.mixed or not decoding")),
     "both kinds in one step": ("the two kinds of step take turns", edited(
-        Scheduler, "schedule", STEP, "Step(going, pieces,")),
-    "one row is left out": ("all rows that go on do, by slot, or none", edited(
-        Scheduler, "schedule", GOING, GOING + "[1:]")),
-    "gaps stay": ("", changed(Scheduler, "_close_gaps", lambda *_: ([], [], slice(0, 0)))),
+        QueueEngine, "schedule", DECODED, "self.pending(decoding)")),
+    "one row is left out": ("all rows that go on do, in order, or none", edited(
+        QueueEngine, "schedule", "in self.running if s.decoding])", "in self.running if s.decoding][1:])")),
+    "gaps stay": ("", changed(DeviceEngine, "close_gaps", lambda *_: ([], []))),
     "a moved row is forgotten": ("", edited(
-        Scheduler, "_close_gaps", "return sources, targets", "return sources[1:], targets[1:]")),
-    "a slot is not freed": ("", edited(
-        Scheduler, "_close_gaps", "slice(after, before)", "slice(after + 1, before)")),
-    "the same piece again": ("a slot is written once", edited(
-        Scheduler, "launch", "row.fed += tokens", "row.fed += tokens * (row.fed + tokens == len(row.prompt))")),
+        DeviceEngine, "close_gaps", "return sources, gaps", "return sources[1:], gaps[1:]")),
+    "the observer does not hear of all": ("", edited(
+        QueueEngine, "step", "self.observer.stepped(settled)", "self.observer.stepped(settled[1:])")),
+    "a row is not freed": ("", edited(
+        DeviceEngine, "place", "state.free(slice(step.live,", "state.free(slice(step.live + 1,")),
+    "the same piece again": ("a place is written once", edited(
+        DeviceEngine, "pack", "s.cached = start + count", "s.cached = start + count * s.decoding")),
     "what is computed again is not counted": ("", edited(
-        Scheduler, "launch", "min(tokens, row.computed - row.fed)", "0")),
-    "a cancelled row runs on": ("", changed(Engine, "cancel", nothing)),
-    "tokens after the end": ("", edited(Engine, "_collect", "if not row.ended:", "if True:")),
-    "the last token is told twice": ("", edited(
-        Engine, "_settle", "self._notify(row)", "self._notify(row); row.ended and self._notify(row)")),
-    "a row comes back at step 0": ("", edited(Engine, "place", "map(len, known)", "[0] * len(known)")),
+        QueueEngine, "feed", "min(count, s.computed - s.cached)", "0")),
+    "a cancelled row runs on": ("", changed(QueueEngine, "cancel", nothing)),
+    "tokens after the end": ("", edited(
+        QueueEngine, "give", "if s.ended or length", "if not s.ended and length")),
+    "pieces bring tokens": ("", edited(QueueEngine, "give", "if s.ended or length != len(text)", "if s.ended")),
+    "the last token is told twice": ("", edited(QueueEngine, "heard", "self.tell(s)", "self.tell(s), self.tell(s)")),
     "rows that left are live": ("", changed(BatchState, "free", nothing)),
     "the state moves nothing": ("", changed(BatchState, "move", nothing)),
-    "tables stay where they are": ("", changed(PagedCache, "move", nothing)),
+    "tables stay where they are": ("", changed(CapturedPaged, "move", nothing)),
     "no step is made for the longest text": ("no token stands behind the longest context", edited(
-        Engine, "_launch", "1 + max([row.fed", "max([row.fed")),
+        DeviceEngine, "pack", "1 + max([start for", "max([start for")),
 }  # fmt: skip
 
 WITH_PREEMPTION: dict[str, tuple[str, Mutate]] = {
     "a row gives way ahead of need": ("the youngest give way to one that lacks a block", edited(
-        Scheduler, "_make_room", "can_grow(row.slot, row.fed + 1)", "can_grow(row.slot, row.fed + 99)")),
+        QueueEngine, "with_room", "claim(s.row, s.cached + 1)", "claim(s.row, s.cached + 99)")),
     "a preemption is not counted": ("preemptions are counted", edited(
-        Scheduler, "_preempt", "self.preemptions += 1", "pass")),
+        QueueEngine, "preempt", "self.stats.preemptions += 1", "pass")),
     "preempted rows come back ahead of their tokens": ("", edited(
-        Scheduler, "_admit", " or len(row.token_ids) < row.launched", "")),
-    "a preempted row that is cancelled stays in line": ("", edited(
-        Scheduler, "drop", "elif row in self.waiting:", "elif row in self.waiting and not row.launched:")),
+        QueueEngine, "admit_next", "len(s.tokens) < s.awaited or", "")),
+    "a row comes back at step 0": ("", edited(DeviceScores, "begun", "s.generated", "0")),
+    "a row that comes back does not begin": ("", edited(DeviceEngine, "leave", "self.kinds.pop(s, None)", "pass")),
+    "a preempted row that has ended comes back": ("", edited(QueueEngine, "admit_next", "if s.ended:", "if False:")),
     "a preempted row's tokens are kept, and not awaited": ("", edited(
-        Scheduler, "_preempt", "row.fed - len(row.request.prompt_token_ids) + 1 if row.going else", "")),
+        QueueEngine, "preempt", "s.cached + 1 if s.decoding else len(s.tokens)", "len(s.tokens)")),
 }  # fmt: skip
 
 AFTER_FAILURES: dict[str, tuple[str, Mutate]] = {
-    "abandoned steps are collected": ("", edited(
-        Engine, "abandon", "self._in_flight, launched = deque(), self._in_flight", "launched = list(self._in_flight)")),
+    "abandoned steps are collected": ("", edited(LateEngine, "abandon", "while self.in_flight:", "while False:")),
     "who waits for no token is not told of a failure": ("", edited(
-        Engine, "abandon", "in step.scored]", "in ()]")),
+        QueueEngine, "abandon", "[*self.open,", "[*self.running, *self.waiting,")),
+    "blocks that a failed step should have written are known": ("", edited(
+        QueueEngine, "abandon", "self.blocks.forget()", "pass")),
 }  # fmt: skip
+
+DENSE = {"a row is not emptied": ("a place is written once", changed(DenseCache, "release", nothing))}
 
 OWNED: dict[str, tuple[str, Mutate]] = {
     "a block for two": ("a block is free, idle or owned", edited(
-        BlockAllocator, "allocate", "self.owned[block] = 1",
-        "self.owned[block] = 1; self._free += [3] * (block == 3)")),
+        SharedBlocks, "allocate", "self.users[block] = 1", "self.users[block] = 1; self.free += [3] * (block == 3)")),
     "blocks are kept": ("a row's blocks stay its own", changed(BlockManager, "release", nothing)),
     "the reservation is kept": ("a row's reservation is its own", edited(
-        BlockManager, "release", "self.reserved -= self.reservation[row]", "return")),
+        BlockManager, "release", "self.owned[row], self.reserved[row] = [], 0", "self.owned[row] = []")),
     "news of a block goes to where its row was": ("", edited(
-        BlockManager, "move", "(to.get(row, row), column", "(row, column")),
+        SharedBlocks, "rename", "self.told[target], self.told[source] = self.told[source], 0", "pass")),
     "one token too few is asked for": ("room is reserved for what comes", edited(
-        Scheduler, "_admit", "else longest\n", "else longest - 1\n")),
-    "blocks come out of no reservation": ("what is reserved is there", edited(
-        BlockManager, "grow", "self.reserved -= 1", "pass")),
+        SharedRoom, "admit", "else longest\n", "else longest - 1\n")),
+    "blocks come out of no reservation": ("a row's reservation is its own", edited(
+        BlockManager, "grow", "self.reserved[row] -= 1", "pass")),
     "one token too few has room": ("a row has room for its text", edited(
-        BlockManager, "grow", "self.block_size < length", "self.block_size < length - 1")),
+        BlockManager, "grow", "self.block_size < tokens", "self.block_size < tokens - 1")),
     "a block too many": ("a text has its blocks, no more", edited(
-        Scheduler, "_feed", "grow(row.slot, row.fed + tokens)", "grow(row.slot, len(row.prompt))")),
+        CapturedPaged, "news", "grow(s.row, start + count)", "grow(s.row, len(s.tokens))")),
 }  # fmt: skip
 
 EXPECTED = "what is known is what should be"
 SHARED: dict[str, tuple[str, Mutate]] = {
     "a hit includes the last token": ("what is found was computed, up to the last token", edited(
-        PrefixBlocks, "reserve", "(len(text) - 1) // self.block_size", "len(text) // self.block_size")),
+        SharedBlocks, "find", "(len(text) - 1) // self.block_size", "len(text) // self.block_size")),
     "a hit in a prompt whose logits are asked for": ("", edited(
-        Scheduler, "_admit", "() if row.request.params.prompt_logprobs is not None else prompt", "prompt")),
+        SharedRoom, "admit", "() if sequence.params.prompt_logprobs is not None else known", "known")),
     "the keys of the text before": ("what is known is found", edited(
-        PrefixBlocks, "reserve", "if data != self._asked[0]:", "if data and not self._asked[0]:")),
+        SharedBlocks, "find", "if data != self._asked[0]:", "if data and not self._asked[0]:")),
     "each attempt is counted": ("a refused row changes nothing", edited(
-        PrefixBlocks, "reserve", "return False", "self.asked_tokens += len(text); return False")),
+        SharedBlocks, "reserve", "return False", "self.asked_tokens += len(text); return False")),
     "a row is counted twice": ("an admitted row is counted, once", edited(
-        PrefixBlocks, "reserve", "+= len(text)", "+= 2 * len(text)")),
+        SharedBlocks, "reserve", "+= len(text)", "+= 2 * len(text)")),
     "idle blocks are room, claimed or not": ("room is what no row owns, claims or has reserved", edited(
-        PrefixBlocks, "reserve", "self.available - idle", "self.available")),
-    "the device does not hear of hits": ("", edited(
-        PrefixBlocks, "reserve", "self.begun.append((row, column, block))", "pass")),
+        SharedBlocks, "reserve", "self.available - sum(block in self.idle for block in hits)", "self.available")),
+    "what is known is no room": ("what is reserved is there", lambda patch: patch.setattr(
+        SharedBlocks, "available", BlockManager.available)),
+    "tables do not hear of hits": ("", edited(
+        SharedBlocks, "reserve", "wanted - len(hits), 0", "wanted - len(hits), len(hits)")),
     "a key is the block's tokens alone": (EXPECTED, edited(
-        PrefixBlocks, "_extend", "keys[-1] if keys else self.identity", "self.identity")),
+        SharedBlocks, "_extend", "keys[-1] if keys else self.identity", "self.identity")),
     "a block is found ahead of the step that fills it": (EXPECTED, edited(
-        PrefixBlocks, "grow", "length // self.block_size", "len(self.owned[row])")),
+        SharedBlocks, "extend", "tokens // self.block_size", "len(self.owned[row])")),
     "a text is known before it is fed": ("a block that can be found is written", edited(
-        Row, "text", ")[: self.fed]", ")")),
+        QueueEngine, "leave", "s.tokens[: s.cached]", "s.tokens")),
     "a forgotten block keeps its key": ("a key is its block's", edited(
-        SharedAllocator, "forget", 'self.keys[block] = b""', "pass")),
+        SharedBlocks, "_evict", "self.keys.pop(block)", "self.keys[block]")),
     "what is held is forgotten": ("what a row owns is given to no other", edited(
-        SharedAllocator, "forget", "block, _ = self.idle.popitem(last=False)",
+        SharedBlocks, "_evict", "block, _ = self.idle.popitem(last=False)",
         "block = next(iter(self.known.values())); self.idle.pop(block, None)")),
     "the newest is forgotten": ("the least recently used goes first", edited(
-        SharedAllocator, "forget", "popitem(last=False)", "popitem()")),
+        SharedBlocks, "_evict", "popitem(last=False)", "popitem()")),
     "evictions are counted twice": ("what is forgotten is counted", edited(
-        SharedAllocator, "allocate", "self.evictions += 1", "self.evictions += 2")),
+        SharedBlocks, "allocate", "self.evictions += 1", "self.evictions += 2")),
     "a hit is not counted": ("a block counts its rows", edited(
-        SharedAllocator, "share", "self.owned[block] += 1", "self.owned[block] = 1")),
+        SharedBlocks, "reserve", "self.users.get(block, 0) + 1", "1")),
     "from the beginning on": ("the end of a text goes before its beginning", edited(
-        PrefixBlocks, "release", "super().release(row)", "self.owned[row].reverse(); super().release(row)")),
+        SharedBlocks, "release", "super().release(row)", "self.owned[row].reverse(); super().release(row)")),
     "texts stay where they are": ("a row takes its text along", edited(
-        PrefixBlocks, "move", "self.texts[target], self.texts[source] = self.texts[source], []", "pass")),
+        SharedBlocks, "rename", "self.texts[target], self.texts[source] = self.texts[source], []", "pass")),
 }  # fmt: skip
 
-KEPT = "(runs.offset < counts[runs.run]).int()"
-DRAFTS: dict[str, Mutate] = {
-    "the bonus token is forgotten": edited(step_module, "verify_step", "accepted + 1", "accepted.clamp(min=1)"),
-    "the position of rejected tokens is kept": edited(
-        step_module, "verify_step", "runs.positions + counts", "runs.positions + k + 1"),
-    "a draft is kept behind a wrong one": edited(step_module, "verify_step", ".cumprod(1)", ".int()"),
-    "noise by the step of the row": edited(
-        step_module, "verify_step", "rows.step.add_(runs.offset)", "rows.step.add_(0)"),
-    "drafts beyond the budget": edited(
-        DraftScheduler, "draft_limit", "left) // max(1, len(step.going))", "left)"),
-    "drafts beyond the pool": edited(DraftScheduler, "room_for", "wanted -= 1", "break"),
-    "blocks of rejected drafts are kept": edited(
-        DraftScheduler, "give_back", "blocks.truncate(row.slot, row.fed)", "pass"),
-    "no row goes back over its drafts": edited(
-        PrefixBlocks, "truncate", "self.published[row] * self.block_size", "len(self.owned[row]) * self.block_size"),
-    "only the last of a run may end it": edited(
-        SpeculativeEngine, "_keep", "token in row.stop_ids", "at == len(tokens) - 1 and token in row.stop_ids"),
-    "a row goes on after its end": edited(SpeculativeEngine, "_keep", "if row.ended:", "if False:"),
-    "every token chosen is counted": edited(step_module, "verify_step", KEPT, "torch.ones_like(runs.offset).int()"),
-    "penalties know no drafts": edited(step_module, "choose_scored", "ahead.int()", "ahead.int() * 0"),
-    "logprobs of one place for all": edited(SpeculativeEngine, "_keep", "logprobs[at]", "logprobs[0]"),
+DRAFTS: dict[str, tuple[str, Mutate]] = {
+    "all that is chosen is kept": ("", edited(engine, "accept", "own[: agreeing(draft, own) + 1]", "own")),
+    "what is rejected is cached": ("", edited(PlainDrafts, "run", "start + count + len(run.tokens) - 1", "s.cached")),
+    "noise by the step of the row": ("", edited(PlainDrafts, "choose_each", "s.generated + n)", "s.generated)")),
+    "drafts stay in a text": ("", edited(PlainDrafts, "lay_out", "[*s.tokens, *draft]", "s.tokens.__iadd__(draft)")),
+    "drafts beyond the budget": ("the budget holds", edited(DraftEngine, "limits", "// max(1, len(work))", "")),
+    "drafts beyond the end": ("", edited(DraftEngine, "limits", "s.end - 1 - start", "s.end + 9 - start")),
+    "drafts beyond the pool": ("", edited(
+        DraftEngine, "room_for", "return min(limit, int(self.blocks.room(s.row)) - need)", "return limit")),
+    "drafts beside penalties": ("", edited(DraftEngine, "drafting", "and not s.params.scores", "")),
+    "tokens of one step come in two": ("", edited(DraftEngine, "settle", "if n < len(run.tokens)", "if n == 0")),
 }  # fmt: skip
 
-WITHIN: dict[str, Mutate] = {
-    "a row goes on behind its room": edited(SpeculativeEngine, "_replay", "min(row.room, row.last)", "row.last"),
-    "what was not fed is accepted": edited(step_module, "verify_rows", "& brought)", ")"),
-    "captured noise by the step of the row": edited(
-        step_module, "verify_rows", "each.step.add_((places - position).flatten())", "each.step.add_(0)"),
-    "padding writes where its row is": edited(
-        step_module, "verify_rows", "rows.row[:, None], state.dummy", "rows.row[:, None], rows.row[:, None]"),
-    "plain steps behind drafts": edited(SpeculativeEngine, "step", 'or (way == "device") ==', "or () =="),
-    "what is ahead stays ahead": edited(SpeculativeEngine, "_collect", "row.ahead -= ahead", "pass"),
+WITHIN: dict[str, tuple[str, Mutate]] = {
+    "the position of rejected tokens is kept": ("", edited(
+        graphs, "verify_step", "add_(counts[:, 0])", "add_(going[:, 0] * (k + 1))")),
+    "a draft is kept behind a wrong one": ("", edited(graphs, "verify_step", ".cumprod(1)", ".int()")),
+    "captured noise by the step of the row": ("", edited(
+        graphs, "verify_step", "each.step.add_((places - position).flatten())", "each.step.add_(0)")),
+    "padding writes where its row is": ("", edited(
+        graphs, "verify_step", "rows.row[:, None], state.dummy", "rows.row[:, None], rows.row[:, None]")),
+    "plain steps behind drafts": ("", edited(GraphDrafts, "schedule", "or (drafting and bool(self.in_flight))", "")),
+    "nobody waits for drafts on their way": ("", edited(
+        GraphDrafts, "schedule", "drafting != self.verifying", "False")),
+    "no step waits for room": ("", edited(GraphDrafts, "short", "bool(self.blocks)", "False")),
+    "what is ahead stays ahead": ("", edited(GraphDrafts, "settle", "s.ahead -= count - 1", "pass")),
+    "nothing is ahead": ("", edited(GraphDrafts, "pack", "s.ahead += count - 1", "pass")),
+    "accepted tokens are not cached": ("", edited(GraphDrafts, "settle", "max(0, own - 1)", "0")),
+    "a step past the end has fed a token": ("", edited(GraphDrafts, "settle", ", s.end - 1)", ", s.end)")),
+    "blocks past the end": ("room is reserved for what comes", edited(
+        DraftEngine, "room_for", "min(s.cached + s.ahead + 1, s.end)", "s.cached + s.ahead + 1")),
+    "blocks for the newest token alone": ("", edited(GraphDrafts, "pack", "self.cache.news(fed)", "[]")),
+    "what is looked up stays where it is": ("", edited(
+        GraphDrafts, "place", "self.texts.move(step.sources, step.targets)", "pass")),
+    "a text that comes back is known": ("", edited(DraftEngine, "leave", "self.texts.forget([s])", "pass")),
+    "drafts are of texts that nobody has told": ("", edited(
+        GraphDrafts, "drafts_for", "self.within.learn(sequences)", "pass")),
 }  # fmt: skip
 
-LIVES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+LIVES: list[tuple[dict[str, tuple[str, Mutate]], dict[str, Any]]] = [
     (PLAIN, {}),
-    (WITH_PREEMPTION, {"preemption": True, "blocks": "owned", "fail_at": 0, "lag": 3}),
+    (WITH_PREEMPTION, {"preemption": True, "blocks": "owned", "fail_at": 0, "engine": "graph", "lag": 3}),
     (AFTER_FAILURES, {"fail_at": 0.03, "blocks": "shared"}),
+    (DENSE, {"engine": "eager", "blocks": "none"}),
     (OWNED, {"blocks": "owned"}),
     (SHARED, {"blocks": "shared"}),
-    (DRAFTS, {"drafts": "here", "fail_at": 0, "alpha": 0.9, "penalised": 0.7}),
-    (WITHIN, {"drafts": "within"}),
+    (DRAFTS, {"drafts": "here", "engine": "eager", "alpha": 0.9, "penalised": 0.3}),
+    (WITHIN, {"drafts": "within", "lag": 2}),
 ]
-MISTAKES = {
-    name: Mistake(*(each if isinstance(each, tuple) else ("", each)), parts)
-    for table, parts in LIVES
-    for name, each in table.items()
-}
+MISTAKES = {name: Mistake(*each, parts) for table, parts in LIVES for name, each in table.items()}

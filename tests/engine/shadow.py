@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nanoinfer.cache.blocks import NULL, BlockManager
-from nanoinfer.cache.prefix import PrefixBlocks
+from nanoinfer.cache.sharing import SharedBlocks
 from tests.engine.audit import must
 
 Tokens = tuple[int, ...]
@@ -20,34 +19,34 @@ Tokens = tuple[int, ...]
 
 @dataclass
 class Text:
-    """A row, as far as the calls have told of it."""
+    """A slot, as far as the calls have told of it."""
 
     tokens: Tokens
-    reserved: int  # blocks
+    reserved: int  # blocks that it may yet take
     blocks: list[int]
     published: int  # of these, the first so many were found, or can be
 
 
-def books(blocks: BlockManager) -> dict[str, str]:
+def books(blocks: SharedBlocks) -> dict[str, str]:
     """All that a manager knows, but for the keys it remembers of the text last asked for."""
-    fields = {**vars(blocks), **vars(blocks.allocator)}  # in order, where there is one: also the dicts'
-    return {name: repr(value) for name, value in fields.items() if name not in ("allocator", "_asked")}
+    return {name: repr(value) for name, value in vars(blocks).items() if name != "_asked"}  # dicts in order, too
 
 
 class Shadow:
     """Stands before a manager: it is called in its place, calls it, and holds what it did against what it should do."""
 
-    def __init__(self, blocks: BlockManager) -> None:
-        self.blocks, self.size, self.pool = blocks, blocks.block_size, blocks.allocator.blocks - 1
-        self.sharing = isinstance(blocks, PrefixBlocks)
+    def __init__(self, blocks: SharedBlocks) -> None:
+        self.blocks, self.size, self.pool = blocks, blocks.block_size, blocks.blocks
+        self.sharing = blocks.identity is not None
         self.rows: dict[int, Text] = {}
         self.found: dict[Tokens, int] = {}
         self.keys: dict[Tokens, bytes] = {}  # of all beginnings that were ever known
-        self.free, self.idle = set(range(1, 1 + self.pool)), list[int]()
+        self.free, self.idle = set(blocks.free), list[int]()
         self.asked = self.hits = self.evictions = 0
         self._inside = False
-        for name in ("reserve", "grow", "truncate", "unreserve", "release", "move", "clear"):
-            setattr(blocks, name, self.before(getattr(blocks, name), getattr(self, name)))
+        for name in ("reserve", "claim", "grow", "extend", "publish", "release", "rename", "forget"):
+            if hasattr(blocks, name):
+                setattr(blocks, name, self.before(getattr(blocks, name), getattr(self, name)))
 
     def before(self, method: Any, told: Any) -> Any:
         """The method, and then what is checked of it; where the manager calls itself, the method alone."""
@@ -55,7 +54,7 @@ class Shadow:
         def called(*args: Any) -> Any:
             if self._inside:
                 return method(*args)
-            self._inside, before = True, books(self.blocks) if told == self.reserve else {}
+            self._inside, before = True, books(self.blocks) if told in (self.reserve, self.claim) else {}
             try:
                 result = method(*args)
             finally:
@@ -70,8 +69,7 @@ class Shadow:
 
     @property
     def available(self) -> int:
-        taken = sum(text.reserved - len(text.blocks) for text in self.rows.values())
-        return len(self.free) + len(self.idle) - taken
+        return len(self.free) + len(self.idle) - sum(text.reserved for text in self.rows.values())
 
     def fits(self, text: Tokens, longest: int) -> tuple[list[int], bool]:
         """The blocks that this text begins with, and whether there is room for the rest of it."""
@@ -83,23 +81,29 @@ class Shadow:
         wanted = -(-longest // self.size)
         return found, wanted - len(found) <= self.available - len({*found} & {*self.idle})
 
-    def reserve(self, row: int, longest: int, text: Sequence[int], done: bool) -> None:
+    def reserve(self, slot: int, longest: int, text: Sequence[int], done: bool) -> None:
         tokens = tuple(text)
         found, fits = self.fits(tokens, longest)
         must(done == fits, "room is what no row owns, claims or has reserved")
         if not done:
             return
-        owned = self.blocks.owned[row]
+        owned = self.blocks.owned[slot]
         must(owned[len(found) :] == [], "what is found was computed, up to the last token")
         must(owned == found, "what is known is found")
         self.idle = [block for block in self.idle if block not in found]
-        self.rows[row] = Text(tokens, -(-longest // self.size), found, len(found))
+        self.rows[slot] = Text(tokens, -(-longest // self.size) - len(found), list(found), len(found))
         self.asked, self.hits = self.asked + len(tokens), self.hits + len(found) * self.size
 
-    def grow(self, row: int, length: int, room: int) -> None:
-        """The row has new blocks: of those that are free, or else of the idle ones the least recently used."""
-        text, owned = self.rows[row], self.blocks.owned[row]
-        must(room == len(owned) * self.size >= length, "a row has room for its text")
+    def claim(self, slot: int, length: int, done: bool) -> None:
+        text = self.rows[slot]
+        more = max(0, -(-length // self.size) - len(text.blocks) - text.reserved)
+        must(done == (more <= self.available or not more), "room is what no row owns, claims or has reserved")
+        text.reserved += more * done
+
+    def grow(self, slot: int, length: int, _: None) -> None:
+        """The slot has new blocks: of those that are free, or else of the idle ones the least recently used."""
+        text, owned = self.rows[slot], self.blocks.owned[slot]
+        must(len(owned) * self.size >= length, "a row has room for its text")
         must(owned[: len(text.blocks)] == text.blocks, "a row's blocks stay its own")
         for block in owned[len(text.blocks) :]:
             must(block in self.free or block in self.idle, "what a row owns is given to no other")
@@ -108,66 +112,52 @@ class Shadow:
                 self.evictions += 1
                 self.found = {prefix: known for prefix, known in self.found.items() if known != block}
             self.free.discard(block)
-        text.blocks, text.reserved = list(owned), max(text.reserved, len(owned))
-        self.publish(text, text.tokens[:length])
+        text.reserved -= len(owned) - len(text.blocks)
+        text.blocks = list(owned)
+        self.note(text, text.tokens[:length])
 
-    def publish(self, text: Text, tokens: Tokens) -> None:
+    extend = grow
+
+    def note(self, text: Text, tokens: Tokens) -> None:
+        """The full blocks of these tokens can be found."""
         for column in range(text.published, len(tokens) // self.size if self.sharing else 0):
             self.found.setdefault(tokens[: (column + 1) * self.size], text.blocks[column])
             text.published = column + 1
 
-    def give_back(self, blocks: list[int]) -> None:
-        """A row's references to these are gone, the last block's first."""
-        for block in reversed(blocks):
+    def publish(self, slot: int, text: Sequence[int], _: None) -> None:
+        self.note(self.rows[slot], tuple(text))
+
+    def release(self, slot: int, _: None) -> None:
+        """The slot's references are gone, the last block's first."""
+        for block in reversed(self.rows.pop(slot).blocks):
             if not any(block in text.blocks for text in self.rows.values()):
                 known = block in self.found.values()
                 (self.idle.append if known else self.free.add)(block)
 
-    def release(self, row: int, text: Sequence[int], _: None) -> None:
-        """The row goes, and the host knows these of its tokens."""
-        gone = self.rows.pop(row)
-        self.publish(gone, tuple(text))
-        self.give_back(gone.blocks)
+    def rename(self, source: int, target: int, _: None) -> None:
+        self.rows[target] = self.rows.pop(source)
 
-    def truncate(self, row: int, length: int, _: None) -> None:
-        text = self.rows[row]
-        keep = -(-length // self.size)
-        text.blocks, gone = text.blocks[:keep], text.blocks[keep:]
-        self.give_back(gone)
-
-    def unreserve(self, row: int, blocks: int, _: None) -> None:
-        self.rows[row].reserved = max(blocks, len(self.rows[row].blocks))
-
-    def move(self, sources: Sequence[int], targets: Sequence[int], _: None) -> None:
-        for source, target in zip(sources, targets, strict=True):
-            self.rows[target] = self.rows.pop(source)
-
-    def clear(self, _: None) -> None:
+    def forget(self, _: None) -> None:
         """A step has failed."""
-        self.rows, self.found, self.idle, self.free = {}, {}, [], set(range(1, 1 + self.pool))
+        self.free |= {*self.idle}
+        self.found, self.idle = {}, []
 
     def check(self) -> None:
-        blocks, allocator, rows = self.blocks, self.blocks.allocator, range(len(self.blocks.owned))
-        texts = [self.rows.get(row, Text((), 0, [], 0)) for row in rows]
+        blocks, slots = self.blocks, range(len(self.blocks.owned))
+        texts = [self.rows.get(slot, Text((), 0, [], 0)) for slot in slots]
         must(blocks.owned == [text.blocks for text in texts], "a row's blocks stay its own")
-        must(blocks.reservation == [text.reserved for text in texts], "a row's reservation is its own")
+        must(blocks.reserved == [text.reserved for text in texts], "a row's reservation is its own")
         counts = Counter(block for text in texts for block in text.blocks)
-        must(allocator.owned == [counts[block] for block in range(1 + self.pool)], "a block counts its rows")
-        must(counts[NULL] == 0 and sorted(allocator._free) == sorted(self.free), "a block is free, idle or owned")
+        must(blocks.users == counts, "a block counts its rows")
+        must(sorted(blocks.free) == sorted(self.free), "a block is free, idle or owned")
         must(len(self.free) + len(self.idle) + len(counts) == self.pool, "a block is free, idle or owned")
         must(blocks.available == self.available >= 0, "what is reserved is there")
-        if isinstance(blocks, PrefixBlocks):
-            self.check_known(blocks)
-
-    def check_known(self, blocks: PrefixBlocks) -> None:
-        allocator = blocks.allocator
-        must(sorted(allocator.known.values()) == sorted(self.found.values()), "what is known is what should be")
+        must(sorted(blocks.known.values()) == sorted(self.found.values()), "what is known is what should be")
         prefixes = {block: prefix for prefix, block in self.found.items()}
-        for key, block in allocator.known.items():
-            prefix = prefixes[block]
-            must(self.keys.setdefault(prefix, key) == key == allocator.keys[block], "a key is its block's")
-        must(sum(map(bool, allocator.keys)) == len(allocator.known), "a key is its block's")
-        must(list(allocator.idle) == self.idle, "the end of a text goes before its beginning")
-        must(all(row in self.rows or not keys for row, keys in enumerate(blocks.texts)), "a row takes its text along")
+        for key, block in blocks.known.items():
+            must(self.keys.setdefault(prefixes[block], key) == key == blocks.keys[block], "a key is its block's")
+        must(len(blocks.keys) == len(blocks.known), "a key is its block's")
+        must(list(blocks.idle) == self.idle, "the end of a text goes before its beginning")
+        must(all(slot in self.rows or not keys for slot, keys in enumerate(blocks.texts)), "a row takes its text along")
         must((blocks.asked_tokens, blocks.hit_tokens) == (self.asked, self.hits), "an admitted row is counted, once")
         must(blocks.evictions == self.evictions, "what is forgotten is counted")

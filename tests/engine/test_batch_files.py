@@ -14,7 +14,7 @@ import pytest
 from nanoinfer.parallel import batch
 from nanoinfer.parallel.batch import RUN, Job, open_job
 from nanoinfer.requests import SamplingParams
-from nanoinfer.text.prompts import RequestMaker
+from nanoinfer.text.samples import SampleMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 PARAMS = SamplingParams(max_tokens=2)
@@ -28,7 +28,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def opened(source: Path, **settings: Any) -> Job:
-    maker = RequestMaker(gpt2_tokenizer(), 64, 50257, Random(0), ())
+    maker = SampleMaker(gpt2_tokenizer(), 64, 50257, Random(0), ())
     return open_job(source, source.parent / "out", PARAMS, 2, maker, {"model": "small", **settings})
 
 

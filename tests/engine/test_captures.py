@@ -15,7 +15,7 @@ import torch
 
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.engine.graphs import Key, ladder, pick
-from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.engine.state import BatchState
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -33,14 +33,13 @@ from tests.engine.fake_graphed import (
     interrupted,
     live_bits,
     prove,
-    runner_of,
     same,
     state_bits,
 )
 
 # No graph is lost in silence: a warning is an error, but where a test expects it.
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("no_collection")]
-GREEDY, SAMPLED, FILTERED, _ = SAMPLERS
+GREEDY, SAMPLED, FILTERED = SAMPLERS
 
 
 @pytest.fixture(params=GRAPHED)
@@ -88,8 +87,8 @@ def test_keys(small_model: GPT2, engine: str) -> None:
             expected = {Key(1, 64, 64, sampler), Key(1, 1, 64, sampler), Key(1, 1, 96, sampler)}
         else:  # paged attention finds each row's length itself
             expected = {Key(1, 64, 64, sampler), Key(1, 32, 32, sampler), Key(1, 1, 100, sampler)}
-        assert {key for key in runner_of(llm).graphs if key.sampler is sampler} == expected
-    assert len(runner_of(llm).graphs) == 3 * len(expected)
+        assert {key for key in llm.core.graphs if key.sampler is sampler} == expected
+    assert len(llm.core.graphs) == 3 * len(expected)
 
 
 def test_the_least_recently_used_goes(small_model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,14 +96,14 @@ def test_the_least_recently_used_goes(small_model: GPT2, engine: str, monkeypatc
     monkeypatch.setattr("nanoinfer.engine.graphs.KEPT", 3)
     llm = graph_llm(small_model, engine, max_batch=8)
     for batch, kept in [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (1, [2, 4, 1]), (8, [4, 1, 8]), (2, [1, 8, 2])]:
-        runner_of(llm).decode(batch, 50, GREEDY)
+        llm.core.decode(batch, 50, GREEDY)
         assert decodes(llm) == kept
     assert llm.stats.captures == 5
     prove(llm, LENGTHS, PARAMS)
-    assert len(runner_of(llm).graphs) == 3
+    assert len(llm.core.graphs) == 3
     fresh = graph_llm(small_model, engine)
     fresh.warm_up()
-    assert fresh.stats.captures == len(runner_of(fresh).graphs) == 3
+    assert fresh.stats.captures == len(fresh.core.graphs) == 3
 
 
 # Captures while rows are live
@@ -117,18 +116,18 @@ def test_warm_up_in_the_middle_of_a_generation(small_model: GPT2, engine: str) -
 
     def warm_up() -> None:
         before = [*state_bits(llm), *live_bits(llm)]
-        runner_of(llm).recorder = Failing("warm", KeyboardInterrupt(), rows=1)
+        llm.core.recorder = Failing("warm", KeyboardInterrupt(), rows=1)
         with pytest.raises(KeyboardInterrupt):
             llm.warm_up()
         assert same([*state_bits(llm), *live_bits(llm)], before)
-        runner_of(llm).recorder = Recording()
+        llm.core.recorder = Recording()
         llm.warm_up()
         assert same([*state_bits(llm), *live_bits(llm)], before)
 
     done = interrupted(llm, [4, 9, 30], PARAMS[1:4], 7, warm_up)
     verify_tokens(llm.forward_logits, done, PARAMS[1:4])
-    assert llm.stats.captures == len(runner_of(llm).graphs) > 20
-    assert not runner_of(llm).failed  # an interrupt is no failure of a key
+    assert llm.stats.captures == len(llm.core.graphs) > 20
+    assert not llm.core.failed  # an interrupt is no failure of a key
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -139,18 +138,18 @@ def test_warm_up(small_model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch
     """
     monkeypatch.setattr("nanoinfer.engine.graphs.PREFILL_TOKENS", 128)
     llm = graph_llm(small_model, engine, max_batch=5, read_multiple=64, prefill_chunk=20, mixed=mixed)
-    runner, told = runner_of(llm), list[tuple[int, int]]()
-    recorder: Any = runner.recorder
+    core, told = llm.core, list[tuple[int, int]]()
+    recorder: Any = core.recorder
     llm.warm_up(lambda done, of: told.append((done, of)))
-    count, paged = len(runner.graphs), engine == "paged-graph"
+    count, paged = len(core.graphs), engine == "paged-graph"
     assert [name for name, _ in recorder.asked] == ["warm"] * count + ["record"] * count
     assert told == [(n, count) for n in range(1, count + 1)]
-    assert [key.rows for key in runner.graphs] == sorted((key.rows for key in runner.graphs), reverse=True)
-    assert {key.rows for key in runner.graphs if key.columns == 1} == {1, 2, 4, 5}
-    prefills = {(key.rows, key.columns) for key in runner.graphs if key.columns > 1}
+    assert [key.rows for key in core.graphs] == sorted((key.rows for key in core.graphs), reverse=True)
+    assert {key.rows for key in core.graphs if key.columns == 1} == {1, 2, 4, 5}
+    prefills = {(key.rows, key.columns) for key in core.graphs if key.columns > 1}
     ladders = product((1, 5) if paged else (1, 2, 4, 8), (16, 32, 64, 128))
     assert prefills == {(rows, columns) for rows, columns in ladders if paged or rows * columns <= 128}
-    assert {key.sampler for key in runner.graphs} == set(llm.core.samplers)
+    assert {key.sampler for key in core.graphs} == set(llm.core.samplers)
     assert llm.stats.capture_s > 0
     for lengths in ([90, 3, 9], [5, 5, 5, 5, 16], [3, 3], [60]):
         for one in ({"temperature": 0}, {"seed": 3}, {"top_k": 9, "seed": 3}, {"logprobs": 2, "seed": 3}):
@@ -166,8 +165,7 @@ def test_warm_up(small_model: GPT2, engine: str, monkeypatch: pytest.MonkeyPatch
 
 
 def change_state(llm: LLM) -> None:
-    running = llm.core
-    running.state = running.runner.state = BatchState(running.state.integers.clone(), running.state.floats)
+    llm.core.state = BatchState(llm.core.state.integers.clone(), llm.core.state.floats)
 
 
 def moved(*paths: str) -> Callable[[LLM], None]:
@@ -175,7 +173,7 @@ def moved(*paths: str) -> Callable[[LLM], None]:
 
     def change(llm: LLM) -> None:
         for path in paths:
-            tensor = attrgetter(path)(llm.core.runner)
+            tensor = attrgetter(path)(llm.core)
             with torch.inference_mode(tensor.is_inference()):
                 old, tensor.data = tensor.data, tensor.data.clone()
                 old.fill_(-1)
@@ -205,7 +203,7 @@ def test_a_tensor_that_has_moved(engine: str, what: str, within: bool) -> None:
         return
     llm = graph_llm(random_model(SMALL, seed=1, std=STD), engine)
     prove(llm, LENGTHS[:3], PARAMS[:3])
-    known = list(runner_of(llm).graphs.values())
+    known = list(llm.core.graphs.values())
 
     def run() -> None:
         if within:
@@ -217,7 +215,7 @@ def test_a_tensor_that_has_moved(engine: str, what: str, within: bool) -> None:
     with pytest.warns(RuntimeWarning) as caught:
         run()
     assert [str(w.message) for w in caught] == ["all graphs are dropped: a tensor that they knew has moved"]
-    assert not any(captured in known for captured in runner_of(llm).graphs.values())
+    assert not any(captured in known for captured in llm.core.graphs.values())
     prove(llm, LENGTHS[:3], PARAMS[:3])
     assert llm.stats.replayed_steps == llm.stats.decode_steps
 
@@ -255,8 +253,8 @@ def test_a_failure_in_warm_up(small_model: GPT2, engine: str) -> None:
     llm = graph_llm(small_model, engine, recorder=Failing("record", torch.OutOfMemoryError("CUDA out of memory")))
     with pytest.warns(RuntimeWarning, match="decode of 2 rows") as caught:
         llm.warm_up()
-    assert len(caught) == len(llm.core.samplers) == len(runner_of(llm).failed)
-    assert {key.rows for key in runner_of(llm).graphs if key.columns == 1} == {1, 4}
+    assert len(caught) == len(llm.core.samplers) == len(llm.core.failed)
+    assert {key.rows for key in llm.core.graphs if key.columns == 1} == {1, 4}
     prove(llm, LENGTHS, PARAMS)
 
 
@@ -274,8 +272,8 @@ def test_rows_of_the_largest_graph(small_model: GPT2, engine: str, monkeypatch: 
     """As many as a tenth of the free memory holds logits for; a number given by the user is his own business."""
     per_row = 12 * SMALL.padded_vocab + 16 * SMALL.inner
     for free, asked, rows in ((None, None, 64), (75 * per_row, None, 7), (75 * per_row, 9, 9), (None, 99, 64)):
-        monkeypatch.setattr("nanoinfer.engine.graphs.free_memory", lambda device, free=free: free)
-        assert runner_of(graph_llm(small_model, engine, max_batch=64, max_graph_batch=asked)).rows == ladder(rows)
+        monkeypatch.setattr("nanoinfer.capacity.free_memory", lambda device, free=free: free)
+        assert graph_llm(small_model, engine, max_batch=64, max_graph_batch=asked).core.rows == ladder(rows)
 
 
 # Without graphs
@@ -290,6 +288,6 @@ def test_on_a_cpu(small_model: GPT2, engine: str) -> None:
         assert llm.core.lag == 0
         llm.warm_up()
         prove(llm, LENGTHS, PARAMS)
-        assert runner_of(llm).graphs == {}
+        assert llm.core.graphs == {}
         assert llm.stats.fallbacks == {"a CPU records no steps": llm.stats.decode_steps + llm.stats.prefill_steps}
         assert llm.stats.hit_rate == 0

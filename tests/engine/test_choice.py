@@ -9,12 +9,12 @@ import pytest
 from torch import Tensor
 
 from nanoinfer import LLM
-from nanoinfer.engine.choice import ChoosingRunner
+from nanoinfer.engine.choice import ChoosingEngine
 from nanoinfer.engine.graphs import Key, Replayable
-from nanoinfer.engine.sampling import Sampler
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.gpt2 import GPT2
-from tests.engine.fake_graphed import graph_llm, greedy_rows, prove, runner_of
+from tests.engine.fake_graphed import graph_llm, greedy_rows, prove
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("no_collection")]
 
@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("no_c
 class Other:
     """Computes as `decode_step` does, for so many rows at most; it may fail."""
 
-    def __init__(self, name: str, runner: ChoosingRunner, rows: int, error: BaseException | None = None) -> None:
+    def __init__(self, name: str, core: ChoosingEngine, rows: int, error: BaseException | None = None) -> None:
         self.name, self.rows, self.error = name, rows, error
-        self._decode = partial(decode_step, runner.model, runner.cache, runner.state)
+        self._decode = partial(decode_step, core.model, core.cache, core.state)
 
     def why_not(self, rows: int, sampler: Sampler) -> str | None:
         return "too many rows" if rows > self.rows else None
@@ -37,21 +37,21 @@ class Other:
 
 def with_others(
     model: GPT2, seconds: dict[str, float], error: BaseException | None = None, pinned: bool = False
-) -> tuple[LLM, ChoosingRunner]:
+) -> tuple[LLM, ChoosingEngine]:
     """An `LLM` whose steps "one" may compute for one row, and "few" for two; graphs take so many seconds by name."""
     llm = graph_llm(model, "fused")
-    runner = runner_of(llm)
-    assert isinstance(runner, ChoosingRunner)
-    runner.forwards, runner.pinned = [Other("one", runner, 1, error), Other("few", runner, 2)], pinned
-    fastest, measured = runner._fastest, iter(())
+    core = llm.core
+    assert isinstance(core, ChoosingEngine)
+    core.forwards, core.pinned = [Other("one", core, 1, error), Other("few", core, 2)], pinned
+    fastest, measured = core._fastest, iter(())
 
     def timed(key: Key, made: dict[str, Replayable]) -> str:
         nonlocal measured
         measured = cycle([seconds[name] for name in made])
         return fastest(key, made)
 
-    runner._fastest, runner._seconds = timed, lambda graph: next(measured)  # type: ignore[method-assign]
-    return llm, runner
+    core._fastest, core._seconds = timed, lambda graph: next(measured)  # type: ignore[method-assign]
+    return llm, core
 
 
 FEW, PLAIN = "few: too many rows", "op by op: too many rows"

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from nanoinfer import LLM, SamplingParams
+from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.dense import DenseCache
 from nanoinfer.cache.paged import PagedCache
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, Rows
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -24,40 +26,39 @@ def model() -> GPT2:
     return random_model(CONFIG, seed=7, std=STD)
 
 
-def cache(device: torch.device) -> DenseCache:
-    return DenseCache(CONFIG, 3, 40, device, torch.float32)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bytes_are_those_of_the_tensors(device: torch.device, dtype: torch.dtype) -> None:
     """And by hand: gpt2 in bf16 has 12 layers, 768 wide, key and value, 2 bytes: 36,864 bytes a token."""
     dense, paged = DenseCache(CONFIG, 3, 40, device, dtype), PagedCache(CONFIG, 4, 128, 7, 16, device, dtype)
-    assert DenseCache.bytes(CONFIG, 3, 40, dtype) == dense.k.nbytes + dense.v.nbytes
-    assert PagedCache.bytes(CONFIG, 7, 16, dtype) == paged.k.nbytes + paged.v.nbytes
-    assert DenseCache.bytes(PRESETS["gpt2"], 511, 1024, torch.bfloat16) == 512 * 1024 * 36_864
+    assert bytes_of(3 * 40, dtype) == dense.k.nbytes + dense.v.nbytes
+    assert bytes_of(7 * 16, dtype) == paged.k.nbytes + paged.v.nbytes
+    assert PRESETS["gpt2"].kv_numbers * 2 == 36_864
+
+
+def bytes_of(tokens: int, dtype: torch.dtype = torch.float32) -> int:
+    return tokens * CONFIG.kv_numbers * dtype.itemsize
 
 
 def test_no_query_sees_nothing(device: torch.device) -> None:
     """M02: a softmax over nothing is NaN in some versions of torch; here a query sees at least itself."""
-    chunks = [Chunk(0, 3, [0] * 2), Chunk(1, 0, [0] * 2)]
-    layout = Layout.of([], chunks)
-    plan = cache(device).plan(unpack(pack([], chunks, layout, dummy=3).to(device), layout))
-    assert plan.visible is not None
-    assert plan.visible.sum(-1)[:, 0].tolist() == [[4, 5], [1, 2]]
-    where = torch.tensor([0, 39], device=device)
-    plan = cache(device).plan(Batch(torch.zeros_like(where), where, torch.arange(2, device=device), 40))
-    assert plan.visible is not None
-    assert plan.visible.sum(-1).flatten().tolist() == [1, 40]
+    chunks, cache = [Chunk(0, 3, [0] * 2), Chunk(1, 0, [0] * 2)], CapturedDense(CONFIG, 3, 40, device, torch.float32)
+    prefill = Prefill(chunks)
+    packed = prefill.pack(prefill.layout, dummy=3).to(device)
+    mask = cache.plan(Prompts.of_packed(packed, prefill.layout)).mask
+    assert (mask == 0).sum(-1)[:, 0].tolist() == [[4, 5], [1, 2]]
+    where, row = torch.tensor([0, 39], device=device), torch.arange(2, device=device)
+    for batch in Rows(where, where, row, row, 1, 39), Batch(where, where, row, torch.arange(3, device=device), 1, 39):
+        assert (cache.plan(batch).mask == 0).sum(-1).flatten().tolist() == [1, 40]
 
 
 def free_is(patch: pytest.MonkeyPatch, count: int | None) -> None:
-    patch.setattr("nanoinfer.cache.make_cache.free_memory", lambda device: count)
+    patch.setattr("nanoinfer.make.free_memory", lambda device: count)
 
 
 def test_capacity_is_said_before_anything_is_computed(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that does not fit is refused by its size when the LLM is made; one that fits runs."""
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
-    free_is(monkeypatch, DenseCache.bytes(CONFIG, 4, 120, torch.float32) - 1)
+    free_is(monkeypatch, bytes_of(5 * 120) - 1)
     with monkeypatch.context() as patch:
         patch.setattr(GPT2, "forward", None)
         with pytest.raises(ValueError, match=r"4 rows of 120 tokens takes .* GB, but .* GB free: lower max_batch"):
@@ -67,17 +68,17 @@ def test_capacity_is_said_before_anything_is_computed(model: GPT2, monkeypatch: 
 
 def test_rows_that_nobody_asked_for_take_half_of_the_free_memory(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where max_batch is left out: 64, or as many as half of the memory holds, and always one."""
-    row = DenseCache.bytes(CONFIG, 1, 300, torch.float32) // 2
+    row = bytes_of(300)
     for free, rows in ((10**12, 64), (2 * 9 * row, 8), (2 * 65 * row - 1, 63), (2 * row, 1)):
         free_is(monkeypatch, free)
         llm = LLM(model, engine="dense")
-        assert (llm.max_batch, len(llm.core.cache.k[0])) == (rows, rows + 1)
+        assert (llm.max_batch, len(llm.core.cache.k[0])) == (rows, rows)
     assert LLM(model, engine="dense", max_len=100).max_batch == 2  # and a dummy row, in place of one of 300
 
 
 def test_the_pool_takes_what_can_be_used_as_far_as_memory_goes(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a step computes stays free, and a tenth of the rest; a pool of one block that does not fit is refused."""
-    one = PagedCache.bytes(CONFIG, 1, 16, torch.float32)
+    one = bytes_of(16)
     step = 256 * 16 * CONFIG.inner + 3 * 12 * CONFIG.padded_vocab
     for free, blocks in ((None, 3 * 19), (10**9, 3 * 19), (step + 40 * one, 36), (2 * one, 1)):
         free_is(monkeypatch, free)
@@ -90,7 +91,7 @@ def test_the_pool_takes_what_can_be_used_as_far_as_memory_goes(model: GPT2, monk
 
 @pytest.mark.gpu
 def test_what_torch_holds_unused_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nanoinfer.devices import free_memory
+    from nanoinfer.capacity import free_memory
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 100))
     gc.collect()  # of tests before

@@ -15,11 +15,6 @@ from tests.conftest import STD, prompts_of
 from tests.engine.drafting import FREE, LENGTHS, MIXED, SCORED, seen
 
 
-@pytest.fixture(scope="module")
-def plain(small_model: GPT2) -> LLM:
-    return LLM(small_model, engine="naive")
-
-
 @pytest.mark.parametrize("k", [1, 5])
 @pytest.mark.parametrize("params", [MIXED, MIXED[:1] * 5], ids=["sampled", "greedy"])
 def test_the_model_itself_is_always_right(small_model: GPT2, plain: LLM, k: int, params: list[SamplingParams]) -> None:
@@ -47,18 +42,18 @@ def test_a_stranger_changes_no_token(small_model: GPT2, plain: LLM, engine: str,
 def test_beside_preemption_and_penalties(
     small_model: GPT2, plain: LLM, monkeypatch: pytest.MonkeyPatch, penalties: bool
 ) -> None:
-    """What it does not foresee are penalties. Its cache of a row that comes back is as good as before."""
-    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 5)  # rows are admitted with little room
+    """Beside penalties nobody drafts. Its cache of a row that comes back is as good as before."""
+    monkeypatch.setattr("nanoinfer.cache.sharing.AHEAD", 5)  # rows are admitted with little room
     others = [SCORED[0], SCORED[2]] if penalties else [MIXED[1], MIXED[4]]
     prompts = prompts_of([30, 20, 12, 25, 9, 31, 6])
     params = [MIXED[0], *others, MIXED[2], MIXED[4], MIXED[0], MIXED[1]]
     llm = LLM(
         small_model, engine="paged", max_batch=4, speculate=small_model, preemption=True, kv_blocks=10,
-        max_batched_tokens=32, prefill_chunk=9,
+        max_batched_tokens=32, prefill_chunk=9, adaptive_drafts=False,
     )  # fmt: skip
     assert seen(llm.generate(prompts, params)) == seen(plain.generate(prompts, params))
     assert llm.stats.preemptions > 0
-    assert (llm.stats.accepted_tokens == llm.stats.draft_tokens) == (not penalties)
+    assert llm.stats.accepted_tokens == llm.stats.draft_tokens > 20
 
 
 def test_its_cache_holds_the_text_and_no_rejected_token(small_model: GPT2) -> None:
@@ -73,8 +68,9 @@ def test_its_cache_holds_the_text_and_no_rejected_token(small_model: GPT2) -> No
             text = [*row.request.prompt_token_ids, *row.token_ids][: known.fed]
             if not row.ended and text:
                 fresh = LLM(draft, engine="dense", max_batch=1)
-                fresh.generate(text, SamplingParams(temperature=0, max_tokens=1))
                 cache: Any = fresh.core.cache
+                cache.release = id
+                fresh.generate(text, SamplingParams(temperature=0, max_tokens=1))
                 for own, other in ((drafter.cache.k, cache.k), (drafter.cache.v, cache.v)):
                     torch.testing.assert_close(own[:, known.slot, : known.fed], other[:, 0, : known.fed])
                 checked += 1

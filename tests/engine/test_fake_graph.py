@@ -21,7 +21,7 @@ from nanoinfer.engine import fake_graph
 from nanoinfer.engine.fake_graph import FakeGraph, record
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import SMALL, passed_in_the_interpreter
-from tests.engine.fake_graphed import graph_llm, greedy_rows, prove, runner_of
+from tests.engine.fake_graphed import graph_llm, greedy_rows, prove
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 in_the_interpreter = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's process")
@@ -149,8 +149,8 @@ def test_launches_of_the_paged_cache(small_model: GPT2) -> None:
     """Its steps are replayed, and their tokens are the oracle's."""
     llm = graph_llm(small_model, "paged-graph", max_batch=2)
     prove(llm, [17, 3], greedy_rows(3, 2))
-    assert {key.columns for key in runner_of(llm).graphs} == {1, 32}
-    for key, captured in runner_of(llm).graphs.items():
+    assert {key.columns for key in llm.core.graphs} == {1, 32}
+    for key, captured in llm.core.graphs.items():
         assert isinstance(captured.graph, FakeGraph)
         launches = [name for name in captured.graph.operations if name.startswith("triton.")]
         attention = "triton._attend_kernel" if key.columns == 1 else "triton._ragged_kernel"

@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from nanoinfer import LLM, AsyncLLM, SamplingParams
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.ragged import RaggedPaged
 from nanoinfer.config import ENGINES
-from nanoinfer.engine.scheduler import Scheduler
 from nanoinfer.model.config import PRESETS
-from nanoinfer.model.weights import load_model, random_model, save_model
+from nanoinfer.model.files import save_model
+from nanoinfer.model.weights import load_model, random_model
 from nanoinfer.outputs import RowReader
 from nanoinfer.requests import to_json
 from nanoinfer.serve.engine_process import ProcessLLM
@@ -43,8 +45,11 @@ def broken(owner: Any, name: str, is_victim: Callable[..., bool]) -> Callable[[p
     return lambda patch: patch.setattr(owner, name, instead)
 
 
-PLACES = {
-    "admission": broken(Scheduler, "_admit", lambda scheduler, row: VICTIM in row.request.params.stop),
+PLACES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
+    "admission": lambda patch: [
+        broken(kind, "admit", lambda cache, slot, s: VICTIM in s.params.stop)(patch)
+        for kind in (DenseCache, RaggedPaged)
+    ],
     "text": broken(TextStream, "push", lambda stream, token: VICTIM in stream._stop),
     "reader": broken(RowReader, "piece", lambda reader, tokens: VICTIM in reader._row.request.params.stop),
 }

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from nanoinfer import SamplingParams
-from nanoinfer.cache.naive import forward_logits
-from nanoinfer.cache.paged import PagedCache
-from nanoinfer.engine.sampling import Samplers, greedy
+from nanoinfer.cache.captured import CapturedPaged
+from nanoinfer.cache.none import forward_logits
+from nanoinfer.engine.penalties import AllSamplers
+from nanoinfer.engine.samplers import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import ModelConfig
@@ -21,7 +22,7 @@ from nanoinfer.model.gpt2 import GPT2, Layer
 from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
 from tests.conftest import STD, prompts_of
-from tests.engine.fake_graphed import PARAMS, Rerun, graph_llm, greedy_rows, runner_of, tokens
+from tests.engine.fake_graphed import PARAMS, Rerun, graph_llm, greedy_rows, tokens
 from tests.engine.kernel_cases import DEVICE, INTERPRETED, here
 
 pytest.importorskip("triton", reason="there are no wheels of Triton here")
@@ -39,10 +40,10 @@ def some_model(config: ModelConfig = CONFIG) -> GPT2:
     return random_model(config, seed=1, std=STD, device=DEVICE)
 
 
-def rows_of(model: GPT2, lengths: Sequence[int | None], block: int = 16) -> tuple[PagedCache, BatchState]:
+def rows_of(model: GPT2, lengths: Sequence[int | None], block: int = 16) -> tuple[CapturedPaged, BatchState]:
     """Rows that have fed so many tokens, None for padding; blocks in any order, and NaN where nothing was written."""
     config, B, each = model.config, len(lengths), -(-MAX_LEN // block)
-    cache = PagedCache(config, B, MAX_LEN, B * each + 1, block, torch.device(DEVICE), torch.float32)
+    cache = CapturedPaged(config, B, MAX_LEN, B * each, block, torch.device(DEVICE), torch.float32)
     state, generator = BatchState.empty(B, torch.device(DEVICE)), torch.Generator().manual_seed(3)
     cache.k[:, 1:], cache.v[:, 1:] = float("nan"), float("nan")
     order = torch.randperm(B * each, generator=generator) + 1
@@ -138,10 +139,10 @@ def test_a_step_repeats_its_bits(make: Maker) -> None:
 def fused_llm(model: GPT2, **settings: Any) -> Any:
     """An `LLM` of engine fused that replays on a CPU, under the interpreter."""
     llm = graph_llm(model, "fused", recorder=Rerun(), **settings)
-    runner: Any = runner_of(llm)
-    runner.forwards, runner.pinned = [FusedForward(llm.model, runner.cache, runner.state)], True
+    core: Any = llm.core
+    core.forwards, core.pinned = [FusedForward(llm.model, core.cache, core.state)], True
     if INTERPRETED:
-        llm.core.samplers = Samplers(*[sampling.sample] * 3)._replace(scoring=llm.core.samplers.scoring)
+        llm.core.samplers = AllSamplers(*[sampling.sample] * 3, llm.core.samplers.scoring)
     return llm
 
 
@@ -171,14 +172,14 @@ def test_weights_that_move_are_taken_again(small_model: GPT2) -> None:
     tokens(llm, [4], params)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         mine.data = theirs.data
-    runner_of(llm).model.layers[:] = [Layer.of(block) for block in model.h]  # type: ignore[arg-type]
+    llm.core.model.layers[:] = [Layer.of(block) for block in model.h]  # type: ignore[arg-type]
     with pytest.warns(RuntimeWarning, match="has moved"):
         proven(llm, [4], params, other)
 
 
 def test_why_not() -> None:
     config = ModelConfig(n_layer=1, n_head=1, n_embd=160, n_positions=16, vocab_size=64)
-    cache = PagedCache(config, 1, 16, 2, 16, torch.device("cpu"), torch.float32)
+    cache = CapturedPaged(config, 1, 16, 1, 16, torch.device("cpu"), torch.float32)
     forward = FusedForward(random_model(config, seed=0), cache, BatchState.empty(1, torch.device("cpu")))
     assert forward.why_not(17, greedy) == "more rows than the fused kernels take"
     assert forward.why_not(1, greedy) == "a head size that the fused kernels do not know"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.engine.engine import Row
+from nanoinfer.engine.engine import Sequence
 from nanoinfer.engine.graphs import pick
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.verify import verify_tokens
@@ -26,7 +26,6 @@ from tests.engine.fake_graphed import (
     greedy_rows,
     nothing_is_held,
     prove,
-    runner_of,
     steps,
     watch,
 )
@@ -58,7 +57,7 @@ def test_capture_with_a_full_pool(small_model: GPT2) -> None:
     """G32: what padding needs was set aside at the start."""
     llm = graph_llm(small_model, "paged-graph", kv_blocks=6, max_batch=5)
     free, blocks = [], llm.core.cache.blocks
-    watch(runner_of(llm).recorder, "record", lambda step: free.append(blocks.allocator.free_blocks))
+    watch(llm.core.recorder, "record", lambda step: free.append(len(blocks.free)))
     prove(llm, [16, 16, 16], greedy_rows(16, 16, 16))
     assert decodes(llm) == [4]
     assert free[-1] == 0
@@ -85,24 +84,24 @@ def test_a_draining_batch(small_model: GPT2, engine: str) -> None:
 def test_a_step_writes_where_it_should(small_model: GPT2, engine: str) -> None:
     """G01, G02, G03: of all slots, a padded step changes one of each live row, and the first of the padding's own."""
     llm = graph_llm(small_model, engine, max_batch=5, lag=0)
-    running, cache, dense = llm.core, llm.core.cache, engine == "dense-graph"
+    core, cache, dense = llm.core, llm.core.cache, engine == "dense-graph"
     cache.k.fill_(7.0)
     cache.v.fill_(7.0)
-    cache.clear = lambda rows: None  # the zeros that a dense row begins with are no step's
+    cache.begin = lambda slots: None  # the zeros that a dense slot begins with are no step's
     inside = (0, 3, 4) if dense else (0, 2, 4)  # layers, heads, channels: a slot is what remains
 
-    def slots(row: Row, positions: range) -> list[tuple[int, int]]:
+    def slots(s: Sequence, positions: range) -> list[tuple[int, int]]:
         if dense:
-            return [(row.slot, at) for at in positions]
-        return [(cache.blocks.owned[row.slot][at // 16], at % 16) for at in positions]
+            return [(s.row, at) for at in positions]
+        return [(cache.blocks.owned[s.row][at // 16], at % 16) for at in positions]
 
     before, number = [cache.k.clone(), cache.v.clone()], 0
     for number, _ in enumerate(steps(llm, [15, 1, 30], greedy_rows(20, 20, 20)), start=1):
-        if not running.rows:
+        if not core.running:
             break
         after = [cache.k.clone(), cache.v.clone()]
-        fed = [(row, range(row.fed - 1 if number > 1 else 0, row.fed)) for row in running.rows]
-        expected = {slot for row, positions in fed for slot in slots(row, positions)}
+        fed = [(s, range(s.cached - 1 if number > 1 else 0, s.cached)) for s in core.running]
+        expected = {slot for s, positions in fed for slot in slots(s, positions)}
         for old, new in zip(before, after, strict=True):
             changed = {tuple(at) for at in (old != new).amax(inside).nonzero().tolist()}
             assert changed - {(5 if dense else 0, 0)} == expected  # the dummy row, the null block
@@ -117,24 +116,30 @@ def test_late_stops(small_model: GPT2, engine: str, lag: int) -> None:
     params = [replace(each, stop_token_ids=range(0, 211, 12)) for each in PARAMS]
     expected = LLM(small_model, engine="dense").generate(prompts_of(LENGTHS), params)
     llm = graph_llm(small_model, engine, lag=lag)
-    running, cache = llm.core, llm.core.cache
+    core, cache = llm.core, llm.core.cache
 
     def padding(*_: object) -> None:
         """As a step is launched, live rows are the first ones, and the others are of nobody: G03."""
-        count = len(running.rows)
-        assert [row.slot for row in running.rows] == [*range(count)]
-        assert running.state.row[count:].unique().tolist() == [4]
-        assert not running.state.integers[:6, count:4].any()  # token 0 at position 0, at every step: P03
-        assert not cache.blocks or not cache.tables[count:].any()
+        count = len(core.running)
+        assert sorted(s.row for s in core.running) == [*range(count)]
+        assert core.state.row[count:].unique().tolist() == [4]
+        assert not core.state.integers[:6, count:4].any()  # token 0 at position 0, at every step: P03
+        assert not core.blocks or not cache.tables[count:].any()
 
-    watch(running.runner, "prefill", padding)
-    watch(running.runner, "decode", padding)
+    watch(core, "prefill", padding)
+    watch(core, "decode", padding)
     done = llm.generate(prompts_of(LENGTHS), params)
     assert [(c.token_ids, c.finish_reason) for c in done] == [(c.token_ids, c.finish_reason) for c in expected]
     assert {c.finish_reason for c in done} == {"stop", "length"}
     nothing_is_held(llm)
     assert llm.stats.new_tokens == sum(len(c.token_ids) for c in expected)
     assert (llm.stats.dropped_tokens > 0) == (lag > 0)
+
+
+def test_equal_prompts_share_within_their_first_step(small_model: GPT2) -> None:
+    llm = graph_llm(small_model, "paged-graph", prefix_caching=True)
+    llm.generate(prompts_of([70]) * 3, greedy_rows(3, 3, 3))
+    assert llm.stats.cached_tokens == 2 * 64
 
 
 # Sampling

@@ -16,17 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.scores import Scored as Row
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.speculate.coin import CoinDrafter
 from nanoinfer.speculate.lookup import PromptLookup, look_up
 from tests.conftest import prompts_of
 from tests.engine.drafting import FREE, seen, speculating
-
-
-@pytest.fixture(scope="module")
-def plain(small_model: GPT2) -> LLM:
-    return LLM(small_model, engine="naive")
 
 
 def found(text: Sequence[int], limit: int, longest: int = 3) -> list[int]:

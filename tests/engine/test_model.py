@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.naive import Naive, forward_logits
+from nanoinfer.cache.none import NoCache, forward_logits
 from nanoinfer.model.config import PRESETS
+from nanoinfer.model.files import save_model
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.model.weights import random_model, save_model
+from nanoinfer.model.weights import random_model
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
 from tests.engine.test_rungs import MISTAKES
@@ -75,7 +76,7 @@ def test_logits_gpt2(pair_gpt2: Pair, length: int) -> None:
 @pytest.mark.parametrize("mistake", ["a key is lost", "positions are off by one"])
 def test_the_proof_can_fail(pair: Pair, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
     """The proof above is worth something only if these two mistakes do not pass it."""
-    MISTAKES[mistake](Naive)(monkeypatch)
+    MISTAKES[mistake](NoCache)(monkeypatch)
     completions = LLM(pair.ours, engine="naive").generate(prompts_of([3, 7, 20]), GREEDY)
     with pytest.raises(AssertionError, match="the oracle chooses"):
         verify_tokens(pair.oracle, completions, GREEDY)

@@ -2,93 +2,73 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.blocks import NULL, BlockAllocator, BlockManager
+from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.paged import PagedCache, choose_splits
+from nanoinfer.cache.ragged import CapturedRagged
 from nanoinfer.model.gpt2 import GPT2
 from tests.conftest import SMALL, prompts_of
 
-
-def cache(blocks: int, max_batch: int = 4, max_len: int = 100) -> PagedCache:
-    return PagedCache(SMALL, max_batch, max_len, blocks, 16, torch.device("cpu"), torch.float32)
-
-
-@given(st.integers(1, 20), st.lists(st.integers(0, 30), max_size=200))
-@settings(max_examples=200, deadline=None)
-def test_invariants(blocks: int, history: list[int]) -> None:
-    """No block is owned twice, free and owned make all, the null block is never handed out; misuse is an error."""
-    allocator = BlockAllocator(blocks)
-    owned: list[int] = []
-    for action in history:
-        if action % 3 and allocator.free_blocks:
-            block = allocator.allocate()
-            assert block not in owned
-            assert NULL < block < blocks
-            owned.append(block)
-        elif owned:
-            allocator.free(owned.pop(action % len(owned)))
-        assert allocator.free_blocks + len(owned) == blocks - 1
-    for wrong in {-1, *range(blocks + 1)}.difference(owned):  # the null block among them
-        with pytest.raises(ValueError, match=f"block {wrong} is not owned"):
-            allocator.free(wrong)
-    while allocator.free_blocks:
-        allocator.allocate()
-    with pytest.raises(RuntimeError, match="no free block"):
-        allocator.allocate()
+WHERE = torch.device("cpu"), torch.float32
 
 
 def test_a_reservation_holds_blocks_that_are_not_taken_yet() -> None:
     """P06: exactly enough is enough, and one block less is not."""
-    blocks = BlockManager(1 + 5, 16, 4)
+    paged = PagedCache(SMALL, 4, 100, 5, 16, *WHERE)
+    with pytest.raises(ValueError, match="81 tokens never fits into 5 blocks of 16"):
+        paged.admit(0, SimpleNamespace(end=81))  # type: ignore[arg-type]
+    blocks = paged.blocks
     assert blocks.reserve(0, 48)  # three blocks
     blocks.grow(0, 1)
     assert not blocks.reserve(1, 33)
-    assert blocks.reserved == 2  # of a refusal nothing stays
+    assert blocks.reserved == [2, 0, 0, 0]  # of a refusal nothing stays
     assert blocks.reserve(1, 32)
-    assert [blocks.fits(tokens) for tokens in (80, 81)] == [True, False]
 
 
-ROWS = st.integers(0, 3)
+SLOTS = st.integers(0, 3)
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), ROWS, ROWS, st.integers(0, 70)), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 4), SLOTS, SLOTS, st.integers(1, 70)), max_size=60))
 @settings(max_examples=200, deadline=None)
 def test_histories_of_tables(history: list[tuple[int, int, int, int]]) -> None:
-    """Each row owns the blocks of its length, the refused get none, and tables know all of it after each update."""
-    paged = cache(1 + 12)
-    blocks, lengths = paged.blocks, [0] * 4
-    for action, row, other, number in history:
-        reserved = blocks.reservation[row]
-        if action == 0 and not reserved:
-            fits = blocks.blocks_of(number) + sum(blocks.reservation) <= 12
-            assert blocks.reserve(row, number) == fits
-        elif action in {1, 2}:
-            length = min(number, 16 * reserved)
-            grows = action == 1
-            (blocks.grow if grows else blocks.truncate)(row, length)
-            lengths[row] = (max if grows else min)(lengths[row], length)
+    """Each slot owns the blocks of its length, the refused get none, nobody the null block; tables know all of it."""
+    paged = CapturedPaged(SMALL, 4, 100, 12, 16, *WHERE)
+    blocks, lengths, longest = paged.blocks, [0] * 4, [0] * 4
+    for action, slot, other, number in history:
+        if action == 0 and not longest[slot]:
+            fits = blocks.blocks_of(number) + sum(map(blocks.blocks_of, longest)) <= 12
+            assert blocks.reserve(slot, number) == fits
+            longest[slot] = number * fits
+        elif action in {1, 2} and (count := min(number, longest[slot]) - lengths[slot]) > 0:
+            s: Any = SimpleNamespace(row=slot)
+            if news := paged.news([(s, lengths[slot], count)]):
+                paged.update(news)
+            lengths[slot] += count
         elif action == 3:
-            blocks.release(row)
-            paged.free(slice(row, row + 1))
-            lengths[row] = 0
-        elif action == 4 and reserved and not blocks.reservation[other]:
-            blocks.move([row], [other])
-            paged.move(torch.tensor([row]), torch.tensor([other]))
-            lengths[row], lengths[other] = 0, lengths[row]
-        elif action == 5:
-            assert len({told[:2] for told in blocks.begun}) == len(blocks.begun)  # else the device may write either
-            paged.update()
-            assert not blocks.begun
-            for owned, table in zip(blocks.owned, paged.tables.tolist(), strict=False):
-                assert table[: len(owned)] == owned
+            paged.release(slot)
+            paged.vacate(slice(slot, slot + 1))
+            lengths[slot] = longest[slot] = 0
+        elif action == 4 and longest[slot] and not longest[other]:
+            paged.rename([slot], [other])
+            paged.move(torch.tensor([slot]), torch.tensor([other]))
+            lengths[slot], lengths[other] = 0, lengths[slot]
+            longest[slot], longest[other] = 0, longest[slot]
         assert [len(owned) for owned in blocks.owned] == [blocks.blocks_of(length) for length in lengths]
-        assert blocks.allocator.free_blocks + sum(map(len, blocks.owned)) == 12
-        assert blocks.reserved == sum(blocks.reservation) - sum(map(len, blocks.owned))
+        assert sorted(sum(blocks.owned, blocks.free)) == list(range(1, 13))
+        assert blocks.available == 12 - sum(map(blocks.blocks_of, longest))
+        for owned, table in zip(blocks.owned, paged.tables.tolist(), strict=False):
+            assert table[: len(owned)] == owned
+    for slot, most in enumerate(longest):
+        with pytest.raises(RuntimeError, match="past what it has reserved"):
+            blocks.grow(slot, 16 * blocks.blocks_of(most) + 1)
 
 
 def test_what_can_never_fit_is_refused_before_anything_runs(small_model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +86,7 @@ def test_what_can_never_fit_is_refused_before_anything_runs(small_model: GPT2, m
 @pytest.mark.parametrize("most", [1, 11, 300])
 def test_a_captured_prefill_pads_no_more_than_its_ladder(most: int) -> None:
     """Whatever the number of rows is, tokens are padded to the next total; as many rows as tokens are one, too."""
-    paged = cache(2, max_batch=most, max_len=1024)
+    paged = CapturedRagged(SMALL, most, 1024, 2, 16, *WHERE, preemption=False, identity=None)
     shapes = paged.shapes(most, 2048)
     totals = sorted({total for _, total in shapes})
     assert totals[:5] == [16, 32, 64, 128, 256]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.kernels import persistent_torch as phases
 from nanoinfer.kernels.persistent_shape import Shape, pack
 from nanoinfer.model.config import PRESETS, ModelConfig

@@ -6,25 +6,26 @@ from collections.abc import Sequence
 
 import pytest
 
-from nanoinfer.cache.prefix import PrefixBlocks
+from nanoinfer.cache.sharing import SharedBlocks
 from tests.engine.shadow import Tokens
 
 
-def made(pool: int = 12, identity: bytes = b"a model") -> PrefixBlocks:
-    return PrefixBlocks(1 + pool, 4, 4, identity)
+def made(pool: int = 12, identity: bytes = b"a model") -> SharedBlocks:
+    return SharedBlocks(pool, 4, 4, identity)
 
 
-def hits(blocks: PrefixBlocks, row: int, text: Sequence[int]) -> int:
-    """How many tokens of a text a row finds when it is admitted."""
-    assert blocks.reserve(row, len(text), text)
-    return blocks.grow(row, 0)
+def hits(blocks: SharedBlocks, slot: int, text: Sequence[int]) -> int:
+    """How many tokens of a text a sequence finds when it is admitted."""
+    assert blocks.reserve(slot, len(text), text)
+    return 4 * len(blocks.owned[slot])
 
 
-def compute(blocks: PrefixBlocks, row: int, text: Sequence[int]) -> None:
-    """Admit a row, feed it all of its text, and let it go."""
-    hits(blocks, row, text)
-    blocks.grow(row, len(text))
-    blocks.release(row, text)
+def compute(blocks: SharedBlocks, slot: int, text: Sequence[int]) -> None:
+    """Admit a sequence, feed it all of its text, and let it go."""
+    hits(blocks, slot, text)
+    blocks.grow(slot, len(text))
+    blocks.publish(slot, text)
+    blocks.release(slot)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_a_key_holds_the_identity() -> None:
     for identity in (b"gpt2 bf16", b"gpt2 fp32", b"draft bf16"):
         blocks = made(4, identity)
         compute(blocks, 0, range(8))
-        keys += blocks.allocator.known
+        keys += blocks.known
     assert len(keys) == len(set(keys)) == 6
 
 
@@ -55,12 +56,3 @@ def test_full_blocks_are_found_but_for_the_last_token(length: int, found: int) -
     blocks = made()
     compute(blocks, 0, range(length))
     assert hits(blocks, 1, range(length)) == blocks.hit_tokens == found
-
-
-def test_published_blocks_are_not_taken_back() -> None:
-    """A row goes back over its drafts, and not into what others may read: that would be written again."""
-    blocks, text = made(), tuple(range(9))
-    hits(blocks, 0, text)
-    blocks.grow(0, 20)
-    with pytest.raises(ValueError, match="cannot go back to 7 tokens"):
-        blocks.truncate(0, 7)

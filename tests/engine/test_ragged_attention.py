@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanoinfer.kernels import paged_attention_torch as reference
+from nanoinfer.kernels import ragged_attention_torch as reference
 from nanoinfer.model.batch import Batch
 from tests.engine.kernel_cases import INTERPRETED, case_of, compiled
 
@@ -39,7 +39,7 @@ def test_work_list(singles: int, counts: list[int], empty: int) -> None:
     counts = counts if sum(counts) else [1, *counts]
     N, B, starts = sum(counts), len(counts), torch.tensor([0, *counts]).cumsum(0)
     none = torch.zeros(N, dtype=torch.int64)
-    work = ragged_kernels().work_list(Batch(none, none, none, 1, max_new=max(counts), starts=starts))
+    work = ragged_kernels().work_list(Batch(none, none, none, starts, max(counts), 0))
     tile = 64 if N >= 512 and N >= 64 * B else 16
     assert (work.dtype, work.shape) == (torch.int32, (-(-N // tile) + B, 2))
     row_of = [row for row, count in enumerate(counts) for _ in range(count)]

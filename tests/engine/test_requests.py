@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nanoinfer import SamplingParams
-from nanoinfer.requests import MAX_SEED
-from nanoinfer.text.prompts import RequestMaker, sample_seed
+from nanoinfer.records import MAX_SEED
+from nanoinfer.text.samples import SampleMaker, sample_seed
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 
@@ -41,8 +41,8 @@ def test_edges_that_are_allowed() -> None:
     assert SamplingParams(stop=["a", "b"], stop_token_ids=[1, 2]).stop_token_ids == (1, 2)
 
 
-def maker(seed: int = 5) -> RequestMaker:
-    return RequestMaker(gpt2_tokenizer(), 16, 50257, random.Random(seed))
+def maker(seed: int = 5) -> SampleMaker:
+    return SampleMaker(gpt2_tokenizer(), 16, 50257, random.Random(seed))
 
 
 def test_samples_of_a_prompt() -> None:

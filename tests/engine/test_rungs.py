@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.dense import DenseCache, DensePlan
-from nanoinfer.cache.naive import Naive
+from nanoinfer.cache.captured import CapturedDense, CapturedPaged
+from nanoinfer.cache.dense import DenseCache
+from nanoinfer.cache.none import NoCache
 from nanoinfer.cache.paged import PagedCache
 from nanoinfer.config import ENGINES, RECIPES
 from nanoinfer.engine import sampling, step
+from nanoinfer.engine.engine import Sequence
 from nanoinfer.engine.fake_graph import FakeGraph
 from nanoinfer.engine.graph_stats import GraphStats
 from nanoinfer.model.batch import Batch
@@ -47,9 +49,10 @@ def made(device: str, engine: str, *, mixed: bool = False, **settings: Any) -> L
     if device == "cpu" and engine.endswith("-graph"):
         return graph_llm(model_on(device), engine, mixed=mixed, read_multiple=16, **settings)
     llm = LLM(model_on(device), engine=engine, **settings)
-    llm.core.scheduler.mixed = mixed
-    if isinstance(llm.core.cache, DenseCache):
-        llm.core.cache.read_multiple = 16
+    core: Any = llm.core
+    core.mixed = mixed
+    if isinstance(core.cache, CapturedDense):
+        core.cache.read_multiple = 16
     return llm
 
 
@@ -107,7 +110,7 @@ def proofs() -> Iterator[Any]:
 @pytest.mark.parametrize("device, engine, name", [*proofs()])
 def test_tokens_are_the_oracle_s(monkeypatch: pytest.MonkeyPatch, device: str, engine: str, name: str) -> None:
     """Twice: the second texts lie over what the first ones left, and are replayed by graphs that are there."""
-    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 1)
+    monkeypatch.setattr("nanoinfer.cache.sharing.AHEAD", 1)
     lengths, params, settings = ALL_WORKS[name]
     llm = made(device, engine, **settings)
     wanted = [min(p.max_tokens, CONFIG.n_positions - length) for p, length in zip(params, lengths, strict=True)]
@@ -147,7 +150,7 @@ def test_a_row_alone_and_in_a_batch(engine: str) -> None:
 
 
 def key_lost(attend: Any, self: Any, plan: Any, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    lost = (plan.batch.positions == 1)[:, None, None]
+    lost = (getattr(plan, "batch", plan).positions == 1)[:, None, None]
     out: Tensor = attend(self, plan, layer, q, k.masked_fill(lost, 0.0), v)
     return out
 
@@ -158,40 +161,45 @@ def shifted(hidden: Any, self: GPT2, batch: Batch, attend: Attend) -> Tensor:
     return out
 
 
-def first_key_alone(read: Any, self: DenseCache, plan: DensePlan, layer: int, q: Tensor) -> Tensor:
+def first_key_alone(plan_of: Any, self: DenseCache, batch: Batch) -> Any:
     """M04: a causal triangle that is aligned to the top left shows one query over a cache key 0."""
-    assert plan.mask is not None
-    later = self.position[: plan.read] > 0
-    out: Tensor = read(self, replace(plan, mask=plan.mask.masked_fill(later, -torch.inf)), layer, q)
-    return out
+    plan = plan_of(self, batch)
+    if plan.mask is None:
+        return plan
+    later = self.positions[: plan.mask.shape[-1]] > 0
+    return plan._replace(mask=plan.mask.masked_fill(later, -torch.inf))
 
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
-CACHES = {"naive": Naive, "dense": DenseCache, "paged": PagedCache}
+CACHES: dict[str, Any] = {
+    "naive": NoCache, "dense": DenseCache, "paged": PagedCache,
+    "dense-graph": CapturedDense, "paged-graph": CapturedPaged,
+}  # fmt: skip
 MISTAKES: dict[str, Callable[[Any], Mutant]] = {
     "a key is lost": lambda cache: changed(cache, "attend", key_lost),
     "positions are off by one": lambda _: changed(GPT2, "hidden", shifted),
+    "a temperature is baked": lambda _: changed(sampling, "scaled", lambda scaled, logits, temperature: logits / 0.7),
+    "noise repeats itself": lambda _: changed(sampling, "gumbel", lambda gumbel, seed, step, V: gumbel(seed, seed, V)),
+    "a query sees the first key alone": lambda cache: changed(cache, "plan", first_key_alone),
+    # Of engines whose state is on the device.
     "positions stand still": lambda _: changed(
         step, "advance", lambda advance, rows, tokens: torch.mul(tokens, rows.live, out=rows.token)
     ),
-    "a row moves without its text": lambda cache: changed(cache, "move", lambda *_: None),
-    "a temperature is baked": lambda _: changed(sampling, "scaled", lambda scaled, logits, temperature: logits / 0.7),
-    "noise repeats itself": lambda _: changed(sampling, "gumbel", lambda gumbel, seed, step, V: gumbel(seed, seed, V)),
-    "a query sees the first key alone": lambda cache: changed(cache, "read", first_key_alone),
+    "a sequence moves without its text": lambda cache: changed(cache, "move", lambda *_: None),
     "nothing is replayed": lambda _: changed(FakeGraph, "replay", lambda replay, self: None),
 }
+ON_THE_DEVICE = [*MISTAKES][5:]
 
 
 @pytest.mark.parametrize("engine", ON_A_CPU)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_the_proof_can_fail(monkeypatch: pytest.MonkeyPatch, name: str, engine: str) -> None:
     """G05 among them."""
-    kind = engine.removesuffix("-graph")
-    if (name == "nothing is replayed" and kind == engine) or ("first key" in name and kind != "dense"):
+    if (name in ON_THE_DEVICE and "-graph" not in engine) or ("first key" in name and "dense" not in engine):
         return
     params = rows(2, 24, 18, 9, 20)
     with monkeypatch.context() as patch:
-        MISTAKES[name](CACHES[kind])(patch)
+        MISTAKES[name](CACHES[engine])(patch)
         done = made("cpu", engine, max_batch=5).generate(prompts_of([3, 20, 9, 50, 1]), params)
     with pytest.raises(AssertionError, match="the oracle chooses"):
         verify_tokens(LLM(model_on("cpu")).forward_logits, done, params)
@@ -200,24 +208,28 @@ def test_the_proof_can_fail(monkeypatch: pytest.MonkeyPatch, name: str, engine: 
 # What nobody has written
 
 
-def poisoned(llm: LLM, finite: float) -> LLM:
-    """Ahead of each step, all that no live row has written holds NaN, or `finite` in a live dense row."""
-    core, memory = llm.core, [llm.core.cache.k, llm.core.cache.v]
-    for tensor in memory:
+def poisoned(llm: LLM, finite: float | None) -> LLM:
+    """What no live sequence has written holds NaN, or `finite` where it is in the slot of one."""
+    core: Any = llm.core
+    cache, captured = core.cache, hasattr(core, "launch")
+    for tensor in (cache.k, cache.v) if captured or core.blocks else ():
         tensor.fill_(torch.nan)
 
     def spoil(*_: object) -> None:
-        blocks: Any = core.cache.blocks
-        for tensor in memory:
-            if blocks:
-                tensor[:, [block for block, owned in enumerate(blocks.allocator.owned) if not owned]] = torch.nan
-                continue
-            tensor[:, len(core.rows) :] = torch.nan
-            for row in core.rows:
-                tensor[:, row.slot, row.fed :] = finite
+        for tensor in (cache.k, cache.v):
+            if core.blocks:
+                owned = {block for blocks in core.blocks.owned for block in blocks}
+                tensor[:, [block for block in range(tensor.shape[1]) if block not in owned]] = torch.nan
+            elif finite is not None:
+                for s in core.running:
+                    tensor[:, s.row, s.cached :] = finite
 
-    watch(core.runner, "prefill", spoil)
-    watch(core.runner, "decode", spoil)
+    def spoil_slot(slot: int) -> None:
+        for tensor in (cache.k, cache.v) if not core.blocks else ():
+            tensor[:, slot] = torch.nan
+
+    watch(core, "launch" if captured else "run", spoil)
+    watch(cache, "release", spoil_slot)
     return llm
 
 
@@ -240,30 +252,21 @@ def test_poison(monkeypatch: pytest.MonkeyPatch, device: str, engine: str, limit
     """P01, P02, P03, P08, G02: it changes no token, from the start or when a row leaves; the host may be behind."""
     if "preemption" in limits and "dense" in engine:
         return
-    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 1)
+    monkeypatch.setattr("nanoinfer.cache.sharing.AHEAD", 1)
     llm = made(device, engine, max_batch=3, **limits)
-    llm.core.lag = lag
+    core: Any = llm.core
+    core.lag = lag
     done = poisoned(llm, finite=-1e4 if lag else 1e4).generate(prompts_of(POOL[0]), POOL[1])
     verify_tokens(LLM(model_on(device)).forward_logits, done, POOL[1])
     assert (llm.stats.preemptions > 0) == ("preemption" in limits)
 
 
 def test_poison_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """M03: a mask hides no NaN, so a dense row that does not begin as zeros is wrong."""
-    changed(DenseCache, "clear", lambda *_: None)(monkeypatch)
-    done = poisoned(made("cpu", "dense", max_batch=3), finite=torch.nan).generate(prompts_of(POOL[0]), POOL[1])
+    """M03: a mask hides no NaN, so a slot that does not begin as zeros is wrong."""
+    changed(DenseCache, "release", lambda *_: None)(monkeypatch)
+    done = poisoned(made("cpu", "dense", max_batch=3), finite=None).generate(prompts_of(POOL[0]), POOL[1])
     with pytest.raises(AssertionError, match="the oracle chooses"):
         verify_tokens(LLM(model_on("cpu")).forward_logits, done, POOL[1])
-
-
-def fed(llm: LLM, token_id: int, position: int) -> Tensor:
-    """What the model gives after one more token of the first row: a decode step."""
-    cache: Any = llm.core.cache
-    if cache.blocks:
-        cache.blocks.grow(0, position + 1)
-    cache.update()
-    ids = torch.tensor([token_id], device=llm.model.device)
-    return llm.model(Batch(ids, torch.full_like(ids, position), torch.zeros_like(ids), position + 1), cache)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 0.06), (torch.float16, 0.01)])
@@ -275,9 +278,15 @@ def test_cached_and_full_forward(device: torch.device, engine: str, dtype: torch
     """
     model, text = random_model(CONFIG, seed=7, std=STD, device=device, dtype=dtype), prompts_of([100])[0]
     llm = LLM(model, engine=engine, max_batch=1)
+    cache: Any = llm.core.cache
+    sequence = Sequence(llm.requests(text[:-1], SamplingParams(max_tokens=1))[0], row=0)
+    cache.admit(0, sequence)
+    sequence.tokens.append(text[-1])
+    got = []
     with torch.inference_mode():
-        llm.core.cache.clear(torch.tensor([0], device=device))
-        got = [fed(llm, token_id, position) for position, token_id in enumerate(text)]
+        for position in range(100):
+            cache.keep(sequence, position + 1)
+            got.append(model(Batch.of([(sequence, position, 1)], device), cache))
     full = llm.forward_logits([text])[0]
     assert float((torch.cat(got) - full).abs().max() / full.abs().max()) < tolerance
 

@@ -16,11 +16,16 @@ from tests.engine.audit import Broken
 from tests.engine.history import History
 from tests.engine.mistakes import MISTAKES
 
-PARTS = [None, "here", "within"]  # the drafter's place
+THINGS: dict[str | None, set[str]] = {  # by who drafts
+    None: {"preempted", "gave way in its prompt", "came back to its blocks", "waited for its tokens", "cached",
+           "recomputed", "evicted", "moved", "cancelled while preempted", "failures"},
+    "here": {"preempted", "verified", "accepted", "behind", "failures"},
+    "within": {"preempted", "verified", "accepted", "behind", "failures", "moved"},
+}  # fmt: skip
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.randoms(use_true_random=False), st.sampled_from(PARTS))
+@given(st.randoms(use_true_random=False), st.sampled_from([*THINGS]))
 def test_histories(random: Random, drafts: str | None) -> None:
     """Hypothesis looks for a short one."""
     History(random, drafts=drafts).run()
@@ -32,23 +37,15 @@ def test_nobody_starves() -> None:
         History(Random(seed)).run(rounds=60)
 
 
-THINGS = {
-    None: {"preempted", "gave way in its prompt", "came back to its blocks", "waited for its tokens", "cached",
-           "recomputed", "evicted", "moved", "cancelled while preempted", "failures"},
-    "here": {"preempted", "verified", "accepted", "failures"},
-    "within": {"preempted", "verified", "accepted", "behind"},
-}  # fmt: skip
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("drafts", PARTS)
+@pytest.mark.parametrize("drafts", THINGS)
 def test_hundreds_of_histories(drafts: str | None) -> None:
     """In which all that may happen does."""
     happened: Counter[str] = Counter()
     for seed in range(400):
         happened += History(Random(seed), drafts=drafts).run()
     print(happened)
-    assert min(happened[thing] for thing in THINGS[drafts]) > 20
+    assert min(happened[thing] for thing in THINGS[drafts]) > 10
 
 
 def outcome(seed: int, parts: dict[str, Any]) -> str | None:
@@ -57,7 +54,7 @@ def outcome(seed: int, parts: dict[str, Any]) -> str | None:
         History(Random(seed), **parts).run(rounds=12)
     except Broken as broken:
         return str(broken)
-    except (AssertionError, ValueError, LookupError, RuntimeError, StopIteration):
+    except (AssertionError, AttributeError, ValueError, LookupError, RuntimeError, StopIteration):
         return ""
     return None
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import nanoinfer
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 

@@ -13,7 +13,6 @@ from nanoinfer.engine.penalties import PenaltySampler
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Completion
-from nanoinfer.speculate.adaptive import Adaptive
 from nanoinfer.speculate.graphs import VerifyKey
 from nanoinfer.verify import verify_tokens
 from tests.conftest import SMALL, STD, prompts_of
@@ -30,14 +29,8 @@ from tests.engine.drafting import (
     speculating,
     texts_of,
 )  # fmt: skip
-from tests.engine.fake_graphed import runner_of
 
 GREEDY = {"temperature": 0, "seed": 1, **FREE}
-
-
-@pytest.fixture(scope="module")
-def plain(small_model: GPT2) -> LLM:
-    return LLM(small_model, engine="naive")
 
 
 @pytest.fixture(params=["naive", "dense", "paged"])
@@ -59,8 +52,9 @@ class TestTokensEqual:
         assert seen(done) == seen(expected)
         print(verify_tokens(llm.forward_logits, done, params))
         stats = llm.stats
-        assert stats.verify_steps > 10
-        assert (stats.accepted_tokens > stats.draft_tokens * 0.3) == (right > 0)
+        if params is MIXED:  # beside penalties and logprobs there are none
+            assert stats.verify_steps > 10
+            assert (stats.accepted_tokens > stats.draft_tokens * 0.3) == (right > 0)
         assert stats.accepted_tokens <= stats.draft_tokens
         assert stats.new_tokens == sum(len(c.token_ids) for c in done)
         assert stats.dropped_tokens == 0
@@ -77,28 +71,6 @@ class TestTokensEqual:
         assert counts == [k + 4, 31]
         assert llm.stats.decode_steps == sum(-(-(count - 1) // (k + 1)) for count in counts)
         assert llm.stats.accepted_tokens == llm.stats.draft_tokens
-
-    @pytest.mark.parametrize("lag", [0, 2])
-    def test_on_and_off_and_on(self, small_model: GPT2, plain: LLM, monkeypatch: pytest.MonkeyPatch, lag: int) -> None:
-        """Behind plain steps the engine is some steps late, and catches up ahead of drafts."""
-        prompts, coin = prompts_of(LENGTHS), Random(7)
-        expected = plain.generate(prompts, MIXED)
-        llm = speculating(small_model, Scripted(texts_of(expected), Random(4)), engine="paged", max_batch=2)
-        core: Any = llm.core
-        core.adaptive, core.lag = Adaptive(), lag
-        monkeypatch.setattr(Adaptive, "pays", lambda self, rows: coin.random() < 0.5)
-        assert seen(llm.generate(prompts, MIXED)) == seen(expected)
-        assert 10 < llm.stats.verify_steps < llm.stats.decode_steps - 10
-
-    def test_streams_bring_token_by_token(self, small_model: GPT2, plain: LLM) -> None:
-        params = SamplingParams(max_tokens=17, **GREEDY)
-        prompts = prompts_of([3, 8])
-        expected = plain.generate(prompts, params)
-        llm = speculating(small_model, Right(texts_of(expected), Random(1)), engine="dense")
-        pieces = list(llm.stream(prompts, params))
-        for completion in expected:
-            own = [piece for piece in pieces if piece.index == completion.index]
-            assert tuple(piece.token_id for piece in own) == completion.token_ids
 
 
 class TestEnds:
@@ -150,17 +122,7 @@ class TestCaptured:
         assert stats.verify_steps > 20
         assert stats.accepted_tokens > 50
         assert stats.replayed_steps == stats.decode_steps
-        assert not [reason for reason in stats.fallbacks if "draft" in reason]
-
-    def test_what_is_not_captured_is_counted(self, small_model: GPT2, plain: LLM, engine: str) -> None:
-        prompts = prompts_of(LENGTHS)
-        expected = plain.generate(prompts, SCORED)
-        llm = graphed(small_model, engine, drafts_of(expected), max_batch=3, prefill_chunk=5)
-        llm.core.scheduler.mixed = engine == "paged-graph"
-        assert seen(llm.generate(prompts, SCORED)) == seen(expected)
-        stats: Any = llm.stats
-        assert stats.fallbacks["drafts beside penalties or logprobs"] > 0
-        assert (stats.fallbacks["drafts beside prompts"] > 0) == (engine == "paged-graph")
+        assert not stats.fallbacks["more rows than the largest graph has"]
 
     def test_warm_up_leaves_nothing_to_capture(self, small_model: GPT2, plain: LLM, engine: str) -> None:
         prompts = prompts_of([3, 8, 5])
@@ -168,10 +130,11 @@ class TestCaptured:
         llm = graphed(small_model, engine, drafts_of(expected), max_batch=2, draft_tokens=3)
         told: list[tuple[int, int]] = []
         llm.warm_up(lambda done, total: told.append((done, total)))
+        core: Any = llm.core
         stats: Any = llm.stats
         captures = stats.captures
         assert told[-1] == (captures, captures)
-        verified = [key for key in runner_of(llm).graphs if isinstance(key, VerifyKey)]
+        verified = [key for key in core.graphs if isinstance(key, VerifyKey)]
         assert not any(isinstance(key.sampler, PenaltySampler) for key in verified)
         assert {(key.rows, key.columns) for key in verified} == {(rows, 1 + n) for rows in (1, 2) for n in (1, 2, 3)}
         assert seen(llm.generate(prompts, GRAPHED[:3])) == seen(expected)

@@ -64,11 +64,12 @@ def plain(model: GPT2, asked: tuple[Any, Any]) -> list[Completion]:
     return done
 
 
+ROOM = {"max_batch": 8, "kv_blocks": 24, "prefix_caching": True, "preemption": True, "prefill_chunk": 7}
 ENGINES: dict[str, dict[str, Any]] = {
     "naive": {},
     "dense": {},
     "paged": {},
-    "paged, little room": {"kv_blocks": 40, "prefix_caching": True, "preemption": True, "prefill_chunk": 7},
+    "paged, little room": ROOM,
     "dense-graph": {"max_batch": 16, "read_multiple": 32},
     "paged-graph": {"max_batch": 16, "read_multiple": 32},
 }
@@ -78,7 +79,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 def test_every_engine_gives_the_tokens_of_plain_decoding(
     model: GPT2, asked: tuple[Any, Any], plain: list[Completion], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("nanoinfer.engine.scheduler.AHEAD", 5)  # else a row reserves all that it can use
+    monkeypatch.setattr("nanoinfer.cache.sharing.AHEAD", 5)  # else a row reserves all that it can use
     texts, engine = texts_of(plain), name.partition(",")[0]
     if engine.endswith("-graph"):
         llm = graphed(model, engine, Mixed(texts, Random(2), vocab=97), **ENGINES[name])
@@ -89,7 +90,7 @@ def test_every_engine_gives_the_tokens_of_plain_decoding(
     print(name, stats, f"{parted} parted", verify_tokens(llm.forward_logits, done, asked[1]))
     assert parted <= NEAR_TIES_ALLOWED * TOKENS
     assert 0.2 < stats.accepted_tokens / stats.draft_tokens < 0.9
-    assert stats.dropped_tokens > 100  # behind a stop token in the middle of what was accepted
+    assert stats.dropped_tokens > 20  # behind a stop token in the middle of what was accepted
     if "room" in name:
         assert min(stats.preemptions, stats.cached_tokens) > 100
     if engine.endswith("-graph"):

@@ -21,10 +21,9 @@ import pytest
 import torch
 
 from nanoinfer import LLM, Completion
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.graphs import ladder, pick
-from nanoinfer.engine.step import decode_step
-from nanoinfer.model.batch import Chunk, Layout, pack, unpack
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -38,7 +37,6 @@ from tests.engine.fake_graphed import (  # fmt: skip
     greedy_rows,
     idle,
     live_bits,
-    runner_of,
     same,
     state_bits,
     steps,
@@ -51,7 +49,7 @@ ROOT = Path(__file__).parents[2]
 PIECE = "a piece of a prompt, where prompts are captured whole"
 
 
-Kind = tuple[str, bool]  # the engine's name, and whether its operations are fused
+Kind = tuple[str, bool | None]  # the engine's name, and whether its operations are fused
 
 
 @pytest.fixture(params=GRAPHS, ids=lambda kind: kind[0] + "-fused" * kind[1])
@@ -140,8 +138,8 @@ def test_replays_are_the_step(model: GPT2, kind: Kind) -> None:
     running = steps(llm, [4, 9, 30], params)
     for _ in range(4):
         next(running)
-    runner, state = runner_of(llm), llm.core.state
-    key, captured = next((key, captured) for key, captured in runner.graphs.items() if key.columns == 1)
+    core, state = llm.core, llm.core.state
+    key, captured = next((key, captured) for key, captured in core.graphs.items() if key.columns == 1)
     assert key.rows == 4
     saved, results = state.integers.clone(), []
     with torch.inference_mode():
@@ -150,7 +148,7 @@ def test_replays_are_the_step(model: GPT2, kind: Kind) -> None:
             if number < 3:
                 captured.graph.replay()
             else:
-                decode_step(runner.model, runner.cache, state, key.rows, key.longest, key.sampler)
+                decode_step(core.model, core.cache, state, key.rows, key.longest, key.sampler)
             results.append((state_bits(llm), live_bits(llm)))
     (bits, memory), *others, (called, _) = results
     assert all(same(each[0], bits) and same(each[1], memory) for each in others)
@@ -162,7 +160,7 @@ def test_tokens_in_16_bits_are_those_of_the_step_called(kind: Kind) -> None:
     """Same shapes, same kernels: in bfloat16, too, a replay gives what the step gives that is called from Python."""
     low = random_model(SMALL, seed=1, std=STD, device="cuda", dtype=torch.bfloat16)
     replayed, called = (make(low, kind, max_batch=4) for _ in range(2))
-    runner_of(called).recorder = Rerun()
+    called.core.recorder = Rerun()
     assert tokens(replayed, LENGTHS, PARAMS) == tokens(called, LENGTHS, PARAMS)
 
 
@@ -203,8 +201,9 @@ def test_memory_of_graphs(model: GPT2) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-def test_the_loop_waits_nowhere_but_in_collect(model: GPT2, kind: Kind, lag: int) -> None:
-    """Promise 7, for replays: torch raises at any hidden synchronization. Waiting for an event is none of these."""
+@pytest.mark.parametrize("kind", [*GRAPHS, ("fused", None), ("persistent", None)], indirect=True)
+def test_the_loop_waits_in_one_place_alone(model: GPT2, kind: Kind, lag: int) -> None:
+    """Promise 7: torch raises at any hidden synchronization. Waiting for an event is none of these."""
     llm = make(model, kind, max_batch=3)
     llm.core.lag = lag
     requests = llm.requests(prompts_of(LENGTHS), PARAMS)
@@ -243,7 +242,7 @@ def test_turned_off(small_model: GPT2, model: GPT2, kind: Kind, monkeypatch: pyt
         monkeypatch.setenv("NANOINFER_GRAPHS", str(int(on)))
         llm = make(model, kind, max_batch=4)
         prove(small_model, llm, LENGTHS, PARAMS)
-        assert (runner_of(llm).graphs != {}) == (llm.stats.captures > 0) == on
+        assert (llm.core.graphs != {}) == (llm.stats.captures > 0) == on
         assert llm.core.lag == (2 if on else 0)
         assert not llm.stats.fallbacks or on
 
@@ -255,10 +254,9 @@ import torch
 from nanoinfer import LLM
 from nanoinfer.engine.graphs import CudaRecorder
 from nanoinfer.verify import verify_tokens
-from nanoinfer.engine.sampling import Samplers
 from nanoinfer.model.weights import random_model
 from tests.conftest import SMALL, STD, prompts_of
-from tests.engine.fake_graphed import decodes, greedy_rows, runner_of
+from tests.engine.fake_graphed import decodes, greedy_rows
 
 model = random_model(SMALL, seed=1, std=STD, device="cuda")
 counts = greedy_rows(9, 2, 7, 5)
@@ -297,7 +295,7 @@ class Starved(CudaRecorder):
 
 
 def starve(llm):
-    runner_of(llm).recorder = Starved(model.device)
+    llm.core.recorder = Starved(model.device)
 
 
 def synchronize(llm):
@@ -306,7 +304,7 @@ def synchronize(llm):
             logits[0, 0].item()
         return logits.argmax(-1)
 
-    llm.core.samplers = Samplers(sampler, sampler, sampler)
+    llm.core.samplers = llm.core.samplers._replace(greedy=sampler)
 
 
 report("cold")
@@ -362,7 +360,7 @@ def test_a_step_that_synchronizes(fresh: dict[str, dict[str, Any]]) -> None:
 def test_pages_beyond_32_bits() -> None:
     """P04: a page whose first number is past 2^31: what is written there is what is read, and its neighbour stays."""
     from nanoinfer.kernels import paged_attention as paged_kernels
-    from nanoinfer.kernels import paged_attention_torch, ragged_attention
+    from nanoinfer.kernels import paged_attention_torch, ragged_attention, ragged_attention_torch
 
     device, H, D, page = torch.device("cuda"), 12, 64, 16
     pages = 2**31 // (H * page * D) + 2
@@ -382,11 +380,11 @@ def test_pages_beyond_32_bits() -> None:
         got = paged_kernels.attend_pages(q[:1], k_pool, v_pool, table, lengths, done, splits)
         expected = paged_attention_torch.attend_pages(q[:1], k_pool, v_pool, table, lengths, done)
         torch.testing.assert_close(got, expected, rtol=2e-3, atol=2e-3)
-    layout = Layout.of([], chunks := [Chunk(0, page + 2, (7, 7))])
-    batch = unpack(pack([], chunks, layout, 1).to(device), layout)
+    prefill = Prefill([Chunk(0, page + 2, (7, 7))])
+    batch = Prompts.of_packed(prefill.pack(prefill.layout, 1).to(device), prefill.layout)
     ragged = q[:2], k_pool, v_pool, table, batch
     got = ragged_attention.attend_ragged(*ragged, ragged_attention.work_list(batch))
-    torch.testing.assert_close(got, paged_attention_torch.attend_ragged(*ragged, None), rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(got, ragged_attention_torch.attend_ragged(*ragged, None), rtol=2e-3, atol=2e-3)
 
 
 def test_the_workspace_of_matrix_kernels_is_the_graphs_own(kind: Kind) -> None:

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from nanoinfer import LLM
-from nanoinfer.cache.naive import forward_logits
-from nanoinfer.cache.paged import PagedCache
-from nanoinfer.engine.eager import EagerRunner
-from nanoinfer.engine.sampling import sample
+from nanoinfer.cache.captured import CapturedPaged
+from nanoinfer.cache.none import forward_logits
+from nanoinfer.engine.samplers import sample
 from nanoinfer.engine.state import BatchState
-from nanoinfer.model.batch import Chunk
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, prefill_step
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model, random_model
@@ -40,14 +39,14 @@ class Row:
     """One row over scattered pages; what is not in use is NaN."""
 
     model: GPT2
-    cache: PagedCache
+    cache: CapturedPaged
     state: BatchState
 
     @classmethod
     def of(cls, model: GPT2) -> Row:
         longest = model.config.n_positions
         pages = -(-longest // PAGE)
-        cache = PagedCache(model.config, 1, longest, pages + 3, PAGE, CUDA, model.dtype)
+        cache = CapturedPaged(model.config, 1, longest, pages + 2, PAGE, CUDA, model.dtype)
         for pool in (cache.k, cache.v):
             pool.fill_(float("nan"))
             pool[:, 0] = 0
@@ -60,8 +59,9 @@ class Row:
         """Read the prompt by chapter 3's kernels, and choose the first token; return it."""
         self.state.free(slice(0, 1))
         self.state.seed[0], self.state.temperature[0] = seed, temperature
-        chunk = Chunk(0, 0, prompt)
-        return int(EagerRunner(self.model, self.cache, self.state).prefill([], [chunk], sample)[0])
+        prefill = Prefill([Chunk(0, 0, prompt)])
+        batch = Prompts.of_packed(prefill.pack(prefill.layout, self.state.dummy).to(CUDA), prefill.layout)
+        return int(prefill_step(self.model, self.cache, self.state, batch, sample)[0])
 
 
 @torch.inference_mode()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nanoinfer import LLM
-from nanoinfer.cache.naive import forward_logits
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 from nanoinfer.requests import Completion

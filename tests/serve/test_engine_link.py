@@ -14,10 +14,9 @@ import pytest
 
 from nanoinfer import SamplingParams
 from nanoinfer.engine.loop import Mailbox
-from nanoinfer.engine.scheduler import Row
 from nanoinfer.requests import Request
 from nanoinfer.serve.engine_link import SIZE, Link, News
-from nanoinfer.serve.engine_remote import RemoteLoop
+from nanoinfer.serve.engine_remote import RemoteLoop, Row
 from nanoinfer.serve.processes import spawn
 
 REQUEST = Request(0, (1, 2), SamplingParams(), 0, 12, frozenset())

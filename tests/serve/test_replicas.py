@@ -18,7 +18,6 @@ import pytest
 from nanoinfer import LLM, AsyncLLM, Completion, SamplingParams
 from nanoinfer.config import EngineConfig
 from nanoinfer.engine.loop import Mailbox
-from nanoinfer.engine.scheduler import Row
 from nanoinfer.engine.stats import Gauges
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.parallel import replicas as module
@@ -26,6 +25,7 @@ from nanoinfer.parallel.replica_loop import WORTH, ReplicaLoop
 from nanoinfer.parallel.replicas import devices
 from nanoinfer.requests import Request
 from nanoinfer.serve.engine_process import ProcessLLM
+from nanoinfer.serve.engine_remote import Row
 from tests.conftest import prompts_of
 from tests.serve.serving import children
 

@@ -19,11 +19,11 @@ from jsonschema import Draft202012Validator
 
 from nanoinfer import SamplingParams
 from nanoinfer.cli import run
+from nanoinfer.engine.recorder import Recorder
 from nanoinfer.serve.app import make_app
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.events import Event
 from nanoinfer.serve.page_files import read
-from nanoinfer.serve.recorder import Recorder
 from nanoinfer.serve.recording import LIMIT, as_html
 from nanoinfer.serve.watch import FILES, add_watch, is_loopback, knows_host
 from nanoinfer.serve.watch_hub import BEHIND, Watcher
@@ -168,10 +168,10 @@ def test_a_watcher_counts_once_admitted_and_leaves_with_the_engine_that_it_sees(
 
 
 def test_watching_that_fails_ends_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def failing(self: Recorder, *step: object) -> None:
+    def failing(self: Recorder) -> None:
         raise ValueError("a mistake of the recorder's")
 
-    monkeypatch.setattr(Recorder, "step", failing)
+    monkeypatch.setattr(Recorder, "state", failing)
     llm = engine().llm
     llm.loop.watch(lambda event: None, texts=False)
     assert len(llm.generate("a", SamplingParams(3, ignore_eos=True))[0].token_ids) == 3
@@ -190,9 +190,8 @@ def test_a_watcher_that_comes_without_a_step_between_is_alone() -> None:
     llm.loop.watch(None, texts=False)
     llm.generate("a", two)
     assert len(first) == told > 0
-    assert "state" in second[0]
+    assert "engine" in second[0]
     assert llm.core.observer is None
-    assert "remove" not in vars(llm.core.scheduler)
 
 
 def test_a_slow_watcher_holds_few_records_and_then_gets_a_keyframe() -> None:

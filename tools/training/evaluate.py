@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 import typer
 
-from nanoinfer.cache.naive import FullContext, Plan
+from nanoinfer.cache.none import NoCache
 from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import END_OF_TEXT
 from nanoinfer.model.gpt2 import GPT2
@@ -31,8 +31,8 @@ def hidden_of(model: GPT2, inputs: torch.Tensor) -> torch.Tensor:
     B, T = inputs.shape
     row, column = torch.arange(B + 1, device=inputs.device), torch.arange(T, device=inputs.device)
     positions, rows = column.repeat(B), row[:B].repeat_interleave(T)
-    batch = Batch(inputs.flatten(), positions, rows, T, max_new=T, no_context=True, starts=row * T)
-    return model.hidden(batch, partial(FullContext().attend, Plan(batch)))
+    batch = Batch(inputs.flatten(), positions, rows, starts=row * T, longest=T, past=0)
+    return model.hidden(batch, partial(NoCache().attend, batch))
 
 
 @torch.inference_mode()

@@ -11,7 +11,6 @@ import torch
 from nanobench.core.presets import Preset
 from nanobench.core.records import Case, Machine, Report, Result
 from nanobench.systems import UNFUSED
-from nanoinfer.cache.dense import DenseCache
 from nanoinfer.config import ENGINES
 from nanoinfer.model.config import ModelConfig
 
@@ -129,8 +128,6 @@ def largest_batch(config: ModelConfig, preset: Preset, dtype: torch.dtype, free:
     """
     batches = sorted({*preset.batches, *(preset.other_batches or ())})
     holders = 1 + len({*ENGINES, *UNFUSED} - {"naive"} & {*preset.engines})
-    fits = [
-        batch for batch in batches
-        if free is None or holders * DenseCache.bytes(config, batch, preset.max_len, dtype) <= MEMORY_SHARE * free
-    ]  # fmt: skip
+    row = preset.max_len * config.kv_numbers * dtype.itemsize  # bytes; each cache has a spare one
+    fits = [batch for batch in batches if free is None or holders * (batch + 1) * row <= MEMORY_SHARE * free]
     return fits[-1] if fits else batches[0]

@@ -14,9 +14,9 @@ from torch.nn.attention import SDPBackend
 
 from nanobench.core.machine import stamp, synchronize
 from nanobench.core.records import Record, ResultsFile, Spread
-from nanoinfer.cache.dense import READ_MULTIPLE, DenseCache
+from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.devices import choose_device, choose_dtype
-from nanoinfer.engine.sampling import greedy
+from nanoinfer.engine.samplers import greedy
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.config import PRESETS
@@ -73,7 +73,7 @@ def measure(device_name: str | None, path: Path) -> None:
     for r in lengths:
         gain = r.read_all_s.median / r.read_multiple_s.median
         every, few = r.read_all_s.median * 1e3, r.read_multiple_s.median * 1e3
-        both = f"all read {every:7.2f} ms, a multiple of {READ_MULTIPLE} {few:7.2f} ms"
+        both = f"all read {every:7.2f} ms, a multiple of {CapturedDense.read_multiple} {few:7.2f} ms"
         print(f"{r.model} decode B={r.batch:<4} context {r.context:>4} of 1024: {both}, x{gain:.2f}")
 
 
@@ -108,19 +108,17 @@ def _name(choice: int) -> str:
 
 
 def _read_lengths(device: torch.device, dtype: torch.dtype) -> list[ReadLength]:
-    """Decode steps of gpt2 over a cache of 1024 slots: all of them read, or up to a multiple of READ_MULTIPLE."""
+    """Decode steps of gpt2 over a cache of 1024 slots: all of them read, or as many as a captured step reads."""
     config = PRESETS["gpt2"]
     model = random_model(config, 0, device=device, dtype=dtype)
     found = []
     for batch in (1, 8, 64, 256) if device.type == "cuda" else (1, 8):
         for context in (64, 500, 1000):
             both = []
-            caches = [DenseCache(config, batch, 1024, device, dtype, multiple) for multiple in (1024, READ_MULTIPLE)]
-            for cache in caches:
-                cache.clear(torch.arange(batch, device=device))
+            cache = CapturedDense(config, batch, 1024, device, dtype)
             samples: list[list[float]] = [[], []]
             for repeat in range(REPEATS + 1):
-                for which, cache in enumerate(caches):  # A B A B
+                for which, read in enumerate((1024, cache.bucket(context + STEPS))):  # A B A B
                     state = BatchState.empty(batch, device)
                     state.position.fill_(context)
                     state.live.fill_(1)
@@ -128,7 +126,7 @@ def _read_lengths(device: torch.device, dtype: torch.dtype) -> list[ReadLength]:
                     synchronize(device)
                     start = time.perf_counter()
                     for _ in range(STEPS):
-                        decode_step(model, cache, state, batch, context + STEPS, greedy)
+                        decode_step(model, cache, state, batch, read, greedy)
                     synchronize(device)
                     if repeat:  # the first is the warm-up
                         samples[which].append((time.perf_counter() - start) / STEPS)
@@ -136,7 +134,7 @@ def _read_lengths(device: torch.device, dtype: torch.dtype) -> list[ReadLength]:
             found.append(
                 ReadLength(model="gpt2", batch=batch, context=context, read_all_s=both[0], read_multiple_s=both[1])
             )
-            del caches
+            del cache
     return found
 
 

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanobench.core.case_runner import first_line
-from nanoinfer.cache.paged import choose_splits, kernels_for
+from nanoinfer.cache.paged import choose_splits
+from nanoinfer.kernels.available import kernels_for
 
 HEADS, HEAD_SIZE = 12, 64  # gpt2's
 COLD_BYTES = 400e6  # several times the L2 of any GPU of today
@@ -97,7 +98,7 @@ def _paged(q: Tensor, pages: Pages, splits: int) -> Call:
     """The book's own kernel, q (B, H, D)."""
     done = torch.zeros(q.shape[0] * q.shape[1], dtype=torch.int32, device=q.device)
     pools, tables, lengths = pages.pools, pages.tables, pages.lengths
-    kernels, _ = kernels_for(q.device)
+    kernels = kernels_for(q.device)
 
     def call(i: int) -> Tensor:
         out: Tensor = kernels.attend_pages(q, pools[i, 0], pools[i, 1], tables, lengths, done, splits)

@@ -84,8 +84,8 @@ def run_in_pool(model: GPT2, lengths: Sequence[int], pool: int) -> Iterator[Fixe
 def _most_rows(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> tuple[int, int]:
     """A whole run: how many rows were running at once at most, and the bytes of its cache."""
     steps = llm.core.generate(llm.requests(prompts, params))
-    # Rows that the step has ended, too.
-    return max(len({*llm.core.rows, *settled}) for settled in steps), cache_bytes(llm.core.cache)
+    # Sequences that the step has ended, too.
+    return max(len({*llm.core.running, *settled}) for settled in steps), cache_bytes(llm.core.cache)
 
 
 def cache_bytes(cache: object) -> int:

@@ -21,7 +21,7 @@ from nanobench.core.records import Record, ResultsFile, Spread
 from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device
 from nanoinfer.engine.graph_stats import GraphStats
-from nanoinfer.engine.graphs import GraphRunner, ladder
+from nanoinfer.engine.graphs import GraphEngine, ladder
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 
@@ -176,10 +176,9 @@ def _prefills(model: GPT2) -> list[Prefill]:
 
 def _bare(llm: LLM, tokens: int) -> float | None:
     """Seconds of replaying the newest prefill of that many tokens, and nothing else; None where no graph holds them."""
-    runner = llm.core.runner
-    if not isinstance(runner, GraphRunner):
+    if not isinstance(llm.core, GraphEngine):
         return None
-    captured = [step for key, step in runner.graphs.items() if key.columns >= tokens]
+    captured = [step for key, step in llm.core.graphs.items() if key.columns >= tokens]
     if not captured:
         return None
     torch.cuda.synchronize()

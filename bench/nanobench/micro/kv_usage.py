@@ -125,10 +125,10 @@ def _usage(model: GPT2, engine: str, rows: int, longest: int) -> CacheUsage:
     llm = LLM(model, engine=engine, max_batch=rows, max_len=most, block_size=BLOCK, seed=0)
     core = llm.core
     token = model.config.kv_numbers * model.dtype.itemsize
-    seen: list[tuple[int, int, int, int]] = []  # rows, tokens, slots owned, slots owned or reserved
+    seen: list[tuple[int, int, int, int]] = []  # sequences, tokens, slots owned, slots owned or reserved
     for _ in core.generate(llm.requests(prompts, params)):
-        if core.rows:
-            seen.append((len(core.rows), sum(row.fed for row in core.rows), *_slots(core.cache, len(core.rows))))
+        if running := core.running:
+            seen.append((len(running), sum(s.cached for s in running), *_slots(core.cache, len(running))))
     mean = [sum(column) / len(seen) for column in zip(*seen, strict=True)]
     return CacheUsage(
         engine=engine, steps=len(seen), rows=mean[0], allocated=cache_bytes(core.cache), promised=mean[3] * token,
@@ -137,9 +137,9 @@ def _usage(model: GPT2, engine: str, rows: int, longest: int) -> CacheUsage:
 
 
 def _slots(cache: object, rows: int) -> tuple[int, int]:
-    """Slots that the first rows own, and those that they own or have reserved."""
+    """Slots that so many sequences own, and those that they own or have reserved."""
     if isinstance(cache, DenseCache):
         return rows * cache.max_len, rows * cache.max_len
     assert isinstance(cache, PagedCache)
-    owned = sum(map(len, cache.blocks.owned[:rows]))
-    return owned * cache.block_size, (owned + cache.blocks.reserved) * cache.block_size
+    owned = sum(map(len, cache.blocks.owned))
+    return owned * cache.block_size, (owned + sum(cache.blocks.reserved)) * cache.block_size

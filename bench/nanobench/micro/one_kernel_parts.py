@@ -19,8 +19,8 @@ from nanobench.micro.graph_timing import call_seconds
 from nanobench.micro.one_kernel_records import NEW, Exchange, Generated, MatrixTime, NodeTime, StepTime
 from nanobench.micro.queue_load import say
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.naive import forward_logits
-from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.captured import CapturedPaged
+from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.state import BatchState
 from nanoinfer.engine.step import decode_step
 from nanoinfer.kernels import sampling
@@ -153,7 +153,7 @@ def _one_row(model: GPT2, arm: str, temperature: float) -> tuple[Spread, list[in
     """Seconds a token, and the tokens."""
     page, longest, device = 16, model.config.n_positions, model.device
     pages = longest // page
-    cache = PagedCache(model.config, 1, longest, pages + 1, page, device, model.dtype)
+    cache = CapturedPaged(model.config, 1, longest, pages, page, device, model.dtype)
     cache.tables[0] = torch.randperm(pages, device=device).int() + 1
     state = BatchState.empty(1, device)
     step = _step(model, cache, state, arm)
@@ -184,7 +184,7 @@ def _one_row(model: GPT2, arm: str, temperature: float) -> tuple[Spread, list[in
     return Spread.of(times), tokens.tolist()
 
 
-def _step(model: GPT2, cache: PagedCache, state: BatchState, arm: str) -> Callable[[], object]:
+def _step(model: GPT2, cache: CapturedPaged, state: BatchState, arm: str) -> Callable[[], object]:
     if arm in PERSISTENT:
         kernel = Persistent(model, cache, **PERSISTENT[arm])
         return lambda: kernel.step(state)

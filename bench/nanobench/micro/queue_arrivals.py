@@ -18,7 +18,7 @@ from nanobench.core.records import Record
 from nanobench.micro.queue_load import SEED, Load, greedy, ids, made, say
 from nanobench.micro.queue_records import Counted, Latency, WarmUp
 from nanoinfer import LLM
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.engine.queue import Queued
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.requests import Request
 
@@ -106,8 +106,8 @@ class OpenRun:
         self, llm: LLM, running: Sequence[Request], newcomers: Sequence[Request], due: Sequence[float], seconds: float
     ) -> None:
         core, before = llm.core, Counted.so_far(llm)
-        self.generations: list[list[Row]] = []
-        self.newcomers: list[Row] = []
+        self.generations: list[list[Queued]] = []
+        self.newcomers: list[Queued] = []
         self.submitted: list[float] = []  # when each was, after the start
         self.start = time.perf_counter()
 
@@ -119,7 +119,7 @@ class OpenRun:
 
         with ThreadPoolExecutor(1) as outside:
             arriving = outside.submit(arrive)
-            generation: list[Row] = []
+            generation: list[Queued] = []
             while True:
                 if all(row.ended for row in generation):
                     over = generation and time.perf_counter() - self.start >= seconds

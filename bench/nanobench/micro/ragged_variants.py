@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nanobench.micro.attention_variants import HEAD_SIZE, HEADS, PAGE, Pages
-from nanoinfer.cache.paged import kernels_for
+from nanoinfer.cache.ragged import ragged_kernels_for
+from nanoinfer.engine.step import Chunk, Prefill, Prompts
 from nanoinfer.kernels.paged_attention_torch import gather_pages
-from nanoinfer.model.batch import Chunk, Layout, pack, unpack
 
 # Of each row the tokens that its pages hold already, and the new ones.
 CASES: dict[str, Sequence[tuple[int, int]]] = {
@@ -31,20 +31,21 @@ def ragged_variants(
 ) -> dict[str, Callable[[], Tensor]]:
     """All variants over random queries, keys and values, each checked against SDPA in float32."""
     chunks = [Chunk(row, start, [0] * new) for row, (start, new) in enumerate(rows)]
-    layout = Layout.of([], chunks)
-    batch = unpack(pack([], chunks, layout, dummy=len(rows)).to(device), layout)
-    S = -(-layout.max_context // PAGE) * PAGE
+    prefill = Prefill(chunks)
+    layout = prefill.layout
+    batch = Prompts.of_packed(prefill.pack(layout, dummy=len(rows)).to(device), layout)
+    S = -(-max(map(sum, rows)) // PAGE) * PAGE
     q = torch.randn(layout.tokens, HEADS, HEAD_SIZE, device=device, dtype=dtype)
     dense = torch.randn(1, 2, len(rows), HEADS, S, HEAD_SIZE, device=device, dtype=dtype)
-    pages, (keys, values), (_, ragged) = Pages.of(dense, PAGE), dense[0], kernels_for(device)
+    pages, (keys, values), ragged = Pages.of(dense, PAGE), dense[0], ragged_kernels_for(device)
     (k_pool, v_pool), tables, work = pages.pools[0], pages.tables, ragged.work_list(batch)
     queries = batch.padded(q).transpose(1, 2)  # (B, H, T, D)
     visible = torch.arange(S, device=device) <= batch.padded(batch.positions)[:, None, :, None]  # (B, 1, T, S)
     mask = torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, -torch.inf)
 
     def padded() -> Tensor:
-        if layout.no_context:  # then there are as many keys as queries, and a mask is not needed
-            T = layout.max_new
+        if not layout.past:  # then there are as many keys as queries, and a mask is not needed
+            T = layout.longest
             return F.scaled_dot_product_attention(queries, keys[:, :, :T], values[:, :, :T], is_causal=True)
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
 

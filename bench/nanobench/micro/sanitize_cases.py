@@ -11,16 +11,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.engine import sampling
 from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import decode_step
-from nanoinfer.kernels import paged_attention_torch
-from nanoinfer.model.batch import Chunk, Layout, pack, unpack
+from nanoinfer.engine.step import Chunk, Layout, Prefill, Prompts, decode_step
+from nanoinfer.kernels import paged_attention_torch, ragged_attention_torch
 from nanoinfer.model.config import ModelConfig
 from nanoinfer.model.ops import TorchOps
 from nanoinfer.model.weights import random_model
@@ -74,16 +74,16 @@ def ragged(device: str, prompt: int = 70, size: int = 64, dtype: torch.dtype = t
     from nanoinfer.kernels import ragged_attention as ragged_kernels
 
     chunks = [Chunk(2, 149, [0]), Chunk(0, 0, [0] * prompt), Chunk(3, 2 * PAGE + 1, [0] * 17)]
-    layout = Layout(rows=5, tokens=prompt + 25, logits=3, max_new=prompt, max_context=max(150, prompt))
-    packed, heads, width = pack([], chunks, layout, dummy=4), 2, -(-layout.max_context // PAGE)
+    layout = Layout(rows=5, tokens=prompt + 25, longest=prompt, past=149)
+    packed, heads, width = Prefill(chunks).pack(layout, dummy=4), 2, -(-max(150, prompt) // PAGE)
     tables = torch.randperm(4 * width, generator=torch.Generator().manual_seed(0)).view(4, width).int() + 1
     tables = torch.cat([tables, torch.zeros_like(tables[:1])])  # the dummy row's: the null block
     k_pool, v_pool = _random(2, 1 + 4 * width, heads, PAGE, size, dtype=dtype)
-    q, batch = _random(layout.tokens, heads, size, dtype=dtype), unpack(packed, layout)
-    there, work = unpack(packed.to(device), layout), ragged_kernels.work_list(batch).to(device)
+    q, batch = _random(layout.tokens, heads, size, dtype=dtype), Prompts.of_packed(packed, layout)
+    there, work = Prompts.of_packed(packed.to(device), layout), ragged_kernels.work_list(batch).to(device)
     q_, k_, v_, tables_ = (t.to(device, copy=True) for t in (q, k_pool, v_pool, tables))
     got = ragged_kernels.attend_ragged(q_, k_, v_, tables_, there, work)
-    expected = paged_attention_torch.attend_ragged(q, k_pool, v_pool, tables, batch, None)
+    expected = ragged_attention_torch.attend_ragged(q, k_pool, v_pool, tables, batch, None)
     close = 1e-4 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(got.cpu(), expected, rtol=close, atol=close)
 
@@ -113,7 +113,7 @@ def few_rows(device: str, rows: int, streamed: bool = False) -> None:
     for place, plain in (("cpu", True), (device, False)):
         where, each = torch.device(place), -(-config.n_positions // PAGE)
         model = random_model(config, 1, std=0.2, device=where)
-        cache = PagedCache(config, rows, config.n_positions, rows * each + 1, PAGE, where, torch.float32)
+        cache = CapturedPaged(config, rows, config.n_positions, rows * each, PAGE, where, torch.float32)
         cache.tables[:rows] = 1 + torch.randperm(rows * each, generator=torch.Generator().manual_seed(0)).view(
             rows, each
         )
@@ -138,7 +138,7 @@ def sample(device: str, dtype: torch.dtype = torch.float32) -> None:
     from nanoinfer.kernels import sampling as sampling_kernels
 
     logits = _random(6, VOCAB, dtype=dtype)
-    rows = BatchState.empty(6, torch.device("cpu")).at(slice(0, 6))
+    rows: Any = BatchState.empty(6, torch.device("cpu")).at(slice(0, 6))
     rows.seed.copy_(torch.arange(6))
     rows.temperature.copy_(torch.tensor([0.0, 1.0, 0.7, 1.0, 0.8, 1.2]))
     rows.top_k.copy_(torch.tensor([0, 0, 50, 0, 50, 1]))

@@ -25,9 +25,9 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.speculate.adaptive import Adaptive
 from nanoinfer.speculate.coin import CoinDrafter
-from nanoinfer.speculate.engine import SpeculativeEngine
+from nanoinfer.speculate.engine import DraftEngine
+from nanoinfer.speculate.pays import Pays
 
 PROMPT = 128
 CLEAR = 64  # times the random embedding: then a token's own logit is far above all others
@@ -110,7 +110,7 @@ def _cases(
     with warm()[0] as plain:
         for adaptive, most in [*((False, most) for most in drafts), (True, max(drafts))]:
             with warm(speculate="lookup", draft_tokens=most, adaptive_drafts=adaptive)[0] as drafted:
-                core = cast(SpeculativeEngine, drafted.core)
+                core = cast(DraftEngine, drafted.core)
                 core.begin_with(CoinDrafter(drafted.max_batch, drafted.max_len, most, model.device))
                 drafted.warm_up()
                 for count in rows:
@@ -123,7 +123,7 @@ def _arms(
     name: str, plain: LLM, drafted: LLM, rows: int, alphas: Sequence[float], new: int, repeats: int
 ) -> Iterator[Forced]:
     """Of one engine with drafts and one number of rows: plain, each alpha, and again. The first turn is not timed."""
-    draws, core = random.Random(SEED), cast(SpeculativeEngine, drafted.core)
+    draws, core = random.Random(SEED), cast(DraftEngine, drafted.core)
     prompts = [ids(draws, PROMPT, plain.model.config.vocab_size) for _ in range(rows)]
     params = [SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, seed=row) for row in range(rows)]
     texts = run(plain, prompts, params).texts
@@ -132,7 +132,7 @@ def _arms(
         for alpha, runs in rates.items():
             if alpha is not None:
                 cast(CoinDrafter, core.drafter).begin(dict(enumerate(texts)), alpha, turn)
-                core.adaptive = Adaptive() if drafted.config.adaptive_drafts else None  # another alpha's is wrong here
+                core.adaptive = Pays() if drafted.config.adaptive_drafts else None  # another alpha's is wrong here
             ran = run(plain if alpha is None else drafted, prompts, params)
             if turn:
                 runs.append(ran)

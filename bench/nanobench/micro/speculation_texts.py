@@ -31,8 +31,8 @@ from nanoinfer import LLM, SamplingParams
 from nanoinfer.devices import choose_device, choose_dtype
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
-from nanoinfer.speculate.adaptive import Adaptive
-from nanoinfer.speculate.engine import SpeculativeEngine
+from nanoinfer.speculate.engine import DraftEngine
+from nanoinfer.speculate.pays import Pays
 
 OPENING, SAMPLED = "Once upon a time", 64  # tokens behind it, so that no two rows tell the same story
 TEMPERATURE = 0.8
@@ -78,7 +78,7 @@ class Arm(NamedTuple):
     drafts: str
     plain: Callable[[list[list[int]], list[SamplingParams]], Ran]
     drafted: Callable[[list[list[int]], list[SamplingParams]], Ran]
-    engine: SpeculativeEngine | None = None  # ours
+    engine: DraftEngine | None = None  # ours
     peer: System | None = None  # with drafts; greedy alone
     most_rows: int | None = None
 
@@ -123,7 +123,7 @@ def _ours(
     plain, arms = made(), []
     for drafter in drafters:
         llm = made(speculate=drafter, draft_tokens=most)
-        engine = cast(SpeculativeEngine, llm.core)
+        engine = cast(DraftEngine, llm.core)
         arms.append(Arm("nanoinfer", drafter, partial(run, plain), partial(run, llm), engine))
     return plain, arms
 
@@ -202,7 +202,7 @@ def _turns(
 ) -> tuple[tuple[Ran, ...], tuple[Ran, ...]]:
     """Its runs without drafts and with them, so that each comes behind the other. The first turn is not timed."""
     if arm.engine:
-        arm.engine.adaptive = Adaptive()  # another text's is wrong here
+        arm.engine.adaptive = Pays()  # another text's is wrong here
     pairs = [(arm.plain(prompts, params), arm.drafted(prompts, params)) for _ in range(repeats + 1)]
     without, drafted = zip(*pairs[1:], strict=True)
     return without, drafted

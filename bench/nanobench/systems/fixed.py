@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,23 +17,21 @@ from torch import Tensor
 
 from nanobench.systems.base import Limits
 from nanoinfer import SamplingParams
-from nanoinfer.cache.dense import READ_MULTIPLE, DenseCache
-from nanoinfer.devices import batched_tokens
-from nanoinfer.engine.eager import EagerRunner
-from nanoinfer.engine.engine import Engine
-from nanoinfer.engine.sampling import Sampler
-from nanoinfer.engine.scheduler import Row
-from nanoinfer.engine.state import BatchState
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.capacity import batched_tokens
+from nanoinfer.engine.mixed import MixedEngine
+from nanoinfer.engine.queue import Queued
+from nanoinfer.engine.samplers import Sampler
 from nanoinfer.engine.step import decode_step
 from nanoinfer.model.gpt2 import GPT2
-from nanoinfer.text.prompts import RequestMaker
+from nanoinfer.text.samples import SampleMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 Decode = Callable[..., Tensor]
 
 
 class FixedDense:
-    """The engine's loop over a DenseCache that is made anew when the batch size changes.
+    """The engine's loop over a dense cache that is made anew when the batch size changes.
 
     length: tokens of a row in the cache; None takes the limits'. mode: torch.compile's for the decode step
     ("reduce-overhead", "max-autotune"); None runs the step eagerly and reads the whole cache.
@@ -48,8 +45,8 @@ class FixedDense:
         if length > model.config.n_positions:
             raise ValueError(f"{name} needs a context of {length} tokens, not {model.config.n_positions}")
         self.name, self.mode, self._model, self._length = name, mode, model, length
-        self._maker = RequestMaker(gpt2_tokenizer(), length, model.config.vocab_size, random.Random(0))
-        self.engine: Engine | None = None
+        self._maker = SampleMaker(gpt2_tokenizer(), length, model.config.vocab_size, random.Random(0))
+        self.engine: FixedReads | None = None
         self._skips = 0 if mode is None else int(torch._dynamo.utils.counters["inductor"]["cudagraph_skips"])
 
     @property
@@ -59,51 +56,58 @@ class FixedDense:
         return f"torch.compile made no CUDA graph of {skips} compiled steps" if skips else ""
 
     def generate(self, prompts: Tensor, new_tokens: int) -> list[list[int]]:
-        return [row.token_ids for row in self._rows(prompts, new_tokens)]
+        return [s.token_ids for s in self._run(prompts, new_tokens)]
 
     def step_times(self, prompts: Tensor, new_tokens: int) -> list[float]:
-        return list(self._rows(prompts, new_tokens)[0].metrics().itl_s)
+        return list(self._run(prompts, new_tokens)[0].metrics().itl_s)
 
-    def _rows(self, prompts: Tensor, new_tokens: int) -> list[Row]:
-        """The rows of a whole generation, in the order of the prompts."""
+    def _run(self, prompts: Tensor, new_tokens: int) -> list[Queued]:
+        """The sequences of a whole generation, in the order of the prompts."""
         params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
         requests = self._maker.requests(prompts.tolist(), params)
-        done = [row for rows in self._engine_for(len(prompts)).generate(requests) for row in rows if row.finish_reason]
-        return sorted(done, key=lambda row: row.request.index)
+        engine, done = self._engine_for(len(prompts)), list[Any]()
+        for settled in engine.generate(requests):
+            done += [s for s in settled if s.finish_reason]
+        return sorted(done, key=lambda s: s.request.index)
 
-    def _engine_for(self, batch: int) -> Engine:
+    def _engine_for(self, batch: int) -> FixedReads:
         """An engine with exactly `batch` rows."""
         if self.engine is None or self.engine.max_batch != batch:
             self.engine = None  # its cache goes before the next one comes
-            model, multiple = self._model, self._length if self.mode is None else READ_MULTIPLE
+            model = self._model
             with torch.inference_mode():
-                cache = DenseCache(model.config, batch, self._length, model.device, model.dtype, multiple)
-            runner = EagerRunner if self.mode is None else partial(CompiledRunner, step=compiled(self.mode))
+                cache = CapturedDense(model.config, batch, self._length, model.device, model.dtype)
+            if self.mode is None:
+                cache.read_multiple = self._length
             budget = max(batch, batched_tokens(model.device))  # as the other engines of the book have
-            self.engine = Engine(model, cache, batch, runner=runner, max_batched_tokens=budget)
+            self.engine = FixedReads(model, cache, batch, recorder=None, max_rows=0, lag=0, budget=budget)
+            if self.mode:
+                self.engine.compile(self.mode)
         return self.engine
 
 
-class CompiledRunner(EagerRunner):
-    """Prefill as in the eager runner; decode by a compiled step, one graph for each read length."""
+class FixedReads(MixedEngine):
+    """An engine whose decode steps read a length that is rounded up, so that few lengths occur."""
 
-    def __init__(self, model: GPT2, cache: Any, state: BatchState, *, step: Decode) -> None:
-        super().__init__(model, cache, state)
-        self._step, self._bucket = step, cache.bucket
-        for tensor in (state.integers, state.floats, *cache.tensors()):
+    cache: CapturedDense
+    decode_step: Decode = staticmethod(decode_step)
+
+    def compile(self, mode: str) -> None:
+        """Decode by a compiled step, one graph for each read length."""
+        self.decode_step = compiled(mode)
+        for tensor in (self.state.integers, self.state.floats, *self.cache.tensors()):
             torch._dynamo.mark_static_address(tensor)  # written in place: torch makes no graph of what may move
 
-    def decode(self, batch: int, longest: int, sampler: Sampler) -> Tensor:
-        """As the eager runner, with the read length rounded up first: every other length would be compiled too."""
-        return self._step(self.model, self.cache, self.state, batch, self._bucket(longest), sampler)
+    def decode(self, rows: int, context: int, sampler: Sampler) -> Tensor:
+        return self.decode_step(self.model, self.cache, self.state, rows, self.cache.bucket(context), sampler)
 
 
 def compiled(mode: str) -> Decode:
     """The decode step under torch.compile, as one graph for each shape."""
     plain: Decode = inspect.unwrap(decode_step)  # the caller is in inference mode already
 
-    def step(model: GPT2, cache: Any, state: Any, batch: int, longest: int, sampler: Any) -> Tensor:
-        return plain(model, cache, state, batch, longest, sampler)
+    def step(model: GPT2, cache: Any, state: Any, rows: int, context: int, sampler: Any) -> Tensor:
+        return plain(model, cache, state, rows, context, sampler)
 
     step.__code__ = step.__code__.replace()  # torch counts recompilations by code object: each step needs its own
     fast: Decode = torch.compile(step, mode=mode, dynamic=False, fullgraph=True)

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nanobench.systems.base import Limits, Missing
-from nanoinfer.cache.dense import DenseCache
+from nanoinfer.model.files import config_json
 from nanoinfer.model.gpt2 import GPT2
 
 BESIDE = 8e9  # bytes for activations and graphs, beside the weights and the cache
@@ -86,7 +86,8 @@ def share_of_memory(model: GPT2, limits: Limits) -> float:
     """The share of the GPU's memory that vLLM may take: what it needs for these cases, or most of what is free."""
     free, total = torch.cuda.mem_get_info(model.device)
     weights = sum(p.numel() for p in model.parameters()) * model.dtype.itemsize
-    cache = DenseCache.bytes(model.config, limits.max_batch, limits.max_len + 16, model.dtype)
+    slots = limits.max_batch * (limits.max_len + 16)
+    cache = slots * model.config.kv_numbers * model.dtype.itemsize
     return round(min(0.9 * free, weights + 1.1 * cache + BESIDE) / total, 4)
 
 
@@ -98,5 +99,5 @@ def write_folder(model: GPT2, folder: Path) -> None:
         for name, value in model.named_parameters()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = {**model.config.to_json(), "dtype": str(model.dtype).removeprefix("torch.")}
+    config = {**config_json(model.config), "dtype": str(model.dtype).removeprefix("torch.")}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -33,14 +33,10 @@ def swap(mine: Function) -> Iterator[None]:
     """GPT2.forward ends with it, its tokens laid out as a rectangle."""
 
     def forward(self: Any, batch: Any, cache: Any) -> Tensor:
-        plan = cache.plan(batch)
-        batch = plan.batch
-        hidden = batch.padded(self.hidden(batch, partial(cache.attend, plan)))  # (B, T, C)
-        if not len(batch.logits_at):  # a piece of a prompt after which no token is wanted yet
-            return hidden.new_zeros(0, self.config.vocab_size)
-        row = torch.searchsorted(batch.starts, batch.logits_at, right=True) - 1
-        lengths = batch.logits_at - batch.starts[row] + 1
-        logits: Tensor = mine(hidden[row], lengths, self.wte.weight, self.config.vocab_size)
+        hidden = batch.padded(self.hidden(batch, partial(cache.attend, cache.plan(batch))))  # (B, T, C)
+        column = torch.arange(batch.longest, device=hidden.device).expand(batch.rows, -1)  # (B, T)
+        lengths = batch.last(batch.packed(column)) + 1
+        logits: Tensor = mine(hidden, lengths, self.wte.weight, self.config.vocab_size)
         return logits.float()
 
     with replaced("nanoinfer.model.gpt2:GPT2.forward", forward):
@@ -68,7 +64,7 @@ EXERCISE = Spec(
     lines=3,
     example=_example,
     pure=True,
-    section="Two rows of different lengths",
+    section="Two sequences of different lengths",
     axes=("row", "id"),
     tolerance=1e-4,
     refuse=("nanoinfer.model.gpt2:GPT2.forward",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,7 @@ from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
 from nanocourse.exercises.toy_model import Toy
-from nanoinfer.cache.naive import forward_logits
-from nanoinfer.engine.engine import on_device
-from nanoinfer.engine.scheduler import Row
+from nanoinfer.cache.none import forward_logits
 
 
 def generate(
@@ -50,46 +49,44 @@ def generate(
 def swap(mine: Function) -> Iterator[None]:
     """Engine.step runs it for the request that waits longest, with the plain pass over the whole context."""
 
-    @on_device
-    def step(self: Any) -> list[Row]:
-        self._take_in()
-        if not self.scheduler.waiting:
-            return []
-        row = self.scheduler.waiting[0]
-        for token, at in _tokens(self, mine, row):
-            row.token_ids.append(token)
-            row.times.append(at)
-            self._settle(row, token)
-            if row.ended:
-                return [row]
-        told = f"the loop gave {len(row.token_ids)} tokens of {row.request.limit}, and none of them is a stop token"
-        self.cancel(row, RuntimeError(told))
+    def step(self: Any) -> list[Any]:
+        s = self.waiting.popleft()
+        s.row = self.free.pop()
+        self.running.append(s)
+        self.stats.requests += 1
+        self.stats.prompt_tokens += len(s.tokens)
+        for token, at in _tokens(self, mine, s):
+            self.now = at
+            self.stats.new_tokens += 1
+            self.take(s, token)
+            if s.finish_reason or s.cancelled:
+                return [s]
+        told = f"the loop gave {s.generated} tokens of {s.request.limit}, and none of them is a stop token"
+        self.cancel(s, RuntimeError(told))
         return []
 
     with replaced("nanoinfer.engine.engine:Engine.step", step):
         yield
 
 
-def _tokens(engine: Any, mine: Function, row: Row) -> Iterator[tuple[int, float]]:
+def _tokens(engine: Any, mine: Function, s: Any) -> Iterator[tuple[int, float]]:
     """One request through a learner's loop: its tokens, with the times at which they were chosen."""
-    request, model, times = row.request, engine.runner.model, []
-    engine.state.admit([0], [request])
-    rows = engine.state.at(slice(0, 1))
+    model, prompt, limit = engine.model, s.tokens.copy(), s.request.limit
+    chosen: list[int] = []
+    times: list[float] = []
 
     def logits_of(token_ids: list[int]) -> Tensor:
         return forward_logits(model, torch.tensor([token_ids], device=model.device))[0]
 
     def choose(logits: Tensor, step: int) -> int:
-        rows.step.fill_(step)
-        token = int(engine._sampler([row])(logits[None], rows))
+        then = copy.copy(s)
+        then.tokens = [*prompt, *(chosen + [0] * step)[:step]]  # the number of the step is how many are new
+        chosen.append(int(engine.choose(logits[None], [then])))
         times.append(time.perf_counter())
-        return token
+        return chosen[-1]
 
-    prompt = list(request.prompt_token_ids)
-    engine.stats.requests += 1
-    engine.stats.prompt_tokens += len(prompt)
-    context = len(prompt) + request.limit
-    return zip(mine(logits_of, prompt, request.limit, choose, sorted(request.stop_ids), context), times, strict=False)
+    tokens = mine(logits_of, prompt.copy(), limit, choose, sorted(s.request.stop_ids), len(prompt) + limit)
+    return zip(tokens, times, strict=False)
 
 
 def _example() -> Call:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.cache.naive import FullContext
-from nanoinfer.model.batch import Chunk, Layout, pack, unpack
+from nanoinfer.cache.none import NoCache
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -46,10 +48,9 @@ def model_on(device: torch.device) -> GPT2:
 @torch.inference_mode()
 def pass_seconds(model: GPT2, tokens: int, rows: int = 1) -> float:
     """One pass of the model over rows of so many tokens."""
-    chunks = [Chunk(row, 0, [464] * tokens) for row in range(rows)]
-    layout = Layout.of([], chunks)
-    batch = unpack(pack([], chunks, layout, dummy=rows).to(model.device), layout)
-    return seconds(lambda: model(batch, FullContext()), model.device)
+    work: Any = [(SimpleNamespace(tokens=[464] * tokens, row=row), 0, tokens) for row in range(rows)]
+    batch = Batch.of(work, model.device)
+    return seconds(lambda: model(batch, NoCache()), model.device)
 
 
 def longer_pass(device: torch.device) -> float:

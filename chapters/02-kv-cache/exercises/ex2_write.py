@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from nanocourse.exercises.cases import MANY, Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
+from nanoinfer.cache.captured import CapturedDense
 
 
 def write(
@@ -33,13 +35,18 @@ def write(
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """DenseCache.write; a solution that does not write in place has its result copied."""
+    """DenseCache.write, for steps that are padded to a rectangle; a result that is a copy is copied back."""
+    with_dummy: WeakSet[Any] = WeakSet()
 
     def write(self: Any, plan: Any, layer: int, k: Tensor, v: Tensor) -> None:
-        dummy, batch = self.k.shape[1] - 1, plan.batch
-        real = batch.row < dummy
-        rows = torch.where(real, batch.row, torch.arange(len(k), device=k.device).clamp(max=dummy - 1))
-        written = mine(self.k, self.v, layer, k, v, batch.positions, rows, real)
+        batch = plan.batch
+        if self not in with_dummy and not isinstance(self, CapturedDense):
+            with_dummy.add(self)
+            self.k, self.v = (torch.cat([held, held[:, :1]], 1) for held in (self.k, self.v))
+        parts = k, v, batch.positions, batch.row, torch.ones_like(batch.row)
+        k, v, positions, slots, ones = (batch.padded(part).flatten(0, 1) for part in parts)
+        dummy = self.k.shape[1] - 1
+        written = mine(self.k, self.v, layer, k, v, positions, slots % dummy, (ones > 0) & (slots < dummy))
         for held, new in zip((self.k, self.v), written, strict=True):
             if new.data_ptr() != held.data_ptr():
                 held[:, :-1] = new

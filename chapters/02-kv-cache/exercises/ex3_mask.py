@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from nanocourse.exercises.cases import MANY, Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
+from nanoinfer.cache.captured import CapturedDense
 from nanoinfer.cache.dense import DenseCache
 
 
@@ -22,7 +22,7 @@ def visible(positions: Tensor, longest: int, multiple: int, slots: int) -> Tenso
     positions (B, T) int64: where each query's token stands in its own text; it has been written to that slot already.
     longest: no position of this step is `longest` or higher. slots: of a row of the cache, fewer than 2^15, so that
     a square of them fits into memory. S, here: how many slots are read, the lowest multiple of `multiple` that holds
-    the first `longest` slots, but never more than all (section 10).
+    the first `longest` slots, but never more than all.
     """
     S = min(slots, -(-longest // multiple) * multiple)
     return torch.arange(S, device=positions.device) <= positions[:, None, :, None]
@@ -34,11 +34,10 @@ def swap(mine: Function) -> Iterator[None]:
     plan = DenseCache.plan
 
     def plan_with_mine(self: Any, batch: Any) -> Any:
-        made = plan(self, replace(batch, no_context=False))
-        positions = made.batch.padded(made.batch.positions)  # (B, T)
-        visible = mine(positions, batch.max_context, self.read_multiple, self.max_len)
+        positions, multiple = batch.padded(batch.positions), CapturedDense.read_multiple  # (B, T)
+        visible = mine(positions, batch.past + batch.longest, multiple, self.max_len)
         mask = self.k.new_zeros(visible.shape).masked_fill(~visible, -torch.inf)
-        return replace(made, read=visible.shape[-1], visible=visible, mask=mask)
+        return plan(self, batch)._replace(mask=mask)
 
     with replaced("nanoinfer.cache.dense:DenseCache.plan", plan_with_mine):
         yield

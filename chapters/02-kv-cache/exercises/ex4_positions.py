@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,8 +14,7 @@ from torch import Tensor
 from nanocourse.exercises.cases import FAR, MANY, Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.cache.dense import DenseCache
-from nanoinfer.engine import eager
+from nanoinfer.model.batch import Batch
 
 
 def places(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,26 +30,19 @@ def places(real: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """DenseCache.plan gives a step its positions, and a prefill leaves its rows where the solution says."""
-    plan, prefill_step, following = DenseCache.plan, eager.prefill_step, []
+    """Batch.of gives a step its positions, and each sequence goes on where the solution says."""
+    of: Any = Batch.of
+    following: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-    def plan_with_mine(self: Any, batch: Any) -> Any:
+    def of_mine(cls: type[Batch], work: Any, device: torch.device) -> Batch:
+        batch = of(work, device)
         real = batch.padded(torch.ones_like(batch.positions)) > 0  # (B, T)
-        positions, after = mine(real, batch.padded(batch.positions)[:, 0])
-        following[:] = [after.long()]
-        return plan(self, replace(batch, positions=batch.packed(positions.long())))
+        before = [following.get(s, start) if start else 0 for s, start, _ in work]
+        positions, after = mine(real, torch.tensor(before, device=device))
+        following.update(zip([s for s, _, _ in work], after.tolist(), strict=True))
+        return replace(batch, positions=batch.packed(positions.long()))
 
-    def prefill_and_place(model: Any, cache: Any, state: Any, batch: Any, sampler: Any) -> Tensor:
-        with torch.inference_mode():
-            tokens = prefill_step(model, cache, state, batch, sampler)
-            row = torch.searchsorted(batch.starts, batch.logits_at, right=True) - 1  # (K,) of the step
-            state.position.index_copy_(0, batch.logits_row, following[0][row])
-        return tokens
-
-    with (
-        replaced("nanoinfer.cache.dense:DenseCache.plan", plan_with_mine),
-        replaced("nanoinfer.engine.eager:prefill_step", prefill_and_place),
-    ):
+    with replaced("nanoinfer.model.batch:Batch.of", classmethod(of_mine)):
         yield
 
 

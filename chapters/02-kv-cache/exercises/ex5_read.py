@@ -34,23 +34,30 @@ def read(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """DenseCache.read, for prompts too, in a cache whose rows begin with NaN in every slot."""
+    """DenseCache.read, for prompts too, in a cache whose slots begin with NaN in every position."""
     plan = DenseCache.plan
 
-    def clear_with_nan(self: Any, rows: Tensor) -> None:
+    def plan_to_read(self: Any, batch: Any) -> Any:
+        return plan(self, replace(batch, past=max(batch.past, 1)))
+
+    def keep_from_nan(self: Any, sequence: Any, count: int) -> int:
+        if not sequence.cached:
+            self.k[:, sequence.row] = self.v[:, sequence.row] = torch.nan
+        return count
+
+    def begin_with_nan(self: Any, slots: Tensor) -> None:
         for held in (self.k, self.v):
-            held.index_fill_(1, rows, torch.nan)
+            held.index_fill_(1, slots, torch.nan)
 
     def read(self: Any, plan: Any, layer: int, q: Tensor) -> Tensor:
-        keys, values = (held[layer, plan.rows, : plan.read] for held in (self.k, self.v))
+        keys, values = (held[layer, plan.rows, : plan.mask.shape[-1]] for held in (self.k, self.v))
         positions = plan.batch.padded(plan.batch.positions + 1) - 1  # (B, T), -1 where padding fills a row up
         return plan.batch.packed(mine(plan.batch.padded(q), keys, values, positions).to(q.dtype))
 
     with (
-        replaced("nanoinfer.cache.dense:DenseCache.clear", clear_with_nan),
-        replaced(
-            "nanoinfer.cache.dense:DenseCache.plan", lambda self, batch: plan(self, replace(batch, no_context=False))
-        ),
+        replaced("nanoinfer.cache.dense:DenseCache.plan", plan_to_read),
+        replaced("nanoinfer.cache.dense:DenseCache.keep", keep_from_nan),
+        replaced("nanoinfer.cache.captured:CapturedDense.begin", begin_with_nan),
         replaced("nanoinfer.cache.dense:DenseCache.read", read),
     ):
         yield
@@ -84,7 +91,7 @@ EXERCISE = Spec(
     refuse=(
         "nanoinfer.cache.dense:DenseCache.read",
         "nanoinfer.cache.dense:DenseCache.attend",
-        "nanoinfer.cache.naive:FullContext.attend",
+        "nanoinfer.cache.none:NoCache.attend",
     ),
     swap=swap,
     hints=(

@@ -33,7 +33,7 @@ def swap(mine: Function) -> Iterator[None]:
     """DenseCache.bytes, by which a cache that does not fit is refused."""
 
     def bytes_of(config: ModelConfig, max_batch: int, max_len: int, dtype: torch.dtype) -> Any:
-        return (max_batch + 1) * mine(_shape(config), 0, max_len, dtype.itemsize)["row"]
+        return max_batch * mine(_shape(config), 0, max_len, dtype.itemsize)["row"]
 
     with replaced("nanoinfer.cache.dense:DenseCache.bytes", staticmethod(bytes_of)):
         yield

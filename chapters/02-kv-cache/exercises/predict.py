@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from nanocourse.exercises import answers
 from nanocourse.learner.predict import Prediction
 from nanoinfer.cache.dense import DenseCache
-from nanoinfer.cache.naive import Naive
-from nanoinfer.engine.engine import RowCache
-from nanoinfer.engine.sampling import greedy
-from nanoinfer.engine.state import BatchState
-from nanoinfer.engine.step import decode_step
+from nanoinfer.cache.none import NoCache
+from nanoinfer.model.batch import Batch
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
@@ -39,26 +39,24 @@ def read_bytes(rows: int, slots: int) -> int:
     return 4 * (CONFIG.parameters + rows * slots * CONFIG.kv_numbers)
 
 
-def cache_of(model: GPT2, rows: int, multiple: int = 128) -> DenseCache:
-    """A cache of SLOTS slots a row that is read in steps of `multiple`."""
-    cache = DenseCache(CONFIG, rows, SLOTS, model.device, model.dtype, multiple)
-    cache.clear(torch.arange(rows, device=model.device))
-    return cache
+def cache_of(model: GPT2, rows: int) -> DenseCache:
+    """A cache of SLOTS slots a row."""
+    return DenseCache(CONFIG, rows, SLOTS, model.device, model.dtype)
 
 
 @torch.inference_mode()
-def step_seconds(model: GPT2, cache: RowCache, rows: int, context: int) -> float:
-    """The median time of a decode step of rows that hold so many tokens already."""
+def step_seconds(model: GPT2, cache: NoCache, rows: int, context: int, read: int = 0) -> float:
+    """The median time of a decode step of rows that hold so many tokens already. read: slots at least."""
     found = []
     for _ in range(REPEATS + 1):
-        state = BatchState.empty(rows, model.device)
-        state.position.fill_(context)
-        state.live.fill_(1)
-        state.row.copy_(torch.arange(rows + 1))
         _wait(model)
         start = time.perf_counter()
-        for step in range(STEPS):
-            decode_step(model, cache, state, rows, context + step + 1, greedy)
+        for at in range(context, context + STEPS):
+            first = at if isinstance(cache, DenseCache) else 0
+            tokens = [464] * (at + 1)
+            work: Any = [(SimpleNamespace(tokens=tokens, row=row), first, at + 1 - first) for row in range(rows)]
+            batch = Batch.of(work, model.device)
+            model(replace(batch, past=max(batch.past, read - 1)) if read else batch, cache).argmax(-1).tolist()
         _wait(model)
         found.append((time.perf_counter() - start) / STEPS)
     return statistics.median(found[1:])
@@ -77,7 +75,7 @@ def model_on(device: torch.device) -> GPT2:
 def with_and_without(device: torch.device) -> float:
     """A naive step over a cached one, after 500 tokens."""
     model = model_on(device)
-    naive = step_seconds(model, Naive(1, SLOTS, device), 1, 500)
+    naive = step_seconds(model, NoCache(), 1, 500)
     return naive / step_seconds(model, cache_of(model, 1), 1, 500)
 
 
@@ -91,7 +89,8 @@ def longer_context(device: torch.device) -> float:
 def everything_read(device: torch.device) -> float:
     """A step of 8 rows that reads all slots over one that reads as many as it needs."""
     model = model_on(device)
-    return step_seconds(model, cache_of(model, 8, SLOTS), 8, 50) / step_seconds(model, cache_of(model, 8), 8, 50)
+    cache = cache_of(model, 8)
+    return step_seconds(model, cache, 8, 50, read=SLOTS) / step_seconds(model, cache, 8, 50)
 
 
 def rows_as_large_as_the_weights(device: torch.device) -> float:
@@ -99,7 +98,7 @@ def rows_as_large_as_the_weights(device: torch.device) -> float:
     model = model_on(device)
     cache = cache_of(model, 1)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    return weights / (sum(held.numel() * held.element_size() for held in cache.tensors()) / 2)  # a row and a dummy row
+    return weights / sum(held.numel() * held.element_size() for held in (cache.k, cache.v))
 
 
 def _with(bound: float, measured: float) -> str:
@@ -112,9 +111,8 @@ def _with(bound: float, measured: float) -> str:
 
 
 def _longer(bound: float, measured: float) -> str:
-    return (
-        "attention reads more slots, up to the next multiple of 128, under a mask; the matrices, the head and the "
-        "launches stay what they were" + (", and are most of the step" if measured < 2 else "")
+    return "attention reads more slots, under a mask; the matrices, the head and the launches stay what they were" + (
+        ", and are most of the step" if measured < 2 else ""
     )
 
 
@@ -143,13 +141,13 @@ PREDICTIONS = (
     Prediction(
         "longer-context",
         "With a cache: how many times as long does a step take after 890 tokens as after 50?", "times",
-        lambda device: cached_flops(896) / cached_flops(128),
-        "the ratio of their arithmetic, with slots read up to a multiple of 128", longer_context, _longer,
+        lambda device: cached_flops(891) / cached_flops(51),
+        "the ratio of their arithmetic", longer_context, _longer,
     ),
     Prediction(
         "everything-read",
         "Eight rows of 50 tokens in a cache of 1024 slots: how many times as long does a step take if all are read?",
-        "times", lambda device: read_bytes(8, 1024) / read_bytes(8, 128),
+        "times", lambda device: read_bytes(8, 1024) / read_bytes(8, 51),
         "the ratio of the bytes that are read: the weights, and slots of use or hidden", everything_read, _everything,
     ),
     Prediction(

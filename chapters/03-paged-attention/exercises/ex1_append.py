@@ -33,18 +33,16 @@ def grow(
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """BlockManager.grow asks it, row by row, and puts what it answers into the allocator and the tables."""
+    """BlockManager.grow asks it, slot by slot, and takes what it answers."""
 
-    def grow_row(self: Any, row: int, length: int) -> int:
-        before = self.owned[row]
-        (after,), free = mine([list(before)], [length], list(self.allocator._free), self.block_size)
-        self.begun += [(row, at, block) for at, block in enumerate(after) if [block] != before[at : at + 1]]
-        self.reserved -= len(after) - len(before)
-        self.owned[row], self.allocator._free = list(after), list(free)
-        self.allocator.owned[:] = bytes(block not in free for block in range(self.allocator.blocks))
-        return 0  # of room to spare, so that it is asked before every step
+    def grow_slot(self: Any, slot: int, tokens: int) -> None:
+        owned = self.owned[slot]
+        taken = [self.allocate() for _ in range(self.blocks_of(tokens) - len(owned))]  # offered again, to be counted
+        (after,), free = mine([list(owned)], [tokens], self.free + taken[::-1], self.block_size)
+        self.reserved[slot] -= len(after) - len(owned)
+        owned[:], self.free[:] = after, free
 
-    with replaced("nanoinfer.cache.blocks:BlockManager.grow", grow_row):
+    with replaced("nanoinfer.cache.blocks:BlockManager.grow", grow_slot):
         yield
 
 

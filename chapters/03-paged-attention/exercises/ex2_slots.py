@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.captured import CapturedPaged
 
 
 def slot_mapping(tables: Tensor, row: Tensor, positions: Tensor, block_size: int) -> Tensor:
@@ -32,14 +31,13 @@ def slot_mapping(tables: Tensor, row: Tensor, positions: Tensor, block_size: int
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """PagedCache.plan takes its slots from it. The engine's last line of tables, the dummy row's, is held back."""
-    plan = PagedCache.plan
+    """PagedCache.places is this. Where the last line of tables is the dummy slot's, it is held back."""
 
-    def plan_step(self: Any, batch: Any) -> Any:
-        slots = mine(self.tables[:-1], batch.row, batch.positions, self.block_size)
-        return replace(plan(self, batch), slots=slots.flatten().long())
+    def places(self: Any, batch: Any) -> Tensor:
+        tables = self.tables[:-1] if isinstance(self, CapturedPaged) else self.tables
+        return mine(tables, batch.row, batch.positions, self.block_size).flatten().long()
 
-    with replaced("nanoinfer.cache.paged:PagedCache.plan", plan_step):
+    with replaced("nanoinfer.cache.paged:PagedCache.places", places):
         yield
 
 
@@ -68,7 +66,7 @@ EXERCISE = Spec(
     typed=True,
     pure=True,
     tolerance=1e-9,
-    refuse=("nanoinfer.cache.paged:PagedCache.plan",),
+    refuse=("nanoinfer.cache.paged:PagedCache.places",),
     swap=swap,
     hints=(
         "Invariant: give a row other blocks for the same text, and every one of its slots moves with its block,\n"

@@ -55,7 +55,7 @@ def room(device: torch.device) -> float:
         requests = llm.requests([[464] * (n - n // 2) for n in TEXTS], params)
         engine, owned = llm.core, []
         for _ in engine.generate(requests):
-            if engine.rows:
+            if engine.running:
                 owned.append(PAGE * sum(map(len, engine.cache.blocks.owned)))
     return (len(TEXTS) + 1) * max(TEXTS) / statistics.mean(owned)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.engine import graphs
+from nanoinfer.engine.graphs import GraphEngine
 from nanoinfer.engine.state import upload
-from nanoinfer.model.batch import Batch, Chunk, Layout, pack, unpack
+from nanoinfer.engine.step import Layout, Prefill
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
@@ -44,29 +45,31 @@ def copy_from(static: dict[str, Tensor], new: dict[str, Tensor], nobody: int) ->
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
     """A captured prefill over pages gets its tokens by it; one of the dense cache has other padding."""
-    plain = graphs.write_chunks
+    plain = GraphEngine.bring
 
-    def write(packed: Tensor, going: Any, chunks: Any, layout: Layout, dummy: int) -> None:
-        if layout.rows * layout.max_new == layout.tokens:
-            plain(packed, going, chunks, layout, dummy)
+    def bring(self: Any, prefill: Prefill, layout: Layout, packed: Tensor) -> None:
+        if layout.rectangle:
+            plain(self, prefill, layout, packed)
         else:
-            exact = Layout.of(going, chunks, layout.max_context)
-            new = unpack(upload(pack(going, chunks, exact, dummy), torch.int64, packed.device), exact)
-            mine(_inputs(unpack(packed, layout)), _inputs(new), dummy)
+            dummy, exact = self.state.dummy, prefill.layout
+            new = upload(prefill.pack(exact, dummy), torch.int64, packed.device)
+            mine(_inputs(packed, layout), _inputs(new, exact), dummy)
 
-    with places.recorded(), replaced("nanoinfer.engine.graphs:write_chunks", write):
+    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphEngine.bring", bring):
         yield
 
 
-def _inputs(batch: Batch) -> dict[str, Tensor]:
-    return {name: getattr(batch, name) for name in scenes.INPUTS}
+def _inputs(packed: Tensor, layout: Layout) -> dict[str, Tensor]:
+    return dict(zip(scenes.INPUTS, packed.split(layout.sizes), strict=True))
 
 
 def _new(chunks: list[tuple[int, int, list[int], bool]]) -> dict[str, Tensor]:
     """Chunks (row, position of the first token, token ids, whether a token follows), packed."""
-    packed = [Chunk(*chunk) for chunk in chunks]
-    layout = Layout.of([], packed)
-    return {name: tensor.clone() for name, tensor in _inputs(unpack(pack([], packed, layout, 0), layout)).items()}
+    starts = [0, *accumulate(len(ids) for _, _, ids, _ in chunks)]
+    chosen = [(end - 1, row) for end, (row, _, _, follows) in zip(starts[1:], chunks, strict=True) if follows]
+    tokens = [(token, start + at, row) for row, start, ids, _ in chunks for at, token in enumerate(ids)]
+    each = [*zip(*tokens, strict=True), starts, [place for place, _ in chosen], [row for _, row in chosen]]
+    return {name: torch.tensor(values, dtype=torch.int64) for name, values in zip(scenes.INPUTS, each, strict=True)}
 
 
 def _example() -> Call:

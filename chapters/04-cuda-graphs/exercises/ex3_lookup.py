@@ -42,7 +42,7 @@ def replayed(steps: list[dict[str, Any]], room: int) -> list[int]:
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
     """The engine replays the graph that it names, out of all that were ever captured."""
-    lookup = graphs.GraphRunner._captured
+    lookup = graphs.GraphEngine._captured
 
     def captured(self: Any, key: Any, why_not: Any, all_layers: bool = False) -> Any:
         if self.recorder is None or why_not is not None:
@@ -60,7 +60,7 @@ def swap(mine: Function) -> Iterator[None]:
             taken[number] = self.graphs.get(key)
         return taken[number]
 
-    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphRunner._captured", captured):
+    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphEngine._captured", captured):
         yield
 
 
@@ -98,7 +98,7 @@ EXERCISE = Spec(
     pure=True,
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.engine.graphs:GraphRunner._captured",),
+    refuse=("nanoinfer.engine.graphs:GraphEngine._captured",),
     swap=swap,
     hints=(
         "Invariant: change one of the eight values of a step and leave the others. Either the recorded operations\n"

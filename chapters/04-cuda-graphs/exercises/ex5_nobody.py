@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.cache.blocks import NULL
-from nanoinfer.cache.paged import PagedCache
+from nanoinfer.cache.captured import NULL, CapturedPaged
+from nanoinfer.engine.step import Rows
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
@@ -44,18 +43,18 @@ def addresses(position: Tensor, live: Tensor, tables: Tensor, null: int, block_s
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """PagedCache.plan takes a decode step's slots, lengths and tables from it."""
-    plan = PagedCache.plan
+    """CapturedPaged.plan takes a decode step's slots, lengths and tables from it."""
+    plan = CapturedPaged.plan
 
     def planned(self: Any, batch: Any) -> Any:
         made = plan(self, batch)
-        if batch.starts is not None:
+        if not isinstance(batch, Rows):
             return made
-        live = (batch.row < len(self.tables) - 1).long()  # the last row is the dummy row
+        live = (batch.row < len(self.tables) - 1).long()  # the last slot is the dummy
         slots, lengths, tables = mine(batch.positions, live, made.tables.long(), NULL, self.block_size)
-        return replace(made, slots=slots.long(), lengths=lengths.long(), tables=tables.int())
+        return made._replace(places=slots.long(), lengths=lengths.long(), tables=tables.int())
 
-    with places.recorded(), replaced("nanoinfer.cache.paged:PagedCache.plan", planned):
+    with places.recorded(), replaced("nanoinfer.cache.captured:CapturedPaged.plan", planned):
         yield
 
 
@@ -87,7 +86,7 @@ EXERCISE = Spec(
     axes=("batch", "row"),
     tolerance=1e-5,
     imports=("import torch", "from torch import Tensor"),
-    refuse=("nanoinfer.cache.paged:PagedCache.plan",),
+    refuse=("nanoinfer.cache.captured:CapturedPaged.plan",),
     swap=swap,
     scene=scenes.attended,
     hints=(

@@ -70,7 +70,7 @@ def swap(mine: Function) -> Iterator[None]:
             if on_capture:
                 on_capture(done, len(keys))
 
-    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphRunner._capture", captured):
+    with places.recorded(), replaced("nanoinfer.engine.graphs:GraphEngine._capture", captured):
         yield
 
 

@@ -14,7 +14,7 @@ from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.chapters import run_file
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.llm import LLM
+from nanoinfer.make import make_engine
 
 scenes = run_file(Path(__file__).parents[1] / "scenes.py", "nanoinfer_ch04_scenes")
 places = run_file(Path(__file__).parent / "places.py", "nanoinfer_ch04_places")
@@ -50,15 +50,14 @@ class Kept:
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
     """Every step's tokens are kept by it until the host, two steps behind, looks at them."""
-    engine = LLM._make_engine
 
-    def behind(self: Any, *args: Any) -> Any:
-        made = engine(self, *args)
+    def behind(*args: Any) -> Any:
+        made = make_engine(*args)
         made.lag = 2
         return made
 
-    fetched = replaced("nanoinfer.engine.engine:Fetch", lambda tokens: Kept(mine, tokens))
-    with places.recorded(), fetched, replaced("nanoinfer.llm:LLM._make_engine", behind):
+    fetched = replaced("nanoinfer.engine.late:Fetch", lambda tokens: Kept(mine, tokens))
+    with places.recorded(), fetched, replaced("nanoinfer.make:make_engine", behind):
         yield
 
 

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from nanoinfer.engine.fake_graph import FakeRecorder
-from nanoinfer.engine.graphs import GraphRunner
+from nanoinfer.engine.graphs import GraphEngine
 
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """A `GraphRunner` records meanwhile, with or without a GPU; without one it is no faster for it."""
-    if "recorder" in vars(GraphRunner):  # several places at once
+    """A `GraphEngine` records meanwhile, with or without a GPU; without one it is no faster for it."""
+    if "recorder" in vars(GraphEngine):  # several places at once
         yield
         return
 
@@ -24,8 +24,8 @@ def recorded() -> Iterator[None]:
     def kept(self: Any, recorder: Any) -> None:
         self.__dict__["recorder"] = recorder
 
-    GraphRunner.recorder = property(found, kept)
+    GraphEngine.recorder = property(found, kept)
     try:
         yield
     finally:
-        del GraphRunner.recorder
+        del GraphEngine.recorder

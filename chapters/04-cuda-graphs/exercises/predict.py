@@ -12,10 +12,10 @@ import torch
 from nanocourse.exercises.chapters import run_file
 from nanocourse.learner.predict import Prediction
 from nanoinfer import LLM, SamplingParams
-from nanoinfer.engine.eager import EagerRunner
+from nanoinfer.engine.device import DeviceEngine
 from nanoinfer.engine.fake_graph import FakeGraph, record
-from nanoinfer.engine.graphs import GraphRunner, ladder, pick
-from nanoinfer.engine.sampling import SAMPLERS
+from nanoinfer.engine.graphs import ladder, pick
+from nanoinfer.engine.samplers import SAMPLERS
 from nanoinfer.model.config import PRESETS
 from nanoinfer.model.weights import load_model
 
@@ -42,12 +42,6 @@ class Counting:
         return Counted()
 
 
-def runner(llm: LLM) -> GraphRunner:
-    """The runner of an LLM that has graphs."""
-    assert isinstance(llm.core.runner, GraphRunner)
-    return llm.core.runner
-
-
 def ladder_padding(device: torch.device) -> float:
     """Rows of padding in a hundred, if a batch of 24 loses a row a step."""
     rows = [pick(ladder(len(TEXTS)), batch) or 0 for batch in range(1, len(TEXTS) + 1)]
@@ -58,7 +52,7 @@ def padding(device: torch.device) -> float:
     """The same in a run of the 24 texts, as the engine counts it."""
     with places.recorded(), LLM(load_model("small", device, torch.float32), engine="dense-graph", max_len=32) as llm:
         if device.type == "cpu":
-            runner(llm).recorder = Counting()  # tokens are nonsense then, and as many
+            llm.core.recorder = Counting()  # tokens are nonsense then, and as many
         params = [SamplingParams(max_tokens=n, temperature=0, ignore_eos=True) for n in TEXTS]
         llm.generate([[464]] * len(TEXTS), params)
         return 100 * llm.stats.padding_share
@@ -72,8 +66,8 @@ def rungs(device: torch.device) -> float:
 def captures(device: torch.device) -> float:
     """Graphs that a warm-up captures for 64 rows, counted with a recorder that records nothing."""
     with places.recorded(), LLM(load_model("small", device, torch.float32), engine="dense-graph") as llm:
-        runner(llm).recorder = Counting()
-        runner(llm).rows = ladder(64)
+        llm.core.recorder = Counting()
+        llm.core.rows = ladder(64)
         llm.warm_up()
         return float(llm.stats.captures)
 
@@ -86,8 +80,7 @@ def five_a_sublayer(device: torch.device) -> float:
 def launches(device: torch.device) -> float:
     """Operations of one greedy decode step over the dense cache, as the stand-in notes them."""
     with LLM(load_model("small", torch.device("cpu"), torch.float32), engine="dense-graph", max_len=64) as llm:
-        found = runner(llm)
-        graph, _ = record(lambda: EagerRunner.decode(found, 1, 40, SAMPLERS[0]))
+        graph, _ = record(lambda: DeviceEngine.decode(llm.core, 1, 40, SAMPLERS[0]))
     return float(len(graph.operations))
 
 
@@ -111,9 +104,8 @@ def expected_replay(device: torch.device) -> float:
 def replay(device: torch.device) -> float:
     """One row's decode step by Python's launches, over the same step replayed."""
     with places.recorded(), LLM(load_model("small", device, torch.float32), engine="dense-graph", max_len=64) as llm:
-        found = runner(llm)
-        eager = seconds(lambda: EagerRunner.decode(found, 1, 40, SAMPLERS[0]), device)
-        return eager / seconds(lambda: found.decode(1, 40, SAMPLERS[0]), device)
+        eager = seconds(lambda: DeviceEngine.decode(llm.core, 1, 40, SAMPLERS[0]), device)
+        return eager / seconds(lambda: llm.core.decode(1, 40, SAMPLERS[0]), device)
 
 
 def _padding(bound: float, measured: float) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanoinfer.cache.dense import DenseCache, DensePlan
-from nanoinfer.engine.eager import EagerRunner
-from nanoinfer.engine.sampling import greedy
-from nanoinfer.engine.state import BatchState
-from nanoinfer.model.batch import Chunk
+from nanoinfer.cache.captured import CapturedDense
+from nanoinfer.cache.dense import DensePlan
+from nanoinfer.engine.samplers import greedy
+from nanoinfer.engine.state import BatchState, Begun
+from nanoinfer.engine.step import Chunk, Prefill, Prompts, decode_step, prefill_step
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import load_model
 from nanoinfer.requests import Request, SamplingParams
@@ -24,7 +24,7 @@ from .toy import Recorder
 PROMPT, ROOM = "Once upon a time, there was a", 64
 
 
-class Elsewhere(DenseCache):
+class Elsewhere(CapturedDense):
     """Its attention is launched on a stream of its own."""
 
     recorder: Recorder | None = None
@@ -47,17 +47,18 @@ def small(device: str) -> GPT2:
 class Writer:
     """One row of the small model: a prompt that has been run, and a decode step."""
 
-    def __init__(self, device: str, cache: type[DenseCache] = DenseCache) -> None:
+    def __init__(self, device: str, cache: type[CapturedDense] = CapturedDense) -> None:
         at, model = torch.device(device), small(device)
         self.cache: Any = cache(model.config, 1, ROOM, at, model.dtype)
         self.ids, params = gpt2_tokenizer().encode(PROMPT), SamplingParams(temperature=0)
         with torch.inference_mode():
             self.state = BatchState.empty(1, at)
             request = Request(0, tuple(self.ids), params, 0, ROOM, frozenset())
-            self.cache.clear(self.state.admit([0], [request]))
-        runner = EagerRunner(model, self.cache, self.state)
-        runner.prefill([], [Chunk(0, 0, tuple(self.ids))], greedy)
-        self.step = partial(runner.decode, 1, ROOM, greedy)
+            self.cache.begin(self.state.admit([Begun(0, request.seed, 0, request.params)]))
+        prefill = Prefill([Chunk(0, 0, self.ids)])
+        batch = Prompts.of_packed(prefill.pack(prefill.layout, self.state.dummy).to(at), prefill.layout)
+        prefill_step(model, self.cache, self.state, batch, greedy)
+        self.step = partial(decode_step, model, self.cache, self.state, 1, ROOM, greedy)
 
     def captured(self, recorder: Recorder) -> Any:
         """The graph of the decode step, captured while the row is padding."""
@@ -102,7 +103,7 @@ def texts(recorder: Recorder, device: str, steps: int = 24) -> dict[str, str]:
 def steps(recorder: Recorder, device: str) -> dict[str, Callable[[], object]]:
     """The step called from Python and both graphs, to be timed: over a padding row, which never grows too long."""
     found: dict[str, Callable[[], object]] = {}
-    for name, kind in (("truth", DenseCache), ("right", DenseCache), ("wrong", Elsewhere)):
+    for name, kind in (("truth", CapturedDense), ("right", CapturedDense), ("wrong", Elsewhere)):
         writer = Writer(device, kind)
         found[name] = writer.step if name == "truth" else writer.replayed(recorder)
         with torch.inference_mode():
@@ -113,7 +114,7 @@ def steps(recorder: Recorder, device: str) -> dict[str, Callable[[], object]]:
 def attentions(recorder: Recorder) -> dict[str, int]:
     """How often the right graph and the wrong one launch attention, as the stand-in counts."""
     found = {}
-    for name, kind in (("right", DenseCache), ("wrong", Elsewhere)):
+    for name, kind in (("right", CapturedDense), ("wrong", Elsewhere)):
         launched = Writer("cpu", kind).captured(recorder).operations
         found[name] = sum("scaled_dot_product" in operation for operation in launched)
     return found

@@ -9,7 +9,8 @@ from typing import Any
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.engine.scheduler import Row, Step, Work
+from nanoinfer.engine.engine import Work
+from nanoinfer.engine.queue import ARRIVED, Queued
 
 
 def plan(prompts: list[int], computed: list[int], budget: int, chunk: int) -> list[tuple[int, int, bool]]:
@@ -37,38 +38,41 @@ def plan(prompts: list[int], computed: list[int], budget: int, chunk: int) -> li
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """Scheduler.schedule asks it: decode and prompts share every step."""
+    """QueueEngine.schedule asks it: decoding sequences and prompts share every step."""
 
-    def schedule(self: Any) -> Step:
-        self._make_room()
-        begun: list[Row] = []
-        while self.waiting and self._admit(self.waiting[0]):
-            begun.append(self.waiting.popleft())
-        rows = sorted(self.rows, key=lambda row: row.arrived)
-        lengths, fed = [len(row.prompt) for row in rows], [row.fed for row in rows]
-        asked = mine(lengths, fed, self.max_batched_tokens, self.prefill_chunk) if rows else []
-        _check(rows, asked, self.max_batched_tokens)
-        going = [rows[at] for at, _, _ in asked if rows[at].going]
-        pieces = [Work(rows[at], tokens) for at, tokens, _ in asked if not rows[at].going]
-        for row, tokens in pieces if self.blocks else ():
-            row.room = self.blocks.grow(row.slot, row.fed + tokens)
-        sources, targets, freed = self._close_gaps()
-        return Step(sorted(going, key=lambda row: row.slot), pieces, begun, sources, targets, freed)
+    def schedule(self: Any) -> list[Work]:
+        decoding = self.with_room([s for s in self.running if s.decoding])
+        asked = _asked(self, mine)
+        while sum(tokens for _, tokens, _ in asked) < self.budget and self.waiting and self.admit_next():
+            asked = _asked(self, mine)  # who has just come gets what is left
+        chunks: list[Work] = []
+        for s, tokens, _ in asked:
+            if not s.decoding and self.feed(s, tokens, chunks) != tokens:
+                raise ValueError("a chunk has more tokens than it may have")
+        self.stats.prefill_steps += bool(chunks)
+        self.stats.decode_steps += not chunks and bool(decoding)
+        self.fed, self.decoded = self.pending(decoding) + chunks, len(decoding)
+        return list(self.fed)
 
-    with replaced("nanoinfer.engine.scheduler:Scheduler.schedule", schedule):
+    with replaced("nanoinfer.engine.queue:QueueEngine.schedule", schedule):
         yield
 
 
-def _check(rows: list[Row], asked: list[tuple[int, int, bool]], budget: int) -> None:
-    """ValueError for a step that the engine cannot run."""
-    if [at for at, row in enumerate(rows) if row.going] != sorted(at for at, _, _ in asked if rows[at].going):
-        raise ValueError("every row that is decoding must be in the step, once")
-    if sum(tokens for _, tokens, _ in asked) > budget:
+def _asked(engine: Any, mine: Function) -> list[tuple[Queued, int, bool]]:
+    """The step of all that run. ValueError for one that the engine cannot run."""
+    every = sorted(engine.running, key=ARRIVED)
+    lengths = [len(s.tokens) for s in every]
+    fed = [len(s.tokens) if s.decoding else s.cached for s in every]
+    step = mine(lengths, fed, engine.budget, engine.chunk) if every else []
+    if sorted(at for at, _, _ in step if every[at].decoding) != [at for at, s in enumerate(every) if s.decoding]:
+        raise ValueError("every request that is decoding must be in the step, once")
+    if sum(tokens for _, tokens, _ in step) > engine.budget:
         raise ValueError("the step has more tokens than its budget")
-    for at, tokens, follows in asked:
-        left = len(rows[at].prompt) - rows[at].fed
-        if not rows[at].going and (not 0 < tokens <= left or follows != (tokens == left)):
+    for at, tokens, follows in step:
+        left = lengths[at] - fed[at]
+        if left and (not 0 < tokens <= left or follows != (tokens == left)):
             raise ValueError("a chunk must have tokens that its prompt has left, and a new token follows at its end")
+    return [(every[at], tokens, follows) for at, tokens, follows in step]
 
 
 def _example() -> Call:
@@ -95,8 +99,9 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.engine.scheduler:Scheduler.schedule",),
+    refuse=("nanoinfer.engine.queue:QueueEngine.schedule",),
     swap=swap,
+    displaced={"5.8": "your 5.8 says what a step of prompts brings, and 5.1 runs where 5.8 is the reference's"},
     hints=(
         "Invariant: play a prompt of 5 in chunks of 2 by hand, alone. Its steps have 2, 2 and 1 tokens; a new token\n"
         "follows the third and no other. Then its computed is 5, and it is decoding from the fourth step on.",

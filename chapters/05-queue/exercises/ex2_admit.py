@@ -9,7 +9,7 @@ from typing import Any
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.engine.scheduler import Row, Scheduler
+from nanoinfer.engine.queue import Queued, QueueEngine
 
 
 def admit(
@@ -45,26 +45,25 @@ def admit(
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """Scheduler._admit asks it about the request that waits longest; its blocks are then reserved as ever."""
-    admit_row = Scheduler._admit
+    """QueueEngine.admit_next asks it about the request that waits longest; its blocks are then reserved as ever."""
+    admit_next = QueueEngine.admit_next
 
-    def asked(self: Any, row: Row) -> bool:
-        if self.blocks is None or not hasattr(self.blocks, "allocator"):
-            return admit_row(self, row)
-        texts = [_text(other) for other in self.rows]
-        running = [(*text, len(self.blocks.owned[other.slot])) for text, other in zip(texts, self.rows, strict=True)]
-        size, free = self.blocks.block_size, self.blocks.allocator.free_blocks
-        begin, refused = mine([_text(row)], running, free, size, self.max_batch)
+    def asked(self: Any) -> Queued | None:
+        if self.blocks is None:
+            return admit_next(self)
+        running = [(*_text(s), len(self.blocks.owned[s.row])) for s in self.running]
+        free, slots = len(self.blocks.free) + len(self.blocks.idle), len(self.running) + len(self.free)
+        begin, refused = mine([_text(self.waiting[0])], running, free, self.blocks.block_size, slots)
         if refused:
             raise ValueError("a request is refused that the pool can hold")
-        return bool(begin) and admit_row(self, row)
+        return admit_next(self) if begin else None
 
-    with replaced("nanoinfer.engine.scheduler:Scheduler._admit", asked):
+    with replaced("nanoinfer.engine.queue:QueueEngine.admit_next", asked):
         yield
 
 
-def _text(row: Row) -> tuple[int, int]:
-    return len(row.request.prompt_token_ids), row.request.limit
+def _text(s: Queued) -> tuple[int, int]:
+    return len(s.request.prompt_token_ids), s.request.limit
 
 
 def _example() -> Call:
@@ -91,7 +90,7 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.cache.blocks:BlockManager.reserve", "nanoinfer.engine.scheduler:Scheduler._admit"),
+    refuse=("nanoinfer.cache.blocks:BlockManager.reserve", "nanoinfer.engine.queue:QueueEngine.admit_next"),
     swap=swap,
     hints=(
         "Invariant: in the example the row that runs may come to 13 tokens, 4 blocks, and holds 2. So of the 7 free\n"

@@ -11,7 +11,6 @@ from typing import Any
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.cache.prefix import PrefixBlocks
 
 
 def keys_and_hits(
@@ -40,32 +39,20 @@ def keys_and_hits(
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """PrefixBlocks.reserve asks it for a text's keys and hits, and reserves what it lacks as ever."""
+    """SharedBlocks.find asks it for a text's keys and hits."""
 
     def digest(parent: str, tokens: list[int]) -> str:
         return blake2b(bytes.fromhex(parent), digest_size=16).hexdigest() + array("q", tokens).tobytes().hex()
 
-    def reserve(self: Any, row: int, tokens: int, text: Sequence[int] = ()) -> bool:
-        known = {key.hex(): block for key, block in self.allocator.known.items()}
-        keys, hits = mine(list(text), self.block_size, digest, self.identity.hex(), known) if text else ([], [])
-        wanted, owned = self.blocks_of(tokens), self.allocator.owned
-        if wanted - len(hits) > self.available - len([block for block in hits if not owned[block]]):
-            return False
-        for column, block in enumerate(hits):
-            self.allocator.share(block)
-            self.begun.append((row, column, block))
-        self.owned[row], self.texts[row] = list(hits), [bytes.fromhex(key) for key in keys]
-        self.published[row], self.reservation[row] = len(hits), wanted
-        self.reserved += wanted - len(hits)
-        self.asked_tokens += len(text)
-        self.hit_tokens += len(hits) * self.block_size
-        return True
+    def find(self: Any, text: Sequence[int]) -> tuple[list[bytes], list[int]]:
+        if self.identity is None or not text:
+            return [], []
+        known = {key.hex(): block for key, block in self.known.items()}
+        keys, hits = mine(list(text), self.block_size, digest, self.identity.hex(), known)
+        return list(map(bytes.fromhex, keys)), list(hits)
 
-    with replaced("nanoinfer.cache.prefix:PrefixBlocks.reserve", reserve):
+    with replaced("nanoinfer.cache.sharing:SharedBlocks.find", find):
         yield
-
-
-assert PrefixBlocks.reserve  # what is replaced
 
 
 def key_of(parent: str, tokens: list[int]) -> str:
@@ -121,7 +108,7 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.cache.prefix:PrefixBlocks.reserve", "nanoinfer.cache.prefix:PrefixBlocks._extend"),
+    refuse=("nanoinfer.cache.sharing:SharedBlocks.find", "nanoinfer.cache.sharing:SharedBlocks._extend"),
     swap=swap,
     hints=(
         "Invariant: in the example the first two blocks hold the same tokens, and their keys differ. The third is in\n"

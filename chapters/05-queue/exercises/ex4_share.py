@@ -90,7 +90,7 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.cache.prefix:PrefixBlocks.reserve", "nanoinfer.cache.prefix:SharedAllocator.free"),
+    refuse=("nanoinfer.cache.sharing:SharedBlocks.reserve", "nanoinfer.cache.sharing:SharedBlocks.give_back"),
     hints=(
         "Invariant: in the example row 2 finds a, which row 1 still holds, and b, which is idle. It lacks one block\n"
         "and gets the free one that nobody has had yet, 4, though 2 is free as well: 2 was given back later.",

@@ -113,7 +113,7 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.engine.scheduler:Scheduler._make_room", "nanoinfer.engine.scheduler:Scheduler._preempt"),
+    refuse=("nanoinfer.engine.queue:QueueEngine.with_room", "nanoinfer.engine.queue:QueueEngine.preempt"),
     hints=(
         "Invariant: in the example row 0 lacks one block. Row 2, the youngest that runs, gives back 2 and waits. Row\n"
         "0 takes one of these, row 1 the other. Row 2 would need 2, so neither it nor row 3 begins.",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.speculate import step as engine
+from nanoinfer.speculate.drafts import NONE
+from nanoinfer.speculate.engine import Run
 
 
 def accept(scores: Tensor, noise: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,27 +37,18 @@ def accept(scores: Tensor, noise: Tensor, drafts: Tensor) -> tuple[Tensor, Tenso
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """verify_step asks it, of tokens that are chosen already: each has the one score that is not 0."""
-    original = engine.verify_step
+    """A step with drafts asks it, of tokens that are chosen already: each has the one score that is not 0."""
 
-    @torch.inference_mode()
-    def verify_step(model: Any, cache: Any, state: Any, batch: Any, runs: Any, sampler: Any) -> Any:
-        if isinstance(sampler, engine.PenaltySampler):  # counts what was kept as well
-            return original(model, cache, state, batch, runs, sampler)
-        state.row.index_copy_(0, runs.rows, runs.rows)
-        rows = state.at(batch.logits_row)
-        rows.step.add_(runs.offset)
-        logits = model(batch, cache)
-        scores = torch.zeros(*runs.drafts.shape[:1], runs.drafts.shape[1] + 1, logits.shape[-1])
-        scores[runs.run, runs.offset, sampler(logits.float(), rows)] = 1.0
-        tokens, counts = mine(scores, torch.zeros_like(scores), runs.drafts)
-        newest = tokens.gather(1, counts[:, None] - 1)[:, 0]
-        columns = newest, runs.positions + counts, state.step[runs.rows] + counts, torch.ones_like(newest)
-        state.integers[:4].index_copy_(1, runs.rows, torch.stack(columns))
-        brought = (runs.drafts != engine.NONE).sum(1, keepdim=True)
-        return torch.cat([tokens, counts[:, None], brought], 1), None
+    def accept(drafts: Sequence[Sequence[int]], chosen: Sequence[int]) -> list[Run]:
+        guesses = pad_sequence([torch.tensor(own, dtype=torch.int64) for own in drafts], True, NONE)  # (R, k)
+        scores = torch.zeros(len(drafts), guesses.shape[1] + 1, max(chosen) + 1)
+        run, place = torch.tensor([(row, at) for row, own in enumerate(drafts) for at in range(len(own) + 1)]).T
+        scores[run, place, torch.tensor(chosen)] = 1.0
+        tokens, counts = mine(scores, torch.zeros_like(scores), guesses)
+        kept = zip(tokens.tolist(), counts.tolist(), drafts, strict=True)
+        return [Run(row[:count], len(own)) for row, count, own in kept]
 
-    with replaced("nanoinfer.speculate.engine:verify_step", verify_step):
+    with replaced("nanoinfer.speculate.engine:accept", accept):
         yield
 
 
@@ -86,7 +78,7 @@ EXERCISE = Spec(
     axes=(("tokens", "row", "place"), ("counts", "row")),
     typed=True,
     imports=("import torch", "from torch import Tensor"),
-    refuse=("nanoinfer.speculate.step:verify_step", "nanoinfer.speculate.step:verify_rows"),
+    refuse=("nanoinfer.speculate.engine:accept", "nanoinfer.speculate.graphs:verify_step"),
     hints=(
         "Invariant: in the example row 0 would have chosen 1, 0, 1. Its first draft is kept, its second is not: it\n"
         "goes on by 1 and 0. The last 1 was chosen after a draft that is wrong, and says nothing. Row 1 keeps its\n"

@@ -8,12 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import IMPORTS, Check, Function, Spec
 from nanocourse.exercises.swap import replaced
+from nanoinfer.engine.engine import Work
+from nanoinfer.engine.samplers import filters
 from nanoinfer.engine.sampling import gumbel
-from nanoinfer.speculate import step as engine
+from nanoinfer.speculate.drafts import NONE
+from nanoinfer.speculate.engine import PlainDrafts
 
 
 def choose(logits: Tensor, run: Tensor, offset: Tensor, rows: dict[str, Tensor], drafts: Tensor) -> Tensor:
@@ -44,21 +48,26 @@ def choose(logits: Tensor, run: Tensor, offset: Tensor, rows: dict[str, Tensor],
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """It chooses for rows of a verify step that are penalised by frequency, or are only scored, and do not filter."""
-    original = engine.choose_scored
+    """It chooses for rows of a step with drafts that do not filter; none of these is penalised."""
+    original = PlainDrafts.choose_each
 
-    def choose_scored(scoring: Any, logits: Tensor, rows: Any, runs: Any) -> Tensor:
-        tokens = original(scoring, logits, rows, runs)
-        at = torch.zeros(len(runs.rows), dtype=torch.int64).scatter(0, runs.run, torch.arange(len(runs.run)))
-        presence, frequency = scoring.weights[:, rows.row]
-        given = {
-            "seed": rows.seed[at], "step": rows.step[at] - runs.offset[at], "temperature": rows.temperature[at],
-            "penalty": frequency[at], "counts": scoring.counts[rows.row[at]].long() * (frequency[at, None] != 0),
-        }  # fmt: skip
-        plain = (rows.top_k == 0) & (rows.top_p >= 1) & (presence == 0)
-        return torch.where(plain, mine(logits, runs.run, runs.offset, given, runs.drafts), tokens)
+    def choose_each(self: Any, work: list[Work], logits: Tensor) -> Tensor:
+        tokens, params, vocab = original(self, work, logits), [s.params for s, _, _ in work], logits.shape[1]
+        with logits.device:
+            new = [torch.tensor(s.tokens[len(s.request.prompt_token_ids) :]) for s, _, _ in work]
+            given = {
+                "seed": torch.tensor([s.request.seed for s, _, _ in work]), "step": torch.tensor(list(map(len, new))),
+                "temperature": torch.tensor([float(one.temperature) for one in params]),
+                "counts": torch.stack([own.bincount(minlength=vocab) for own in new]),
+                "penalty": torch.zeros(len(work)),
+            }  # fmt: skip
+            drafts = pad_sequence([torch.tensor(own, dtype=torch.int64) for own in self.drafts], True, NONE)
+            places = [(row, at) for row, own in enumerate(self.drafts) for at in range(len(own) + 1)]
+            run, offset = torch.tensor(places).T
+            plain = torch.tensor([not filters(one) for one in params])[run]
+        return torch.where(plain, mine(logits.float(), run, offset, given, drafts), tokens)
 
-    with replaced("nanoinfer.speculate.step:choose_scored", choose_scored):
+    with replaced("nanoinfer.speculate.engine:PlainDrafts.choose_each", choose_each):
         yield
 
 
@@ -95,7 +104,7 @@ EXERCISE = Spec(
     axes=("place",),
     typed=True,
     imports=(*IMPORTS, "", "from nanoinfer.engine.sampling import gumbel"),
-    refuse=("nanoinfer.speculate.step:choose_scored", "nanoinfer.engine.sampling:noisy"),
+    refuse=("nanoinfer.speculate.engine:PlainDrafts.choose_each", "nanoinfer.engine.sampling:noisy"),
     hints=(
         "Invariant: in the example row 0 is greedy, with a penalty of 2. Its id 2 was chosen once before, so that it\n"
         "stands at 2 and id 1 wins at 3. In the second place the draft 1 has been chosen once, and id 2 wins with it\n"

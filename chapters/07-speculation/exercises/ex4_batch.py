@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+import torch
+
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.model.batch import Chunk
-from nanoinfer.speculate import step as engine
+from nanoinfer.engine.engine import Work
+from nanoinfer.model.batch import Batch
 
 
 def verify_batch(
@@ -48,20 +50,21 @@ def verify_batch(
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """pack_runs asks it of the rows that go on; pieces of prompts stand after them as ever."""
-    original = engine.pack_runs
+    """A step with drafts asks it."""
 
-    def pack_runs(fed: Any, pieces: Any, device: Any) -> Any:
+    def lay_out(self: Any, work: list[Work]) -> Batch:
         rows = [
-            {"slot": one.row, "length": one.start + 1, "newest": one.token_ids[0], "left": len(one.token_ids),
-             "filled": one.start} for one in fed
-        ]  # fmt: skip
-        max_len = 1 + max(one.start + len(one.token_ids) for one in fed)
-        tokens, positions, cells, _, starts = mine(rows, [list(one.token_ids[1:]) for one in fed], max_len)
-        asked = [Chunk(cells[begin] // max_len, positions[begin], tokens[begin:end]) for begin, end in pairwise(starts)]
-        return original(asked, pieces, device)
+            {"slot": s.row, "length": len(s.tokens), "newest": s.tokens[-1], "left": 1 + len(own), "filled": start}
+            for (s, start, _), own in zip(work, self.drafts, strict=True)
+        ]
+        max_len = max(len(s.tokens) + 1 + len(own) for (s, _, _), own in zip(work, self.drafts, strict=True))
+        tokens, positions, cells, reads, starts = mine(rows, [list(own) for own in self.drafts], max_len)
+        slots, device = [cell // max_len for cell in cells], self.model.device
+        tensors = [torch.tensor(each, device=device) for each in (tokens, positions, slots, starts)]
+        longest = max(end - begin for begin, end in pairwise(starts))
+        return Batch(*tensors, longest, max(reads) - longest)
 
-    with replaced("nanoinfer.speculate.engine:pack_runs", pack_runs):
+    with replaced("nanoinfer.speculate.engine:PlainDrafts.lay_out", lay_out):
         yield
 
 
@@ -94,7 +97,7 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.speculate.step:pack_runs",),
+    refuse=("nanoinfer.speculate.engine:PlainDrafts.lay_out",),
     hints=(
         "Invariant: in the example row 0 has a text of 5 tokens, of which positions 0 to 3 were in steps. Its newest\n"
         "one is at position 4, though 6 cells of its line were written once. Row 1 may get 3 tokens, so that it\n"

@@ -74,7 +74,7 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=(),
-    refuse=("nanoinfer.speculate.engine:SpeculativeEngine._keep", "nanoinfer.text.stop:TextStream.push"),
+    refuse=("nanoinfer.engine.queue:QueueEngine.take", "nanoinfer.text.stop:TextStream.push"),
     hints=(
         "Invariant: in the example the stop string begins in text that was there before and ends in the second token\n"
         "of the run. The row keeps two tokens, its text is \"The w\", and nobody ever asks for the other two.",

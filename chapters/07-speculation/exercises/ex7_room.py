@@ -61,10 +61,7 @@ EXERCISE = Spec(
     typed=True,
     tolerance=1e-9,
     imports=(),
-    refuse=(
-        "nanoinfer.speculate.scheduler:DraftScheduler.room_for",
-        "nanoinfer.speculate.scheduler:DraftScheduler.give_back",
-    ),
+    refuse=("nanoinfer.speculate.engine:DraftEngine.room_for",),
     hints=(
         "Invariant: in the example 4 blocks are free, and 2 of them are promised to row 1. So 2 are over. Row 0\n"
         "writes 5 tokens after its 7, for which it needs one block more than it is promised. Row 1 writes 4 after\n"

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nanobench.report.figures.style import GRID, GROUND, MUTED, PEERS, TEXT, WIDTH, Drawing, corner
-from nanoinfer.cache.blocks import NULL
-from nanoinfer.cache.paged import SPLIT_TOKENS, PagedCache, choose_splits
+from nanoinfer.cache.captured import NULL, CapturedPaged
+from nanoinfer.cache.paged import SPLIT_TOKENS, choose_splits
 from nanoinfer.model.config import ModelConfig
 
 HEADS, HEAD_SIZE = 12, 64  # gpt2's
@@ -39,22 +39,22 @@ class Row:
     colors: tuple[str, ...]
 
 
-def history() -> PagedCache:
+def history() -> CapturedPaged:
     """A small cache after some traffic: rows come and go, and those that stay have grown step by step."""
     config = ModelConfig(n_layer=1, n_head=1, n_embd=1, n_positions=MAX_LEN, vocab_size=2)
     rows = len(PARTED) + len(GROWN)
-    cache = PagedCache(config, rows, MAX_LEN, BLOCKS, PAGE, torch.device("cpu"), torch.float32)
+    cache = CapturedPaged(config, rows, MAX_LEN, BLOCKS - 1, PAGE, torch.device("cpu"), torch.float32)
     blocks = cache.blocks
 
     def grow(lengths: Sequence[int]) -> None:
         for row, length in enumerate(lengths):
             blocks.grow(row, length)
-        cache.update()
+            cache.update([(row, column, block) for column, block in enumerate(blocks.owned[row])])
 
-    def leave(gone: Sequence[int], sources: Sequence[int], targets: Sequence[int]) -> None:
+    def leave(gone: list[int], sources: list[int], targets: list[int]) -> None:
         for row in gone:
             blocks.release(row)
-        blocks.move(sources, targets)
+        cache.rename(sources, targets)
         cache.move(torch.tensor(sources), torch.tensor(targets))
 
     for row, length in enumerate(PARTED):
@@ -62,7 +62,7 @@ def history() -> PagedCache:
     grow(PARTED)
     leave([1], [2], [1])  # the last row takes its place
     for row, length in enumerate(GROWN, start=2):
-        blocks.reserve(row, length)
+        blocks.reserved[row] = blocks.blocks_of(length)  # of more than is free now: rows 0 and 1 leave in time
     for step in range(1, STEPS + 1):
         if step == STEPS // 2:
             leave([0, 1], [4, 5], [0, 1])
@@ -73,7 +73,7 @@ def history() -> PagedCache:
     return cache
 
 
-def batch(cache: PagedCache, splits: int) -> list[Row]:
+def batch(cache: CapturedPaged, splits: int) -> list[Row]:
     """The rows, longest first, with what each program reads. Unsplit, a row is one program, of a colour of its own."""
     lengths = [GROWN[i] for i in (2, 3, 0, 1)]
     found = []

@@ -1,4 +1,4 @@
-"""Exercise 2.7: which tokens a step brings where prompts are read in pieces, and how they lie side by side."""
+"""Exercise 5.8: which tokens a step brings where prompts are read in pieces, and how they lie side by side."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nanocourse.exercises.cases import Call, Case, call
 from nanocourse.exercises.exercise import Check, Function, Spec
 from nanocourse.exercises.swap import replaced
-from nanoinfer.engine import eager
-from nanoinfer.engine.scheduler import Row, Step, Work
+from nanoinfer.engine.engine import Work
+from nanoinfer.engine.queue import ARRIVED
+from nanoinfer.engine.step import Prompts
 from nanoinfer.model.batch import Batch
 
 
@@ -46,50 +46,49 @@ def next_step(texts: list[list[int]], fed: list[int], chunk: int, budget: int) -
 
 @contextmanager
 def swap(mine: Function) -> Iterator[None]:
-    """Scheduler.schedule asks it what a step of prompts brings, and EagerRunner.prefill runs that as it is."""
-    chosen: list[tuple[dict[str, list[int]], list[Row]]] = []
+    """QueueEngine.schedule asks it what a step of prompts brings, and Batch.of takes that as it is."""
+    of: Any = Batch.of
+    chosen: list[tuple[dict[str, list[int]], list[int]]] = []
 
-    def schedule(self: Any) -> Step:
-        self._make_room()
-        begun: list[Row] = []
-        pieces: list[Work] = []
-        if not (self._decode_next and any(row.going for row in self.rows)):
-            while self.waiting and self._admit(self.waiting[0]):
-                begun.append(self.waiting.popleft())
-            rows = sorted((row for row in self.rows if not row.going), key=lambda row: row.arrived)
-            pieces = _asked(self, rows) if rows else []
-        self._decode_next = bool(pieces)
-        sources, targets, freed = self._close_gaps()
-        going = [] if pieces else [row for row in self.rows if row.going]
-        return Step(going, pieces, begun, sources, targets, freed)
+    def schedule(self: Any) -> list[Work]:
+        decoding, chunks = self.with_room([s for s in self.running if s.decoding]), list[Work]()
+        chosen.clear()
+        if not (decoding and self.decodes_next):
+            while self.waiting and self.admit_next():
+                pass
+            if prompts := sorted((s for s in self.running if not s.decoding), key=ARRIVED):
+                chunks = _asked(self, prompts)
+        self.stats.prefill_steps += bool(chunks)
+        self.stats.decode_steps += not chunks and bool(decoding)
+        self.decodes_next = bool(chunks)
+        self.fed, self.decoded = (chunks, 0) if chunks else (self.pending(decoding), len(decoding))
+        return self.fed
 
-    def _asked(self: Any, rows: list[Row]) -> list[Work]:
-        texts = [list(row.prompt) for row in rows]
-        step = mine(texts, [row.fed for row in rows], self.prefill_chunk, self.max_batched_tokens)
-        work = [Work(rows[at], count) for at, count in Counter(step["rows"]).items()]
-        if not work or any(row.fed + count > len(row.prompt) for row, count in work):
+    def _asked(self: Any, prompts: list[Any]) -> list[Work]:
+        step = mine([s.tokens.copy() for s in prompts], [s.cached for s in prompts], self.chunk, self.budget)
+        counts, chunks = Counter(step["rows"]), list[Work]()
+        if not counts or any(prompts[at].cached + count > len(prompts[at].tokens) for at, count in counts.items()):
             raise ValueError("a step must bring tokens that its rows have left, at least one")
-        for row, count in work if self.blocks else ():
-            row.room = self.blocks.grow(row.slot, row.fed + count)
-        chosen[:] = [(step, rows)]
-        return work
+        for at, count in counts.items():
+            self.feed(prompts[at], count, chunks)
+        chosen[:] = [(step, [s.row for s in prompts])]
+        return chunks
 
-    def prefill(self: Any, going: Any, chunks: Any, sampler: Any) -> Tensor:
-        step, rows = chosen[0]
-        device = self.state.token.device
-        slots = torch.tensor([row.slot for row in rows], device=device)
-        names = ("token_ids", "positions", "rows", "starts", "logits_at")
-        ids, positions, row, starts, at = (torch.tensor(step[name], dtype=torch.int64, device=device) for name in names)
-        batch = Batch(
-            ids, positions, slots[row], max_context=int(positions.max()) + 1, max_new=int(starts.diff().max()),
-            no_context=not any(chunk.start for chunk in chunks), starts=starts, logits_at=at, logits_row=slots[row[at]],
-        )  # fmt: skip
-        tokens = eager.prefill_step(self.model, self.cache, self.state, batch, sampler)
-        return tokens[: sum(chunk.complete for chunk in chunks)]
+    def of_mine(cls: type[Batch], work: list[Work], device: torch.device) -> Batch:
+        if not chosen:
+            return of(work, device)  # type: ignore[no-any-return]
+        step, slots_of = chosen[0]
+        names = ("token_ids", "positions", "starts", "logits_at")
+        ids, positions, starts, at = (torch.tensor(step[name], dtype=torch.int64, device=device) for name in names)
+        slots = torch.tensor([slots_of[row] for row in step["rows"]], device=device)  # (N,)
+        last_at = starts[1:] - 1
+        last_at[torch.searchsorted(starts, at, right=True) - 1] = at
+        longest, past = int(starts.diff().max()), max(start for _, start, _ in work)
+        return Prompts(ids, positions, slots, starts, longest, past, last_at, slots[last_at])
 
     with (
-        replaced("nanoinfer.engine.scheduler:Scheduler.schedule", schedule),
-        replaced("nanoinfer.engine.eager:EagerRunner.prefill", prefill),
+        replaced("nanoinfer.engine.queue:QueueEngine.schedule", schedule),
+        replaced("nanoinfer.model.batch:Batch.of", classmethod(of_mine)),
     ):
         yield
 
@@ -115,13 +114,13 @@ EXERCISE = Spec(
     lines=12,
     example=_example,
     pure=True,
-    section="A long prompt, in pieces",
+    section="A long prompt among short ones",
     axes=("number",),
     typed=True,
     exact=True,
     tolerance=1e-6,
     swap=swap,
-    refuse=("nanoinfer.model.batch:pack", "nanoinfer.engine.scheduler:Scheduler.schedule"),
+    refuse=("nanoinfer.model.batch:Batch.of", "nanoinfer.engine.queue:QueueEngine.schedule"),
     hints=(
         "Invariant: write the positions of one row down, step after step. They are 0, 1, 2, ... without a gap and\n"
         "without repetition, whatever its neighbours bring.",

@@ -1,0 +1,25 @@
+"""Every engine of a rung gives the tokens of its first one: `nanoinfer rung` puts this file beside the package."""
+
+from __future__ import annotations
+
+import pytest
+
+from nanoinfer.chapters import ENGINES
+from nanoinfer.first import LLM
+from nanoinfer.records import SamplingParams
+
+PROMPTS = ["Once upon a time", "The dog", "A", "There was a king who had three sons, and the youngest of them"]
+PARAMS = [
+    SamplingParams(max_tokens=24, temperature=0, seed=1),
+    SamplingParams(max_tokens=9, seed=2),
+    SamplingParams(max_tokens=30, temperature=0.7, top_k=20, top_p=0.9, seed=3, stop=["."]),
+    SamplingParams(max_tokens=17, temperature=1.3, seed=4),
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("max_batch", [1, 3])
+def test_tokens_are_the_first_engine_s(engine: str, max_batch: int) -> None:
+    """Greedy and sampled, with filters and a stop, one at a time and refilled."""
+    expected = LLM(engine=next(iter(ENGINES))).generate(PROMPTS, PARAMS)
+    assert LLM(engine=engine, max_batch=max_batch).generate(PROMPTS, PARAMS) == expected

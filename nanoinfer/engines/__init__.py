@@ -1,0 +1,1 @@
+"""What makes the engines of a rung, a module a chapter: `nanoinfer.chapters` names them."""

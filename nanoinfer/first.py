@@ -1,0 +1,70 @@
+"""The front door of a rung: text in, completions out, one call at a time. Chapter 1.
+
+The whole package has a larger one, `nanoinfer.llm`, for many callers at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from nanoinfer.chapters import ENGINES
+from nanoinfer.devices import choose_device, choose_dtype
+from nanoinfer.engine.engine import Engine, Sequence
+from nanoinfer.model.weights import load_model
+from nanoinfer.records import Completion, SamplingParams
+from nanoinfer.text.prompts import RequestMaker
+from nanoinfer.text.stop import TextStream
+from nanoinfer.text.tokenizer import gpt2_tokenizer
+
+
+class LLM:
+    """A GPT-2 that continues prompts.
+
+    model, revision: as `load_model` takes them. engine: one of `ENGINES`; None takes the last. max_batch: sequences
+    that run at once. max_len: context in tokens, prompt and new ones together; None takes the model's own. seed: of the
+    seeds of prompts that bring none. ValueError, one sentence, for what makes no sense.
+    """
+
+    def __init__(
+        self, model: str | Path = "small", engine: str | None = None, *, max_batch: int = 8, max_len: int | None = None,
+        seed: int = 0, device: str | None = None, dtype: str | None = None, revision: str | None = None,
+    ) -> None:  # fmt: skip
+        engine = engine or list(ENGINES)[-1]
+        if engine not in ENGINES:
+            raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
+        where = choose_device(device)
+        self.model = load_model(model, where, choose_dtype(dtype, where), seed=seed, revision=revision)
+        shape = self.model.config
+        self.max_len = max_len or shape.n_positions
+        if not 1 < self.max_len <= shape.n_positions:
+            raise ValueError(f"max_len must be from 2 to the model's context of {shape.n_positions}, not {max_len}")
+        module, name = ENGINES[engine].split(":")
+        self.engine: Engine = getattr(import_module(module), name)(self.model, max_batch, self.max_len)
+        self.tokenizer = gpt2_tokenizer()
+        self.maker = RequestMaker(self.tokenizer, self.max_len, shape.vocab_size, Random(seed), shape.end_of_text)
+
+    def generate(self, prompts: Any, params: SamplingParams | list[SamplingParams] | None = None) -> list[Completion]:
+        """Continue one prompt or several: text or token ids, or a list of these. Returns a list in their order.
+
+        params: one for all, one a prompt, or None for the defaults. ValueError for a bad prompt, before anything is
+        computed.
+        """
+        requests = self.maker.requests(prompts, params)
+        done: dict[int, Completion] = {}
+        for settled in self.engine.generate(requests):
+            done |= {s.request.index: self.completion(s) for s in settled if s.finish_reason}
+        return [done[request.index] for request in requests]
+
+    def completion(self, s: Sequence) -> Completion:
+        """The record of a sequence that has ended."""
+        assert s.finish_reason
+        request, ids = s.request, s.tokens[len(s.request.prompt_token_ids) :]
+        stream = TextStream(self.tokenizer, request.params.stop)
+        stream.extend(ids[:-1] if ids[-1] in request.stop_ids else ids)
+        stream.finish()
+        return Completion(
+            request.index, request.prompt_token_ids, tuple(ids), stream.text, s.finish_reason, request.seed
+        )

@@ -1,0 +1,104 @@
+"""How many drafts pay: of a sequence, by how many were accepted; of a step, by the clock. Chapter 7.
+
+A step with drafts costs more than a plain one and gives more tokens. With acceptance a, a draft of k tokens gives
+1 + a + ... + a^k of them. Drafts are brought where that, over the cost in plain steps, is more than plain decoding
+gives. None of this changes a token, so it may go by what differs from run to run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import log
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from nanoinfer.engine.queue import Queued
+
+PRICE = 0.2  # of a token: a draft is brought where it and all before it are accepted as often as that
+FIRST = 0.6  # acceptance of a sequence of which nothing is known
+RATE = 0.15  # how fast it follows what happens
+GAIN = 1.1  # times plain speed that drafts must promise
+COST = 1.25  # of a step with drafts, in plain ones, before one has been timed
+TIMED = 8  # steps of each kind whose median counts
+SOONEST, LATEST = 32, 4096  # plain steps ahead of a trial, twice as many each time, and fewer with each step that pays
+TRIAL = 4  # steps with drafts of a trial, at least
+LOOK = 4  # plain steps from one look at what would have been drafted to the next
+
+
+@dataclass
+class Times:
+    """Seconds of steps of about so many sequences, plain and with drafts."""
+
+    plain: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED))
+    drafted: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED))
+    patience: int = SOONEST
+    rested: int = 0  # plain steps since drafts ended
+
+    @property
+    def cost(self) -> float:
+        """A step with drafts, in plain ones."""
+        return median(self.drafted) / median(self.plain) if self.drafted and self.plain else COST
+
+
+class Pays:
+    """Decides, before each step, whether to bring drafts, and how many of each sequence."""
+
+    def __init__(self) -> None:
+        self.shares: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # of each sequence, how often a draft is right
+        self.times: dict[int, Times] = {}  # by about how many sequences decode
+        self.left = 0  # steps of a trial that are still to come
+        self.looks = 0
+
+    def most(self, s: Queued, limit: int) -> int:
+        """How many drafts a sequence is to bring: the n-th is used if all n are right, which is as probable as a^n."""
+        share = min(max(self.shares.get(s, FIRST), 0.01), 0.999)
+        return min(limit, max(int(log(PRICE, share)), self.left > 0))
+
+    def expected(self, s: Queued, limit: int) -> float:
+        """How many tokens a step with drafts gives a sequence."""
+        share = self.shares.get(s, FIRST)
+        return sum(share**n for n in range(self.most(s, limit) + 1))
+
+    def draft(self, sequences: Sequence[Queued], limit: int, alone: bool) -> bool:
+        """Whether the next step is to bring drafts.
+
+        alone: whether nobody waits. Then it is over when the slowest sequence is, and that one counts.
+        """
+        times = self.times.setdefault(len(sequences).bit_length(), Times())
+        if len(times.plain) < TIMED:
+            return False
+        if self.left:
+            return True
+        expected = [self.expected(s, limit) for s in sequences]
+        if (min(expected) if alone else fmean(expected)) > GAIN * times.cost:
+            times.rested, times.patience = 0, max(SOONEST, times.patience - TRIAL)
+            return True
+        times.rested += 1
+        if times.rested >= times.patience:
+            times.rested, times.patience, self.left = 0, min(LATEST, 2 * times.patience), TRIAL
+        return self.left > 0
+
+    def note_step(self, rows: int, seconds: float, drafted: bool) -> None:
+        """A step of so many decoding sequences took so long."""
+        times = self.times.setdefault(rows.bit_length(), Times())
+        (times.drafted if drafted else times.plain).append(seconds)
+        self.left -= drafted and self.left > 0
+
+    def note(self, s: Queued, drafts: int, accepted: int) -> None:
+        """Of so many drafts the first ones were accepted; the one after them was wrong, and of the rest who knows."""
+        wrong = (1 - self.shares.get(s, FIRST)) * (1 - RATE) ** accepted
+        self.shares[s] = (1 - wrong) * (1 - RATE) if accepted < drafts else 1 - wrong
+
+    def look(self, drafter: Any, sequences: Sequence[Queued], most: int) -> None:
+        """After a plain step, now and then ask what the drafter would have guessed of a sequence's last tokens."""
+        self.looks += 1
+        foreseen = getattr(drafter, "foreseen", None)
+        if foreseen is None or self.looks % LOOK:
+            return
+        s = sequences[self.looks // LOOK % len(sequences)]
+        if s.generated > most:
+            self.note(s, most, foreseen(s, most))

@@ -1,0 +1,117 @@
+"""`nanoinfer rung`: the package as of a chapter, as a folder that can be read from end to end and run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nanobook.source import code_lines
+from nanobook.syllabus import ENGINE, Syllabus, engine_root, file_of, syllabus
+from nanocourse.exercises.chapters import root
+from nanoinfer.chapters import ENGINES
+from nanoinfer.cli.errors import Refused
+from nanoinfer.cli.terminal import Output
+
+EPILOG = """\
+Examples:
+
+nanoinfer rung 1
+
+nanoinfer rung 2 --diff
+
+nanoinfer rung 3 --to my-rung"""
+
+WHOLE = ("__init__",)  # modules of every rung, besides those of its chapters
+DATA = ("data/gpt2.tiktoken", "data/small")
+HOME = {"LLM": "first", "Completion": "records", "SamplingParams": "records"}
+README = """\
+# nanoinfer, as of chapter {number}: {title}
+
+These are the files of chapters 1 to {number}, as they are in the whole package; only `{engine}/chapters.py` was written
+for this folder. It needs torch, numpy, tiktoken and safetensors{triton}.
+
+    python small.py
+    python -c "from nanoinfer import LLM; print(LLM().generate('Once upon a time')[0].text)"
+    python -m pytest test_rung.py
+
+Read in this order:
+
+{table}
+Some names are for you, and nothing here calls them: `weights.random_model`; `none.forward_logits`, the oracle;
+`Tokenizer.decode`; `kv_numbers` and the caches' `bytes`, which say what a cache takes; and of `LLM.engine`, from
+chapter 4 on, `stats` and `warm_up(samplers)`, which captures every step ahead of time.
+"""
+
+
+def rung(
+    number: Annotated[int, typer.Argument(min=1, max=4, metavar="N", help="The chapter, 1 to 4.")],
+    to: Annotated[Path | None, typer.Option(help="Write the package as of this chapter into a new folder.")] = None,
+    diff: Annotated[bool, typer.Option("--diff", help="Only what this chapter adds.")] = False,
+) -> None:
+    """Show the files of chapters 1 to N in the order in which they are read, with lines of code; or write them."""
+    table = reading_order(syllabus(), number, number if diff else 1)
+    if to is None:
+        Output().write(table)
+        return
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise Refused(f"{to} exists and is not empty")
+    write(to, number)
+    Output().write(f"{to}: read README.md first\n")
+
+
+def files(book: Syllabus, number: int, first: int = 1) -> list[tuple[int, str]]:
+    """Chapter and path, from the folder that the package lies in, of each module of these chapters."""
+    chapters = [chapter for chapter in book.chapters if first <= chapter.number <= number]
+    return [(chapter.number, file_of(module)) for chapter in chapters for module in chapter.modules]
+
+
+def reading_order(book: Syllabus, number: int, first: int = 1) -> str:
+    """A line for each file, with its chapter and its lines of code, and the sum."""
+    rows = [
+        (str(chapter), path, code_lines((engine_root() / path).read_text(encoding="utf-8")))
+        for chapter, path in files(book, number, first)
+    ]
+    rows += [("", "in all", sum(lines for _, _, lines in rows))]
+    width = max(len(path) for _, path, _ in rows)
+    return "".join(f"    {chapter:2}{path:{width}}{lines:6}\n" for chapter, path, lines in rows)
+
+
+def write(folder: Path, number: int) -> None:
+    """Write the package as of a chapter into a folder, which is made."""
+    book, source = syllabus(), engine_root()
+    paths = [path for _, path in files(book, number)]
+    packages = {str(Path(path).parent / "__init__.py") for path in paths}
+    for path in sorted({*paths, *packages, *(file_of(module) for module in WHOLE)}):
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / path, target)
+    for name in DATA:
+        copy = shutil.copytree if (source / ENGINE / name).is_dir() else shutil.copyfile
+        (folder / ENGINE / name).parent.mkdir(exist_ok=True)
+        copy(source / ENGINE / name, folder / ENGINE / name)
+    (folder / ENGINE / "chapters.py").write_text(chapters_py(paths), encoding="utf-8")
+    own = next((root() / "chapters").glob(f"{number:02}-*"))
+    shutil.copyfile(own / "small.py", folder / "small.py")
+    shutil.copyfile(root() / "chapters" / "test_rung.py", folder / "test_rung.py")
+    title = next(chapter.title for chapter in book.chapters if chapter.number == number)
+    triton = ", and Triton on a GPU" * (number > 2)
+    table = reading_order(book, number)
+    text = README.format(number=number, title=title, engine=ENGINE, triton=triton, table=table)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def chapters_py(paths: list[str]) -> str:
+    """The one file that is written anew: which names the package has, and which engines."""
+    there = {name: maker for name, maker in ENGINES.items() if file_of(maker.split(":")[0].partition(".")[2]) in paths}
+    tables = {"HOME": HOME, "ENGINES": there}
+    entries = ["\n".join(f'    "{key}": "{value}",' for key, value in table.items()) for table in tables.values()]
+    bodies = [f"{name} = {{\n{body}\n}}\n" for name, body in zip(tables, entries, strict=True)]
+    return '"""Which chapters are here: written by `nanoinfer rung`."""\n\n' + "".join(bodies)
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("rung", epilog=EPILOG)(rung)
