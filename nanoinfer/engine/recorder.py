@@ -113,7 +113,7 @@ class Recorder:
             facts["token_ids"] = [s.tokens[-RUN:] for s in settled]
         if blocks:
             size, first, idle = blocks.block_size, self._first, blocks.idle
-            grown = [s for s, start, count in fed if s.row >= 0 and (count > 1 or start % size == 0)]
+            grown = [s for s, start, _ in fed if s.row >= 0 and len(blocks.owned[s.row]) > -(-start // size)]
             facts["tables"] = [(s.arrived, self._owned(s)) for s in grown]
             given = {block for _, _, owned in self._left for block in owned}
             facts["kept"], facts["idle"] = [block for block in given if block - first in idle], len(idle)

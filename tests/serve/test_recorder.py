@@ -179,7 +179,7 @@ MISTAKES: dict[str, tuple[str | None, Any]] = {
         Events, "_disown", lambda disown, self, row: [])),
     "nobody sees the queue grow": (None, edited(Events, "_event", 'new or facts["waiting"] != waited', "new")),
     "texts are known after a failure": (None, edited(
-        Events, "_move_blocks", 'self._kept if not facts["idle"] else set()', "set()")),
+        Events, "_move_blocks", 'len(after) != facts["idle"]', "False")),
     "accepted drafts were not fed": ("here", edited(Events, "_settle", "row.fed < now_fed", "False")),
     "tokens that come together are one": ("here", edited(Events, "_settle", "[id_] * count", "[id_]")),
 }  # fmt: skip
