@@ -28,6 +28,7 @@ def test_tokens_are_the_first_engine_s(engine: str, max_batch: int) -> None:
 
 
 def test_a_model_of_the_hub_asks_for_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one sentence."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match="pip install huggingface_hub"):
         LLM("gpt2")
