@@ -68,8 +68,8 @@ class SlotCache(Cache, Protocol):
 class Engine:
     """Runs sequences to their end over one model and one cache, up to `max_batch` at a time.
 
-    A sequence waits in order of arrival for a free row. A step feeds either the prompts of the sequences that have
-    just been given a row, or the newest token of all the others.
+    A sequence waits in order of arrival for a free row. A step feeds either the sequences that have just been
+    given a row, or all the others: of each, the tokens that the cache does not hold.
     """
 
     def __init__(self, model: GPT2, cache: SlotCache, max_batch: int) -> None:
@@ -107,7 +107,7 @@ class Engine:
         return self.settle(work, self.run(work))
 
     def schedule(self) -> list[Work]:
-        """Choose the next tokens to feed: new prompts if a row is free, else the newest token of every sequence."""
+        """Choose the next tokens to feed: of new sequences if a row is free for one, else of all that run."""
         admitted = []
         while self.waiting and self.free and self.cache.admit(self.free[-1], self.waiting[0]):
             s = self.waiting.popleft()
