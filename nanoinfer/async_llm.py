@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.llm import LLM
+from nanoinfer.records import Bounds
 from nanoinfer.requests import Completion, Piece, Request, SamplingParams
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.text.prompts import Prompt
     from nanoinfer.text.tokenizer import Tokenizer
+
+
+PACE = Bounds("float32", 0, 60, "a number from 0 to 60")  # seconds from one step to the next, at least
 
 
 class ServingLLM(LLM):
@@ -140,8 +144,7 @@ class AsyncLLM:
 
     def pace(self, seconds_per_step: float) -> None:
         """Let no step begin sooner than so many seconds after the one before; 0 is full speed."""
-        if type(seconds_per_step) not in (int, float) or not 0 <= seconds_per_step <= 60:
-            raise ValueError(f"seconds_per_step must be a number from 0 to 60, not {seconds_per_step!r}")
+        PACE.check("seconds_per_step", seconds_per_step)
         self._served.loop.pace = seconds_per_step
 
     async def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:

@@ -309,7 +309,7 @@ def work() -> None:
     print(f"at most {tokens} / {size_of}, rounded up, + {rows} = {-(-tokens // size_of) + rows} tiles")
 
 
-NUMBERS = measured.NUMBERS | {"token": lambda: size(TOKEN)}
+NUMBERS = measured.NUMBERS
 
 
 if __name__ == "__main__":
