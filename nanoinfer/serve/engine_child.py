@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from copy import copy
-from dataclasses import replace
 from itertools import chain
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -25,7 +24,6 @@ from nanoinfer.config import Facts
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.serve.engine_link import Link, News, Start
 from nanoinfer.serve.processes import Raised, die, pipes
-from nanoinfer.text.stop import TextStream
 
 if TYPE_CHECKING:
     from nanoinfer.engine.scores import Scored as Row
@@ -88,20 +86,11 @@ class EngineServer:
         self, first: int, requests: Sequence[Request], asked: float, every_token: bool, known: list[list[int]] | None
     ) -> None:
         assert self.llm
-        tokenizer = self.llm.tokenizer
-        made = [
-            replace(request, text=TextStream(tokenizer, request.params.stop)) if request.params.stop else request
-            for request in requests
-        ]
-        for request, tokens in zip(made, known or ()):  # noqa: B905, none are known of most
-            if request.text:
-                for token in tokens:
-                    request.text.push(token)
         with self._registering:
             try:
-                rows = self.llm.loop.submit(made, self._mailbox, asked, every_token, known)
+                rows = self.llm.loop.submit(requests, self._mailbox, asked, every_token, known)
             except Exception as error:  # of these requests: the others go on
-                self.link.send(("refused", first, len(made), repr(error)))
+                self.link.send(("refused", first, len(requests), repr(error)))
                 return
             for number, row in enumerate(rows, first):
                 told = len(known[number - first]) if known else 0

@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import sub
 from threading import RLock, Thread
 from typing import Any
@@ -106,8 +106,7 @@ class RemoteLoop:
         self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
     ) -> list[Row]:
         """As `EngineLoop.submit`."""
-        plain = [replace(request, text=None) if request.text else request for request in requests]
-        rows = [Row(request, asked, mailbox.news.append, every_token) for request in plain]
+        rows = [Row(request, asked, mailbox.news.append, every_token) for request in requests]
         self._begin(rows, mailbox, asked, every_token, None)
         return rows
 
