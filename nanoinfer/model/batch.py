@@ -38,8 +38,8 @@ class Batch:
             rows += [s.row] * count
             starts.append(len(ids))
         sizes = [len(ids)] * 3 + [len(starts)]
-        numbers = torch.tensor([*ids, *positions, *rows, *starts], device=device).split(sizes)
-        return cls(*numbers, longest=max(n for _, _, n in work), past=max(n for _, n, _ in work))  # type: ignore[arg-type]
+        token_ids, at, of, begins = torch.tensor([*ids, *positions, *rows, *starts], device=device).split(sizes)
+        return cls(token_ids, at, of, begins, max(n for _, _, n in work), max(n for _, n, _ in work))
 
     @property
     def rows(self) -> int:
