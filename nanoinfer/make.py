@@ -119,7 +119,7 @@ def recording(config: EngineConfig, model: GPT2, max_batch: int, least: Callable
     elif os.environ.get("NANOINFER_GRAPHS") != "0":
         settings |= {"recorder": CudaRecorder(model.device), "lag": LAG if rows else 0}
         if config.recipe.forward != "ops" and uses_kernels(config, model):
-            from nanoinfer.kernels.persistent import forwards_of
+            from nanoinfer.labs.one_kernel.persistent import forwards_of
 
             settings |= {"forwards": forwards_of(config.recipe.forward), "pinned": config.pinned}
     return settings

@@ -17,8 +17,8 @@ from nanoinfer.cache.captured import CapturedPaged
 from nanoinfer.cache.none import forward_logits
 from nanoinfer.engine.samplers import greedy
 from nanoinfer.engine.state import BatchState
-from nanoinfer.kernels import persistent_torch as phases
-from nanoinfer.kernels.persistent_shape import Packed, Shape, pack
+from nanoinfer.labs.one_kernel import phases
+from nanoinfer.labs.one_kernel.shape import Packed, Shape, pack
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
@@ -143,7 +143,7 @@ def budget() -> None:
 
 def exchanges_a_token() -> int:
     """Waits of the one kernel, the head's left out."""
-    from nanoinfer.kernels.persistent import WAITS
+    from nanoinfer.labs.one_kernel.persistent import WAITS
 
     return len(WAITS) * GPT2_SMALL.n_layer
 

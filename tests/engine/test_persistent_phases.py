@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nanoinfer.cache.none import forward_logits
-from nanoinfer.kernels import persistent_torch as phases
-from nanoinfer.kernels.persistent_shape import Shape, pack
+from nanoinfer.labs.one_kernel import phases
+from nanoinfer.labs.one_kernel.shape import Shape, pack
 from nanoinfer.model.config import PRESETS, ModelConfig
 from nanoinfer.model.weights import random_model
 

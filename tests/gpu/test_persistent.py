@@ -84,7 +84,7 @@ def tokens_of(row: Row, kernel: Any, new: int, prompt: list[int], temperature: f
 
 
 def kernel_of(row: Row, **how: int) -> Any:
-    from nanoinfer.kernels.persistent import Persistent
+    from nanoinfer.labs.one_kernel.persistent import Persistent
 
     return Persistent(row.model, row.cache, **how)
 

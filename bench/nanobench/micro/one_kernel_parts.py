@@ -26,8 +26,8 @@ from nanoinfer.engine.step import decode_step
 from nanoinfer.kernels import sampling
 from nanoinfer.kernels.fused import FusedOps
 from nanoinfer.kernels.fused_forward import FusedForward
-from nanoinfer.kernels.persistent import Persistent
-from nanoinfer.kernels.persistent_words import POLLS
+from nanoinfer.labs.one_kernel.persistent import Persistent
+from nanoinfer.labs.one_kernel.words import POLLS
 from nanoinfer.model.gpt2 import GPT2
 from nanoinfer.model.weights import random_model
 

@@ -16,7 +16,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from nanoinfer.kernels.persistent_parts import (
+from nanoinfer.labs.one_kernel.parts import (
     ask,
     ask_head,
     attend,
@@ -31,7 +31,7 @@ from nanoinfer.kernels.persistent_parts import (
     times,
     word_of,
 )
-from nanoinfer.kernels.persistent_words import SCALE, add, delay, fixed, put, stamped, value_of, wait
+from nanoinfer.labs.one_kernel.words import SCALE, add, delay, fixed, put, stamped, value_of, wait
 
 ID_BITS = gl.constexpr(17)  # of a token id beside its score
 

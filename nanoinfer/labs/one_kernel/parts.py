@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from nanoinfer.kernels.persistent_words import COUNT, SCALE, STAMP, ahead, put, stamped, value_of, wait
+from nanoinfer.labs.one_kernel.words import COUNT, SCALE, STAMP, ahead, put, stamped, value_of, wait
 from nanoinfer.kernels.sampling import random_bits
 
 TILE = gl.constexpr(2048)  # numbers of one piece of a tile: 8 a thread

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from nanoinfer.kernels.fused_forward import unfiltered
-from nanoinfer.kernels.persistent_kernel import token_kernel
-from nanoinfer.kernels.persistent_shape import Shape, pack
-from nanoinfer.kernels.persistent_words import POLLS
+from nanoinfer.labs.one_kernel.kernel import token_kernel
+from nanoinfer.labs.one_kernel.shape import Shape, pack
+from nanoinfer.labs.one_kernel.words import POLLS
 from nanoinfer.kernels.streamed import fused_forwards
 from nanoinfer.model.gpt2 import GPT2
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nanoinfer.kernels.persistent_shape import Packed, Shape
+from nanoinfer.labs.one_kernel.shape import Packed, Shape
 
 
 def pieces(x: Tensor, S: Shape) -> Tensor:
