@@ -204,13 +204,13 @@ def one_word() -> None:
 @cache
 def shape() -> Shape:
     """How gpt2 is cut on a GPU of that many multiprocessors."""
-    return Shape.of(GPT2_SMALL, PROGRAMS, MAX_LEN, PAGE, BYTES, 1)
+    return Shape.of(GPT2_SMALL, PROGRAMS, MAX_LEN, PAGE, BYTES)
 
 
 @cache
 def packed() -> tuple[Shape, Packed]:
     """The tiny model, cut for few programs."""
-    S = Shape.of(tiny().config, 12, 64, PAGE, 4, 1)
+    S = Shape.of(tiny().config, 12, 64, PAGE, 4)
     return S, pack(tiny(), S)
 
 

@@ -17,7 +17,7 @@ from nanoinfer.model.weights import random_model
 def test_the_phases_make_the_models_logits(heads: int, width: int, programs: int) -> None:
     config = ModelConfig(n_layer=2, n_head=heads, n_embd=width, n_positions=64, vocab_size=301)
     model = random_model(config, 3, std=0.1)
-    S = Shape.of(config, programs, max_len=64, page=16, itemsize=4, polls=1)
+    S = Shape.of(config, programs, max_len=64, page=16, itemsize=4)
     packed = pack(model, S)
     ids = torch.randint(301, (9,), generator=torch.Generator().manual_seed(5))
     expected = forward_logits(model, ids[None])[0]
@@ -55,4 +55,4 @@ def test_sums_in_fixed_point_have_no_order() -> None:
 )
 def test_what_the_kernel_does_not_know_is_refused_by_name(config: ModelConfig, programs: int, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        Shape.of(config, programs, max_len=1024, page=16, itemsize=2, polls=1)
+        Shape.of(config, programs, max_len=1024, page=16, itemsize=2)

@@ -8,10 +8,15 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from nanoinfer.labs.one_kernel.words import COUNT, SCALE, STAMP, ahead, put, stamped, value_of, wait
 from nanoinfer.kernels.sampling import random_bits
+from nanoinfer.labs.one_kernel.words import COUNT, SCALE, STAMP, ahead, put, stamped, value_of, wait
 
 TILE = gl.constexpr(2048)  # numbers of one piece of a tile: 8 a thread
+# Which thread holds what: of a tile's piece, 8 numbers a thread; of rows, one a warp; of a line, one a thread.
+FLAT = gl.constexpr(gl.BlockedLayout([8], [32], [8], [0]))
+ROWS = gl.constexpr(gl.BlockedLayout([1, 8], [1, 32], [8, 1], [1, 0]))
+LINE = gl.constexpr(gl.BlockedLayout([1], [32], [8], [0]))
+PLAIN = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @gluon.jit
@@ -22,19 +27,16 @@ def gumbel(seed, step, ids):
 
 
 @gluon.jit
-def room(element, COUNT: gl.constexpr, NC: gl.constexpr):
-    """Shared memory for so many tiles: each piece by itself, so that the compiler sees that they do not overlap."""
-    LINEAR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+def room(element, PIECES: gl.constexpr, SIZE: gl.constexpr = TILE):
+    """Shared memory for so many pieces: each by itself, so that the compiler sees that they do not overlap."""
     room = ()
-    for _ in gl.static_range(COUNT * NC):
-        room = room + (gl.allocate_shared_memory(element, [TILE], LINEAR),)
+    for _ in gl.static_range(PIECES):
+        room = room + (gl.allocate_shared_memory(element, [SIZE], PLAIN),)
     return room
 
 
 @gluon.jit
-def ask(
-    room, stream, layer, FIRST: gl.constexpr, T: gl.constexpr, ROWS: gl.constexpr, FLAT: gl.constexpr, S: gl.constexpr
-):
+def ask(room, stream, layer, FIRST: gl.constexpr, T: gl.constexpr, ROWS: gl.constexpr, S: gl.constexpr):
     """Ask for T tiles of a layer, from number FIRST on, of a matrix of which ROWS rows are this program's."""
     at = gl.arange(0, TILE, FLAT)
     tile = (gl.program_id(0) * S.L + layer) * S.TILES + FIRST
@@ -49,7 +51,7 @@ def ask(
 
 
 @gluon.jit
-def ask_head(room, wte, tile, g: gl.constexpr, FLAT: gl.constexpr, S: gl.constexpr):
+def ask_head(room, wte, tile, g: gl.constexpr, S: gl.constexpr):
     """Ask for one tile of the head, eight rows of the embedding, into place g of the room."""
     at = gl.arange(0, TILE, FLAT)
     row = (tile * S.G + gl.program_id(0)) * 8 + at // 256
@@ -60,7 +62,7 @@ def ask_head(room, wte, tile, g: gl.constexpr, FLAT: gl.constexpr, S: gl.constex
 
 
 @gluon.jit
-def take(room, FROM: gl.constexpr, T: gl.constexpr, FLAT: gl.constexpr, S: gl.constexpr):
+def take(room, FROM: gl.constexpr, T: gl.constexpr, S: gl.constexpr):
     """T tiles out of their room, from place FROM on, into registers."""
     tiles = ()
     for i in gl.static_range(FROM * S.NC, (FROM + T) * S.NC):
@@ -69,7 +71,7 @@ def take(room, FROM: gl.constexpr, T: gl.constexpr, FLAT: gl.constexpr, S: gl.co
 
 
 @gluon.jit
-def times(tiles, x, g: gl.constexpr, ROWS: gl.constexpr, S: gl.constexpr):
+def times(tiles, x, g: gl.constexpr, S: gl.constexpr):
     """Eight rows, group g of `tiles`, times x, one row a warp: (8,)."""
     acc = gl.zeros((8, 256), gl.float32, ROWS)
     for c in gl.static_range(gl.constexpr(S.NC)):
@@ -79,7 +81,16 @@ def times(tiles, x, g: gl.constexpr, ROWS: gl.constexpr, S: gl.constexpr):
 
 
 @gluon.jit
-def share(words, gain, held, totals, squares, ROWS: gl.constexpr, S: gl.constexpr):
+def pieces_of(held, S: gl.constexpr):
+    """What all warps hold of a stored vector (NC power * 256,), by pieces."""
+    pieces = ()
+    for c in gl.static_range(gl.constexpr(S.NC)):
+        pieces = pieces + (held.slice(c * 256, 256).load(gl.SliceLayout(0, ROWS)),)
+    return pieces
+
+
+@gluon.jit
+def share(words, gain, held, totals, squares, S: gl.constexpr):
     """The stream from its words to all warps: gain * x by pieces, mean and 1 / deviation.
 
     LayerNorm of x times a row w is (gain * x) . w / deviation - mean / deviation * (gain . w), and so on: what hangs on
@@ -93,13 +104,9 @@ def share(words, gain, held, totals, squares, ROWS: gl.constexpr, S: gl.constexp
     square = gl.sum(gl.sum(parts * parts, 0), 1)
     totals.store(total)
     squares.store(square)
-    ALL: gl.constexpr = gl.BlockedLayout([8], [32], [8], [0])
-    mean = gl.sum(totals.load(ALL), 0) * (1.0 / S.C)
-    variance = gl.sum(squares.load(ALL), 0) * (1.0 / S.C) - mean * mean
-    pieces = ()
-    for c in gl.static_range(gl.constexpr(S.NC)):
-        pieces = pieces + (held.slice(c * 256, 256).load(gl.SliceLayout(0, ROWS)),)
-    return pieces, mean, gl.rsqrt(variance + S.EPS)
+    mean = gl.sum(totals.load(FLAT), 0) * (1.0 / S.C)
+    variance = gl.sum(squares.load(FLAT), 0) * (1.0 / S.C) - mean * mean
+    return pieces_of(held, S), mean, gl.rsqrt(variance + S.EPS)
 
 
 @gluon.jit
@@ -118,16 +125,17 @@ def stream_of(sums, c, ADDERS: gl.constexpr, failed, code, S: gl.constexpr):
 
 @gluon.jit
 def attend(
-    q_words, parts, keys, values, k_place, v_place, here, known, stamp, failed, code, qkv, tops, totals, outs,
-    AT: gl.constexpr, LINE: gl.constexpr, S: gl.constexpr,
+    q_words, part, keys, values, k_place, v_place, here, known, stamp, failed, code, room, AT: gl.constexpr,
+    S: gl.constexpr,
 ):  # fmt: skip
     """This program's part of its head's context: attention's output, maximum and sum go out as words.
 
-    Each warp has a maximum and sum of its own; they are joined once, at the end.
+    Each warp has a maximum and sum of its own; they are joined once, at the end. The new token counts as a ninth warp.
     """
     D: gl.constexpr = S.D
     REPEATS: gl.constexpr = S.N * D // TILE
     PER: gl.constexpr = 256 // D  # tokens that a warp reads at a time
+    qkv, tops, totals, outs = room
     d = gl.arange(0, D, gl.SliceLayout(0, AT))
     e = gl.arange(0, 256, LINE)
     qkv.store(value_of(wait(q_words + e, e < 3 * D, stamp, failed, code, 1, STAMP, S.POLLS)))
@@ -136,7 +144,7 @@ def attend(
     new_value = qkv.slice(2 * D, D).load(gl.SliceLayout(0, AT))
     gl.store(k_place + d, new_key.to(k_place.dtype.element_ty), mask=(d < D) & here)
     gl.store(v_place + d, new_value.to(v_place.dtype.element_ty), mask=(d < D) & here)
-    newest = gl.where(here, gl.sum(query * new_key, 0), -1e30)  # the new token's score: it counts as a ninth warp
+    newest = gl.where(here, gl.sum(query * new_key, 0), -1e30)
     scores = gl.sum(keys.to(gl.float32) * gl.expand_dims(query, 0), 1)
     read = gl.reshape(known, (REPEATS, 8, PER))
     scores = gl.where(read, gl.reshape(scores, (REPEATS, 8, PER)), -1e30)  # of each warp
@@ -158,15 +166,15 @@ def attend(
     out = gl.sum(outs.load(COLUMN) * gl.expand_dims(weight, 1), 0)
     out += qkv.slice(2 * D, D).load(gl.SliceLayout(0, COLUMN)) * own
     column = gl.arange(0, D, gl.SliceLayout(0, COLUMN))
-    put(parts + column, stamped(out, stamp), column < D, 256 - D)
-    put(parts + D + e, stamped(gl.where(e == 0, highest, total), stamp), e < 2)
+    put(part + column, stamped(out, stamp), column < D, 256 - D)
+    put(part + D + e, stamped(gl.where(e == 0, highest, total), stamp), e < 2)
 
 
 @gluon.jit
-def join(head_parts, stamp, failed, code, joined, MANY: gl.constexpr, S: gl.constexpr):
+def join(head_parts, stamp, failed, code, joined, S: gl.constexpr):
     """Attention's output of one head (D,), from the parts of all its P programs."""
     D: gl.constexpr = S.D
-    e = gl.arange(0, S.JOIN, MANY)
+    e = gl.arange(0, S.JOIN, LINE)
     over = e - S.P * D
     which = gl.where(over < 0, e // D, over % 16)
     where = gl.where(over < 0, e % D, D + over // 16)
@@ -179,15 +187,12 @@ def join(head_parts, stamp, failed, code, joined, MANY: gl.constexpr, S: gl.cons
     total = joined.slice(S.P * D + 16, 16).load(SPLIT)
     weight = gl.exp(top - gl.max(top, 0))
     outs = joined.reshape([S.JOIN // D, D]).slice(0, 16).load(COLUMN)
-    split = gl.arange(0, 16, SPLIT)
-    outs = gl.where(gl.expand_dims(split < S.P, 1), outs, 0.0)
+    outs = gl.where(gl.expand_dims(gl.arange(0, 16, SPLIT) < S.P, 1), outs, 0.0)
     return gl.sum(outs * gl.expand_dims(weight, 1), 0) / gl.sum(total * weight, 0)
 
 
 @gluon.jit
-def layer_ahead(
-    projections, row_sums, gains, biases, keys, values, layer, c, mine_too, known, LINE: gl.constexpr, S: gl.constexpr
-):
+def layer_ahead(projections, row_sums, gains, biases, keys, values, layer, c, mine_too, known, S: gl.constexpr):
     """Ask the second cache for what a layer reads besides its tiles: small, and in time only if it is near."""
     line = gl.arange(0, 256, LINE)
     near: gl.constexpr = 1024 // projections.dtype.element_ty.primitive_bitwidth  # numbers in 128 bytes
@@ -202,12 +207,13 @@ def layer_ahead(
 
 
 @gluon.jit
-def small_loads(gains, biases, row_sums, layer, c, inside, mine_too, r8, S: gl.constexpr):
-    """What a layer's first phase reads besides its tiles, not yet widened: that would wait for it."""
-    gain = gl.load(gains + 2 * layer * S.C + c, mask=inside, other=0.0)
-    bias = gl.load(biases + 2 * layer * S.C + c, mask=mine_too, other=0.0)
-    numbers = row_sums + ((layer * S.G + gl.program_id(0)) * (2 * (S.TQ + S.TF) * 8)).to(gl.int64) + r8
+def half_layer(gains, biases, row_sums, layer, HALF: gl.constexpr, c, inside, mine_too, S: gl.constexpr):
+    """What attention (HALF 0) or the MLP reads besides its tiles, not yet widened: that would wait for it."""
+    gain = gl.load(gains + (2 * layer + HALF) * S.C + c, mask=inside, other=0.0)
+    bias = gl.load(biases + (2 * layer + HALF) * S.C + c, mask=mine_too, other=0.0)
+    numbers = row_sums + ((layer * S.G + gl.program_id(0)) * (2 * (S.TQ + S.TF) * 8)).to(gl.int64)
+    numbers += gl.arange(0, 8, gl.SliceLayout(1, ROWS))
     sums = ()
-    for g in gl.static_range(gl.constexpr(2 * S.TQ)):
-        sums = sums + (gl.load(numbers + g * 8),)
+    for g in gl.static_range(gl.constexpr(2 * (S.TF if HALF else S.TQ))):
+        sums = sums + (gl.load(numbers + (HALF * 2 * S.TQ + g) * 8),)
     return gain, bias, sums
