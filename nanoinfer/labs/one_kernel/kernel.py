@@ -17,6 +17,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from nanoinfer.labs.one_kernel import parts
+from nanoinfer.labs.one_kernel.attention import attend, join
 from nanoinfer.labs.one_kernel.parts import LINE, PLAIN, ROWS
 from nanoinfer.labs.one_kernel.words import ONE, SCALE, add, delay, fixed, put, stamped, value_of, wait
 
@@ -112,22 +113,22 @@ def token_kernel(
         if layer > 0:
             stream_words = parts.stream_of(mine + (layer - 1) * SPACE, c, S.G + 1, failed, code + 1, S)
         delay(launch * 131 + code, S.DELAYS)
-        mask = gl.expand_dims(known, 1)
-        keys = gl.load(k_here + gl.expand_dims(at, 1) + gl.expand_dims(d, 0), mask=mask, other=0.0)
-        values = gl.load(v_here + gl.expand_dims(at, 1) + gl.expand_dims(d, 0), mask=mask, other=0.0)
+        mask = known[:, None]
+        keys = gl.load(k_here + at[:, None] + d[None, :], mask=mask, other=0.0)
+        values = gl.load(v_here + at[:, None] + d[None, :], mask=mask, other=0.0)
         # Asked for after the wait, not before: the words would come behind them.
         parts.ask(q_room, stream, layer + 1, 0, S.TQ, S.RQ, S)
         if layer == S.L - 2:
             for g in gl.static_range(gl.constexpr(S.STAGES)):
                 parts.ask_head(head_room, wte, g, g, S)
         async_copy.commit_group()
-        pieces, mean, scale = parts.share(stream_words, gain.to(gl.float32), held, totals, squares, S)
+        norm = parts.share(stream_words, gain.to(gl.float32), held, totals, squares, S)
         for g in gl.static_range(gl.constexpr(S.TQ)):
             r = g * 8 + r8
-            y = parts.times(tiles, pieces, g, S) * scale - mean * scale * q_sums[g] + q_sums[S.TQ + g]
+            y = parts.normed(tiles, norm, q_sums, g, S.TQ, S)
             put(q_words + j * S.RQ + r, stamped(y, stamp), (r < S.RQ) & (j * S.RQ + r < 3 * D), 31)
-        w = (layer * S.G + pid) * S.RJ_POWER + gl.expand_dims(out_row, 1)
-        w = gl.load(projections + w * D + gl.expand_dims(out_k, 0))
+        w = (layer * S.G + pid) * S.RJ_POWER + out_row[:, None]
+        w = gl.load(projections + w * D + out_k[None, :])
         then = gl.minimum(layer + 1, S.L - 1)
         skip = (then - layer).to(gl.int64) * layer_stride
         parts.layer_ahead(
@@ -135,7 +136,7 @@ def token_kernel(
         )
         # 2. Attention over this program's part of the context.
         delay(launch * 131 + code + 1, S.DELAYS)
-        parts.attend(
+        attend(
             q_words, part_words + pid * (D + 2), keys, values, k_here + place, v_here + place, here, known, stamp,
             failed, code + 2, (qkv, tops, weights, outs), AT, S,
         )  # fmt: skip
@@ -143,9 +144,9 @@ def token_kernel(
         delay(launch * 131 + code + 2, S.DELAYS)
         middle = mine + (S.L + layer) * SPACE
         add(middle + parts.word_of(c, S), stream_words + fixed(bias) + ONE, mine_too)
-        y = parts.join(part_words + head * S.P * (D + 2), stamp, failed, code + 3, joined, S)
+        y = join(part_words + head * S.P * (D + 2), stamp, failed, code + 3, joined, S)
         y = gl.convert_layout(y, gl.SliceLayout(0, OUT))
-        y = gl.sum(w.to(gl.float32) * gl.expand_dims(y, 0), 1)
+        y = gl.sum(w.to(gl.float32) * y[None, :], 1)
         out_at = j * S.RJ + out_row
         add(middle + parts.word_of(out_at, S), fixed(y) + ONE, (out_row < S.RJ) & (out_at < C), 3)
         # 4. Up, GELU, and down: the inner numbers of this program go no further.
@@ -156,9 +157,9 @@ def token_kernel(
         delay(launch * 131 + code + 3, S.DELAYS)
         parts.ask(up_room, stream, layer + 1, S.TQ, S.TF, S.RF, S)
         async_copy.commit_group()
-        pieces, mean, scale = parts.share(stream_words, up_gain.to(gl.float32), held, totals, squares, S)
+        norm = parts.share(stream_words, up_gain.to(gl.float32), held, totals, squares, S)
         for g in gl.static_range(gl.constexpr(S.TF)):
-            y = parts.times(tiles, pieces, g, S) * scale - mean * scale * up_sums[g] + up_sums[S.TF + g]
+            y = parts.normed(tiles, norm, up_sums, g, S.TF, S)
             inner[g].store(y / (1 + gl.exp(-1.5957691216057308 * (y + 0.044715 * y * y * y))))
         after = mine + layer * SPACE
         async_copy.wait_group(2)
@@ -170,14 +171,14 @@ def token_kernel(
             acc = gl.zeros((256, 8), gl.float32, COLUMNS)
             for g in gl.static_range(gl.constexpr(S.TF)):
                 w8 = gl.convert_layout(gl.reshape(tiles[g * S.NC + p], (256, 8)), COLUMNS)
-                acc += w8.to(gl.float32) * gl.expand_dims(inner[g].load(gl.SliceLayout(0, COLUMNS)), 0)
+                acc += w8.to(gl.float32) * inner[g].load(gl.SliceLayout(0, COLUMNS))[None, :]
             add(after + parts.word_of(p * 256 + column, S), fixed(gl.sum(acc, 1)) + ONE, p * 256 + column < C)
         add(after + parts.word_of(c, S), stream_words + fixed(down_bias) + ONE, mine_too)
     # The head: one row of the embedding a warp.
     gain = gl.load(gains + 2 * S.L * C + c, mask=inside, other=0.0).to(gl.float32)
     shift = gl.load(gains + (2 * S.L + 1) * C + c, mask=inside, other=0.0).to(gl.float32)
     stream_words = parts.stream_of(mine + (S.L - 1) * SPACE, c, S.G + 1, failed, S.L * 8, S)
-    pieces, mean, scale = parts.share(stream_words, gain, held, totals, squares, S)
+    _, mean, scale = parts.share(stream_words, gain, held, totals, squares, S)
     x = stream_words.to(gl.float32) * (1.0 / SCALE)
     held.store((x - mean) * scale * gain + shift)
     pieces = parts.pieces_of(held, S)

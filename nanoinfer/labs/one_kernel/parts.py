@@ -1,4 +1,4 @@
-"""The parts of the kernel that makes a token in one launch: tiles, products, sums, attention. Chapter 6."""
+"""The parts of the kernel that makes a token in one launch: tiles, products, norms, sums. Chapter 6."""
 
 # ruff: noqa: RUF005  the compiler knows tuples by their sums
 
@@ -9,7 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from nanoinfer.kernels.sampling import random_bits
-from nanoinfer.labs.one_kernel.words import COUNT, SCALE, STAMP, ahead, put, stamped, value_of, wait
+from nanoinfer.labs.one_kernel.words import COUNT, SCALE, ahead, wait
 
 TILE = gl.constexpr(2048)  # numbers of one piece of a tile: 8 a thread
 # Which thread holds what: of a tile's piece, 8 numbers a thread; of rows, one a warp; of a line, one a thread.
@@ -76,7 +76,7 @@ def times(tiles, x, g: gl.constexpr, S: gl.constexpr):
     acc = gl.zeros((8, 256), gl.float32, ROWS)
     for c in gl.static_range(gl.constexpr(S.NC)):
         tile = gl.convert_layout(gl.reshape(tiles[g * S.NC + c], (8, 256)), ROWS)
-        acc += tile.to(gl.float32) * gl.expand_dims(x[c], 0)
+        acc += tile.to(gl.float32) * x[c][None, :]
     return gl.sum(acc, 1)
 
 
@@ -91,11 +91,7 @@ def pieces_of(held, S: gl.constexpr):
 
 @gluon.jit
 def share(words, gain, held, totals, squares, S: gl.constexpr):
-    """The stream from its words to all warps: gain * x by pieces, mean and 1 / deviation.
-
-    LayerNorm of x times a row w is (gain * x) . w / deviation - mean / deviation * (gain . w), and so on: what hangs on
-    the weights alone was computed once. So nobody waits for the mean before the products.
-    """
+    """The stream from its words to all warps: gain * x by pieces, mean and 1 / deviation."""
     x = words.to(gl.float32) * (1.0 / SCALE)  # (NC power * 256,); 0 past C
     held.store(x * gain)
     THREE: gl.constexpr = gl.BlockedLayout([1, 1, 1], [1, 1, 32], [1, 8, 1], [2, 1, 0])
@@ -110,6 +106,17 @@ def share(words, gain, held, totals, squares, S: gl.constexpr):
 
 
 @gluon.jit
+def normed(tiles, norm, sums, g: gl.constexpr, T: gl.constexpr, S: gl.constexpr):
+    """Eight rows, group g of T, times LayerNorm of the stream, and their bias. norm: what `share` returns.
+
+    For a row w that is (gain * x) . w / deviation - mean / deviation * (gain . w), and so on: what hangs on the weights
+    alone, `sums`, was computed once. So nobody waits for the mean before the products.
+    """
+    pieces, mean, scale = norm
+    return times(tiles, pieces, g, S) * scale - mean * scale * sums[g] + sums[T + g]
+
+
+@gluon.jit
 def word_of(c, S: gl.constexpr):
     """Where the counted word of column c lies: sectors of four, SPREAD sectors apart."""
     return (c // 4) * (4 * S.SPREAD) + c % 4
@@ -121,74 +128,6 @@ def stream_of(sums, c, ADDERS: gl.constexpr, failed, code, S: gl.constexpr):
     inside = c < S.C
     words = wait(sums + word_of(c, S), inside, ADDERS, failed, code, S.NC_POWER, COUNT, S.POLLS)
     return words - (inside.to(gl.int64) * ADDERS << 56)
-
-
-@gluon.jit
-def attend(
-    q_words, part, keys, values, k_place, v_place, here, known, stamp, failed, code, room, AT: gl.constexpr,
-    S: gl.constexpr,
-):  # fmt: skip
-    """This program's part of its head's context: attention's output, maximum and sum go out as words.
-
-    Each warp has a maximum and sum of its own; they are joined once, at the end. The new token counts as a ninth warp.
-    """
-    D: gl.constexpr = S.D
-    REPEATS: gl.constexpr = S.N * D // TILE
-    PER: gl.constexpr = 256 // D  # tokens that a warp reads at a time
-    qkv, tops, totals, outs = room
-    d = gl.arange(0, D, gl.SliceLayout(0, AT))
-    e = gl.arange(0, 256, LINE)
-    qkv.store(value_of(wait(q_words + e, e < 3 * D, stamp, failed, code, 1, STAMP, S.POLLS)))
-    query = qkv.slice(0, D).load(gl.SliceLayout(0, AT)) * S.SCORE
-    new_key = qkv.slice(D, D).load(gl.SliceLayout(0, AT))
-    new_value = qkv.slice(2 * D, D).load(gl.SliceLayout(0, AT))
-    gl.store(k_place + d, new_key.to(k_place.dtype.element_ty), mask=(d < D) & here)
-    gl.store(v_place + d, new_value.to(v_place.dtype.element_ty), mask=(d < D) & here)
-    newest = gl.where(here, gl.sum(query * new_key, 0), -1e30)
-    scores = gl.sum(keys.to(gl.float32) * gl.expand_dims(query, 0), 1)
-    read = gl.reshape(known, (REPEATS, 8, PER))
-    scores = gl.where(read, gl.reshape(scores, (REPEATS, 8, PER)), -1e30)  # of each warp
-    top = gl.max(gl.max(scores, 0), 1)  # (8,)
-    weight = gl.where(read, gl.exp(scores - gl.expand_dims(gl.expand_dims(top, 1), 0)), 0.0)
-    total = gl.sum(gl.sum(weight, 0), 1)
-    weight = gl.convert_layout(gl.reshape(weight, (S.N,)), gl.SliceLayout(1, AT), assert_trivial=True)
-    out = values.to(gl.float32) * gl.expand_dims(weight, 1)
-    out = gl.sum(gl.sum(gl.reshape(out, (REPEATS, 8, PER, D)), 0), 1)  # (8, D)
-    tops.store(top)
-    totals.store(total)
-    outs.store(out)
-    COLUMN: gl.constexpr = gl.BlockedLayout([8, 1], [1, 32], [1, 8], [1, 0])  # a thread has all warps' numbers
-    top = tops.load(gl.SliceLayout(1, COLUMN))
-    highest = gl.maximum(gl.max(top, 0), newest)
-    weight = gl.exp(top - highest)
-    own = gl.where(here, gl.exp(newest - highest), 0.0)
-    total = gl.sum(totals.load(gl.SliceLayout(1, COLUMN)) * weight, 0) + own
-    out = gl.sum(outs.load(COLUMN) * gl.expand_dims(weight, 1), 0)
-    out += qkv.slice(2 * D, D).load(gl.SliceLayout(0, COLUMN)) * own
-    column = gl.arange(0, D, gl.SliceLayout(0, COLUMN))
-    put(part + column, stamped(out, stamp), column < D, 256 - D)
-    put(part + D + e, stamped(gl.where(e == 0, highest, total), stamp), e < 2)
-
-
-@gluon.jit
-def join(head_parts, stamp, failed, code, joined, S: gl.constexpr):
-    """Attention's output of one head (D,), from the parts of all its P programs."""
-    D: gl.constexpr = S.D
-    e = gl.arange(0, S.JOIN, LINE)
-    over = e - S.P * D
-    which = gl.where(over < 0, e // D, over % 16)
-    where = gl.where(over < 0, e % D, D + over // 16)
-    used = (which < S.P) & (over < 32)
-    words = wait(head_parts + which * (D + 2) + where, used, stamp, failed, code, S.JOIN // 256, STAMP, S.POLLS)
-    joined.store(gl.where(used, value_of(words), gl.where(over < 16, -1e30, 0.0)))
-    COLUMN: gl.constexpr = gl.BlockedLayout([16, 1], [1, 32], [1, 8], [1, 0])
-    SPLIT: gl.constexpr = gl.SliceLayout(1, COLUMN)
-    top = joined.slice(S.P * D, 16).load(SPLIT)
-    total = joined.slice(S.P * D + 16, 16).load(SPLIT)
-    weight = gl.exp(top - gl.max(top, 0))
-    outs = joined.reshape([S.JOIN // D, D]).slice(0, 16).load(COLUMN)
-    outs = gl.where(gl.expand_dims(gl.arange(0, 16, SPLIT) < S.P, 1), outs, 0.0)
-    return gl.sum(outs * gl.expand_dims(weight, 1), 0) / gl.sum(total * weight, 0)
 
 
 @gluon.jit
