@@ -34,9 +34,9 @@ class Chapter:
     modules: tuple[str, ...]
     labs: tuple[str, ...] = ()
 
-    def lines(self) -> int:
-        """Lines of code that the chapter adds."""
-        files = (engine_root() / file_of(name) for name in self.modules)
+    def lines(self, of_labs: bool = False) -> int:
+        """Lines of code that the chapter adds, or those of its labs."""
+        files = (engine_root() / file_of(name) for name in (self.labs if of_labs else self.modules))
         return sum(code_lines(file.read_text(encoding="utf-8")) for file in files)
 
 
