@@ -36,14 +36,14 @@ def room(element, PIECES: gl.constexpr, SIZE: gl.constexpr = TILE):
 
 
 @gluon.jit
-def ask(room, stream, layer, FIRST: gl.constexpr, T: gl.constexpr, ROWS: gl.constexpr, S: gl.constexpr):
-    """Ask for T tiles of a layer, from number FIRST on, of a matrix of which ROWS rows are this program's."""
+def ask(room, stream, layer, FIRST: gl.constexpr, T: gl.constexpr, OWN: gl.constexpr, S: gl.constexpr):
+    """Ask for T tiles of a layer, from number FIRST on, of a matrix of which OWN rows are this program's."""
     at = gl.arange(0, TILE, FLAT)
     tile = (gl.program_id(0) * S.L + layer) * S.TILES + FIRST
     base = stream + tile.to(gl.int64) * (S.NC * TILE)
     for g in gl.static_range(T):
         for c in gl.static_range(gl.constexpr(S.NC)):
-            mask = (g * 8 + at // 256 < ROWS) & (layer < S.L)
+            mask = (g * 8 + at // 256 < OWN) & (layer < S.L)
             async_copy.async_copy_global_to_shared(room[g * S.NC + c], base + (g * S.NC + c) * TILE + at, mask=mask)
     if not S.AHEAD:
         async_copy.commit_group()
