@@ -38,7 +38,8 @@ class Batch:
             rows += [s.row] * count
             starts.append(len(ids))
         sizes = [len(ids)] * 3 + [len(starts)]
-        token_ids, at, of, begins = torch.tensor([*ids, *positions, *rows, *starts], device=device).split(sizes)
+        numbers = torch.tensor([*ids, *positions, *rows, *starts], device=device)
+        token_ids, at, of, begins = torch.split(numbers, sizes)
         return cls(token_ids, at, of, begins, max(n for _, _, n in work), max(n for _, n, _ in work))
 
     @property
