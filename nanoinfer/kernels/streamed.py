@@ -81,7 +81,7 @@ def product_kernel(
     m = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     split, k = tl.program_id(2), tl.arange(0, RUN)
     each: tl.constexpr = ((K + RUN - 1) // RUN + SPLITS - 1) // SPLITS * RUN
-    added = tl.load(bias + n, mask=(n < N) & (split == 0), other=0.0).to(tl.float32)
+    added = tl.load(bias + n, mask=n < tl.where(split == 0, N, 0), other=0.0).to(tl.float32)
     real, columns = (m < B)[:, None], (n < N)[:, None]
     x_at, weight_at = h + m[:, None] * K + k[None, :], weight + n.to(tl.int64)[:, None] * K + k[None, :]
     wait(EARLY)
