@@ -26,9 +26,9 @@ def drawings() -> list[Drawing]:
 
 
 def static_continuous() -> Drawing:
-    """The picture to remember: the same requests, and the rows that nobody has."""
+    """The picture to remember: the same requests, and how long rows are idle."""
     runs = {"static: the next batch waits for the longest row of this one": example.twelve(True),
-            "continuous: whoever ends leaves, and whoever waits takes the row": example.twelve(False)}  # fmt: skip
+            "continuous: a request that ends leaves its row to the next one": example.twelve(False)}  # fmt: skip
     end = 1e3 * max(run.seconds for run in runs.values())
 
     def bars(ax: Axes, run: Any) -> None:
@@ -52,7 +52,7 @@ def static_continuous() -> Drawing:
             ax.set_ylim(ROWS - 0.05, -0.55)
             ax.set_xlim(0, end + 1)
             ax.grid(visible=False)
-        ax.set_xlabel("milliseconds; a triangle is an arrival, a hatched area is a row that nobody has")
+        ax.set_xlabel("milliseconds; a triangle is an arrival, a hatched area an idle row")
         figure.subplots_adjust(left=0.085, right=0.985, top=0.93, bottom=0.12, hspace=0.32)
         return figure
 
@@ -130,7 +130,7 @@ def shared() -> Drawing:
         figure, ax = boxes.canvas(16, 4.7)
         for row in range(2):
             y = 0.4 + 3.0 * row
-            boxes.write(ax, (0.25, y + 0.31), f"row {row}", size=10.5)
+            boxes.write(ax, (0.25, y + 0.31), f"sequence {row}", size=10.5)
             own = cut[row][-1]
             block(ax, 11.4, y, own, PEERS[row], "not full: its own")
         for at in range(same):

@@ -142,6 +142,8 @@ def _late(target: str) -> str:
 
 NUMBERS: dict[str, Callable[[], str]] = {
     "stretch": lambda: seconds(budget_of(2048).beside.bin_s),
+    "gap whole": lambda: f"{1e3 * longest_gap(budget_of(2048).beside):.2f} ms",
+    "gap chunks": lambda: f"{1e3 * longest_gap(budget_of(256).beside):.2f} ms",
     "ttft whole": lambda: seconds(budget_of(2048).ttft.p50),
     "ttft chunks": lambda: seconds(budget_of(256).ttft.p50),
     "median step": lambda: seconds(budget_of(2048).alone.itl.p50),
