@@ -73,7 +73,7 @@ def long_prompt() -> None:
     """Three rows decode, and a prompt of 900 tokens arrives; with several budgets."""
     asks = [*[Ask(0.0, 8, 120)] * 3, Ask(0.005, 900, 8)]
     print(f"{'tokens a step':18}{'longest gap of the three':>26}{'first token of the long prompt':>34}")
-    for budget in (1024, 256, 64, 16):
+    for budget in (1024, 256, 64):
         made = clock.run(asks, clock.engine(4, budget))
         print(f"{budget:>13}{ms(max(made.gaps(0))):>31}{ms(made.waits[3]):>34}")
 
@@ -83,7 +83,7 @@ def chunks() -> None:
     ids = gpt2_tokenizer().encode(LONG)
     whole, T = run.two.one.logits(torch.tensor([ids]))[0, -1], len(ids)
     print(f"{'chunk':8}{'steps':>6}{'tokens each':>16}   largest difference of the logits")
-    for chunk in (T, 8, 3, 1):
+    for chunk in (T, 8, 1):
         sizes = [min(chunk, T - start) for start in range(0, T, chunk)]
         each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]}, last {sizes[-1]}"
         difference = float((run.after_chunks(ids, chunk) - whole).abs().max())
