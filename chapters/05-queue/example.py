@@ -317,12 +317,9 @@ def mean_of() -> None:
 
 NUMBERS: dict[str, Callable[[], str]] = {
     **measured.NUMBERS,
-    "idle static": lambda: f"{twelve(True).idle(4):.0%}",
-    "idle continuous": lambda: f"{twelve(False).idle(4):.0%}",
     "p99 growth": p99_growth,
     "rows in a step": lambda: f"{8 * (1 - mixture(0.2).idle(8)):.1f}",
     "sent late": lambda: f"{sum(late > closed for closed, late, _ in zip(*clients(), strict=True))}",
-    "capacity": lambda: f"{capacity():.0f}",
 }
 
 

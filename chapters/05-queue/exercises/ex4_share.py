@@ -85,7 +85,7 @@ EXERCISE = Spec(
     ),
     lines=30,
     example=_example,
-    section="Blocks that rows share",
+    section="Blocks that sequences share",
     axes=("result", "item", "block"),
     typed=True,
     tolerance=1e-9,

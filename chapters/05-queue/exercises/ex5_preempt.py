@@ -108,7 +108,7 @@ EXERCISE = Spec(
     ),
     lines=22,
     example=_example,
-    section="Preemption, and the same tokens",
+    section="Reserve, or take it back",
     axes=(("blocks", "row"), ("free blocks",), ("preempted", "place"), ("sent", "place", ("row",), ("token",))),
     typed=True,
     tolerance=1e-9,

@@ -54,7 +54,7 @@ EXERCISE = Spec(
     ),
     lines=9,
     example=_example,
-    section="Coordinated omission",
+    section="Measure from when a request is due",
     axes=("list", "number"),
     tolerance=1e-9,
     imports=("import math",),
