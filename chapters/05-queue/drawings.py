@@ -156,7 +156,7 @@ def shared() -> Drawing:
 
 
 def waiting() -> Drawing:
-    """Throughput and waiting against the rate, from the runs on the clock by rule."""
+    """Throughput and waiting against the rate, from the runs on the simulated clock."""
     shares = example.RATES
     runs = [example.mixture(share) for share in shares]
     done = [len(run.rows) / run.seconds / example.capacity() for run in runs]

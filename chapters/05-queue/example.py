@@ -92,7 +92,7 @@ def chunks() -> None:
     run.show("in chunks of 8", run.told(run.llm(prefill_chunk=8), [LONG], params)[0])
     with answers.mistake("5.8", "chunk-by-itself"):
         llm = run.llm(prefill_chunk=8)
-        llm.core.cache.k.zero_(), llm.core.cache.v.zero_()  # it reads what nobody wrote: on every machine the same
+        llm.core.cache.k.zero_(), llm.core.cache.v.zero_()  # it reads unwritten slots: the same on every machine
         run.show("each chunk by itself", run.told(llm, [LONG], params)[0])
 
 

@@ -128,7 +128,7 @@ def all_at_once() -> tuple[list[Completion], Any]:
     texts = [f"{FINE}.", f"{KING}{DAYS}. The", f"{FINE}{DAYS}. The", f"{KING}{THEN}, She was"]
     made = llm(kv_blocks=7, preemption=True, prefill_chunk=16, max_batch=2)
     cache: Any = made.core.cache
-    cache.k.zero_(), cache.v.zero_()  # a mistake reads what nobody wrote: on every machine the same
+    cache.k.zero_(), cache.v.zero_()  # a mistake reads unwritten slots: the same on every machine
     made.core.mixed = True
     with patch.object(sharing, "AHEAD", 4):
         return made.generate(texts, SAMPLED), made.stats
