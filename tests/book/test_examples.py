@@ -17,7 +17,7 @@ WRONG = [
     (5, "names", "by all before it", "by its own tokens"),
     (5, "not_written", "found once written", "found once reserved"),
     (5, "preempted", "a large pool", "noise from 0 again"),
-    (5, "not_full", "row 0: its own block", "one block for both"),
+    (5, "not_full", "0: its own block", "one block for both"),
     (7, "same", "drafts", "noise of the step"),
     (7, "rejected", "written over", "left where they are"),
     (8, "layer", "two ranks", "bias on every rank"),
