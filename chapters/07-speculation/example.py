@@ -59,13 +59,14 @@ def verified() -> None:
 
 
 def steps() -> None:
-    """What small.py prints: a bar ahead of what each step gave."""
+    """What small.py prints, cut after two lines: a bar ahead of what each step gave."""
     small = load(here / "small.py")
     for heat in (0.0, 0.8):
         plain, drafted = ([*map(run.decode, small.generate(run.encode("The fox"), 60, k, heat))] for k in (0, 4))
         same = "".join(plain) == "".join(drafted)
         print(f"{len(plain) - 1} steps, and {len(drafted) - 1} with guesses; the same text: {same}")
-        print(textwrap.fill("|".join(drafted).replace("\n", "\\n"), 96), end="\n\n")
+        lines = textwrap.wrap("|".join(drafted).replace("\n", "\\n"), 96)
+        print(lines[0], f"{lines[1]} ...", sep="\n", end="\n\n")
 
 
 def heart() -> None:
@@ -86,11 +87,12 @@ def _cells(row: Tensor) -> str:
 
 
 def same() -> None:
-    """A sampled text without drafts, with them, and with them and the wrong noise."""
-    run.show("no drafts", str(text("Plain", run.HEAT)))
-    run.show("drafts", str(text(heat=run.HEAT)))
+    """A sampled text, which is the same without drafts and with them, and one with drafts and the wrong noise."""
+    plain, drafted = text("Plain", run.HEAT), text(heat=run.HEAT)
+    assert str(plain) == str(drafted)
+    run.show("without drafts or with", str(drafted))
     run.show("noise of the step", str(text("NoiseOfTheStep", run.HEAT)))
-    print(f"{len(text('Plain', run.HEAT).steps)} steps without drafts, {len(text(heat=run.HEAT).steps)} with them")
+    print(f"{len(plain.steps)} steps without drafts, {len(drafted.steps)} with them")
 
 
 def pair() -> tuple[Tensor, Tensor]:
@@ -166,12 +168,12 @@ def pairs(layers: int) -> list[tuple[Tensor, Tensor]]:
 
 def price() -> None:
     """How probable it is that a draft is accepted, on average over a text, by three rules."""
-    print(f"{'the drafter':30}{'textbook':>10}{'same noise':>12}{'own noise':>11}{'worst case of the same noise':>31}")
+    print(f"{'the drafter':30}{'rejection':>10}{'same noise':>12}{'own noise':>11}{'same noise, at least':>23}")
     for layers in (11, 10, 8):
         found = pairs(layers)
         rules = (textbook, shared, lambda p, q: float(p @ q), lambda p, q: textbook(p, q) / (2 - textbook(p, q)))
         best, alike, own, bound = (mean(rule(p, q) for p, q in found) for rule in rules)
-        print(f"{f'the first {layers} of 12 layers':30}{best:>10.3f}{alike:>12.3f}{own:>11.3f}{bound:>31.3f}")
+        print(f"{f'the first {layers} of 12 layers':30}{best:>10.3f}{alike:>12.3f}{own:>11.3f}{bound:>23.3f}")
     point = [(p, q == q.max()) for p, q in pairs(10)]  # as a look-up: a token, and no distribution
     certain = mean(float(p[q].sum()) for p, q in point)
     print(f"{'the likeliest of ten layers':30}{certain:>10.3f}{certain:>12.3f}{certain:>11.3f}")
@@ -222,24 +224,6 @@ def rejected() -> None:
     run.show("left where they are", str(text("RejectedKept")))
 
 
-def places() -> None:
-    """Some steps: the row's tokens ahead of it, how many the step feeds, and how many of them count afterwards."""
-    made = text(heat=run.HEAT)
-    print(f"{'in the cache':>12}{'fed':>6}{'written at':>14}{'right':>8}{'in the cache then':>20}")
-    at = made.prompt
-    for step in made.steps[1:]:
-        count = 1 + len(step.drafts)
-        if shown_place(step):
-            slots = f"{at} to {at + count - 1}"
-            print(f"{at:>12}{count:>6}{slots:>14}{len(step.kept) - 1:>8}{at + len(step.kept):>20}")
-        at += len(step.kept)
-
-
-def shown_place(step: Any) -> bool:
-    """Whether `places` has a line of this step: some of its drafts were right and others wrong, or all four right."""
-    return 1 < len(step.kept) <= len(step.drafts) or len(step.kept) == 5
-
-
 def without_gain(layers: int) -> float:
     """Speed over plain decoding with drafts by the first layers, if a step takes as long as its model has layers."""
     tokens, brought, _, count, _ = drafted(str(layers), STORY, run.HEAT)
@@ -282,8 +266,6 @@ NUMBERS: dict[str, Callable[[], str]] = {
     **measured.NUMBERS,
     "heat": lambda: f"{run.HEAT}",
     "seed": lambda: f"{run.SEED}",
-    "places shown": lambda: str(sum(map(shown_place, text(heat=run.HEAT).steps[1:]))),
-    "places": lambda: str(len(text(heat=run.HEAT).steps)),
     "eleven layers": lambda: f"{without_gain(11):.2f}×",
     "eight layers": lambda: f"{without_gain(8):.2f}×",
 }
