@@ -90,7 +90,7 @@ def price() -> Drawing:
                     label=f"drafts by the first {n} of 12 layers")  # fmt: skip
         ax.set_xlim(0, 1.005)
         ax.set_ylim(0, 1.005)
-        ax.set_xlabel("accepted by rejection sampling, 1 - total variation")
+        ax.set_xlabel("accepted by rejection sampling")
         ax.set_ylabel("accepted with the same noise")
         ax.legend(loc="upper left")
         figure.subplots_adjust(left=0.085, right=0.985, top=0.97, bottom=0.135)

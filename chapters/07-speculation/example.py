@@ -53,20 +53,19 @@ def verified() -> None:
         for at, token in enumerate(step.chosen):
             after = word(step.drafts[at - 1]) if at else "the newest"
             guess = word(step.drafts[at]) if at < len(step.drafts) else "-"
-            note = "" if at < len(step.kept) else "   dropped: it follows a wrong guess"
+            note = "" if at < len(step.kept) else "   dropped"
             print(f"{after:14}{guess:14}{word(token):14}{note}".rstrip())
         print(f"{len(step.drafts)} guesses, {len(step.kept) - 1} right, {len(step.kept)} tokens\n")
 
 
 def steps() -> None:
-    """What small.py prints, cut after two lines: a bar ahead of what each step gave."""
+    """What small.py prints, cut short: a bar ahead of what each step gave."""
     small = load(here / "small.py")
-    for heat in (0.0, 0.8):
+    for heat, lines in ((0.0, 2), (0.8, 1)):
         plain, drafted = ([*map(run.decode, small.generate(run.encode("The fox"), 60, k, heat))] for k in (0, 4))
         same = "".join(plain) == "".join(drafted)
         print(f"{len(plain) - 1} steps, and {len(drafted) - 1} with guesses; the same text: {same}")
-        lines = textwrap.wrap("|".join(drafted).replace("\n", "\\n"), 96)
-        print(lines[0], f"{lines[1]} ...", sep="\n", end="\n\n")
+        print(*textwrap.wrap("|".join(drafted).replace("\n", "\\n"), 96)[:lines], sep="\n", end=" ...\n\n")
 
 
 def heart() -> None:
@@ -169,7 +168,7 @@ def pairs(layers: int) -> list[tuple[Tensor, Tensor]]:
 def price() -> None:
     """How probable it is that a draft is accepted, on average over a text, by three rules."""
     print(f"{'the drafter':30}{'rejection':>10}{'same noise':>12}{'own noise':>11}{'same noise, at least':>23}")
-    for layers in (11, 10, 8):
+    for layers in (11, 8):
         found = pairs(layers)
         rules = (textbook, shared, lambda p, q: float(p @ q), lambda p, q: textbook(p, q) / (2 - textbook(p, q)))
         best, alike, own, bound = (mean(rule(p, q) for p, q in found) for rule in rules)

@@ -184,7 +184,7 @@ NUMBERS: dict[str, Callable[[], str]] = {
     "scatter": lambda: f"{stdev(simulated(0.9, 8, False)) / case(XL, 1, 0.9, 8).formula:.0%}",
     "new tokens": lambda: str(report().new_tokens),
     "price": lambda: str(PRICE),
-    "rate": lambda: str(RATE),
+    "rate": lambda: f"{RATE:.0%}",
     "at the price": lambda: str(most_at(0.6)),
     "fourth": lambda: f"{0.6**4:.2f}",
     "ceiling": lambda: f"{sum(0.6**n for n in range(1 + most_at(0.6))):.2f}",
