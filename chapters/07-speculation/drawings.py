@@ -66,8 +66,8 @@ def verify() -> Drawing:
     alt = (
         f"One step is fed the newest token and {len(step.drafts)} guesses, {', '.join(fed[1:])}, and chooses a token "
         f"after each: {', '.join(chosen)}. Each choice is compared with the guess in its place. {kept - 1} of the "
-        f"guesses {'is' if kept == 2 else 'are'} right, so the sequence keeps {', '.join(chosen[:kept])}; what was chosen "
-        "after the wrong guess is dropped."
+        f"guesses {'is' if kept == 2 else 'are'} right, so the sequence keeps {', '.join(chosen[:kept])}; what was "
+        "chosen after the wrong guess is dropped."
     ).replace('"', "'")
     rows = tuple((a, b, "yes" if at < kept else "no") for at, (a, b) in enumerate(zip(fed, chosen, strict=True)))
     return Drawing("07-speculation/verify", "Guesses, verified in one step", alt, ("fed", "chosen after it", "kept"),
@@ -168,9 +168,9 @@ def expected() -> Drawing:
         for model in (measured.XL, measured.GPT2)
     )
     alt = (
-        "Left, tokens a step by drafts and acceptance rate, the formula as lines and measured ones as points. One sequence of "
-        f"gpt2-xl: {told}. Right, speed over plain decoding with {most} drafts at α = {alpha_right:g}, by number "
-        f"of sequences: {speeds}."
+        "Left, tokens a step by drafts and acceptance rate, the formula as lines and measured ones as points. One "
+        f"sequence of gpt2-xl: {told}. Right, speed over plain decoding with {most} drafts at α = {alpha_right:g}, by "
+        f"number of sequences: {speeds}."
     )
     header = ("model", "sequences", "α", "drafts", "formula", "tokens a step", "speed over plain")
     return Drawing("07-speculation/expected", "Tokens a step, and what they are in speed", alt, header, cells, draw)
@@ -224,11 +224,12 @@ def _slots(ax: Axes, texts: Any, old: list[int], begin: int, columns: int, kept:
             boxes.filled(ax, (x + 0.04, y), (width - 0.08, 0.7), color)
             if token is not None:
                 boxes.write(ax, (x + width / 2, y + 0.35), example.word(token), MUTED if wrong else None, 9, "center")
-    boxes.write(ax, (3.2, 4.75), "gray: before; green: right; orange: rejected, never read; blue: the next step's", MUTED, 9)  # fmt: skip
+    boxes.write(ax, (3.2, 4.75), "gray: before; green: right; orange: rejected, never read; "
+                "blue: the next step's", MUTED, 9)  # fmt: skip
 
 
 def shown() -> Drawing:
-    """A text whose tokens have the colour of the step that they came from."""
+    """A text whose tokens have the color of the step that they came from."""
     made = example.text()
     parts = [[run.decode([token]).replace("\n", "↵") for token in step.kept] for step in made.steps]
     lines, told = _lines(parts)

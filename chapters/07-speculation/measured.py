@@ -95,7 +95,8 @@ def room() -> None:
 def loses() -> None:
     """Speed over plain decoding, by rows, for the best and the worst drafts that were measured."""
     alphas = alphas_measured()
-    print(f"{'':10}{'sequences':>10}", *(f"{f'{alpha:.0%} right, {k} drafts':>22}" for alpha, k in _corners(alphas)), sep="")
+    titles = [f"{f'{alpha:.0%} right, {k} drafts':>22}" for alpha, k in _corners(alphas)]
+    print(f"{'':10}{'sequences':>10}", *titles, sep="")
     for model in (XL, GPT2):
         for rows in rows_measured():
             gains = [factor(case(model, rows, alpha, k).gain) for alpha, k in _corners(alphas)]
