@@ -185,8 +185,8 @@ def places() -> Drawing:
     newest = made.ids[begin]
     texts = [
         ("before the step", [], []),
-        ("the step writes", [newest, *step.drafts], [newest, *step.drafts[: len(step.kept) - 1]]),
-        ("the next step writes", [newest, *step.drafts], [newest, *step.kept, *after.drafts]),
+        ("after the step", [newest, *step.drafts], [newest, *step.drafts[: len(step.kept) - 1]]),
+        ("after the next", [newest, *step.drafts], [newest, *step.kept, *after.drafts]),
     ]
     columns = 3 + max(1 + len(step.drafts), len(step.kept) + 1 + len(after.drafts))
 
