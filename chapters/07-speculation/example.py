@@ -219,8 +219,8 @@ def models() -> None:
 
 def rejected() -> None:
     """The running example, and the same where rejected tokens stay in the cache."""
-    run.show("written over", str(text()))
-    run.show("left where they are", str(text("RejectedKept")))
+    run.show("overwritten", str(text()))
+    run.show("left in the cache", str(text("RejectedKept")))
 
 
 def without_gain(layers: int) -> float:
@@ -233,8 +233,8 @@ def stops() -> None:
     """A text that ends with a token from the middle of an accepted run."""
     stop = inside()
     print(f"the text ends with {word(stop)}")
-    run.show("asked of each token", str(text(stops=(stop,))))
-    run.show("of a step's last one", str(text("LastAlone", stops=(stop,))))
+    run.show("every token checked", str(text(stops=(stop,))))
+    run.show("only a step's last", str(text("LastAlone", stops=(stop,))))
 
 
 def inside() -> int:

@@ -19,7 +19,7 @@ WRONG = [
     (5, "preempted", "a large pool", "noise from 0 again"),
     (5, "not_full", "row 0: its own block", "one block for both"),
     (7, "same", "without drafts or with", "noise of the step"),
-    (7, "rejected", "written over", "left where they are"),
+    (7, "rejected", "overwritten", "left in the cache"),
     (8, "layer", "two ranks", "bias on every rank"),
     (8, "layer", "two ranks", "residual in the sum"),
     (8, "straight", "cut in each third", "cut straight"),
