@@ -24,6 +24,7 @@ nanoinfer rung 2 --diff
 
 nanoinfer rung 3 --to my-rung"""
 
+CUT = 4  # chapters that can be cut out
 WHOLE = ("__init__",)  # modules of every rung, besides those of its chapters
 DATA = ("data/gpt2.tiktoken", "data/small")
 HOME = {"LLM": "first", "Completion": "records", "SamplingParams": "records"}
@@ -55,8 +56,8 @@ chapter 4 on, `stats` and `warm_up(samplers)`, which captures every step ahead o
 
 
 def rung(
-    number: Annotated[int, typer.Argument(min=1, max=4, metavar="N", help="The chapter, 1 to 4.")],
-    to: Annotated[Path | None, typer.Option(help="Write the package as of this chapter into a new folder.")] = None,
+    number: Annotated[int, typer.Argument(min=1, max=8, metavar="N", help="The chapter, 1 to 8.")],
+    to: Annotated[Path | None, typer.Option(help="Write the package as of this chapter, 1 to 4, into a new folder.")] = None,
     diff: Annotated[bool, typer.Option("--diff", help="Only what this chapter adds.")] = False,
 ) -> None:
     """Show the files of chapters 1 to N in the order in which they are read, with lines of code; or write them."""
@@ -64,6 +65,8 @@ def rung(
     if to is None:
         Output().write(table)
         return
+    if number > CUT:
+        raise Refused(f"--to cuts out chapters 1 to {CUT}, not {number}")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise Refused(f"{to} exists and is not empty")
     write(to, number)
