@@ -55,7 +55,7 @@ class LLM:
     def __new__(cls, *_: Any, replicas: int = 1, **settings: Any) -> LLM:
         """Several engines are an `LLM` too, of a class of their own."""
         # By name: what runs on many devices holds LLMs itself.
-        kind: type[LLM] = cls if replicas == 1 else import_module("nanoinfer.parallel.replicas").ReplicatedLLM
+        kind: type[LLM] = cls if replicas == 1 else import_module("nanoinfer.remote.llm").RemoteLLM
         return super().__new__(kind)
 
     def __init__(self, model: str | Path | GPT2 | None = None, *, revision: str | None = None, **settings: Any) -> None:
@@ -155,7 +155,7 @@ class LLM:
     def _join(self, model: Any, revision: str | None, device: torch.device) -> Rank:
         """Be the first of several ranks, and start the others."""
         parallel = import_module("nanoinfer.parallel.rank")  # by name: what runs on many machines holds LLMs itself
-        rank: Rank = parallel.lead(self.config, model, revision, device)
+        rank: Rank = parallel.lead(LLM, self.config, model, revision, device)
         weakref.finalize(self, rank.close)  # at exit, too
         return rank
 

@@ -1,0 +1,159 @@
+"""The engine's process: it makes an LLM, obeys what it is told, and tells what is new. It ends with its parent.
+
+The engine's thread puts the rows that have news into a queue, and that is all it does for them. Another thread makes
+messages of them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections import Counter
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+from weakref import WeakValueDictionary
+
+from nanoinfer.engine.loop import Mailbox
+from nanoinfer.parallel.processes import Raised, die
+from nanoinfer.remote.link import drained, received
+from nanoinfer.remote.messages import Cancel, Event, News, Pace, Refused, RowNews, Start, Submit, Warmed, WarmUp, Watch
+from nanoinfer.text.stop import TextStream
+
+REST = 4e-5  # seconds a row from one message to the next: where rows are many, each has several tokens in one
+SWITCH = 1e-4  # seconds that a thread waits for another's turn to end: Python's own 5 ms are several steps
+BEAT = 0.2  # seconds from one look at gauges and counters to the next, while there are rows
+
+
+def main(connection: Connection) -> None:
+    """The process: as long as its parent has not closed the connection."""
+    sys.setswitchinterval(SWITCH)  # while requests come in, steps go on
+    engine = RemoteEngine(connection)
+    try:
+        for order in received(connection):
+            engine.obey(order)
+    except BaseException as error:
+        die(error)
+    os._exit(0)  # at once, whatever runs: nobody will hear of it
+
+
+class RemoteEngine:
+    """An LLM that is told what to do in one thread, and tells what is new in another."""
+
+    llm: Any
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.outbox: SimpleQueue[Any] = SimpleQueue()  # lists of rows that have news, and messages
+        self.mailbox = Mailbox(self.outbox.put)
+        self.rows: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by number, for who cancels one
+        self.told: dict[int, int] = {}  # of each row whose end was not told: how many of its tokens were
+
+    def obey(self, order: Any) -> None:
+        """Do what the parent asks for. Nothing is asked for before it has heard that the LLM is there."""
+        match order:
+            case Start():
+                Thread(target=self.serve, args=(order,), daemon=True).start()
+            case Submit():
+                self.submit(order)
+            case Cancel(numbers):
+                self.llm.loop.cancel([row for number in numbers if (row := self.rows.get(number))])
+            case Pace(seconds):
+                self.llm.loop.pace = seconds
+            case Watch(number, texts):
+                post = lambda facts: self.outbox.put(Event(number, facts))  # noqa: E731
+                self.llm.loop.watch(None if number is None else post, texts)
+            case WarmUp():
+                Thread(target=self.warm_up, args=(order,), daemon=True).start()  # it takes long; a cancel may come
+
+    def submit(self, order: Submit) -> None:
+        """Let requests run, each with a stream of text where stop strings are looked for."""
+        numbers = [request.index for request in order.requests]
+        self.told |= {number: len(known) for number, known in zip(numbers, order.known, strict=True)}
+        try:
+            requests = [self.with_text(*each) for each in zip(order.requests, order.known, strict=True)]
+            rows = self.llm.loop.submit(requests, self.mailbox, order.asked, order.every_token, order.known)
+        except Exception as error:  # of these requests: the others go on
+            for number in numbers:
+                self.told.pop(number, None)
+            self.outbox.put(Refused(numbers, repr(error)))
+        else:
+            self.rows.update(zip(numbers, rows, strict=True))
+
+    def with_text(self, request: Any, known: list[int]) -> Any:
+        """The request; where it has stop strings, with a stream that has taken the known tokens."""
+        if not request.params.stop:
+            return request
+        text = TextStream(self.llm.tokenizer, request.params.stop)
+        text.extend(known)
+        return replace(request, text=text)
+
+    def warm_up(self, order: WarmUp) -> None:
+        """In a thread: tell of each capture, and of the end."""
+        failure = None
+        try:
+            self.llm.warm_up(lambda *progress: self.outbox.put(Warmed(order.number, progress)))
+        except BaseException as error:
+            failure = Raised.of(error)
+        self.outbox.put(Warmed(order.number, None, failure))
+
+    def serve(self, start: Start) -> None:
+        """In a thread: make the LLM, and then tell what is new, for ever."""
+        try:
+            self.llm = start.kind(start.model, revision=start.revision, **start.settings)
+        except BaseException as error:
+            self.connection.send([Raised.of(error)])
+            return
+        gc.collect()
+        gc.freeze()  # what is there now stays: collections need not look at it again
+        self.llm.loop.on_idle = partial(self.outbox.put, [])  # stats and gauges
+        try:
+            self.connection.send([self.llm.facts])
+            while True:  # rows that are heard of at their end alone bring no news meanwhile
+                if (posted := drained(self.outbox, BEAT)) or self.told:
+                    self.connection.send(self.packed(posted))
+                    time.sleep(REST * len(self.told))
+        except OSError:  # the parent is gone
+            os._exit(0)
+        except BaseException as error:
+            die(error)
+
+    def packed(self, posted: list[Any]) -> list[Any]:
+        """The news of all rows that were posted since the last time, and the messages behind them."""
+        loop = self.llm.loop
+        failure = loop.failure  # ahead of its rows
+        counts = Counter(chain.from_iterable(each for each in posted if type(each) is list))
+        rows = [news for row, count in counts.items() if (news := self.news_of(row, count))]
+        news = News(rows, failure and Raised.of(failure), self.llm.stats, loop.gauges)  # stats behind its rows
+        return [news, *[each for each in posted if type(each) is not list]]
+
+    def news_of(self, row: Any, count: int) -> RowNews | None:
+        """What is new of a row that was posted so many times, once a token; nothing if its end was told before."""
+        number, ended = row.request.index, row.ended  # in this order: where it has ended, all of it is there
+        if (told := self.told.get(number)) is None:
+            return None
+        end = len(row.times) if ended else told + count
+        prompt, error = len(row.request.prompt_token_ids), None
+        if not ended:
+            self.told[number] = end
+        else:
+            del self.told[number]
+            if not row.finish_reason and not isinstance(row.cancelled, CancelledError):
+                error = repr(row.cancelled)
+        return (
+            number,
+            row.tokens[prompt + told : prompt + end],
+            row.times[told:end],
+            row.began,
+            row.logprobs[told:end] or (),
+            () if told else row.prompt_logprobs or (),
+            row.finish_reason if ended else None,
+            error,
+        )

@@ -1,0 +1,116 @@
+"""What an engine's process and the one that started it tell each other: a frozen dataclass a message.
+
+Rows have numbers, and never the same one twice, so news of a row that was cancelled meanwhile are news of nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nanoinfer.engine.stats import Gauges, Stats
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nanoinfer.parallel.processes import Raised
+    from nanoinfer.records import FinishReason
+    from nanoinfer.requests import Request
+
+
+# To the engine
+
+
+@dataclass(frozen=True)
+class Start:
+    """Make it: kind(model, revision=revision, **settings). The first message; `Facts` answer it, or `Raised`."""
+
+    kind: Callable[..., Any]
+    model: str | Path | None
+    revision: str | None
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Let requests run; the index of each is its row's number. known: tokens that another engine has made of it."""
+
+    requests: Sequence[Request]
+    known: Sequence[Sequence[int]]
+    asked: float
+    every_token: bool
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Let rows leave."""
+
+    numbers: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Let no step begin sooner than so many seconds after the one before."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Tell what each step does, in `Event`s of this number; None ends it."""
+
+    number: int | None
+    texts: bool
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Capture every step; `Warmed` of this number tells how far it is."""
+
+    number: int
+
+
+# From the engine
+
+# A row's number, its new tokens and when each came, when it got its first row, logprobs of these tokens and, the first
+# time, of its prompt's; of one that has ended, why, or what failed in it alone. A plain tuple, since a step brings one
+# of each row: pickle takes five times as long for a NamedTuple, and seven times for a dataclass.
+RowNews = tuple[
+    int, list[int], list[float], float, Sequence[list[float]], Sequence[list[float]], "FinishReason | None", "str | None"
+]
+
+
+@dataclass(frozen=True)
+class News:
+    """What is new of all rows since the last message. failure: of a step, which has ended them all."""
+
+    rows: Sequence[RowNews]
+    failure: Raised | None
+    stats: Stats
+    gauges: Gauges
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Rows that could not begin."""
+
+    numbers: Sequence[int]
+    cause: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a step did."""
+
+    number: int
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """Of a warm-up: how many of how many captures are done; None at its end, and what it failed with."""
+
+    number: int
+    progress: tuple[int, int] | None
+    failure: Raised | None = None
