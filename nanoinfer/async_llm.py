@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nanoinfer.engine.loop import EngineLoop, Mailbox
 from nanoinfer.llm import LLM
 from nanoinfer.records import Bounds
-from nanoinfer.requests import Completion, Piece, Request, SamplingParams
+from nanoinfer.requests import Completion, Piece, SamplingParams
 
 if TYPE_CHECKING:
     from nanoinfer.config import Facts

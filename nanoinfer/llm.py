@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from nanoinfer.engine.scores import Scored as Row
+    from nanoinfer.engine.stats import Stats
     from nanoinfer.model.gpt2 import GPT2
     from nanoinfer.parallel.rank import Rank
     from nanoinfer.text.prompts import Prompt
@@ -125,7 +126,7 @@ class LLM:
         self.max_batched_tokens = config.max_batched_tokens or max(most, self.max_batch)
         self.tokenizer = gpt2_tokenizer()
         self.core = make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens, rank)
-        self.stats = self.core.stats
+        self.stats: Stats = self.core.stats
         shape, seeds = self.model.config, random.Random(config.seed)
         self._maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
         self.facts = self._facts(name, device)

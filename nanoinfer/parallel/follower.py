@@ -1,6 +1,7 @@
 """A rank's process: it makes its part of an `LLM`, and then does what the first rank says. Chapter 8.
 
-It ends with the first rank, whatever runs here at that moment: a thread reads the orders, and their end is the end. Where something fails here, the first rank is told before this process ends.
+It ends with the first rank, whatever runs here at that moment: a thread reads the orders, and their end is the end.
+Where something fails here, the first rank is told before this process ends.
 """
 
 from __future__ import annotations

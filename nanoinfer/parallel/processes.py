@@ -55,9 +55,10 @@ def _starter(process: int) -> Worker:
 
 def _start(code: str, end: int) -> subprocess.Popen[bytes]:
     """Start a process that inherits this end. What it prints goes to where errors go."""
-    if os.name == "nt":
+    passed: dict[str, Any] = {"pass_fds": [end]}
+    if sys.platform == "win32":
         os.set_handle_inheritable(end, True)
-    passed: dict[str, Any] = {"close_fds": False} if os.name == "nt" else {"pass_fds": [end]}
+        passed = {"close_fds": False}
     return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=2, **passed)
 
 

@@ -1,7 +1,7 @@
 """The other ranks' processes, as the first rank sees them: told what to do, watched, and ended together. Chapter 8.
 
-Orders are plain host data, one connection a rank, and nobody answers: what ranks compute they exchange in collectives. A
-collective that one rank has left never ends by itself. So whoever dies, fails or hangs is noticed here, and then all
+Orders are plain host data, one connection a rank, and nobody answers: what ranks compute they exchange in collectives.
+A collective that one rank has left never ends by itself. So whoever dies, fails or hangs is noticed here, and then all
 others are killed; that ends the first rank's collectives too.
 """
 

@@ -41,7 +41,10 @@ def run_on_ray(
     workers: int,
     on_done: Callable[[Shard, int], None],
 ) -> None:
-    """Compute these shards with as many workers, each of which makes a `kind`; a GPU each, where the cluster has any. on_done: as in `run_here`."""
+    """Compute these shards with as many workers, each of which makes a `kind`; a GPU each, where there are any.
+
+    on_done: as in `run_here`.
+    """
     import ray
 
     if not ray.is_initialized():

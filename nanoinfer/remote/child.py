@@ -12,7 +12,6 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import CancelledError
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection
@@ -25,7 +24,6 @@ from nanoinfer.engine.loop import Mailbox
 from nanoinfer.parallel.processes import Raised, die
 from nanoinfer.remote.link import drained, received
 from nanoinfer.remote.messages import Cancel, Event, News, Pace, Refused, RowNews, Start, Submit, Warmed, WarmUp, Watch
-from nanoinfer.text.stop import TextStream
 
 REST = 4e-5  # seconds a row from one message to the next: where rows are many, each has several tokens in one
 SWITCH = 1e-4  # seconds that a thread waits for another's turn to end: Python's own 5 ms are several steps
@@ -67,33 +65,25 @@ class RemoteEngine:
                 self.llm.loop.cancel([row for number in numbers if (row := self.rows.get(number))])
             case Pace(seconds):
                 self.llm.loop.pace = seconds
-            case Watch(number, texts):
-                post = lambda facts: self.outbox.put(Event(number, facts))  # noqa: E731
-                self.llm.loop.watch(None if number is None else post, texts)
+            case Watch(int(number), texts):
+                self.llm.loop.watch(lambda facts: self.outbox.put(Event(number, facts)), texts)
+            case Watch():
+                self.llm.loop.watch(None, False)
             case WarmUp():
                 Thread(target=self.warm_up, args=(order,), daemon=True).start()  # it takes long; a cancel may come
 
     def submit(self, order: Submit) -> None:
-        """Let requests run, each with a stream of text where stop strings are looked for."""
+        """Let requests run."""
         numbers = [request.index for request in order.requests]
         self.told |= {number: len(known) for number, known in zip(numbers, order.known, strict=True)}
         try:
-            requests = [self.with_text(*each) for each in zip(order.requests, order.known, strict=True)]
-            rows = self.llm.loop.submit(requests, self.mailbox, order.asked, order.every_token, order.known)
+            rows = self.llm.loop.submit(order.requests, self.mailbox, order.asked, order.every_token, order.known)
         except Exception as error:  # of these requests: the others go on
             for number in numbers:
                 self.told.pop(number, None)
             self.outbox.put(Refused(numbers, repr(error)))
         else:
             self.rows.update(zip(numbers, rows, strict=True))
-
-    def with_text(self, request: Any, known: list[int]) -> Any:
-        """The request; where it has stop strings, with a stream that has taken the known tokens."""
-        if not request.params.stop:
-            return request
-        text = TextStream(self.llm.tokenizer, request.params.stop)
-        text.extend(known)
-        return replace(request, text=text)
 
     def warm_up(self, order: WarmUp) -> None:
         """In a thread: tell of each capture, and of the end."""
@@ -130,7 +120,7 @@ class RemoteEngine:
         loop = self.llm.loop
         failure = loop.failure  # ahead of its rows
         counts = Counter(chain.from_iterable(each for each in posted if type(each) is list))
-        rows = [news for row, count in counts.items() if (news := self.news_of(row, count))]
+        rows = [row_news for row, count in counts.items() if (row_news := self.news_of(row, count))]
         news = News(rows, failure and Raised.of(failure), self.llm.stats, loop.gauges)  # stats behind its rows
         return [news, *[each for each in posted if type(each) is not list]]
 

@@ -43,7 +43,7 @@ class RemoteLLM(ServingLLM):
         self.loops = [RemoteLoop(Start(ServingLLM, model, revision, one)) for one in each]
         self._end, self._closed = weakref.finalize(self, close_all, self.loops), False  # at exit, too
         try:
-            facts = [loop.ready.result() for loop in self.loops][0]
+            facts, *_ = [loop.ready.result() for loop in self.loops]
         except BaseException:
             self.close()
             raise

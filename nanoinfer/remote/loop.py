@@ -125,7 +125,7 @@ class RemoteLoop:
             for row in rows:
                 row.number = next(self._numbers)
                 self._rows[row.number] = row
-            requests = [replace(row.request, index=row.number, text=None) for row in rows]
+            requests = [replace(row.request, index=row.number) for row in rows]
             self.link.send(Submit(requests, [row.token_ids for row in rows], asked, every_token))
         time.sleep(0)  # the link's thread has its turn now; of a thread that goes on, Python takes the next after 5 ms
 
@@ -137,7 +137,7 @@ class RemoteLoop:
     def cancel(self, rows: Sequence[Row]) -> None:
         """As `EngineLoop.cancel`, of those rows that are here; it takes no lock, so finalizers may call it."""
         here = self._rows
-        left = [row for row in rows if here.get(row.number) is row and here.pop(row.number, None)]
+        left = [row for row in rows if here.get(row.number) is row and here.pop(row.number, None) is row]
         for row in left:
             row.cancelled, row.ended = CancelledError("cancelled"), True
         if left:

@@ -73,12 +73,11 @@ class WarmUp:
 
 # From the engine
 
-# A row's number, its new tokens and when each came, when it got its first row, logprobs of these tokens and, the first
-# time, of its prompt's; of one that has ended, why, or what failed in it alone. A plain tuple, since a step brings one
-# of each row: pickle takes five times as long for a NamedTuple, and seven times for a dataclass.
-RowNews = tuple[
-    int, list[int], list[float], float, Sequence[list[float]], Sequence[list[float]], "FinishReason | None", "str | None"
-]
+# Of a row: its number, its new tokens, when each came, when it got a row, their logprobs and, the first time, its
+# prompt's; why it has ended, or what failed in it alone. A plain tuple, since each step brings one of every row: a
+# NamedTuple takes pickle four times as long, and a dataclass five times.
+Scores = Sequence[list[float]]
+RowNews = tuple[int, list[int], list[float], float, Scores, Scores, "FinishReason | None", "str | None"]
 
 
 @dataclass(frozen=True)

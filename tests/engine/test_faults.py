@@ -20,8 +20,8 @@ from nanoinfer.model.config import PRESETS
 from nanoinfer.model.files import save_model
 from nanoinfer.model.weights import load_model, random_model
 from nanoinfer.outputs import RowReader
-from nanoinfer.requests import to_json
 from nanoinfer.remote.llm import ProcessLLM
+from nanoinfer.requests import to_json
 from nanoinfer.text.stop import TextStream
 
 VICTIM = "\x00victim"  # its stop string, by which each place knows it

@@ -27,6 +27,14 @@ nanoinfer rung 3 --to my-rung"""
 WHOLE = ("__init__",)  # modules of every rung, besides those of its chapters
 DATA = ("data/gpt2.tiktoken", "data/small")
 HOME = {"LLM": "first", "Completion": "records", "SamplingParams": "records"}
+CHAPTERS = '''\
+"""Which chapters are here: written by `nanoinfer rung`."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+{typed}
+'''
 README = """\
 # nanoinfer, as of chapter {number}: {title}
 
@@ -111,7 +119,8 @@ def chapters_py(paths: list[str]) -> str:
     tables = {"HOME": HOME, "ENGINES": there}
     entries = ["\n".join(f'    "{key}": "{value}",' for key, value in table.items()) for table in tables.values()]
     bodies = [f"{name} = {{\n{body}\n}}\n" for name, body in zip(tables, entries, strict=True)]
-    return '"""Which chapters are here: written by `nanoinfer rung`."""\n\n' + "".join(bodies)
+    typed = "".join(f"    from nanoinfer.{module} import {name} as {name}\n" for name, module in HOME.items())
+    return CHAPTERS.format(typed=typed) + "".join(bodies)
 
 
 def add(app: typer.Typer) -> None:
