@@ -144,7 +144,7 @@ class AsyncLLM:
     def pace(self, seconds_per_step: float) -> None:
         """Let no step begin sooner than so many seconds after the one before; 0 is full speed."""
         PACE.check("seconds_per_step", seconds_per_step)
-        self.llm.loop.pace = seconds_per_step
+        self.llm.loop.set_pace(seconds_per_step)
 
     async def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
         """As `LLM.warm_up`; on_capture is called in another thread."""

@@ -52,6 +52,7 @@ class LLM:
     """
 
     _serves = False  # whether its requests are expected to come and go
+    _check: Callable[[Request], None]  # ValueError for a request that can never run
 
     def __new__(cls, *_: Any, replicas: int = 1, **settings: Any) -> LLM:
         """Several engines are an `LLM` too, of a class of their own."""
@@ -127,6 +128,7 @@ class LLM:
         self.tokenizer = gpt2_tokenizer()
         self.core = make_engine(config, model, self.max_batch, self.max_len, self.max_batched_tokens, rank)
         self.stats: Stats = self.core.stats
+        self._check = self.core.check
         shape, seeds = self.model.config, random.Random(config.seed)
         self._maker = SampleMaker(self.tokenizer, self.max_len, shape.vocab_size, seeds, shape.end_of_text)
         self.facts = self._facts(name, device)
@@ -233,7 +235,7 @@ class LLM:
         self._check_open()
         requests = self._maker.requests(prompts, params)
         for request in requests:
-            self.core.check(request)
+            self._check(request)
         return requests
 
     def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
@@ -279,7 +281,7 @@ class LLM:
         self.loop.close()
         if self.rank:
             self.rank.close()
-        del self.core, self.model
+        del self.core, self.model, self._check
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
 

@@ -166,14 +166,10 @@ class ReplicaLoop:
     def gauges(self) -> Gauges:
         return Gauges(*map(sum, zip(*[loop.gauges for loop in self._every], strict=True)))
 
-    @property
-    def pace(self) -> float:
-        return self._every[0].pace
-
-    @pace.setter
-    def pace(self, seconds: float) -> None:
+    def set_pace(self, seconds: float) -> None:
+        """As `EngineLoop.set_pace`."""
         for loop in self.loops:
-            loop.pace = seconds
+            loop.set_pace(seconds)
 
 
 def devices(config: EngineConfig) -> list[dict[str, str]]:

@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 from nanoinfer.engine.loop import Mailbox
 from nanoinfer.parallel.processes import Raised, die
 from nanoinfer.remote.link import drained, received
-from nanoinfer.remote.messages import Cancel, Event, News, Pace, Refused, RowNews, Start, Submit, Warmed, WarmUp, Watch
+from nanoinfer.remote.messages import Cancel, News, Pace, RowNews, Start, Submit, Told, WarmUp, Watch
 
 REST = 4e-5  # seconds a row from one message to the next: where rows are many, each has several tokens in one
 SWITCH = 1e-4  # seconds that a thread waits for another's turn to end: Python's own 5 ms are several steps
@@ -64,35 +64,36 @@ class RemoteEngine:
             case Cancel(numbers):
                 self.llm.loop.cancel([row for number in numbers if (row := self.rows.get(number))])
             case Pace(seconds):
-                self.llm.loop.pace = seconds
-            case Watch(int(number), texts):
-                self.llm.loop.watch(lambda facts: self.outbox.put(Event(number, facts)), texts)
-            case Watch():
-                self.llm.loop.watch(None, False)
-            case WarmUp():
-                Thread(target=self.warm_up, args=(order,), daemon=True).start()  # it takes long; a cancel may come
+                self.llm.loop.set_pace(seconds)
+            case Watch(listener, texts):
+                self.llm.loop.watch(partial(self.tell, listener) if listener is not None else None, texts)
+            case WarmUp(listener):  # it takes long, and a cancel may come
+                Thread(target=self.warm_up, args=(listener,), daemon=True).start()
 
     def submit(self, order: Submit) -> None:
-        """Let requests run."""
+        """Let requests run. What is wrong with them ends them, and the others go on."""
         numbers = [request.index for request in order.requests]
         self.told |= {number: len(known) for number, known in zip(numbers, order.known, strict=True)}
         try:
             rows = self.llm.loop.submit(order.requests, self.mailbox, order.asked, order.every_token, order.known)
-        except Exception as error:  # of these requests: the others go on
-            for number in numbers:
-                self.told.pop(number, None)
-            self.outbox.put(Refused(numbers, repr(error)))
-        else:
             self.rows.update(zip(numbers, rows, strict=True))
+        except Exception as error:
+            self.outbox.put(self.news([(number, [], [], 0.0, (), (), None, repr(error)) for number in numbers]))
+            for number in numbers:
+                del self.told[number]
 
-    def warm_up(self, order: WarmUp) -> None:
-        """In a thread: tell of each capture, and of the end."""
-        failure = None
+    def warm_up(self, listener: int) -> None:
+        """In a thread: capture, and tell of it."""
+        end = None
         try:
-            self.llm.warm_up(lambda *progress: self.outbox.put(Warmed(order.number, progress)))
+            self.llm.warm_up(lambda *progress: self.tell(listener, progress))
         except BaseException as error:
-            failure = Raised.of(error)
-        self.outbox.put(Warmed(order.number, None, failure))
+            end = Raised.of(error)
+        self.tell(listener, end)
+
+    def tell(self, listener: int, what: Any) -> None:
+        """Let a listener of the parent's hear something."""
+        self.outbox.put(Told(listener, what))
 
     def serve(self, start: Start) -> None:
         """In a thread: make the LLM, and then tell what is new, for ever."""
@@ -117,26 +118,28 @@ class RemoteEngine:
 
     def packed(self, posted: list[Any]) -> list[Any]:
         """The news of all rows that were posted since the last time, and the messages behind them."""
-        loop = self.llm.loop
-        failure = loop.failure  # ahead of its rows
+        failure = self.llm.loop.failure  # ahead of the rows: those that have ended before it are told with it
         counts = Counter(chain.from_iterable(each for each in posted if type(each) is list))
-        rows = [row_news for row, count in counts.items() if (row_news := self.news_of(row, count))]
-        news = News(rows, failure and Raised.of(failure), self.llm.stats, loop.gauges)  # stats behind its rows
-        return [news, *[each for each in posted if type(each) is not list]]
+        rows = [news for row, count in counts.items() if (news := self.news_of(row, count))]
+        return [self.news(rows, failure and Raised.of(failure)), *[each for each in posted if type(each) is not list]]
+
+    def news(self, rows: list[RowNews], failure: Raised | None = None) -> News:
+        """These, and what the engine counts behind them."""
+        return News(rows, failure, self.llm.stats, self.llm.loop.gauges)
 
     def news_of(self, row: Any, count: int) -> RowNews | None:
         """What is new of a row that was posted so many times, once a token; nothing if its end was told before."""
         number, ended = row.request.index, row.ended  # in this order: where it has ended, all of it is there
         if (told := self.told.get(number)) is None:
             return None
-        end = len(row.times) if ended else told + count
-        prompt, error = len(row.request.prompt_token_ids), None
-        if not ended:
-            self.told[number] = end
-        else:
-            del self.told[number]
-            if not row.finish_reason and not isinstance(row.cancelled, CancelledError):
+        prompt, end, error = len(row.request.prompt_token_ids), told + count, None
+        if ended:
+            end = len(row.times)
+            if not (row.finish_reason or isinstance(row.cancelled, CancelledError) or self.llm.loop.failure):
                 error = repr(row.cancelled)
+            del self.told[number]
+        else:
+            self.told[number] = end
         return (
             number,
             row.tokens[prompt + told : prompt + end],

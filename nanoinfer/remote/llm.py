@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from nanoinfer.text.samples import SampleMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
 
 if TYPE_CHECKING:
-    from nanoinfer.requests import Request
+    pass
 
 
 class RemoteLLM(ServingLLM):
@@ -38,10 +38,13 @@ class RemoteLLM(ServingLLM):
     loop: Any
 
     def __init__(self, model: str | Path | None = None, *, revision: str | None = None, **settings: Any) -> None:
-        self.config, settings = sendable(model, settings)
-        each = [settings | {"replicas": 1} | device for device in devices(self.config)]
+        self.config = config = EngineConfig(**settings)
+        for what, given in (("model", model), ("speculate", config.speculate)):
+            if not isinstance(given, str | Path | None):
+                raise ValueError(f"{what} must be a name or a path for another process, not a {type(given).__name__}")
+        each = [settings | {"replicas": 1} | device for device in devices(config)]
         self.loops = [RemoteLoop(Start(ServingLLM, model, revision, one)) for one in each]
-        self._end, self._closed = weakref.finalize(self, close_all, self.loops), False  # at exit, too
+        self._ends, self._closed = [weakref.finalize(self, loop.close) for loop in self.loops], False  # at exit, too
         try:
             facts, *_ = [loop.ready.result() for loop in self.loops]
         except BaseException:
@@ -50,10 +53,11 @@ class RemoteLLM(ServingLLM):
         count = len(self.loops)
         self.facts = replace(facts, max_batch=facts.max_batch * count, blocks=facts.blocks * count)
         self.engine, self.max_batch, self.max_len = facts.engine, self.facts.max_batch, facts.max_len
-        self.tokenizer, seeds = gpt2_tokenizer(), random.Random(self.config.seed)
+        self.tokenizer, seeds = gpt2_tokenizer(), random.Random(config.seed)
         self._maker = SampleMaker(self.tokenizer, facts.max_len, facts.vocab_size, seeds, facts.end_of_text)
-        self._blocks = SharedBlocks(facts.blocks, facts.block_size, 1) if facts.block_size else None
-        shared = facts.block_size if self.config.prefix_caching is not False else 0
+        blocks = SharedBlocks(facts.blocks, facts.block_size, 1) if facts.block_size else None
+        self._check = blocks.check if blocks else lambda request: None
+        shared = facts.block_size if config.prefix_caching is not False else 0
         self.loop = self.loops[0] if count == 1 else ReplicaLoop(self.loops, shared)
 
     @property
@@ -62,15 +66,6 @@ class RemoteLLM(ServingLLM):
         every = [loop.stats for loop in self.loops]
         names = [field.name for field in fields(Stats)]
         return every[0] if len(every) == 1 else Stats(*[sum(getattr(each, n) for each in every) for n in names])
-
-    def requests(self, prompts: Any, params: Any = None) -> list[Request]:
-        """As `LLM.requests`."""
-        self._check_open()
-        requests = self._maker.requests(prompts, params)
-        for request in requests:
-            if self._blocks:
-                self._blocks.check(request)
-        return requests
 
     def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
         """As `LLM.warm_up`, of all at once; on_capture hears of the first one's captures."""
@@ -87,30 +82,11 @@ class RemoteLLM(ServingLLM):
     def close(self) -> None:
         """As `LLM.close`, of all."""
         self._closed = True
-        self._end()
+        for end in self._ends:
+            end()
 
 
 class ProcessLLM(AsyncLLM):
     """As `AsyncLLM`, with the engine in a process of its own: arguments and errors are the same."""
 
     kind = RemoteLLM
-
-
-def close_all(loops: Sequence[RemoteLoop]) -> None:
-    """End these engines."""
-    for loop in loops:
-        loop.close()
-
-
-def sendable(model: object, settings: dict[str, Any]) -> tuple[EngineConfig, dict[str, Any]]:
-    """The config of these settings, and they themselves as they can go to another process.
-
-    ValueError for bad settings, and for a model that is given otherwise than by name or path.
-    """
-    config = EngineConfig(**settings)
-    for what, given in (("model", model), ("speculate", config.speculate)):
-        if given is not None and not isinstance(given, str | Path):
-            raise ValueError(f"{what} must be a name or a path for another process, not a {type(given).__name__}")
-    if config.dtype is not None:
-        settings = settings | {"dtype": str(config.dtype).removeprefix("torch.")}
-    return config, settings

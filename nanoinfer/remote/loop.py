@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -20,10 +19,9 @@ from nanoinfer.engine.stats import Gauges, Stats
 from nanoinfer.parallel.processes import Raised, how, spawn
 from nanoinfer.records import FinishReason
 from nanoinfer.remote.link import Link
-from nanoinfer.remote.messages import Cancel, Event, News, Pace, Refused, Start, Submit, Warmed, WarmUp, Watch
+from nanoinfer.remote.messages import Cancel, News, Pace, Start, Submit, Told, WarmUp, Watch
 from nanoinfer.requests import Metrics, Request
 
-Post = Callable[[dict[str, Any]], object]
 PATIENCE = 3.0  # seconds that a process has to end; it keeps nothing that a kill could lose
 
 
@@ -68,11 +66,12 @@ class RemoteLoop:
         self.failure: BaseException | None = None
         self.ready: Future[Facts] = Future()
         self.died: Future[BaseException] = Future()
+        self._over: Future[BaseException] = Future()  # as died, and where it was closed too
         self.leave_behind: Callable[[list[Row]], list[Row]] = lambda rows: rows
-        self.stats, self._gauges, self._pace = Stats(), Gauges(), 0.0
+        self.stats, self._gauges = Stats(), Gauges()
         self._rows: dict[int, Row] = {}  # those that have not ended, by number
-        self._warming: dict[int, SimpleQueue[Any]] = {}
-        self._watch: tuple[int | None, Post | None] = None, None
+        self._listeners: dict[int, Callable[[Any], object]] = {}
+        self._watched = -1  # who listens to what steps do
         self._numbers, self._lock = count(), RLock()
         Thread(target=self._receive, name="nanoinfer-receive", daemon=True).start()
         self.link.send(start)
@@ -97,15 +96,6 @@ class RemoteLoop:
     @property
     def gauges(self) -> Gauges:
         return Gauges() if self.closed or self.failure else self._gauges
-
-    @property
-    def pace(self) -> float:
-        return self._pace
-
-    @pace.setter
-    def pace(self, seconds: float) -> None:
-        self._pace = seconds
-        self.link.send(Pace(seconds))
 
     def submit(
         self, requests: Sequence[Request], mailbox: Mailbox, asked: float, every_token: bool = False
@@ -146,39 +136,44 @@ class RemoteLoop:
     def leave(self, mailbox: Mailbox) -> None:
         """As `EngineLoop.leave`: only its rows know it here, and they have been cancelled."""
 
-    def watch(self, post: Post | None, texts: bool) -> None:
+    def set_pace(self, seconds: float) -> None:
+        """As `EngineLoop.set_pace`."""
+        self.link.send(Pace(seconds))
+
+    def watch(self, post: Callable[[dict[str, Any]], object] | None, texts: bool) -> None:
         """As `EngineLoop.watch`, but post is called in the thread that takes messages."""
-        number = next(self._numbers) if post else None
-        self._watch = number, post
-        self.link.send(Watch(number, texts))
+        self._listeners.pop(self._watched, None)
+        self._watched = next(self._numbers)
+        if post:
+            self._listeners[self._watched] = post
+        self.link.send(Watch(self._watched if post else None, texts))
 
     def warm_up(self, on_capture: Callable[[int, int], None] | None = None) -> None:
         """As `LLM.warm_up`."""
-        heard: SimpleQueue[Any] = SimpleQueue()
-        with self._lock:
-            self._check()
-            number = next(self._numbers)
-            self._warming[number] = heard
-            self.link.send(WarmUp(number))
+        self._check()
+        told, listener = SimpleQueue[Any](), next(self._numbers)
+        self._listeners[listener] = told.put
+        self._over.add_done_callback(lambda over: told.put(over.result()))
+        self.link.send(WarmUp(listener))
         try:
-            while (progress := heard.get()) is not None:
-                if isinstance(progress, BaseException):
-                    raise progress
+            while isinstance(progress := told.get(), tuple):
                 if on_capture:
                     on_capture(*progress)
         finally:
-            self._warming.pop(number, None)
+            del self._listeners[listener]
+        if isinstance(progress, Raised):
+            raise RuntimeError(f"the warm-up failed: {progress.shown}") from progress.cause
+        if progress:
+            raise progress
 
     def close(self) -> None:
         """Let the process end, and wait until it has. Open requests end with a RuntimeError."""
         self.closed = True
         self.link.close()
         self._fail(RuntimeError(CLOSED))
-        try:
-            self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        how(self.process, PATIENCE)
+        self.process.kill()  # nothing, if it has ended
+        self.process.wait()
 
     # What it tells
 
@@ -187,26 +182,17 @@ class RemoteLoop:
         try:
             for message in self.link:
                 self._take(message)
+            raise EngineDied(f"the engine's process has ended: {how(self.process, PATIENCE)}")
         except Exception as error:
             self._fail(error)
-        else:
-            self._fail(EngineDied(f"the engine's process has ended: {how(self.process, PATIENCE)}"))
 
     def _take(self, message: Any) -> None:
         match message:
             case News():
                 self._take_news(message)
-            case Refused(numbers, cause):
-                refused = [row for number in numbers if (row := self._rows.pop(number, None))]
-                self._end(refused, _failed_alone(cause))
-            case Event(number, facts):
-                watched, post = self._watch
-                if post and number == watched:  # else it is of an earlier watch
-                    post(facts)
-            case Warmed(number, progress, failure):
-                if heard := self._warming.get(number):
-                    text = failure and f"the warm-up failed: {failure.shown}\n{failure.trace}"
-                    heard.put(RuntimeError(text) if text else progress)
+            case Told(listener, what):
+                if hear := self._listeners.get(listener):
+                    hear(what)
             case Facts():
                 self._gauges = Gauges(blocks=message.blocks)
                 self.ready.set_result(message)
@@ -214,23 +200,22 @@ class RemoteLoop:
                 self.ready.set_exception(message.again())
 
     def _take_news(self, news: News) -> None:
-        """Hand on what the rows have, in one post to each reader."""
         self.stats, self._gauges = news.stats, news.gauges
-        posts: defaultdict[Mailbox, list[Row]] = defaultdict(list)
+        heard = list[Row]()
         for number, tokens, times, began, logprobs, prompt_logprobs, reason, error in news.rows:
-            if not (row := self._rows.get(number)) or (error and news.failure):  # the latter: all end, below
+            if not (row := self._rows.get(number)):
                 continue
             row.began = began
             row.times += times
             row.logprobs += logprobs
             row.prompt_logprobs += prompt_logprobs
             row.token_ids += tokens
-            if ended := bool(reason or error):
-                row.finish_reason, row.cancelled, row.ended = reason, _failed_alone(error) if error else None, True
+            if ended := bool(reason or error):  # in this order: where it has ended, all of it is there
+                row.cancelled = RuntimeError(f"this request has failed in the engine: {error}") if error else None
+                row.finish_reason, row.ended = reason, True
                 self._rows.pop(number, None)
-            posts[row.mailbox] += [row] * (len(tokens) if row.every_token and tokens else ended)
-        for mailbox, rows in posts.items():
-            mailbox.post(rows)
+            heard += [row] * (len(tokens) if row.every_token and tokens else ended)
+        post(heard)
         if news.failure:
             died = EngineDied(f"a step failed: {news.failure.shown}")
             died.__cause__ = news.failure.cause
@@ -243,24 +228,21 @@ class RemoteLoop:
                 return
             self.failure = RuntimeError(CLOSED) if self.closed else cause
             rows, self._rows = list(self._rows.values()), {}
-        self._end(rows if self.closed else self.leave_behind(rows), self.failure)
+        left = rows if self.closed else self.leave_behind(rows)
+        for row in left:
+            row.cancelled, row.ended = self.failure, True
+        post(left)
+        self._over.set_result(self.failure)
         if not self.ready.done():
             self.ready.set_exception(self.failure)
-        for heard in list(self._warming.values()):
-            heard.put(self.failure)
         if not self.closed:
             self.died.set_result(self.failure)
 
-    def _end(self, rows: Sequence[Row], cause: BaseException) -> None:
-        """These rows end without a finish."""
-        posts: defaultdict[Mailbox, list[Row]] = defaultdict(list)
-        for row in rows:
-            row.cancelled, row.ended = cause, True
-            posts[row.mailbox].append(row)
-        for mailbox, ended in posts.items():
-            mailbox.post(ended)
 
-
-def _failed_alone(cause: str) -> RuntimeError:
-    """What ends a request that has failed in the engine, where the others go on."""
-    return RuntimeError(f"this request has failed in the engine: {cause}")
+def post(rows: list[Row]) -> None:
+    """Tell the readers of these rows, each of all of its own at once."""
+    news: defaultdict[Mailbox, list[Row]] = defaultdict(list)
+    for row in rows:
+        news[row.mailbox].append(row)
+    for mailbox, its in news.items():
+        mailbox.post(its)

@@ -58,17 +58,17 @@ class Pace:
 
 @dataclass(frozen=True)
 class Watch:
-    """Tell what each step does, in `Event`s of this number; None ends it."""
+    """Tell this listener what each step does; None ends it."""
 
-    number: int | None
+    listener: int | None
     texts: bool
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Capture every step; `Warmed` of this number tells how far it is."""
+    """Capture every step; tell this listener how many of how many are done, and at the end None or `Raised`."""
 
-    number: int
+    listener: int
 
 
 # From the engine
@@ -91,25 +91,8 @@ class News:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """Rows that could not begin."""
+class Told:
+    """What a listener is to hear."""
 
-    numbers: Sequence[int]
-    cause: str
-
-
-@dataclass(frozen=True)
-class Event:
-    """What a step did."""
-
-    number: int
-    facts: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Warmed:
-    """Of a warm-up: how many of how many captures are done; None at its end, and what it failed with."""
-
-    number: int
-    progress: tuple[int, int] | None
-    failure: Raised | None = None
+    listener: int
+    what: Any
