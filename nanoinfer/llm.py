@@ -157,8 +157,9 @@ class LLM:
 
     def _join(self, model: Any, revision: str | None, device: torch.device) -> Rank:
         """Be the first of several ranks, and start the others."""
-        parallel = import_module("nanoinfer.parallel.rank")  # by name: what runs on many machines holds LLMs itself
-        rank: Rank = parallel.lead(LLM, self.config, model, revision, device)
+        from nanoinfer.parallel.rank import lead
+
+        rank = lead(LLM, self.config, model, revision, device)
         weakref.finalize(self, rank.close)  # at exit, too
         return rank
 
