@@ -130,7 +130,7 @@ class ReplicaLoop:
                     raise RuntimeError
                 row.moved = True
                 other = self._choose([*row.request.prompt_token_ids, *row.token_ids])
-                other.go_on(row)
+                other.begin([row], row.asked, row.every_token)
             except RuntimeError:
                 left.append(row)
             else:

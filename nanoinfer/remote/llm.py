@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from nanoinfer.async_llm import AsyncLLM, ServingLLM
 from nanoinfer.cache.sharing import SharedBlocks
@@ -23,9 +23,6 @@ from nanoinfer.remote.loop import RemoteLoop
 from nanoinfer.remote.messages import Start
 from nanoinfer.text.samples import SampleMaker
 from nanoinfer.text.tokenizer import gpt2_tokenizer
-
-if TYPE_CHECKING:
-    pass
 
 
 class RemoteLLM(ServingLLM):

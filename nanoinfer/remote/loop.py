@@ -102,14 +102,11 @@ class RemoteLoop:
     ) -> list[Row]:
         """As `EngineLoop.submit`."""
         rows = [Row(request, mailbox, asked, every_token) for request in requests]
-        self._begin(rows, asked, every_token)
+        self.begin(rows, asked, every_token)
         return rows
 
-    def go_on(self, row: Row) -> None:
-        """A row of an engine that has died goes on here, behind the tokens that it has."""
-        self._begin([row], row.asked, row.every_token)
-
-    def _begin(self, rows: list[Row], asked: float, every_token: bool) -> None:
+    def begin(self, rows: list[Row], asked: float, every_token: bool) -> None:
+        """Let rows run here, behind the tokens that they may have from an engine that has died."""
         with self._lock:  # else they might miss the end of the engine
             self._check()
             for row in rows:

@@ -52,8 +52,8 @@ class Played:
         self.rows += made
         return made
 
-    def go_on(self, row: Any) -> None:
-        self.rows.append(row)
+    def begin(self, rows: list[Any], asked: float, every_token: bool) -> None:
+        self.rows += rows
 
     def cancel(self, rows: Sequence[Any]) -> None:
         for row in rows:
@@ -124,16 +124,16 @@ def test_a_row_that_is_cancelled_between_two_engines(when: str) -> None:
     """It is in neither when the cancel comes; nothing of it is computed in the second."""
     loop, (first, second) = played(2)
     (row, _) = sent(loop, prompts_of([9] * 2))
-    go_on = second.go_on
+    begin = second.begin
 
-    def cancelled(row: Row) -> None:
+    def cancelled(rows: list[Row], asked: float, every_token: bool) -> None:
         if when == "behind":
-            go_on(row)
-        loop.cancel([row])
+            begin(rows, asked, every_token)
+        loop.cancel(rows)
         if when == "ahead of":
-            go_on(row)
+            begin(rows, asked, every_token)
 
-    second.go_on = cancelled
+    second.begin = cancelled
     assert row in first.rows
     assert first.die() == []
     assert row not in second.rows
