@@ -30,8 +30,10 @@ def _look_up_kernel(
     number = tl.arange(0, K)
     since = best % T
     places = since + 1 + number % tl.maximum(end - since, 1)
-    token = tl.load(text + places, mask=best >= T, other=NONE)
-    tl.store(drafts + tl.program_id(0) * k + number, token, mask=number < k)
+    wanted = number < k
+    # A comparison of vectors: Triton 3.9's interpreter cannot make a mask of a single truth.
+    token = tl.load(text + places, mask=tl.where(wanted, best, 0) >= T, other=NONE)
+    tl.store(drafts + tl.program_id(0) * k + number, token, mask=wanted)
 
 
 def look_up(texts: Tensor, rows: Tensor, positions: Tensor, k: int, longest: int, none: int) -> Tensor:
