@@ -228,6 +228,34 @@ def test_its_end_is_the_end_of_every_call(folder: Path, monkeypatch: pytest.Monk
     asyncio.run(main())
 
 
+REFUSES = f"""
+from nanoinfer.engine.queue import QueueEngine
+from nanoinfer.llm import LLM
+def check(self, request):
+    if {FATAL} in request.prompt_token_ids: raise KeyError("check")
+QueueEngine.check = check
+LLM.warm_up = lambda self, on_capture: 1 // 0
+"""
+
+
+def test_what_fails_there_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that cannot begin, and a warm-up: who asked for it hears why, and the others go on."""
+    llm = broken(monkeypatch, folder, REFUSES)
+
+    async def main() -> None:
+        calls = llm.generate([[1], [FATAL]], GREEDY), llm.generate([1], GREEDY), llm.warm_up()
+        refused, done, cold = await asyncio.gather(*calls, return_exceptions=True)
+        assert str(refused) == "this request has failed in the engine: KeyError('check')"
+        assert len(done[0].token_ids) == 12
+        assert "the warm-up failed: ZeroDivisionError" in str(cold)
+        assert "in <lambda>" in str(cold.__cause__)
+        assert llm.alive
+        assert not llm.llm.loop.busy
+        llm.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("code, told", [("import os; os._exit(3)", "exit code 3"), ("1 / 0", "exit code 1")])
 def test_an_end_before_it_is_ready(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str) -> None:
     with pytest.raises(RuntimeError, match=f"the engine's process has ended: {told}"):
