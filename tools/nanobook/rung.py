@@ -57,7 +57,7 @@ chapter 4 on, `stats` and `warm_up(samplers)`, which captures every step ahead o
 
 def rung(
     number: Annotated[int, typer.Argument(min=1, max=8, metavar="N", help="The chapter, 1 to 8.")],
-    to: Annotated[Path | None, typer.Option(help="Write the package as of this chapter, 1 to 4, into a new folder.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Write the package as of it, 1 to 4, into a new folder.")] = None,
     diff: Annotated[bool, typer.Option("--diff", help="Only what this chapter adds.")] = False,
 ) -> None:
     """Show the files of chapters 1 to N in the order in which they are read, with lines of code; or write them."""
