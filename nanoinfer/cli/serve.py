@@ -49,7 +49,7 @@ def serve(*, server: ServeConfig, model: BatchOptions) -> None:
     if (most := run.allow_descriptors(server.connections)) is not None:
         raise Refused(f"--connections must be at most {most} here, not {server.connections}: see `ulimit -Hn`")
     try:
-        listening = run.bind(server.host, server.port)
+        listening = run.bind(server)
     except OSError as error:
         raise Refused(f"cannot listen at {server.host}, port {server.port}: {error.strerror or error}") from error
     if not is_loopback(server.host) and server.api_key is None:

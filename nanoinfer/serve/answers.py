@@ -1,37 +1,69 @@
-"""Completions as OpenAI's API writes them: one JSON object, or server-sent events.
-
-What does not change from event to event is encoded once; of a token, only its text is.
-"""
+"""Completions as OpenAI's API writes them: one JSON object, or server-sent events."""
 
 from __future__ import annotations
 
 import codecs
-import json
+import time
 from collections.abc import Sequence
-from typing import Any
 
-from nanoinfer.requests import Completion, Logprobs, Piece, to_json
-from nanoinfer.serve.fields import Asked
+from pydantic import BaseModel
+
+from nanoinfer import requests
+from nanoinfer.requests import Completion, Piece, to_json
+from nanoinfer.serve.fields import CompletionRequest
 from nanoinfer.text.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
 
 
-def usage(completions: Sequence[Completion]) -> dict[str, int]:
+class Usage(BaseModel):
     """How many tokens: each prompt once, however many samples it has."""
-    prompt = sum(len(one.prompt_token_ids) for one in completions if one.sample == 0)
-    new = sum(len(one.token_ids) for one in completions)
-    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Logprobs(BaseModel):
+    """One entry a token in each list; nothing precedes a prompt's first token, so it has no logprob."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class Choice(BaseModel):
+    """One sample of one prompt, or a piece of it."""
+
+    index: int
+    text: str
+    logprobs: Logprobs | None
+    finish_reason: str | None
+    prompt_token_ids: Sequence[int] = ()
+    token_ids: Sequence[int] = ()
+
+
+class CompletionResponse(BaseModel):
+    """A whole answer, or one event of a stream. What was not set is left out of the JSON."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | None = None
+
+    def encoded(self) -> bytes:
+        return to_json(self.model_dump(exclude_unset=True)).encode()
 
 
 class Answer:
     """The answer to one request, whole or in events."""
 
-    def __init__(self, asked: Asked, name: str, created: int, tokenizer: Tokenizer) -> None:
+    def __init__(self, asked: CompletionRequest, name: str, tokenizer: Tokenizer) -> None:
         self.asked, self._tokenizer = asked, tokenizer
-        self._first = {"id": name, "object": "text_completion", "created": created, "model": asked.model}
-        self._head = f'data: {json.dumps(self._first)[:-1]}, "choices": [{{"index": '
-        self._tail = ', "usage": null}\n\n' if asked.include_usage else "}\n\n"
+        self._head = {"id": name, "object": "text_completion", "created": int(time.time()), "model": asked.model}
         self._places: dict[int, Place] = {}  # of the choices that have logprobs
         self._begun: set[int] = set()
 
@@ -39,61 +71,50 @@ class Answer:
         """The one JSON object."""
         choices = []
         for one in completions:
-            prompt = one.prompt_token_ids if self.asked.echo else ()
-            logprobs = self._logprobs(self._choice(one), one.token_ids, one.logprobs, prompt, one.prompt_logprobs)
-            text = self._tokenizer.decode(prompt) + one.text
-            choice = {"index": self._choice(one), "text": text, "logprobs": logprobs}
-            choice["finish_reason"] = one.finish_reason
-            if self.asked.token_ids:
-                choice |= {"prompt_token_ids": one.prompt_token_ids, "token_ids": one.token_ids}
+            choice = self._choice(one, one.prompt_token_ids)
+            if self.asked.return_token_ids:
+                choice.prompt_token_ids = one.prompt_token_ids
             choices.append(choice)
-        return to_json({**self._first, "choices": choices, "usage": usage(completions)}).encode()
+        return CompletionResponse(**self._head, choices=choices, usage=_usage(completions)).encoded()
 
     def event(self, piece: Piece, prompt: Sequence[int]) -> bytes:
         """The event of a piece; empty where it says nothing. prompt: the ids of its row's prompt."""
-        asked, index, text = self.asked, self._choice(piece), piece.text
-        echoed: Sequence[int] = ()
-        if asked.echo and index not in self._begun:
-            self._begun.add(index)
-            echoed, text = prompt, self._tokenizer.decode(prompt) + text
-        logprobs, more = "null", ""
-        if asked.params.logprobs is not None:
-            found = self._logprobs(index, piece.token_ids, piece.logprobs, echoed, piece.prompt_logprobs)
-            logprobs = to_json(found)
-        elif not (text or piece.finish_reason or asked.token_ids):
+        choice = self._choice(piece, prompt)
+        if not (choice.text or choice.logprobs or choice.finish_reason or self.asked.return_token_ids):
             return b""
-        if asked.token_ids:
-            more = f', "token_ids": {[*piece.token_ids]}'
-        reason = f'"{piece.finish_reason}"' if piece.finish_reason else "null"
-        middle = f'{index}, "text": {json.dumps(text)}, "logprobs": {logprobs}, "finish_reason": {reason}{more}}}]'
-        return (self._head + middle + self._tail).encode()
+        return self._event([choice], None)
 
-    def usage_event(self, completions: Sequence[Completion]) -> bytes:
-        """The last event, where it is asked for."""
-        if not self.asked.include_usage:
-            return b""
-        return f"data: {json.dumps({**self._first, 'choices': [], 'usage': usage(completions)})}\n\n".encode()
+    def last_events(self, completions: Sequence[Completion]) -> bytes:
+        """What follows the last piece: the end mark, and before it the usage where that is asked for."""
+        return (self._event([], _usage(completions)) if self.asked.include_usage else b"") + DONE
 
-    def _choice(self, one: Completion | Piece) -> int:
-        return one.index * self.asked.params.n + one.sample
+    def _event(self, choices: list[Choice], usage: Usage | None) -> bytes:
+        more = {"usage": usage} if self.asked.include_usage else {}
+        return b"data: " + CompletionResponse(**self._head, choices=choices, **more).encoded() + b"\n\n"
 
-    def _logprobs(
-        self,
-        index: int,
-        ids: Sequence[int],
-        values: Sequence[Logprobs] | None,
-        prompt: Sequence[int],
-        prompt_values: Sequence[Logprobs | None] | None,
-    ) -> dict[str, list[Any]] | None:
-        if self.asked.params.logprobs is None:
-            return None
-        place = self._places.setdefault(index, Place(self._tokenizer))
-        found: dict[str, list[Any]] = {name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
-        if prompt:
-            place.add(found, prompt, prompt_values or ())
-            place.cut()
-        place.add(found, ids, values or ())
-        return found
+    def _choice(self, one: Completion | Piece, prompt: Sequence[int]) -> Choice:
+        index = one.index * self.asked.params.n + one.sample
+        echoed = prompt if self.asked.echo and index not in self._begun else ()
+        self._begun.add(index)
+        text = self._tokenizer.decode(echoed) + one.text if echoed else one.text
+        logprobs = None
+        if self.asked.params.logprobs is not None:
+            logprobs = Logprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+            place = self._places.setdefault(index, Place(self._tokenizer))
+            if echoed:
+                place.add(logprobs, echoed, one.prompt_logprobs or ())
+                place.cut()
+            place.add(logprobs, one.token_ids, one.logprobs or ())
+        choice = Choice(index=index, text=text, logprobs=logprobs, finish_reason=one.finish_reason)
+        if self.asked.return_token_ids:
+            choice.token_ids = one.token_ids
+        return choice
+
+
+def _usage(completions: Sequence[Completion]) -> Usage:
+    prompt = sum(len(one.prompt_token_ids) for one in completions if one.sample == 0)
+    new = sum(len(one.token_ids) for one in completions)
+    return Usage(prompt_tokens=prompt, completion_tokens=new, total_tokens=prompt + new)
 
 
 class Place:
@@ -103,26 +124,24 @@ class Place:
         self._tokenizer, self._at = tokenizer, 0
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def add(self, found: dict[str, list[Any]], ids: Sequence[int], values: Sequence[Logprobs | None]) -> None:
-        """Append these tokens to the lists; nothing precedes a prompt's first, so it has no logprob."""
+    def add(self, to: Logprobs, ids: Sequence[int], values: Sequence[requests.Logprobs | None]) -> None:
+        """Append these tokens to the lists."""
         for token, value in zip(ids, values, strict=True):
             raw = self._tokenizer.token_bytes(token)
             if raw and not 0x80 <= raw[0] < 0xC0:  # it does not go on with a character that has begun
                 self.cut()
-            found["tokens"].append(token_text(self._tokenizer, token))
-            found["token_logprobs"].append(value and value.logprob)
-            found["top_logprobs"].append(value and self._top(value))
-            found["text_offset"].append(self._at)
+            likeliest = dict([*value.top, (value.token_id, value.logprob)]) if value else {}
+            top = {token_text(self._tokenizer, each): logprob for each, logprob in likeliest.items()}
+            to.tokens.append(token_text(self._tokenizer, token))
+            to.token_logprobs.append(value and value.logprob)
+            to.top_logprobs.append(top or None)
+            to.text_offset.append(self._at)
             self._at += len(self._utf8.decode(raw))
 
     def cut(self) -> None:
         """End a character that has begun and does not go on: what half a character leaves is one of its own."""
         self._at += len(self._utf8.decode(b"", final=True))
         self._utf8.reset()
-
-    def _top(self, value: Logprobs) -> dict[str, float]:
-        likeliest = {token_text(self._tokenizer, token): logprob for token, logprob in value.top}
-        return likeliest | {token_text(self._tokenizer, value.token_id): value.logprob}
 
 
 def token_text(tokenizer: Tokenizer, token_id: int) -> str:

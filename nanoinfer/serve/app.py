@@ -1,22 +1,28 @@
-"""The routes. What needs no key and no free place is `/live`, `/health` and `/metrics`."""
+"""The application: an ordinary ASGI one, its routes and who may call them.
+
+What needs no key is `/live`, `/health` and `/metrics`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nanoinfer.async_llm import AsyncLLM
-from nanoinfer.serve.completions import OVER, Completions, Message, Receive, Send, request_id
+from nanoinfer.serve.completions import Completions, request_id
 from nanoinfer.serve.config import ServeConfig, is_loopback, knows_host
-from nanoinfer.serve.errors import ApiError, unavailable
-from nanoinfer.serve.metrics import Collector
+from nanoinfer.serve.errors import ApiError
+from nanoinfer.serve.limits import Limits
+from nanoinfer.serve.metrics import Metrics
 from nanoinfer.serve.service import Service
 
 OPEN = frozenset({"/live", "/health", "/metrics"})
@@ -24,10 +30,11 @@ READ = ["GET", "HEAD"]
 NO_CHAT = "GPT-2 has no chat format, so it has no chat completions: send the text to continue to /v1/completions"
 
 
-def make_app(llm: AsyncLLM | Service, settings: ServeConfig | None = None) -> FastAPI:
-    """The application. Its lifespan starts the service, which is `app.state.service`.
+def make_app(llm: AsyncLLM | Callable[[], AsyncLLM] | Service, settings: ServeConfig | None = None) -> FastAPI:
+    """Make the application, for any ASGI server. llm: an AsyncLLM, what makes one, or a service that has one.
 
-    app.state.open_paths: paths that need no key; a page may add its own.
+    The lifespan starts the service, which is `app.state.service`, and ends it. app.state.open_paths: paths that need no
+    key; a page may add its own.
     """
     service = llm if isinstance(llm, Service) else Service(llm, settings or ServeConfig())
 
@@ -35,19 +42,24 @@ def make_app(llm: AsyncLLM | Service, settings: ServeConfig | None = None) -> Fa
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
         yield
+        await service.stop()
 
-    app = App(
+    app = FastAPI(
         title="nanoinfer", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan, redirect_slashes=False
     )
-    app.lead(service)
+    app.state.service, app.state.open_paths = service, set(OPEN)
+    app.add_middleware(Access, service=service, open_paths=app.state.open_paths)
+    app.add_middleware(Limits, config=service.config)
     app.add_exception_handler(HTTPException, _not_found)
+    app.add_exception_handler(ApiError, _refused)
+    app.router.routes.append(Route("/v1/completions", Completions(service)))
     _add_state(app, service)
     _add_models(app, service)
     return app
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
-    collector = Collector(service)
+    collected = Metrics(service)
 
     @app.api_route("/live", methods=READ)
     async def live() -> dict[str, str]:
@@ -64,7 +76,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
     @app.api_route("/metrics", methods=READ)
     async def metrics() -> Response:
-        return Response(collector.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(collected.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_models(app: FastAPI, service: Service) -> None:
@@ -78,84 +90,59 @@ def _add_models(app: FastAPI, service: Service) -> None:
         return {"object": "list", "data": [model()]}
 
     @app.api_route("/v1/models/{name:path}", methods=READ)
-    async def one(name: str) -> Response:
+    async def one(name: str) -> dict[str, Any]:
         if name != service.name:
-            return _response(ApiError(404, f"there is no model {name!r:.100} here", code="model_not_found"))
-        return JSONResponse(model())
+            raise ApiError(404, f"there is no model {name!r:.100} here", code="model_not_found")
+        return model()
 
     @app.api_route("/v1/chat/completions", methods=[*READ, "POST"])
-    async def chat() -> Response:
-        return _response(ApiError(404, NO_CHAT, code="no_chat_format"))
-
-
-def _response(error: ApiError) -> Response:
-    return Response(error.body, error.status, error.headers, "application/json")
-
-
-def _without_one_host(scope: Message) -> ApiError | None:
-    """Refuse a request with two names for this server, of which a proxy may have read the other: RFC 9112, 3.2."""
-    hosts = sum(name == b"host" for name, _ in scope["headers"])
-    if hosts == 1 or (hosts == 0 and scope["http_version"] == "1.0"):
-        return None
-    return ApiError(400, f"a request must have one Host header, not {hosts}", headers={"connection": "close"})
+    async def chat() -> None:
+        raise ApiError(404, NO_CHAT, code="no_chat_format")
 
 
 async def _not_found(request: Request, error: Any) -> Response:
-    what = f"{request.method} {request.url.path[:100]}"
-    return _response(ApiError(error.status_code, f"{what}: {error.detail}".lower(), headers=error.headers))
+    what = f"{request.method} {request.url.path[:100]}: {error.detail}".lower()
+    return ApiError(error.status_code, what).response(error.headers)
 
 
-class App(FastAPI):
-    """What comes first: the key, and the bound on connections. Completions go to their endpoint past all middleware."""
+async def _refused(request: Request, error: Any) -> Response:
+    return error.response()
 
-    def lead(self, service: Service) -> None:
-        """To this service."""
-        self.state.service, self.state.open_paths = service, set(OPEN)
-        self._service, self._completions = service, Completions(service)
-        key = service.config.api_key
-        self._key = None if key is None else hashlib.sha256(key.encode()).digest()
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in self.state.open_paths:
-            error = (
-                _without_one_host(scope)
-                or self._of_another_host(scope)
-                or (None if self._knows(scope) else self._refused(scope))
-            )
-            if error is None and scope["path"] == "/v1/completions":
-                return await self._completions(scope, receive, send)
-            if error is None and scope.get(OVER):
-                error = unavailable("too many connections are open", "too_many_connections")
-            if error is not None:
-                return await _response(error)(scope, receive, send)
-        await super().__call__(scope, receive, send)
+class Access:
+    """ASGI middleware that lets in who has the key, if there is one, and calls this server by a name of its own."""
 
-    def _of_another_host(self, scope: Message) -> ApiError | None:
-        """Refuse a page that reaches this server by another name for this machine (DNS rebinding).
+    def __init__(self, app: ASGIApp, service: Service, open_paths: set[str]) -> None:
+        self.app, self.service, self.open_paths = app, service, open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in self.open_paths:
+            try:
+                self._check(scope, Headers(scope=scope))
+            except ApiError as error:
+                return await error.response()(scope, receive, send)
+        await self.app(scope, receive, send)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """ApiError for a page that calls this machine by another name (DNS rebinding), or a request without the key.
 
         A page cannot guess a key, and a server that listens to others may be called by any name.
         """
-        host = self._service.config.host
-        if self._key is not None or not is_loopback(host):
-            return None
-        named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
-        if knows_host(named, host):
-            return None
-        what = f"this server is not known under the name {named!r:.80}: ask for {host}, or give the server an API key"
-        return ApiError(403, what, code="unknown_host")
+        key, host = self.service.config.api_key, self.service.config.host
+        if key is None and is_loopback(host):
+            for named in headers.getlist("host"):
+                if not knows_host(named, host):
+                    what = f"this server does not go by the name {named!r:.80}: ask for {host}, or give it an API key"
+                    raise ApiError(403, what, code="unknown_host")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if key is not None and not (_same(given.strip(), key) and scheme.lower() == "bearer"):
+            name = request_id(headers)
+            self.service.log(event="unauthorized", id=name, path=scope["path"][:100])
+            what = "this server asks for its API key: Authorization: Bearer KEY"
+            more = {"www_authenticate": "Bearer", "connection": "close", "x_request_id": name}
+            raise ApiError(401, what, code="invalid_api_key", **more)
 
-    def _knows(self, scope: Message) -> bool:
-        """Whether the request has the key. How long the look takes says nothing about how much of it is right."""
-        if self._key is None:
-            return True
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, key = given.partition(b" ")
-        right = hmac.compare_digest(hashlib.sha256(key.strip()).digest(), self._key)
-        return right and scheme.lower() == b"bearer"
 
-    def _refused(self, scope: Message) -> ApiError:
-        name = request_id(scope)
-        self._service.log(event="unauthorized", id=name, path=scope["path"][:100])
-        headers = {"www-authenticate": "Bearer", "connection": "close", "x-request-id": name}
-        what = "this server asks for its API key: Authorization: Bearer KEY"
-        return ApiError(401, what, code="invalid_api_key", headers=headers)
+def _same(given: str, key: str) -> bool:
+    """Whether they are equal. How long the look takes says nothing about how much of it is right."""
+    return hmac.compare_digest(*(hashlib.sha256(each.encode("latin-1")).digest() for each in (given, key)))

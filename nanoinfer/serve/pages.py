@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from typing import Any, get_type_hints
 
@@ -11,11 +12,12 @@ from nanoinfer.serve.fields import FIELDS
 
 def field_rows() -> list[str]:
     """Every field of a request, as Markdown."""
-    return [
-        f"| `{one.name}` | {one.what} | {one.default if one.default == 'required' else f'`{one.default}`'} "
-        f"| {one.sentence} |"
-        for one in FIELDS
-    ]
+    rows = []
+    for name, field in FIELDS.items():
+        extra: Any = field.json_schema_extra
+        default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
+        rows.append(f"| `{name}` | {extra['what']} | {default} | {field.description} |")
+    return rows
 
 
 def bound_rows() -> list[str]:

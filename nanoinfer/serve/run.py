@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -20,15 +19,14 @@ import uvicorn
 from nanoinfer.async_llm import AsyncLLM
 from nanoinfer.serve.app import make_app
 from nanoinfer.serve.config import ServeConfig
-from nanoinfer.serve.connection import SPARE, Connection
 from nanoinfer.serve.service import Service
 
 FLUSH = 5  # seconds for answers that are under way when all requests are over
 SENDING = 1 << 17  # bytes that the kernel may hold for one client; by itself it takes up to some megabytes
-OTHERS = 256  # descriptors for what is no connection (pipes, libraries, files) or is not counted yet
+OTHERS = 256  # descriptors for what is no connection (pipes, libraries, files)
 WAITING = 2048  # connections that the kernel may hold until they are accepted
-ACCEPTS = 32  # of these in one turn of the event loop; it counts and closes them only some turns later
-IDLE = 75  # seconds that a connection may be kept without a request
+IDLE = 75  # seconds that a connection is kept for the next request
+HEAD = 1 << 16  # bytes of a request's line and headers
 
 
 class Stopper:
@@ -54,43 +52,35 @@ class Stopper:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, that leaves signals to a `Stopper`, and accepts few connections at a time."""
+    """uvicorn's server, which leaves signals to a `Stopper`."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listening in sockets or ():
-            listening.listen(WAITING)  # asyncio takes one number for how many wait and how many are accepted in a turn
 
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens. OSError where it cannot."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=WAITING)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)  # its connections inherit this
+def bind(config: ServeConfig) -> socket.socket:
+    """A socket that listens; its connections inherit its options. OSError where it cannot."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listening = socket.create_server((config.host, config.port), family=family, backlog=WAITING)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux cuts who takes nothing, even when all has been written
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * config.stall_timeout))
     return listening
 
 
 def allow_descriptors(connections: int) -> int | None:
-    """Let this process open as many descriptors as so many connections need.
+    """Let this process open as many descriptors as the system allows.
 
-    Returns the most connections that are possible if these are too many, and None if they are not.
+    Returns the most connections that are possible if so many are too many, and None if they are not.
     """
     try:
         import resource
     except ImportError:  # Windows has no such limit
         return None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + SPARE + OTHERS
-    if soft == resource.RLIM_INFINITY or needed <= soft:
-        return None
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        return max(0, hard - SPARE - OTHERS)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return None
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return max(0, hard - OTHERS) if connections + OTHERS > hard != resource.RLIM_INFINITY else None
 
 
 def url_of(listening: socket.socket) -> str:
@@ -100,7 +90,7 @@ def url_of(listening: socket.socket) -> str:
 
 
 def write_log(record: dict[str, Any]) -> None:
-    """A record on standard output. Where nobody reads it any more, it is dropped."""
+    """Write a record on standard output. Where nobody reads it any more, it is dropped."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.write(json.dumps(record) + "\n")
         sys.stdout.flush()
@@ -121,44 +111,39 @@ def serve(
     application and engine.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # garbage from a client is no news
-
     service = Service(load, config, name, log=write_log, on_loaded=lambda llm: on_loaded(app, llm))
     app = make_app(service)
-    settings = settings_of(app, config)
-    loop = (settings.get_loop_factory() or asyncio.new_event_loop)()
-    server = Server(settings)
-
-    def drain() -> None:
-        loop.call_soon_threadsafe(lambda: service.keep(loop.create_task(service.drain())))
+    server = Server(settings_of(app, config))
+    loop = (server.config.get_loop_factory() or asyncio.new_event_loop)()
 
     async def end() -> None:
         await service.over.wait()
         server.should_exit = True
 
     async def main() -> None:
-        stopper.then(drain)
-        service.keep(loop.create_task(end()))
+        stopper.then(lambda: loop.call_soon_threadsafe(service.go, service.drain()))
+        service.go(end())
         service.log(event="listening", url=url_of(listening), model=service.name, pid=os.getpid())
         await server.serve(sockets=[listening])
-        if service.llm is not None and service.ready_s and service.cause is None:
-            await asyncio.to_thread(service.llm.close)
 
     loop.run_until_complete(main())
     return service.cause
 
 
 def settings_of(app: Any, config: ServeConfig) -> uvicorn.Config:
-    """How uvicorn is to serve the application."""
+    """How uvicorn is to serve the application: its own bounds, and no news of its own."""
     return uvicorn.Config(
         app,
-        http=partial(Connection, bounds=config),  # type: ignore[arg-type]
+        http="h11",  # unlike httptools, it reads on past an offer to change the protocol, and knows HTTP/1.0
         ws="none",
         lifespan="on",
         access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=False,
-        backlog=ACCEPTS,
+        backlog=WAITING,
+        limit_concurrency=config.connections + 1,  # uvicorn refuses the one that reaches it
+        h11_max_incomplete_event_size=HEAD,
         timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=FLUSH,
     )

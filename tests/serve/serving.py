@@ -190,7 +190,7 @@ def serving(llm: AsyncLLM | Callable[[], AsyncLLM], *, ready: bool = True, **set
     """Serve it in a thread, and stop in the end."""
     config, records = ServeConfig(**{"port": 0, "name": "tiny", **settings}), list[dict[str, Any]]()
     service = Service(llm, config, log=records.append)
-    listening = bind(config.host, config.port)
+    listening = bind(config)
     uvicorn_settings = settings_of(make_app(service), config)
     server, url = Server(uvicorn_settings), url_of(listening)
     loop = (uvicorn_settings.get_loop_factory() or asyncio.new_event_loop)()

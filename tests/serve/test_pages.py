@@ -10,7 +10,7 @@ import pytest
 
 from nanoinfer.serve.app import OPEN
 from nanoinfer.serve.config import KEY_VARIABLE, ServeConfig
-from nanoinfer.serve.connection import HEAD, SPARE
+from nanoinfer.serve.run import HEAD
 from nanoinfer.serve.pages import bound_rows, field_rows
 
 PAGE = Path(__file__).parents[2] / "chapters" / "SERVING.md"

@@ -1,0 +1,61 @@
+"""The middleware that bounds what one request may take: bytes of its body, and seconds to send it and to take answers.
+
+A server calls an application once a request's headers have come. What happens before is bounded by the server's own
+settings and by a proxy: chapters/SERVING.md.
+"""
+
+from __future__ import annotations
+
+import time
+
+from anyio import fail_after
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nanoinfer.serve.config import ServeConfig
+from nanoinfer.serve.errors import ApiError
+
+
+class Limits:
+    """ASGI middleware. `receive` raises ApiError beyond a limit, and `send` TimeoutError, which is an OSError."""
+
+    def __init__(self, app: ASGIApp, config: ServeConfig) -> None:
+        self.app, self.config = app, config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        size, whole, until = 0, False, time.monotonic() + self.config.body_timeout
+
+        async def limited_receive() -> Message:
+            nonlocal size, whole
+            if whole:  # only the client's going can still come
+                return await receive()
+            self._check_headers(Headers(scope=scope))  # ahead of `receive`, at which a server asks for the body
+            try:
+                with fail_after(until - time.monotonic()):
+                    message = await receive()
+            except TimeoutError:
+                what = f"the body did not come within {self.config.body_timeout:g} seconds"
+                raise ApiError(408, what, code="body_timeout", connection="close") from None
+            size += len(message.get("body", b""))
+            self._check_size(size)
+            whole = not message.get("more_body", False)
+            return message
+
+        async def limited_send(message: Message) -> None:
+            with fail_after(self.config.stall_timeout):
+                await send(message)
+
+        await self.app(scope, limited_receive, limited_send)
+
+    def _check_headers(self, headers: Headers) -> None:
+        self._check_size(int(headers.get("content-length", 0)))
+        if (coding := headers.get("content-encoding", "identity").lower()) != "identity":
+            what = f"a body must come as it is, without content-encoding {coding!r:.80}"
+            raise ApiError(415, what, connection="close")
+
+    def _check_size(self, size: int) -> None:
+        if size > self.config.max_body:
+            what = f"the body has more than {self.config.max_body:,} bytes, which is the most that is read"
+            raise ApiError(413, what, code="body_too_large", connection="close")
