@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -45,7 +46,7 @@ class Choice(BaseModel):
 
 
 class CompletionResponse(BaseModel):
-    """A whole answer, or one event of a stream. What was not set is left out of the JSON."""
+    """A whole answer, or one event of a stream. What is not set is left out of the JSON."""
 
     id: str
     object: str
@@ -54,43 +55,46 @@ class CompletionResponse(BaseModel):
     choices: list[Choice]
     usage: Usage | None = None
 
-    def encoded(self) -> bytes:
-        return to_json(self.model_dump(exclude_unset=True)).encode()
-
 
 class Answer:
     """The answer to one request, whole or in events."""
 
     def __init__(self, asked: CompletionRequest, name: str, tokenizer: Tokenizer) -> None:
         self.asked, self._tokenizer = asked, tokenizer
-        self._head = {"id": name, "object": "text_completion", "created": int(time.time()), "model": asked.model}
+        usage: Any = {"usage": None} if asked.include_usage or not asked.stream else {}
+        self._response = CompletionResponse(
+            id=name, object="text_completion", created=int(time.time()), model=asked.model, choices=[], **usage
+        )
         self._places: dict[int, Place] = {}  # of the choices that have logprobs
         self._begun: set[int] = set()
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The one JSON object."""
-        choices = []
         for one in completions:
             choice = self._choice(one, one.prompt_token_ids)
             if self.asked.return_token_ids:
                 choice.prompt_token_ids = one.prompt_token_ids
-            choices.append(choice)
-        return CompletionResponse(**self._head, choices=choices, usage=_usage(completions)).encoded()
+            self._response.choices.append(choice)
+        self._response.usage = _usage(completions)
+        return to_json(self._response.model_dump(exclude_unset=True)).encode()
 
     def event(self, piece: Piece, prompt: Sequence[int]) -> bytes:
         """The event of a piece; empty where it says nothing. prompt: the ids of its row's prompt."""
         choice = self._choice(piece, prompt)
         if not (choice.text or choice.logprobs or choice.finish_reason or self.asked.return_token_ids):
             return b""
-        return self._event([choice], None)
+        return self._event([choice])
 
     def last_events(self, completions: Sequence[Completion]) -> bytes:
         """What follows the last piece: the end mark, and before it the usage where that is asked for."""
-        return (self._event([], _usage(completions)) if self.asked.include_usage else b"") + DONE
+        if not self.asked.include_usage:
+            return DONE
+        self._response.usage = _usage(completions)
+        return self._event([]) + DONE
 
-    def _event(self, choices: list[Choice], usage: Usage | None) -> bytes:
-        more = {"usage": usage} if self.asked.include_usage else {}
-        return b"data: " + CompletionResponse(**self._head, choices=choices, **more).encoded() + b"\n\n"
+    def _event(self, choices: list[Choice]) -> bytes:
+        self._response.choices = choices
+        return b"data: %s\n\n" % self._response.model_dump_json(exclude_unset=True, ensure_ascii=True).encode()
 
     def _choice(self, one: Completion | Piece, prompt: Sequence[int]) -> Choice:
         index = one.index * self.asked.params.n + one.sample

@@ -106,7 +106,8 @@ async def _not_found(request: Request, error: Any) -> Response:
 
 
 async def _refused(request: Request, error: Any) -> Response:
-    return error.response()
+    response: Response = error.response()
+    return response
 
 
 class Access:

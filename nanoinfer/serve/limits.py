@@ -6,14 +6,19 @@ settings and by a proxy: chapters/SERVING.md.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Awaitable
+from typing import TypeVar
 
-from anyio import fail_after
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nanoinfer.serve.config import ServeConfig
 from nanoinfer.serve.errors import ApiError
+
+T = TypeVar("T")
+LATE = "late"  # why a task is cancelled whose time is up
 
 
 class Limits:
@@ -33,8 +38,7 @@ class Limits:
                 return await receive()
             self._check_headers(Headers(scope=scope))  # ahead of `receive`, at which a server asks for the body
             try:
-                with fail_after(until - time.monotonic()):
-                    message = await receive()
+                message = await within(until - time.monotonic(), receive())
             except TimeoutError:
                 what = f"the body did not come within {self.config.body_timeout:g} seconds"
                 raise ApiError(408, what, code="body_timeout", connection="close") from None
@@ -44,8 +48,7 @@ class Limits:
             return message
 
         async def limited_send(message: Message) -> None:
-            with fail_after(self.config.stall_timeout):
-                await send(message)
+            await within(self.config.stall_timeout, send(message))
 
         await self.app(scope, limited_receive, limited_send)
 
@@ -59,3 +62,18 @@ class Limits:
         if size > self.config.max_body:
             what = f"the body has more than {self.config.max_body:,} bytes, which is the most that is read"
             raise ApiError(413, what, code="body_too_large", connection="close")
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """Await it for so many seconds at most, then raise TimeoutError. `asyncio.wait_for` would cost a task a token."""
+    task = asyncio.current_task()
+    assert task
+    timer = task.get_loop().call_later(seconds, task.cancel, LATE)
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        if error.args != (LATE,):
+            raise
+        raise TimeoutError from None
+    finally:
+        timer.cancel()

@@ -19,7 +19,7 @@ class Metrics(Collector):
     """Counts each request of a service when it is closed; `collect` reads the rest when it is asked for."""
 
     def __init__(self, service: Service) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._service, self._registry = service, (registry := CollectorRegistry())
         self._ended = Counter("nanoinfer_requests", "Requests, by what became of them", ["outcome"], registry=registry)
         for outcome in OUTCOMES:

@@ -154,7 +154,8 @@ class Service:
                     engine.process.kill()
                 elif now - since > seconds:
                     self._die(RuntimeError(f"the engine has made no step for {seconds:g} seconds, and has rows"))
-                    return await _in_thread(llm.close)  # streams end with it; a process is killed if need be
+                    await _in_thread(llm.close)  # streams end with it; a process is killed if need be
+                    return
 
     def _die(self, cause: BaseException) -> None:
         """Nothing can be served any more. Open streams hear of it from the engine."""
@@ -210,7 +211,7 @@ class Service:
         return self.llm
 
     def admit(self, ticket: Ticket, rows: int) -> None:
-        """Reserve the places of so many rows, all or none, until the ticket is closed. ApiError where there are none."""
+        """Reserve the places of so many rows until the ticket is closed, all or none. ApiError where there are none."""
         self.check_open(rows)
         ticket.rows = rows
         self.rows += rows

@@ -87,7 +87,7 @@ def add_watch(app: FastAPI, llm: AsyncLLM, settings: ServeConfig) -> None:
         given = parse(await request.body())
         if more := [name for name in given if name != "seconds"]:
             raise bad(more[0][:100], f"unknown field {more[0][:100]!r}", "unknown_parameter")
-        seconds = given.get("seconds")
+        seconds: Any = given.get("seconds")
         if type(seconds) not in (int, float) or not 0 <= seconds <= SLOWEST_S:
             raise bad("seconds", f"seconds must be a number from 0 to {SLOWEST_S:g}")
         if not hub.watchers:  # the last one to leave has set the pace back

@@ -8,9 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import httpx
 import pytest
-
 
 from nanoinfer.text.tokenizer import Tokenizer
 from tests.serve.serving import LONG, PATH, Hold, Served, engine, parsed, rest, serving, until
@@ -107,33 +105,21 @@ def test_a_request_may_take_so_long() -> None:
 
 
 def test_connections_beyond_the_bound() -> None:
-    """They may still ask for health and metrics, and are told why they get no completion."""
+    """uvicorn answers them; what keeps a place for health is a proxy."""
     with serving(engine(), connections=3) as server:
         held = [server.connect() for _ in range(3)]
-        answer = server.post()
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_connections")
-        assert server.http.get("/v1/models").status_code == 503
-        assert [server.http.get(path).status_code for path in ("/live", "/health", "/metrics")] == [200] * 3
-        more = [server.connect() for _ in range(64 - 1)]
-        more += [server.connect() for _ in range(3)]
-        assert [rest(one) for one in held] == [b""] * 3  # idle for longest
-        assert httpx.get(server.url + "/live").status_code == 200
-        for one in (*held, *more):
+        assert server.post().status_code == 503
+        for one in held:
             one.close()
-        until(lambda: httpx.post(server.url + PATH, json={"model": "tiny", "prompt": "a"}).status_code == 200)
+        until(lambda: server.post(max_tokens=1).status_code == 200)
 
 
-def test_a_request_that_does_not_come_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is told so where only its body is missing."""
-    monkeypatch.setattr("nanoinfer.serve.connection.GRACE", 0.2)
-    parts = ["", "POST ", "GET /health HTTP/1.1\r\nHost: localhost\r\nA: "]
-    parts.append(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{")
+def test_a_body_that_does_not_come_is_refused() -> None:
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{"
     with serving(engine(), body_timeout=0.2) as server:
-        connections = [server.connect() for _ in parts]
-        for connection, part in zip(connections, parts, strict=True):
-            connection.sendall(part.encode())
-        *cut, told = map(rest, connections)
-        assert cut == [b""] * 3
+        with server.connect() as connection:
+            connection.sendall(head.encode())
+            told = rest(connection)
         assert told.startswith(b"HTTP/1.1 408 ")
         assert b"body_timeout" in told
         assert server.post(max_tokens=1).status_code == 200

@@ -75,7 +75,6 @@ HEADS = {
     "no host": (b"", b"400"),
     "too long a body": (b"Host: localhost\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n", b"413"),
     "a packed body": (b"Host: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n", b"415"),
-    "a head of 88 kB": (b"Host: localhost\r\n" + b"X-n: a\r\n" * 11_000, b""),
 }
 
 
@@ -84,7 +83,7 @@ def test_a_head_is_refused_before_its_body_comes(server: Served, kind: str) -> N
     head, status = HEADS[kind]
     with server.connect() as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\n" + head + b"\r\n")
-        assert rest(connection)[:12] == (status and b"HTTP/1.1 " + status)
+        assert rest(connection)[:12] == b"HTTP/1.1 " + status
 
 
 def test_a_path_with_a_slash_too_many_is_not_found(server: Served) -> None:
@@ -185,18 +184,15 @@ def test_an_engine_that_hangs_is_killed(tmp_path: Path, replicas: int, sent: sig
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits of Linux")
-@pytest.mark.parametrize("hard, options", [(None, []), (420, ["--connections", "100"])])
 @pytest.mark.long
-def test_more_idle_clients_than_descriptors_leave_the_log_short_and_health_alive(
-    tmp_path: Path, hard: int | None, options: list[str]
-) -> None:
-    """The usual soft limit of 1,024 is raised at the start; the hard one bounds --connections, and is never reached."""
+def test_more_idle_clients_than_descriptors_leave_the_log_short_and_health_alive(tmp_path: Path) -> None:
+    """The usual soft limit of 1,024 is raised at the start; the hard one bounds --connections."""
     import resource
 
     def few() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard or resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
-    command = [sys.executable, "-m", "nanoinfer", "serve", "-m", "random:tiny", "--port", "0", "--device=cpu", *options]
+    command = [sys.executable, "-m", "nanoinfer", "serve", "-m", "random:tiny", "--port", "0", "--device=cpu"]
     with (tmp_path / "errors").open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=few)  # noqa: PLW1509
         assert process.stdout
