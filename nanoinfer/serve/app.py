@@ -53,12 +53,11 @@ def make_app(llm: AsyncLLM | Callable[[], AsyncLLM] | Service, settings: ServeCo
     app.add_exception_handler(HTTPException, _not_found)
     app.add_exception_handler(ApiError, _refused)
     app.router.routes.append(Route("/v1/completions", Completions(service)))
-    _add_state(app, service)
-    _add_models(app, service)
+    _add_routes(app, service)
     return app
 
 
-def _add_state(app: FastAPI, service: Service) -> None:
+def _add_routes(app: FastAPI, service: Service) -> None:
     collected = Metrics(service)
 
     @app.api_route("/live", methods=READ)
@@ -78,22 +77,17 @@ def _add_state(app: FastAPI, service: Service) -> None:
     async def metrics() -> Response:
         return Response(collected.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-
-def _add_models(app: FastAPI, service: Service) -> None:
-    def model() -> dict[str, Any]:
-        context = service.llm.facts.max_len if service.llm else None
-        own = {"owned_by": "nanoinfer", "max_model_len": context}
-        return {"id": service.name, "object": "model", "created": service.created, **own}
-
     @app.api_route("/v1/models", methods=READ)
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [model()]}
+        return {"object": "list", "data": [await model(service.name)]}
 
     @app.api_route("/v1/models/{name:path}", methods=READ)
-    async def one(name: str) -> dict[str, Any]:
+    async def model(name: str) -> dict[str, Any]:
         if name != service.name:
             raise ApiError(404, f"there is no model {name!r:.100} here", code="model_not_found")
-        return model()
+        context = service.llm.facts.max_len if service.llm else None
+        own = {"owned_by": "nanoinfer", "max_model_len": context}
+        return {"id": name, "object": "model", "created": service.created, **own}
 
     @app.api_route("/v1/chat/completions", methods=[*READ, "POST"])
     async def chat() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from nanoinfer.async_llm import AsyncLLM
@@ -24,6 +25,10 @@ from nanoinfer.serve.fields import CompletionRequest, from_library, parse, read
 from nanoinfer.serve.service import Service, Ticket
 
 EVENTS_PER_S = 5000  # of all streams together: where there are many, each has its tokens in fewer, larger pieces
+EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]  # fmt: skip
 LONG_BODY = 1 << 16  # bytes; texts of a longer one are tokenized in another thread
 
 
@@ -35,7 +40,7 @@ class Completions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         ticket = self.service.open(request_id(Headers(scope=scope)))
-        reply = Reply(send, ticket)
+        reply = Reply(scope, receive, send, ticket)
         try:
             await self._serve(Request(scope, receive), reply, ticket)
         except (Exception, asyncio.CancelledError) as error:
@@ -95,11 +100,9 @@ class Completions:
         """Let the engine have it. ApiError for what is wrong with a prompt."""
         prompts, most = asked.prompts, self.service.config.max_prompt_tokens
         try:
-            if long:
+            if long or most is not None:
                 prompts = await asyncio.to_thread(_token_ids, llm, prompts)
-            if most is not None:
-                prompts = _token_ids(llm, prompts)
-                if (longest := max(map(len, prompts))) > most:
+                if most is not None and (longest := max(map(len, prompts))) > most:
                     raise bad("prompt", f"prompt has {longest} tokens, and may have {most} here")
             ticket.stream = llm.submit(prompts, asked.params, every_token=asked.stream)
         except ValueError as error:
@@ -107,7 +110,8 @@ class Completions:
 
     async def _whole(self, answer: Answer, reply: Reply, ticket: Ticket) -> None:
         assert ticket.stream
-        await reply.send(200, answer.whole(await ticket.stream.completions()), {})
+        body = answer.whole(await ticket.stream.completions())
+        await reply.whole(Response(body, media_type="application/json"))
 
     async def _stream(self, answer: Answer, reply: Reply, ticket: Ticket) -> None:
         assert ticket.stream
@@ -128,20 +132,22 @@ class Completions:
 class Reply:
     """What goes back to one client."""
 
-    def __init__(self, send: Send, ticket: Ticket) -> None:
-        self._asgi_send, self._ticket, self._streaming = send, ticket, False
+    def __init__(self, scope: Scope, receive: Receive, send: Send, ticket: Ticket) -> None:
+        self._scope, self._receive, self._asgi_send = scope, receive, send
+        self._ticket, self._streaming = ticket, False
 
-    async def send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+    async def whole(self, response: Response) -> None:
         """Send a whole answer."""
-        await self._start(status, {"content-length": str(len(body)), "content-type": "application/json", **headers})
-        await self._send({"type": "http.response.body", "body": body})
+        self._ticket.status = response.status_code
+        response.headers["x-request-id"] = self._ticket.name
+        await response(self._scope, self._receive, self._send)
 
     async def event(self, event: bytes, last: bool = False) -> None:
         """Send a part of a stream, whose first part is the answer's beginning."""
         if not self._streaming:
-            self._streaming = True
-            kind = "text/event-stream; charset=utf-8"
-            await self._start(200, {"content-type": kind, "cache-control": "no-cache", "x-accel-buffering": "no"})
+            self._streaming, self._ticket.status = True, 200
+            headers = [*EVENTS, (b"x-request-id", self._ticket.name.encode())]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": event, "more_body": not last})
 
     async def fail(self, error: ApiError) -> None:
@@ -149,13 +155,7 @@ class Reply:
         if self._streaming:
             await self.event(b"data: " + error.body + b"\n\n", last=True)
         else:
-            await self.send(error.status, error.body, error.headers)
-
-    async def _start(self, status: int, headers: dict[str, str]) -> None:
-        self._ticket.status = status
-        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        encoded.append((b"x-request-id", self._ticket.name.encode()))
-        await self._send({"type": "http.response.start", "status": status, "headers": encoded})
+            await self.whole(error.response())
 
     async def _send(self, message: Message) -> None:
         try:

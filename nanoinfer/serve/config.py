@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 import math
 import socket
@@ -11,64 +10,61 @@ from typing import Annotated, Any
 
 import typer
 
-server_option = functools.partial(typer.Option, rich_help_panel="Server")
-bound = functools.partial(typer.Option, rich_help_panel="Bounds")
 KEY_VARIABLE = "NANOINFER_API_KEY"
+LEAST = {
+    "port": 0, "replicas": 1, "queue": 0, "connections": 1, "max_body": 1, "max_prompt_tokens": 1, "max_tokens": 1,
+    "max_rows": 1, "max_stops": 0, "max_stop_length": 1, "drain_timeout": 0,
+}  # fmt: skip
+
+
+def server(sentence: str, *names: str, **more: Any) -> Any:
+    """An option of where and how it listens."""
+    return typer.Option(*names, help=sentence, rich_help_panel="Server", **more)
+
+
+def bound(sentence: str, **more: Any) -> Any:
+    """An option that bounds what a client could make large."""
+    return typer.Option(help=sentence, rich_help_panel="Bounds", **more)
 
 
 @dataclass(frozen=True)
 class ServeConfig:
     """Options of `nanoinfer serve`, by name. ValueError, one sentence, for what makes no sense."""
 
-    host: Annotated[str, server_option(help="Address to listen at; 0.0.0.0 is every one of this machine.")] = (
-        "127.0.0.1"
-    )
-    port: Annotated[int, server_option(help="Port to listen at; 0 takes a free one and prints it.")] = 8000
+    host: Annotated[str, server("Address to listen at; 0.0.0.0 is every one of this machine.")] = "127.0.0.1"
+    port: Annotated[int, server("Port to listen at; 0 takes a free one and prints it.")] = 8000
     api_key: Annotated[
         str | None,
-        server_option(
+        server(
+            "Ask for this key. Everybody on the machine can read a command line, so prefer the variable.",
             envvar=KEY_VARIABLE,
             show_default=False,
-            help="Ask for this key. Everybody on the machine can read a command line, so prefer the variable.",
         ),
     ] = None
-    name: Annotated[str | None, server_option(help="What clients call the model.", show_default="the model's")] = None
-    replicas: Annotated[
-        int, server_option(help="Engines behind one queue, each in a process and, on GPUs, with devices of its own.")
-    ] = 1
-    watch: Annotated[bool, server_option("--watch", help="A page at / on which one watches the engine work.")] = False
-    watch_texts: Annotated[bool, server_option("--watch-texts", help="It shows prompts and texts.")] = False
-    classroom: Annotated[bool, server_option("--classroom", help="It can slow the engine down.")] = False
-    queue: Annotated[int, bound(help="Rows that may wait behind those that run; 429 beyond.")] = 256
-    connections: Annotated[int, bound(help="Open connections that may ask for completions; 503 beyond.")] = 1024
-    max_body: Annotated[int, bound(help="Bytes of one request's body; 413 beyond.")] = 1 << 20
-    max_prompt_tokens: Annotated[
-        int | None, bound(help="Tokens of one prompt; 400 beyond.", show_default="the context")
-    ] = None
-    max_tokens: Annotated[
-        int | None, bound(help="The largest max_tokens; 400 beyond.", show_default="none, the context ends a text")
-    ] = None
-    max_rows: Annotated[int, bound(help="Prompts times n of one request; 400 beyond.")] = 128
-    max_stops: Annotated[int, bound(help="Stop strings of one request; 400 beyond.")] = 4
-    max_stop_length: Annotated[int, bound(help="Characters of one stop string; 400 beyond.")] = 256
-    request_timeout: Annotated[float, bound(help="Seconds for one request; then 504, or an error in its stream.")] = (
-        600.0
+    name: Annotated[str | None, server("What clients call the model.", show_default="the model's")] = None
+    replicas: Annotated[int, server("Engines behind one queue, each in a process and on GPUs of its own.")] = 1
+    watch: Annotated[bool, server("A page at / on which one watches the engine work.", "--watch")] = False
+    watch_texts: Annotated[bool, server("It shows prompts and texts.", "--watch-texts")] = False
+    classroom: Annotated[bool, server("It can slow the engine down.", "--classroom")] = False
+    queue: Annotated[int, bound("Rows that may wait behind those that run; 429 beyond.")] = 256
+    connections: Annotated[int, bound("Open connections; 503 beyond.")] = 1024
+    max_body: Annotated[int, bound("Bytes of one request's body; 413 beyond.")] = 1 << 20
+    max_prompt_tokens: Annotated[int | None, bound("Tokens of a prompt; 400 beyond.", show_default="the context")] = (
+        None
     )
-    body_timeout: Annotated[float, bound(help="Seconds to send a request; then 408, or the connection is cut.")] = 30.0
-    stall_timeout: Annotated[float, bound(help="Seconds to take what is ready; then the connection is cut.")] = 30.0
-    hang_timeout: Annotated[float, bound(help="Seconds without a step while rows run; then it ends with an error.")] = (
-        120.0
-    )
-    drain_timeout: Annotated[float, bound(help="Seconds that running requests have after SIGTERM or Ctrl-C.")] = 30.0
+    max_tokens: Annotated[int | None, bound("The largest max_tokens; 400 beyond.", show_default="no bound")] = None
+    max_rows: Annotated[int, bound("Prompts times n of one request; 400 beyond.")] = 128
+    max_stops: Annotated[int, bound("Stop strings of one request; 400 beyond.")] = 4
+    max_stop_length: Annotated[int, bound("Characters of one stop string; 400 beyond.")] = 256
+    request_timeout: Annotated[float, bound("Seconds for one request; then 504, or an error in its stream.")] = 600.0
+    body_timeout: Annotated[float, bound("Seconds to send a request's body; then 408.")] = 30.0
+    stall_timeout: Annotated[float, bound("Seconds to take what is ready; then the connection is cut.")] = 30.0
+    hang_timeout: Annotated[float, bound("Seconds without a step while rows run; then it ends with an error.")] = 120.0
+    drain_timeout: Annotated[float, bound("Seconds that running requests have after SIGTERM or Ctrl-C.")] = 30.0
 
     def __post_init__(self) -> None:
-        least: dict[str, float] = {
-            "port": 0, "replicas": 1, "queue": 0, "connections": 1, "max_body": 1, "max_prompt_tokens": 1,
-            "max_tokens": 1, "max_rows": 1, "max_stops": 0, "max_stop_length": 1, "drain_timeout": 0,
-        }  # fmt: skip
-        for name, low in least.items():
-            value: Any = getattr(self, name)
-            if value is not None and not low <= value < math.inf:
+        for name, low in LEAST.items():
+            if (value := getattr(self, name)) is not None and not low <= value < math.inf:
                 raise ValueError(f"{name} must be at least {low}, not {value}")
         for name in ("request_timeout", "body_timeout", "stall_timeout", "hang_timeout"):
             if not 0 < (value := getattr(self, name)) < math.inf:

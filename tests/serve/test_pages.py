@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 
 from nanoinfer.serve.app import OPEN
 from nanoinfer.serve.config import KEY_VARIABLE, ServeConfig
-from nanoinfer.serve.pages import bound_rows, field_rows
+from nanoinfer.serve.fields import FIELDS
 from nanoinfer.serve.run import HEAD
 
 PAGE = Path(__file__).parents[2] / "chapters" / "SERVING.md"
 pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="not a checkout")
+
+
+def field_rows() -> list[str]:
+    """Every field of a request, as Markdown."""
+    rows = []
+    for name, field in FIELDS.items():
+        extra: Any = field.json_schema_extra
+        default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
+        rows.append(f"| `{name}` | {extra['what']} | {default} | {field.description} |")
+    return rows
+
+
+def bound_rows() -> list[str]:
+    """Every bound, with its default and what happens beyond, as Markdown."""
+    hints, rows = get_type_hints(ServeConfig, include_extras=True), []
+    for field in fields(ServeConfig):
+        option: Any = hints[field.name].__metadata__[0]
+        if option.rich_help_panel == "Bounds":
+            default: Any = option.show_default if isinstance(option.show_default, str) else f"{field.default:,}"
+            rows.append(f"| `--{field.name.replace('_', '-')}` | {default} | {option.help} |")
+    return rows
 
 
 @pytest.mark.parametrize("rows", [field_rows(), bound_rows()], ids=["fields", "bounds"])
