@@ -9,6 +9,7 @@ import asyncio
 import random
 import re
 import traceback
+from contextlib import suppress
 from os import environ
 from typing import Any
 
@@ -53,7 +54,8 @@ class Completions:
             if isinstance(cause, Gone):
                 ticket.outcome = "cancelled"
             else:
-                await reply.fail(cause)
+                with suppress(Gone):
+                    await reply.fail(cause)
         finally:
             self.service.close(ticket)
 
@@ -138,7 +140,7 @@ class Reply:
 
     async def whole(self, response: Response) -> None:
         """Send a whole answer."""
-        self._ticket.status = response.status_code
+        self._ticket.status, self._ticket.answered = response.status_code, True
         response.headers["x-request-id"] = self._ticket.name
         await response(self._scope, self._receive, self._send)
 
@@ -148,6 +150,7 @@ class Reply:
             self._streaming, self._ticket.status = True, 200
             headers = [*EVENTS, (b"x-request-id", self._ticket.name.encode())]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._ticket.answered = last
         await self._send({"type": "http.response.body", "body": event, "more_body": not last})
 
     async def fail(self, error: ApiError) -> None:

@@ -31,10 +31,11 @@ class Ticket:
         self.cause: ApiError | None = None  # why it ends without its answer
         self.outcome: Outcome = "finished"
         self.status = 0  # of the answer; 0 where there was none
+        self.answered = False  # its last part is on its way, and then a server may say that the client has gone
 
     def end(self, cause: ApiError) -> None:
         """End it from outside: its task is cancelled, so its rows leave the engine, and its client is told why."""
-        if self.cause is None and self._task:
+        if self._task and not (self.cause or self.answered):
             self.cause = cause
             self._task.cancel()
 
