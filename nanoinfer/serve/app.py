@@ -109,6 +109,8 @@ class Access:
 
     def __init__(self, app: ASGIApp, service: Service, open_paths: set[str]) -> None:
         self.app, self.service, self.open_paths = app, service, open_paths
+        self.key, self.host = service.config.api_key, service.config.host
+        self.local = self.key is None and is_loopback(self.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self.open_paths:
@@ -123,14 +125,12 @@ class Access:
 
         A page cannot guess a key, and a server that listens to others may be called by any name.
         """
-        key, host = self.service.config.api_key, self.service.config.host
-        if key is None and is_loopback(host):
-            for named in headers.getlist("host"):
-                if not knows_host(named, host):
-                    what = f"this server does not go by the name {named!r:.80}: ask for {host}, or give it an API key"
-                    raise ApiError(403, what, code="unknown_host")
+        for named in headers.getlist("host") if self.local else ():
+            if not knows_host(named, self.host):
+                what = f"this server does not go by the name {named!r:.80}: ask for {self.host}, or give it an API key"
+                raise ApiError(403, what, code="unknown_host")
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if key is not None and not (_same(given.strip(), key) and scheme.lower() == "bearer"):
+        if self.key is not None and not (_same(given.strip(), self.key) and scheme.lower() == "bearer"):
             name = request_id(headers)
             self.service.log(event="unauthorized", id=name, path=scope["path"][:100])
             what = "this server asks for its API key: Authorization: Bearer KEY"

@@ -6,6 +6,7 @@ import ipaddress
 import math
 import socket
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any
 
 import typer
@@ -84,6 +85,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+@lru_cache(64)
 def knows_host(header: str, listens: str) -> bool:
     """Whether a Host header names this machine by an address, or by a name that it has itself.
 
