@@ -23,13 +23,14 @@ from nanoinfer.requests import Completion
 from nanoinfer.serve.answers import Answer
 from nanoinfer.serve.errors import ApiError, Gone, bad
 from nanoinfer.serve.fields import CompletionRequest, from_library, parse, read
-from nanoinfer.serve.service import Service, Ticket
+from nanoinfer.serve.service import Outcome, Service, Ticket
 
 EVENTS_PER_S = 5000  # of all streams together: where there are many, each has its tokens in fewer, larger pieces
 EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]  # fmt: skip
+OWN_ERROR = "an error of the server's own"
 LONG_BODY = 1 << 16  # bytes; texts of a longer one are tokenized in another thread
 
 
@@ -44,33 +45,35 @@ class Completions:
         reply = Reply(scope, receive, send, ticket)
         try:
             await self._serve(Request(scope, receive), reply, ticket)
-        except (Exception, asyncio.CancelledError) as error:
-            ended = isinstance(error, asyncio.CancelledError)
-            if ended and not ticket.cause:  # by the server that runs this application
+        except asyncio.CancelledError:
+            if not ticket.cause:  # by the server that runs this application
                 ticket.outcome = "cancelled"
                 raise
-            cause = ticket.cause = ticket.cause or self._cause(error, ticket)
-            ticket.outcome = "failed" if ticket.stream or not (ended or isinstance(error, ApiError)) else "refused"
-            if isinstance(cause, Gone):
-                ticket.outcome = "cancelled"
-            else:
-                with suppress(Gone):
-                    await reply.fail(cause)
+            await self._fail(ticket.cause, "refused", reply, ticket)
+        except ClientDisconnect:
+            await self._fail(Gone(), "cancelled", reply, ticket)
+        except ApiError as error:
+            await self._fail(error, "refused", reply, ticket)
+        except Exception as error:  # of the engine, or a mistake of ours
+            if environ.get("NANOINFER_TRACEBACK"):
+                traceback.print_exception(error)
+            dead = self.service.llm is None or not self.service.llm.alive
+            what, code = ("the engine has died", "engine_dead") if dead else (OWN_ERROR, "internal_error")
+            if not dead:
+                self.service.log(event="error", id=ticket.name, cause=type(error).__name__)
+            await self._fail(ApiError(500, what, code=code), "failed", reply, ticket)
         finally:
             self.service.close(ticket)
 
-    def _cause(self, error: BaseException, ticket: Ticket) -> ApiError:
-        """What a client is told of an error."""
-        if isinstance(error, ApiError):
-            return error
-        if isinstance(error, ClientDisconnect):
-            return Gone()
-        if environ.get("NANOINFER_TRACEBACK"):
-            traceback.print_exception(error)
-        if self.service.llm is None or not self.service.llm.alive:
-            return ApiError(500, "the engine has died", code="engine_dead")
-        self.service.log(event="error", id=ticket.name, cause=type(error).__name__)
-        return ApiError(500, "an error of the server's own", code="internal_error")
+    async def _fail(self, cause: ApiError, outcome: Outcome, reply: Reply, ticket: Ticket) -> None:
+        """End a request without its answer, and tell its client why, if that is still there."""
+        ticket.cause = ticket.cause or cause
+        ticket.outcome = "failed" if ticket.stream else outcome
+        if isinstance(ticket.cause, Gone):
+            ticket.outcome = "cancelled"
+            return
+        with suppress(Gone):
+            await reply.fail(ticket.cause)
 
     async def _serve(self, request: Request, reply: Reply, ticket: Ticket) -> None:
         service, config = self.service, self.service.config
